@@ -1,0 +1,135 @@
+"""Every error Trunkline raises, in one tree.
+
+    TrunklineError
+    + UsageError (ValueError)        the caller's mistake; the command line exits with 2
+    |   + InputError                 a file of questions, or another input file: names path and line
+    |   + ConfigError                an option or a setting
+    |   + CrossingError              something that cannot be sent to a worker process
+    |   + RunFileError               a run file that exists, is foreign, or of another version
+    + InfrastructureError            not the model's fault and not the caller's; exits with 3
+    |   + EndpointError              the endpoint refuses us: key, model, quota, or unreachable
+    |   + WorkerError                a worker did not start or broke the protocol
+    + RolloutError                   ends one rollout and never its batch; kept as data
+    |   + LLMError                   the model gave no usable reply within its attempts
+    |   |   + BadRequest             the endpoint refused the request itself
+    |   |   + ContextTooLong         the conversation no longer fits the model
+    |   |   + ContentFiltered        the provider withheld the reply
+    |   + ToolError                  raised by a tool to say something to the model
+    + TreeError                      the core refused an operation: bad id, finished rollout, corrupt delta
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BadRequest",
+    "ConfigError",
+    "ContentFiltered",
+    "ContextTooLong",
+    "CrossingError",
+    "EndpointError",
+    "InfrastructureError",
+    "InputError",
+    "LLMError",
+    "RolloutError",
+    "RunFileError",
+    "ToolError",
+    "TreeError",
+    "TrunklineError",
+    "UsageError",
+    "WorkerError",
+]
+
+
+class TrunklineError(Exception):
+    """Root of every error this library raises."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(TrunklineError, ValueError):
+    """The caller asked for something that cannot be done; the message says what to do instead."""
+
+    exit_code = 2
+
+
+class InputError(UsageError):
+    """An input file cannot be used.
+
+    Args:
+        message: What is wrong and what to do.
+        path: The file, as the caller named it.
+        line: One-based line, where one is known.
+    """
+
+    def __init__(self, message: str, path: str = "", line: int | None = None) -> None:
+        place = path if line is None else f"{path}:{line}"
+        super().__init__(f"{place}: {message}" if place else message)
+        self.path = path
+        self.line = line
+
+
+class ConfigError(UsageError):
+    """An option or a setting has a value it cannot have."""
+
+
+class CrossingError(UsageError):
+    """Something cannot be handed to a worker process; the message names it."""
+
+
+class RunFileError(UsageError):
+    """A run file cannot be created or read."""
+
+
+class InfrastructureError(TrunklineError):
+    """Something around the run failed: an endpoint, a process, a disk."""
+
+    exit_code = 3
+
+
+class EndpointError(InfrastructureError):
+    """The endpoint will not serve this run, however often it is asked."""
+
+
+class WorkerError(InfrastructureError):
+    """A worker process did not start, or did not keep to the protocol."""
+
+
+class RolloutError(TrunklineError):
+    """Ends one rollout. It is recorded as data and never sinks the batch.
+
+    Args:
+        message: What happened, safe to print: no key, no unescaped model output.
+        attempts: How many times the operation was tried.
+        retryable: Whether trying again later could succeed.
+    """
+
+    def __init__(self, message: str, *, attempts: int = 1, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.attempts = attempts
+        self.retryable = retryable
+
+
+class LLMError(RolloutError):
+    """The model gave no usable reply within its attempts."""
+
+
+class BadRequest(LLMError):
+    """The endpoint refused the request itself (a 4xx that repeating cannot change)."""
+
+
+class ContextTooLong(LLMError):
+    """The conversation no longer fits the model's context."""
+
+
+class ContentFiltered(LLMError):
+    """The provider's filter withheld the request or the reply."""
+
+
+class ToolError(RolloutError):
+    """Raise it in a tool to tell the model what went wrong; the text becomes the observation."""
+
+
+class TreeError(TrunklineError):
+    """The native core refused an operation; nothing was changed."""
