@@ -1,0 +1,102 @@
+"""Trunkline runs LLM-agent rollouts: many questions, many tries each, many processes, on one tree per task.
+
+Everything public is here; each name is imported from its module when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trunkline._core import __version__
+    from trunkline.errors import ToolError, TrunklineError
+    from trunkline.llm.request import Sampling
+    from trunkline.llm.spec import EndpointSpec as LLM
+    from trunkline.rollout.agent import Agent
+    from trunkline.rollout.strategies.chain import Chain
+    from trunkline.rollout.strategy import Fork, Strategy
+    from trunkline.runtime.result import Run
+    from trunkline.runtime.run import Interrupted, arun, run, stream
+    from trunkline.score.rewards import contains, exact_match, numeric_match
+    from trunkline.store.dataset import load_tasks
+    from trunkline.store.runfile import RunReader
+    from trunkline.tools.tool import Tool, tool
+    from trunkline.tree.node import Node
+    from trunkline.tree.trajectory import Trajectory
+    from trunkline.tree.tree import Tree
+    from trunkline.types import Task, Termination, Usage
+
+_HOMES = {
+    "LLM": "llm.spec:EndpointSpec",
+    "Agent": "rollout.agent",
+    "Chain": "rollout.strategies.chain",
+    "Fork": "rollout.strategy",
+    "Interrupted": "runtime.run",
+    "Node": "tree.node",
+    "Run": "runtime.result",
+    "RunReader": "store.runfile",
+    "Sampling": "llm.request",
+    "Strategy": "rollout.strategy",
+    "Task": "types",
+    "Termination": "types",
+    "Tool": "tools.tool",
+    "ToolError": "errors",
+    "Trajectory": "tree.trajectory",
+    "Tree": "tree.tree",
+    "TrunklineError": "errors",
+    "Usage": "types",
+    "__version__": "_core",
+    "arun": "runtime.run",
+    "contains": "score.rewards",
+    "exact_match": "score.rewards",
+    "load_tasks": "store.dataset",
+    "numeric_match": "score.rewards",
+    "run": "runtime.run",
+    "stream": "runtime.run",
+    "tool": "tools.tool",
+}
+
+__all__ = [
+    "LLM",
+    "Agent",
+    "Chain",
+    "Fork",
+    "Interrupted",
+    "Node",
+    "Run",
+    "RunReader",
+    "Sampling",
+    "Strategy",
+    "Task",
+    "Termination",
+    "Tool",
+    "ToolError",
+    "Trajectory",
+    "Tree",
+    "TrunklineError",
+    "Usage",
+    "__version__",
+    "arun",
+    "contains",
+    "exact_match",
+    "load_tasks",
+    "numeric_match",
+    "run",
+    "stream",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'trunkline' has no attribute {name!r}")
+    module, _, attribute = home.partition(":")
+    value = getattr(importlib.import_module(f"trunkline.{module}"), attribute or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

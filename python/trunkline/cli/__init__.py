@@ -1,0 +1,12 @@
+"""The command line. Commands are imported when they run, so that help answers at once."""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line; the console script's entry point."""
+    from trunkline.cli.app import run_app  # noqa: PLC0415 - keeps this package importable for nothing
+
+    run_app()

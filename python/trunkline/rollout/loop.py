@@ -1,0 +1,36 @@
+"""The default program: the tool-calling agent loop."""
+
+from __future__ import annotations
+
+from trunkline.rollout.agent import Kit
+from trunkline.rollout.rollout import Rollout
+from trunkline.score.answers import extract_answer
+from trunkline.types import Termination
+
+__all__ = ["agent_loop"]
+
+
+async def agent_loop(rollout: Rollout, kit: Kit) -> None:
+    """Ask, run the tools that were called, and again, until the model answers or a limit ends the rollout.
+
+    A turn without tool calls is the answer, an empty one included. A turn cut off by the token limit ends the rollout as
+    ``max_tokens``: half a tool call must not be run, and half an answer must not be scored as one.
+
+    Args:
+        rollout: The try to grow.
+        kit: The agent that plays it.
+
+    Raises:
+        Finished: Always, unless an error ends the rollout first.
+    """
+    limit = kit.agent.max_tool_calls
+    while rollout.turn < kit.agent.max_turns:
+        choice = await rollout.ask(kit)
+        if choice.finish == "length":
+            rollout.finish(None, Termination.MAX_TOKENS)
+        if not choice.tool_calls:
+            rollout.finish(extract_answer(choice.content))
+        if limit is not None and rollout.tool_calls + len(choice.tool_calls) > limit:
+            rollout.finish(None, Termination.TOOL_LIMIT)
+        await rollout.use(kit, choice.tool_calls)
+    rollout.finish(None, Termination.MAX_TURNS)

@@ -1,0 +1,149 @@
+"""The session: drives one task's tree from its prompt to its last reward."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+
+import msgspec
+
+from trunkline._core import PROMPT, ROOT
+from trunkline.errors import (
+    BadRequest,
+    ConfigError,
+    ContentFiltered,
+    ContextTooLong,
+    LLMError,
+    RolloutError,
+    ToolError,
+)
+from trunkline.llm import messages
+from trunkline.llm.protocol import LLM
+from trunkline.rollout.agent import Kit
+from trunkline.rollout.loop import agent_loop
+from trunkline.rollout.rollout import Finished, Grown, Rollout
+from trunkline.rollout.strategy import Strategy
+from trunkline.score.rewards import Reward, score
+from trunkline.tree.tree import Tree
+from trunkline.types import UNSCORED, Task, Termination
+
+__all__ = ["Failure", "Session"]
+
+logger = logging.getLogger(__name__)
+
+_ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
+    (ContextTooLong, Termination.MAX_CONTEXT),
+    (ContentFiltered, Termination.CONTENT_FILTER),
+    (BadRequest, Termination.BAD_REQUEST),
+    (LLMError, Termination.LLM_ERROR),
+    (ToolError, Termination.TOOL_ERROR),
+)
+
+
+class Failure(msgspec.Struct):
+    """Why a rollout broke, as the run file keeps it (JSON).
+
+    Attributes:
+        kind: The error's class name.
+        message: What happened; safe to print.
+        attempts: How often it was tried.
+        retryable: Whether trying again later could succeed.
+    """
+
+    kind: str
+    message: str
+    attempts: int = 1
+    retryable: bool = False
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Describe an exception."""
+        if isinstance(error, RolloutError):
+            return cls(type(error).__name__, str(error), error.attempts, error.retryable)
+        return cls(type(error).__name__, str(error))
+
+    def encode(self) -> str:
+        """Return the failure as one line of JSON."""
+        return msgspec.json.encode(self).decode()
+
+
+class Session:
+    """One task's tree while it grows. It has one owner and lives in one event loop.
+
+    Args:
+        task: The task.
+        kit: The agent that plays it.
+        strategy: Where rollouts start.
+        reward: Scores each finished rollout; None leaves them unscored.
+        seed: The run's seed.
+        llm: Who answers.
+        grown: Awaited after every event of any rollout.
+    """
+
+    def __init__(
+        self, task: Task, kit: Kit, strategy: Strategy, reward: Reward | None, seed: int, llm: LLM, grown: Grown
+    ) -> None:
+        self.tree = Tree(task)
+        self.task = task
+        self._kit = kit
+        self._strategy = strategy
+        self._reward = reward
+        self._seed = seed
+        self._llm = llm
+        self._grown = grown
+
+    async def run(self) -> None:
+        """Grow every rollout the strategy asks for, and score it.
+
+        A failed rollout is recorded and the others go on.
+
+        Raises:
+            EndpointError: If the endpoint serves nobody: there is no point in going on.
+        """
+        prompt = self._write_prompt()
+        draws = itertools.count()
+        growing = [self._open(prompt, next(draws)) for fork in self._strategy.start(self.tree) for _ in range(fork.n)]
+        async with asyncio.TaskGroup() as group:
+            for rollout in growing:
+                group.create_task(self._grow(rollout))
+
+    def _write_prompt(self) -> int:
+        """Append the system prompt and the task's messages; return the last node."""
+        core = self.tree.core
+        node = ROOT
+        if self._kit.agent.system:
+            node = core.append(node, PROMPT, messages.system(self._kit.agent.system))
+        for message in self.task.messages:
+            node = core.append(node, PROMPT, messages.encode(message))
+        return node
+
+    def _open(self, prompt: int, draw: int) -> Rollout:
+        """Open one draw of the prompt."""
+        path = (0, draw)
+        rollout = self.tree.core.open(prompt, path, draw)
+        return Rollout(self.tree.core, rollout, path, 0, draw, self.task, self._seed, self._llm, self._grown)
+
+    async def _grow(self, rollout: Rollout) -> None:
+        """Play one rollout to its end, close it and score it."""
+        answer, failure = None, None
+        try:
+            await agent_loop(rollout, self._kit)
+            raise ConfigError("the program returned without finishing its rollout; end it with rollout.finish(...)")
+        except Finished as end:
+            termination, answer = end.termination, end.answer
+        except RolloutError as error:
+            termination = next((end for kind, end in _ENDS if isinstance(error, kind)), Termination.LLM_ERROR)
+            failure = Failure.of(error)
+        self.tree.core.close(rollout.id, termination.value, answer, failure.encode() if failure else None)
+        if self._reward is not None and termination not in UNSCORED:
+            await self._score(rollout.id)
+        await self._grown(None)
+
+    async def _score(self, rollout: int) -> None:
+        """Score a closed rollout; a scorer that fails leaves it unscored."""
+        assert self._reward is not None
+        value, problem = await score(self._reward, self.tree.rollouts[rollout])
+        if problem:
+            logger.warning("task %r, rollout %d is unscored: %s", self.task.id, rollout, problem)
+        self.tree.core.score(rollout, value)

@@ -1,0 +1,1 @@
+"""Policies over one verb, fork: which rollouts start, and where."""

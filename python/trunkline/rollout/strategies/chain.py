@@ -1,0 +1,38 @@
+"""Independent chains: the baseline every tree is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from trunkline.errors import ConfigError
+from trunkline.rollout.strategy import Fork
+from trunkline.tree.tree import Tree
+
+__all__ = ["Chain"]
+
+
+class Chain(msgspec.Struct, frozen=True):
+    """``n`` tries of each question, each from the prompt to its end.
+
+    Args:
+        n: Rollouts a task, at least 1.
+
+    Raises:
+        ConfigError: If ``n`` is below 1.
+    """
+
+    n: int = 1
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ConfigError(f"Chain: n must be at least 1, not {self.n}")
+
+    def rollouts(self) -> int:
+        """Return n."""
+        return self.n
+
+    def start(self, tree: Tree) -> Iterable[Fork]:  # noqa: ARG002 - the protocol shows it to every strategy
+        """Yield n forks of the prompt."""
+        yield Fork(n=self.n)

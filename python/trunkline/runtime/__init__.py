@@ -1,0 +1,1 @@
+"""The processes: a controller that feeds workers with tasks, and workers that send trees back."""

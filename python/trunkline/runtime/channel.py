@@ -1,0 +1,114 @@
+"""Frames over a socket pair: a little-endian u32 length, then the payload."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from trunkline.errors import WorkerError
+from trunkline.runtime.wire import MAX_FRAME
+
+__all__ = ["Channel", "connect"]
+
+_HEAD = 4
+
+
+class Channel(asyncio.Protocol):
+    """One end of a framed connection. What is sent within one loop tick leaves in one write.
+
+    Args:
+        receive: Called with each payload, in order; an exception it raises closes the channel.
+        lost: Called once when the connection is gone, with the error if there was one.
+    """
+
+    def __init__(self, receive: Callable[[bytes], None], lost: Callable[[Exception | None], None]) -> None:
+        self._receive = receive
+        self._lost = lost
+        self._buffer = bytearray()
+        self._out: list[bytes] = []
+        self._flushing = False
+        self._transport: asyncio.Transport | None = None
+        self._error: Exception | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    def send(self, payload: bytes) -> None:
+        """Queue one frame; nothing is sent once the connection is gone.
+
+        Raises:
+            WorkerError: If the payload is longer than ``MAX_FRAME``.
+        """
+        if len(payload) > MAX_FRAME:
+            raise WorkerError(f"a message of {len(payload)} bytes exceeds the limit of {MAX_FRAME} bytes a frame")
+        self._out += (len(payload).to_bytes(_HEAD, "little"), payload)
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    async def drain(self) -> None:
+        """Wait until the peer reads again, when what is queued has grown past the transport's limit."""
+        await self._writable.wait()
+
+    def close(self) -> None:
+        """Send what is queued and close."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._out and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(self._out))
+        self._out.clear()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Cut complete frames off the stream."""
+        self._buffer += data
+        start = 0
+        try:
+            while len(self._buffer) - start >= _HEAD:
+                size = int.from_bytes(self._buffer[start : start + _HEAD], "little")
+                if size > MAX_FRAME:
+                    raise WorkerError(f"a frame of {size} bytes was announced; the limit is {MAX_FRAME}")
+                if len(self._buffer) - start - _HEAD < size:
+                    break
+                start += _HEAD
+                payload = bytes(memoryview(self._buffer)[start : start + size])
+                start += size
+                self._receive(payload)
+        except Exception as error:  # noqa: BLE001 - handed to the owner, whole
+            self._error = error
+            if self._transport is not None:
+                self._transport.abort()
+            self._buffer.clear()
+            return
+        del self._buffer[:start]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell the owner."""
+        self._writable.set()
+        self._lost(self._error or error)
+
+    def pause_writing(self) -> None:
+        """Make :meth:`drain` wait."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Let :meth:`drain` go on."""
+        self._writable.set()
+
+
+async def connect(
+    sock: socket.socket, receive: Callable[[bytes], None], lost: Callable[[Exception | None], None]
+) -> Channel:
+    """Make a channel over one end of a socket pair."""
+    loop = asyncio.get_running_loop()
+    sock.setblocking(False)
+    _, channel = await loop.create_unix_connection(lambda: Channel(receive, lost), sock=sock)
+    return channel

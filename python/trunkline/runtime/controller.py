@@ -1,0 +1,263 @@
+"""The controller: feeds engines under their credits, commits what they send, and decides when a run is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+import trunkline.errors as errors
+from trunkline._core import Tree as Core
+from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
+from trunkline.rollout.session import Failure
+from trunkline.runtime.job import Job
+from trunkline.runtime.pool import Gone, Inbox, Pool, Seat
+from trunkline.runtime.snapshot import Snapshot
+from trunkline.runtime.wire import Ack, Batch, Bye, Done, Fatal, FromWorker, Ready, Stop, Work
+from trunkline.store.derive import rows
+from trunkline.store.runfile import RunWriter
+from trunkline.types import FAILED, Task, Termination
+
+__all__ = ["Controller"]
+
+logger = logging.getLogger(__name__)
+
+_SAME_REFUSALS = 10
+"""So many first requests refused alike, and none answered, mean that the run itself is wrong."""
+
+_PATIENCE = 5.0
+"""Seconds that engines have to send their last batches when a run is stopped."""
+
+
+class Controller:
+    """Runs one job over its tasks.
+
+    Args:
+        job: What to do with each task.
+        tasks: The tasks, in the order they are started.
+        writer: The run file, created for these tasks.
+        pool: Where engines live.
+        watch: Called with the state of the run whenever it has changed.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        tasks: Sequence[Task],
+        writer: RunWriter,
+        pool: Pool,
+        watch: Callable[[Snapshot], None] | None = None,
+    ) -> None:
+        self._job = job
+        self._tasks = tasks
+        self._writer = writer
+        self._pool = pool
+        self._watch = watch
+        self._inbox: Inbox = asyncio.Queue()
+        self._waiting = deque(range(len(tasks)))
+        self._owned: dict[int, set[int]] = {}
+        self._credits: dict[int, int] = {}
+        self._seats: Sequence[Seat] = ()
+        self._open = len(tasks)
+        self._refusals: list[str] = []
+        self._served: set[str] = set()
+        self._began = time.monotonic()
+        self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.snapshot = Snapshot(tasks=len(tasks), rollouts=len(tasks) * job.strategy.rollouts())
+        self.finished: asyncio.Queue[str | None] = asyncio.Queue()
+
+    def stop(self) -> None:
+        """Ask the run to end early: what has grown is kept."""
+        self._stop.set()
+
+    def stop_soon(self) -> None:
+        """Like :meth:`stop`, from another thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run was asked to end early."""
+        return self._stop.is_set()
+
+    async def run(self) -> None:
+        """Run until every task is done, or stopped.
+
+        Raises:
+            EndpointError: If the endpoint serves nobody.
+            InfrastructureError: If no worker is left, or the run file cannot be written.
+        """
+        self._loop = asyncio.get_running_loop()
+        stop = asyncio.ensure_future(self._stop.wait())
+        try:
+            self._seats = await self._pool.start(self._job, self._inbox)
+            self._owned = {number: set() for number in range(len(self._seats))}
+            while self._open and not self.stopped:
+                event = asyncio.ensure_future(self._inbox.get())
+                await asyncio.wait((event, stop), return_when=asyncio.FIRST_COMPLETED)
+                if not event.done():
+                    event.cancel()
+                    break
+                self._take([event.result(), *self._queued()])
+                self._feed()
+            if self._open:
+                await self._wind_down()
+        finally:
+            stop.cancel()
+            self.finished.put_nowait(None)
+            await self._pool.close()
+
+    def _queued(self) -> list[tuple[int, FromWorker | Gone]]:
+        """Take what has arrived meanwhile, so that it shares one transaction."""
+        events = []
+        while not self._inbox.empty():
+            events.append(self._inbox.get_nowait())
+        return events
+
+    def _take(self, events: list[tuple[int, FromWorker | Gone]]) -> None:
+        """Handle messages in order; batches are committed together, before anything counts."""
+        self._commit([(seat, message) for seat, message in events if isinstance(message, Batch)])
+        for seat, message in events:
+            match message:
+                case Ready():
+                    self._credits[seat] = message.slots
+                    self.snapshot.workers += 1
+                case Fatal():
+                    raise _rebuild(message)
+                case Gone():
+                    self._bury(seat, message.reason)
+                case Batch() | Bye():
+                    pass
+        self._judge()
+        if self._watch is not None:
+            self.snapshot.seconds = time.monotonic() - self._began
+            self._watch(self.snapshot)
+
+    def _commit(self, batches: list[tuple[int, Batch]]) -> None:
+        """Write batches in one transaction; then, and only then, acknowledge and count them."""
+        if not batches:
+            return
+        self._writer.commit(
+            [(delta.task, delta.seq, delta.data) for _, batch in batches for delta in batch.deltas],
+            [(done.task, done.tree, done.rollouts) for _, batch in batches for done in batch.done],
+        )
+        for seat, batch in batches:
+            self._seats[seat].send(Ack(batch.batch))
+            self._count(batch)
+            for done in batch.done:
+                self._owned[seat].discard(done.task)
+                self._credits[seat] += 1
+                self._complete(done)
+
+    def _count(self, batch: Batch) -> None:
+        shot = self.snapshot
+        shot.calls += sum(delta.turns for delta in batch.deltas)
+        shot.rollouts_done += sum(delta.rollouts for delta in batch.deltas)
+        prompt, generated, retries = batch.load
+        shot.prompt += prompt
+        shot.generated += generated
+        shot.retries += retries
+        shot.latencies.extend(batch.latency)
+        new = set(batch.served) - self._served
+        if new:
+            self._served |= new
+            self._writer.note("served", sorted(self._served))
+
+    def _complete(self, done: Done) -> None:
+        """Note a finished task."""
+        self._open -= 1
+        self.snapshot.tasks_done += 1
+        for row in done.rollouts:
+            if row["termination"] in FAILED:
+                self.snapshot.failed += 1
+            if row["termination"] == Termination.BAD_REQUEST and not row["turns"]:
+                self._refusals.append(row["error"] or "")
+        self.finished.put_nowait(self._tasks[done.task].id)
+
+    def _judge(self) -> None:
+        """Stop a run whose every request is refused in the same way: its settings are wrong, not its questions."""
+        first = self._refusals[:_SAME_REFUSALS]
+        if not self.snapshot.calls and len(first) == _SAME_REFUSALS and len(set(first)) == 1:
+            raise EndpointError(f"the first {_SAME_REFUSALS} requests were all refused alike: {_message(first[0])}")
+
+    def _feed(self) -> None:
+        """Hand out waiting tasks, one at a time to the engine with the most credits."""
+        work: dict[int, list[tuple[int, Task]]] = {}
+        while self._waiting and self._credits:
+            seat = max(self._credits, key=lambda number: (self._credits[number], -number))
+            if self._credits[seat] <= 0:
+                break
+            index = self._waiting.popleft()
+            self._credits[seat] -= 1
+            self._owned[seat].add(index)
+            work.setdefault(seat, []).append((index, self._tasks[index]))
+        for seat, tasks in work.items():
+            self._seats[seat].send(Work(tasks))
+
+    def _bury(self, seat: int, reason: str) -> None:
+        """End the tasks of a dead worker: everything it sent is in the file, what it still held is lost."""
+        ready = self._credits.pop(seat, None) is not None
+        self.snapshot.workers -= ready
+        if not ready and not self.stopped:
+            raise WorkerError(f"{reason} before it was ready")
+        lost = sorted(self._owned.pop(seat))
+        if lost and not self.stopped:
+            logger.warning("%s; %d unfinished tasks end as lost", reason, len(lost))
+            for index in lost:
+                self._lose(index, reason)
+        if not self._credits and self._open and not self.stopped:
+            raise WorkerError(f"{reason}, and no worker is left; {self._open} tasks were not finished")
+
+    def _lose(self, index: int, reason: str) -> None:
+        """Close a lost task's rollouts with a typed error, as one more delta of its tree."""
+        core, seq = Core(), 0
+        for seq, delta in enumerate(self._writer.deltas(index), start=1):
+            core.apply(delta)
+        failure = Failure("WorkerError", reason, retryable=True)
+        for rollout in core.growing:
+            core.close(rollout, Termination.LOST.value, None, failure.encode())
+            self.snapshot.rollouts_done += 1
+        delta = core.delta()
+        tree, rollouts = rows(core)
+        done = Done(index, tree, rollouts)
+        tree["error"] = reason
+        self._writer.commit([(index, seq, delta)] if delta else [], [(index, tree, rollouts)])
+        self._complete(done)
+
+    async def _wind_down(self) -> None:
+        """Take the last batches of a run that was stopped."""
+        for seat in self._seats:
+            seat.send(Stop())
+        leaving = set(self._owned)
+        deadline = time.monotonic() + _PATIENCE
+        while leaving:
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    seat, message = await self._inbox.get()
+            except TimeoutError:
+                logger.warning("workers did not stop within %.0f s and are ended", _PATIENCE)
+                return
+            self._take([(seat, message)])
+            if isinstance(message, Bye | Gone):
+                leaving.discard(seat)
+
+
+def _rebuild(fatal: Fatal) -> TrunklineError:
+    """Make the error that a worker reported."""
+    kind = getattr(errors, fatal.kind, None)
+    if isinstance(kind, type) and issubclass(kind, TrunklineError):
+        return kind(fatal.message)
+    return InfrastructureError(fatal.message)
+
+
+def _message(error: str) -> str:
+    """Return the message of a recorded failure."""
+    try:
+        return msgspec.json.decode(error, type=Failure).message
+    except msgspec.MsgspecError:
+        return error

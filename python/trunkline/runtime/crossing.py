@@ -1,0 +1,178 @@
+"""How user code reaches a worker process.
+
+What can be imported there crosses by name, ``module:qualname``. What lives in a script's ``__main__`` crosses by the script's
+path: the worker imports that file under another name, so its main guard keeps it from running again. The rest (notebooks,
+closures, ``python -c``) crosses by value with cloudpickle, which is an extra.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import msgspec
+
+from trunkline.errors import CrossingError
+
+__all__ = ["Crossing", "importing_script", "load", "pack", "resolve"]
+
+_SCRIPT = "__trunkline_main__"
+_state = {"importing": False}
+
+
+class Crossing(msgspec.Struct, frozen=True):
+    """One object on its way to a worker.
+
+    Attributes:
+        what: What the user calls it, for error messages.
+        module: Module to import; empty when it crosses by script or value.
+        script: Path of the script to import instead.
+        qualname: Where in the module the object, or the class of a struct, is found.
+        fields: Fields of a struct instance, msgpack.
+        pickled: The object itself, by cloudpickle.
+    """
+
+    what: str
+    module: str = ""
+    script: str = ""
+    qualname: str = ""
+    fields: bytes | None = None
+    pickled: bytes | None = None
+
+
+def pack(value: Any, what: str) -> Crossing:  # noqa: ANN401 - anything a user may hand in
+    """Prepare an object for the way to a worker.
+
+    Args:
+        value: A function, a class, a ``@tool``, or a struct instance of importable class.
+        what: What the user calls it, for error messages.
+
+    Raises:
+        CrossingError: If it can be neither imported nor pickled there.
+    """
+    named = _by_name(value, what)
+    if named is not None:
+        return named
+    if isinstance(value, msgspec.Struct):
+        kind = _by_name(type(value), what)
+        if kind is not None:
+            try:
+                fields = msgspec.msgpack.encode(value)
+            except (TypeError, msgspec.MsgspecError):
+                return _by_value(value, what)
+            return msgspec.structs.replace(kind, fields=fields)
+    return _by_value(value, what)
+
+
+def load(crossing: Crossing) -> Any:  # noqa: ANN401 - the inverse of pack
+    """Bring an object back in the worker.
+
+    Raises:
+        CrossingError: If its module cannot be imported there, or lacks it.
+    """
+    if crossing.pickled is not None:
+        cloudpickle = _cloudpickle(crossing.what)
+        return cloudpickle.loads(crossing.pickled)
+    if crossing.script:
+        module = _script_module(crossing.script, crossing.what)
+    else:
+        try:
+            module = importlib.import_module(crossing.module)
+        except Exception as error:
+            raise CrossingError(
+                f"{crossing.what}: the worker cannot import {crossing.module!r}: {type(error).__name__}: {error}"
+            ) from error
+    found = resolve(module, crossing.qualname)
+    if found is None:
+        raise CrossingError(f"{crossing.what}: {crossing.script or crossing.module} has no {crossing.qualname!r} in the worker")
+    if crossing.fields is not None:
+        return msgspec.msgpack.decode(crossing.fields, type=found)
+    return found
+
+
+def resolve(module: ModuleType, qualname: str) -> Any:  # noqa: ANN401 - whatever is there
+    """Follow a dotted name inside a module; None when it leads nowhere."""
+    found: Any = module
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+        if found is None:
+            return None
+    return found
+
+
+def importing_script() -> bool:
+    """Whether this worker is importing the user's script right now: a run started then lacks a main guard."""
+    return _state["importing"]
+
+
+def _by_name(value: Any, what: str) -> Crossing | None:  # noqa: ANN401
+    """Return a crossing by name if the name leads back to this very object."""
+    module_name = getattr(value, "__module__", None)
+    qualname = getattr(value, "__qualname__", None)
+    if not isinstance(module_name, str) or not isinstance(qualname, str) or "<" in qualname:
+        return None
+    module = sys.modules.get(module_name)
+    if module is None or resolve(module, qualname) is not value:
+        return None
+    if module_name != "__main__":
+        return Crossing(what=what, module=module_name, qualname=qualname)
+    spec = getattr(module, "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return Crossing(what=what, module=spec.name.removesuffix(".__main__"), qualname=qualname)
+    script = getattr(module, "__file__", None)
+    if script is not None and Path(script).is_file():
+        return Crossing(what=what, script=str(Path(script).resolve()), qualname=qualname)
+    return None
+
+
+def _by_value(value: Any, what: str) -> Crossing:  # noqa: ANN401
+    """Pickle an object that no name leads to."""
+    cloudpickle = _cloudpickle(what)
+    try:
+        return Crossing(what=what, pickled=cloudpickle.dumps(value))
+    except Exception as error:
+        kind = "function" if isinstance(value, FunctionType) else type(value).__name__
+        raise CrossingError(
+            f"{what}: this {kind} cannot be sent to a worker process ({type(error).__name__}: {error}); "
+            "define it at the top level of a module, or run with workers=0 to stay in this process"
+        ) from error
+
+
+def _cloudpickle(what: str) -> ModuleType:
+    """Import the extra, or say how to do without."""
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        raise CrossingError(
+            f"{what} is defined in a notebook, a closure or on the command line, and reaches worker processes only with the "
+            "notebook extra: pip install 'trunkline[notebook]'. Or define it at the top level of a module, or run with "
+            "workers=0 to stay in this process"
+        ) from None
+
+
+def _script_module(path: str, what: str) -> ModuleType:
+    """Import the user's script under another name, once."""
+    loaded = sys.modules.get(_SCRIPT)
+    if loaded is not None:
+        return loaded
+    spec = importlib.util.spec_from_file_location(_SCRIPT, path)
+    if spec is None or spec.loader is None:
+        raise CrossingError(f"{what}: the worker cannot import the script {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_SCRIPT] = module
+    _state["importing"] = True
+    try:
+        spec.loader.exec_module(module)
+    except CrossingError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise CrossingError(
+            f"{what}: the worker cannot import the script {path}: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        _state["importing"] = False
+    return module

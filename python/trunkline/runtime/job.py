@@ -1,0 +1,141 @@
+"""A job: what a run does to every one of its tasks, and the form in which it reaches workers."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from trunkline.errors import ConfigError
+from trunkline.llm.protocol import LLM
+from trunkline.llm.request import Sampling
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Agent
+from trunkline.rollout.strategy import Strategy
+from trunkline.runtime.crossing import Crossing, load, pack
+from trunkline.score.rewards import Reward
+
+__all__ = ["Job", "pack_job", "settings", "unpack_job"]
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """What to do with every task.
+
+    Attributes:
+        agent: Who plays.
+        strategy: Where rollouts start.
+        reward: Scores finished rollouts; None leaves them unscored.
+        llm: Endpoints as data, or a live LLM, which stays in its process.
+        seed: Seed of the run; every draw's seed derives from it.
+    """
+
+    agent: Agent
+    strategy: Strategy
+    reward: Reward | None
+    llm: EndpointSpec | LLM
+    seed: int
+
+
+class _Packed(msgspec.Struct):
+    """A job on the wire: data as it is, user code as crossings, the key beside it and in no file."""
+
+    model: str
+    system: str
+    sampling: Sampling
+    max_turns: int
+    max_tool_calls: int | None
+    name: str
+    tools: list[Crossing]
+    strategy: Crossing
+    reward: Crossing | None
+    llm: EndpointSpec
+    secret: str | None
+    seed: int
+    path: list[str]
+
+
+def pack_job(job: Job) -> bytes:
+    """Encode a job for worker processes.
+
+    Raises:
+        CrossingError: Naming the first thing in it that cannot cross.
+        ConfigError: If the LLM is a live object.
+    """
+    if not isinstance(job.llm, EndpointSpec):
+        raise ConfigError("a live LLM object stays in its process: run with workers=0, or give an endpoint's URL as trunkline.LLM")
+    agent = job.agent
+    packed = _Packed(
+        model=agent.model,
+        system=agent.system,
+        sampling=agent.sampling,
+        max_turns=agent.max_turns,
+        max_tool_calls=agent.max_tool_calls,
+        name=agent.name,
+        tools=[pack(tool, f"tool {tool.name!r}") for tool in agent.tools],
+        strategy=pack(job.strategy, f"strategy {type(job.strategy).__name__}"),
+        reward=None if job.reward is None else pack(job.reward, f"reward {reward_name(job.reward)!r}"),
+        llm=job.llm,
+        secret=job.llm.secret,
+        seed=job.seed,
+        path=[entry for entry in sys.path if entry],
+    )
+    return msgspec.msgpack.encode(packed)
+
+
+def unpack_job(data: bytes) -> Job:
+    """Decode a job in a worker, importing the user's code.
+
+    Raises:
+        CrossingError: If some of it cannot be imported here.
+    """
+    packed = msgspec.msgpack.decode(data, type=_Packed)
+    sys.path[:0] = [entry for entry in packed.path if entry not in sys.path]
+    return Job(
+        agent=Agent(
+            model=packed.model,
+            system=packed.system,
+            sampling=packed.sampling,
+            max_turns=packed.max_turns,
+            max_tool_calls=packed.max_tool_calls,
+            name=packed.name,
+            tools=[load(tool) for tool in packed.tools],
+        ),
+        strategy=load(packed.strategy),
+        reward=None if packed.reward is None else load(packed.reward),
+        llm=packed.llm.with_secret(packed.secret),
+        seed=packed.seed,
+    )
+
+
+def settings(job: Job) -> dict[str, Any]:
+    """Describe a job for the run file: everything that gives its results meaning, and no key."""
+    agent = job.agent
+    return {
+        "agent": {
+            "name": agent.name,
+            "model": agent.model,
+            "system": agent.system,
+            "tools": [tool.definition for tool in agent.tools],
+            "sampling": msgspec.to_builtins(agent.sampling),
+            "max_turns": agent.max_turns,
+            "max_tool_calls": agent.max_tool_calls,
+        },
+        "strategy": {"kind": type(job.strategy).__name__, "options": _options(job.strategy)},
+        "reward": None if job.reward is None else reward_name(job.reward),
+        "llm": msgspec.to_builtins(job.llm) if isinstance(job.llm, EndpointSpec) else type(job.llm).__name__,
+        "seed": job.seed,
+    }
+
+
+def reward_name(reward: Reward) -> str:
+    """Return what a reward is called."""
+    return str(getattr(reward, "__name__", type(reward).__name__))
+
+
+def _options(strategy: Strategy) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """Return a strategy's options, as far as they are data."""
+    try:
+        return msgspec.to_builtins(strategy)
+    except (TypeError, msgspec.MsgspecError):
+        return repr(strategy)

@@ -1,0 +1,154 @@
+"""A run before it starts, and its execution: everything that can be checked without a request is checked first."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+from trunkline._core import __version__
+from trunkline.errors import ConfigError, CrossingError
+from trunkline.llm.client import as_llm
+from trunkline.llm.protocol import LLM
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Agent
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategy import Strategy
+from trunkline.runtime.controller import Controller
+from trunkline.runtime.crossing import importing_script
+from trunkline.runtime.job import Job, settings
+from trunkline.runtime.pool import make_pool
+from trunkline.runtime.result import Run
+from trunkline.runtime.snapshot import Snapshot
+from trunkline.score.rewards import Reward
+from trunkline.store.runfile import RunWriter
+from trunkline.types import Task
+
+__all__ = ["Options", "Plan"]
+
+
+class Options(TypedDict, total=False):
+    """What a run can be told, beside its agent and tasks.
+
+    Attributes:
+        llm: Endpoints as :class:`trunkline.LLM` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI`` client,
+            or any object with ``async complete(request)``. A live object stays in this process.
+        strategy: Where rollouts start; one chain a task when None.
+        reward: Scores each finished rollout; nothing is scored when None.
+        workers: Worker processes; 0 stays in this process; when None, two where the LLM can cross, else 0.
+        seed: Seed of the run: every draw's seed derives from it. Drawn at random, and recorded, when None.
+        out: Path of the run file, which must not exist; a temporary file that lives as long as the result when None.
+        labels: Anything JSON holds, kept with the settings.
+        watch: Called with a :class:`trunkline.runtime.snapshot.Snapshot` as the run goes on.
+    """
+
+    llm: Any
+    strategy: Strategy | None
+    reward: Reward | None
+    workers: int | None
+    seed: int | None
+    out: str | Path | None
+    labels: Mapping[str, Any] | None
+    watch: Callable[[Snapshot], None] | None
+
+
+class Plan:
+    """One run, checked and ready to start.
+
+    Args:
+        agent: Who plays.
+        tasks: The problems; their ids must be unique.
+        llm: See :class:`Options`, as for the rest.
+        strategy: Where rollouts start.
+        reward: Scores finished rollouts.
+        workers: Worker processes.
+        seed: Seed of the run.
+        out: Path of the run file.
+        labels: Kept with the settings.
+        watch: Called as the run goes on.
+
+    Raises:
+        UsageError: If something in it cannot be done; nothing was sent and no file is left.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        tasks: Iterable[Task],
+        *,
+        llm: Any = None,  # noqa: ANN401 - an endpoint, an LLM, or somebody's client
+        strategy: Strategy | None = None,
+        reward: Reward | None = None,
+        workers: int | None = None,
+        seed: int | None = None,
+        out: str | Path | None = None,
+        labels: Mapping[str, Any] | None = None,
+        watch: Callable[[Snapshot], None] | None = None,
+    ) -> None:
+        if importing_script():
+            raise CrossingError(
+                f"{sys.modules['__trunkline_main__'].__file__} starts a run while a worker imports it for its functions; "
+                'put the call under  if __name__ == "__main__":'
+            )
+        self._tasks = _unique(tasks)
+        job = Job(
+            agent=agent,
+            strategy=Chain() if strategy is None else strategy,
+            reward=reward,
+            llm=_as_llm(llm),
+            seed=secrets.randbits(31) if seed is None else seed,
+        )
+        pool = make_pool(job, workers)
+        self._folder = tempfile.TemporaryDirectory(prefix="trunkline-") if out is None else None
+        self.path = Path(self._folder.name) / "run" if self._folder else Path(out or "")
+        described = settings(job) | {"trunkline": __version__, "labels": dict(labels or {})}
+        self._writer = RunWriter.create(self.path, described, self._tasks)
+        self.controller = Controller(job, self._tasks, self._writer, pool, watch)
+
+    async def execute(self) -> Run:
+        """Run to the end, and leave a closed run file, or none if nothing came of it.
+
+        Raises:
+            EndpointError: If the endpoint serves nobody.
+            InfrastructureError: If workers or the run file fail.
+        """
+        state = "failed"
+        try:
+            await self.controller.run()
+            state = "interrupted" if self.controller.stopped else "done"
+        except asyncio.CancelledError:
+            state = "interrupted"
+            raise
+        finally:
+            shot = self.controller.snapshot
+            if state == "done" or shot.calls or shot.tasks_done:
+                self._writer.finish(state)
+            else:
+                self._writer.discard()
+        return Run(self.path, state, self._folder)
+
+
+def _unique(tasks: Iterable[Task]) -> list[Task]:
+    """Return the tasks as a list; refuse an empty one and duplicate ids."""
+    listed = list(tasks)
+    if not listed:
+        raise ConfigError("there are no tasks to run")
+    seen: set[str] = set()
+    for task in listed:
+        if task.id in seen:
+            raise ConfigError(f"two tasks have the id {task.id!r}; ids must be unique in a run")
+        seen.add(task.id)
+    return listed
+
+
+def _as_llm(llm: Any) -> EndpointSpec | LLM:  # noqa: ANN401
+    """Accept what users call an LLM."""
+    if llm is None:
+        return EndpointSpec()
+    if isinstance(llm, str):
+        return EndpointSpec(llm)
+    return llm if isinstance(llm, EndpointSpec) else as_llm(llm)

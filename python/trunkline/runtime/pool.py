@@ -1,0 +1,154 @@
+"""Pools: where the engines of a run live. The controller sees seats and an inbox, wherever that is."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from trunkline._core import __version__
+from trunkline.errors import ConfigError
+from trunkline.llm.spec import EndpointSpec
+from trunkline.runtime.engine import Engine, slots
+from trunkline.runtime.job import Job, pack_job
+from trunkline.runtime.supervisor import Process, spawn
+from trunkline.runtime.wire import (
+    PROTOCOL,
+    FromWorker,
+    Hello,
+    Ready,
+    ToWorker,
+    decode_from_worker,
+    encode,
+)
+
+__all__ = ["Gone", "Inbox", "InlinePool", "LocalPool", "Pool", "Seat", "make_pool"]
+
+
+class Gone(msgspec.Struct):
+    """A worker is gone, and everything it sent was delivered before this.
+
+    Attributes:
+        reason: One line: how it ended.
+    """
+
+    reason: str
+
+
+Inbox = asyncio.Queue[tuple[int, FromWorker | Gone]]
+"""What workers sent, each with its seat's number, in order per seat."""
+
+
+class Seat(Protocol):
+    """One engine, as the controller sees it."""
+
+    def send(self, message: ToWorker) -> None:
+        """Send a message; does nothing once the engine is gone."""
+        ...
+
+
+class Pool(Protocol):
+    """Starts engines for a job, and leaves nothing behind."""
+
+    async def start(self, job: Job, inbox: Inbox) -> Sequence[Seat]:
+        """Start every engine; each puts ``Ready`` or ``Gone`` into the inbox."""
+        ...
+
+    async def close(self) -> None:
+        """End every engine and wait until it is gone."""
+        ...
+
+
+class InlinePool:
+    """One engine in this process and event loop: for live clients, notebooks and debugging."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+
+    async def start(self, job: Job, inbox: Inbox) -> Sequence[Seat]:
+        """Make the engine."""
+        self._engine = Engine(job, lambda message: inbox.put_nowait((0, message)))
+        inbox.put_nowait((0, Ready(PROTOCOL, __version__, os.getpid(), slots(job))))
+        return [_InlineSeat(self._engine)]
+
+    async def close(self) -> None:
+        """Close the engine."""
+        if self._engine is not None:
+            await self._engine.close()
+
+
+class _InlineSeat:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def send(self, message: ToWorker) -> None:
+        # One tick later, as over a socket: an engine is never re-entered while it sends.
+        asyncio.get_running_loop().call_soon(self._engine.receive, message)
+
+
+class LocalPool:
+    """Worker processes on this machine.
+
+    Args:
+        workers: How many, at least 1.
+    """
+
+    def __init__(self, workers: int) -> None:
+        if workers < 1:
+            raise ConfigError(f"workers must be at least 1, not {workers}")
+        self._workers = workers
+        self._processes: list[Process] = []
+
+    async def start(self, job: Job, inbox: Inbox) -> Sequence[Seat]:
+        """Start the processes and greet them with the job."""
+        hello = encode(Hello(PROTOCOL, __version__, pack_job(_share(job, self._workers))))
+        for number in range(self._workers):
+            process = await spawn(
+                number,
+                lambda seat, payload: inbox.put_nowait((seat, decode_from_worker(payload))),
+                lambda seat, reason: inbox.put_nowait((seat, Gone(reason))),
+            )
+            self._processes.append(process)
+            process.send(hello)
+        return [_LocalSeat(process) for process in self._processes]
+
+    async def close(self) -> None:
+        """End the processes and reap them."""
+        await asyncio.gather(*(process.close() for process in self._processes))
+
+
+class _LocalSeat:
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def send(self, message: ToWorker) -> None:
+        self._process.send(encode(message))
+
+
+def _share(job: Job, workers: int) -> Job:
+    """Give each worker its share of the run's concurrency."""
+    assert isinstance(job.llm, EndpointSpec)
+    each = math.ceil(job.llm.max_concurrency / workers)
+    return msgspec.structs.replace(job, llm=msgspec.structs.replace(job.llm, max_concurrency=each))
+
+
+def make_pool(job: Job, workers: int | None) -> Pool:
+    """Choose a pool: worker processes for endpoints, this process for a live LLM or ``workers=0``.
+
+    Raises:
+        ConfigError: If processes are asked for with an LLM that cannot leave this one.
+    """
+    live = not isinstance(job.llm, EndpointSpec)
+    if workers is None:
+        return InlinePool() if live else LocalPool(min(2, os.cpu_count() or 1))
+    if workers == 0:
+        return InlinePool()
+    if live:
+        raise ConfigError(
+            f"workers={workers}: a live {type(job.llm).__name__} stays in its process; leave workers out, or give the endpoint's URL"
+        )
+    return LocalPool(workers)

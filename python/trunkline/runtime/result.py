@@ -1,0 +1,46 @@
+"""What a run leaves behind, for the program that ran it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from trunkline.store.runfile import RunReader
+from trunkline.store.summary import Summary
+from trunkline.tree.tree import Tree
+
+__all__ = ["Run"]
+
+
+class Run:
+    """A run that is over: its file, read on demand. Trees are rebuilt one at a time, so memory stays that of one tree.
+
+    Args:
+        path: The run file.
+        state: ``done`` or ``interrupted``.
+        folder: A temporary folder that goes with this object, when the file has no other home.
+    """
+
+    def __init__(self, path: Path, state: str, folder: tempfile.TemporaryDirectory[str] | None = None) -> None:
+        self.path = path
+        self.state = state
+        self._folder = folder
+
+    def __iter__(self) -> Iterator[Tree]:
+        """Yield the tree of each task, in the order of the tasks."""
+        with RunReader.open(self.path) as reader:
+            yield from reader.trees()
+
+    def __getitem__(self, task_id: str) -> Tree:
+        """Return the tree of one task; raises KeyError."""
+        with RunReader.open(self.path) as reader:
+            return reader.tree(task_id)
+
+    def summary(self) -> Summary:
+        """Recompute the run's figures from its rows."""
+        with RunReader.open(self.path) as reader:
+            return reader.summary()
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.state})"

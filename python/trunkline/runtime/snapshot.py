@@ -1,0 +1,48 @@
+"""What a run looks like while it goes on: numbers for a progress line, never for a result."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+__all__ = ["Snapshot"]
+
+
+class Snapshot(msgspec.Struct):
+    """The state of a run at one moment.
+
+    Attributes:
+        tasks: Tasks in the run.
+        tasks_done: Tasks whose trees are complete.
+        rollouts: Rollouts the strategy will make in all.
+        rollouts_done: Rollouts that have ended.
+        failed: Of these, rollouts that broke.
+        calls: Model turns in the run file.
+        prompt: Prompt tokens of these turns.
+        generated: Generated tokens of these turns.
+        retries: Attempts beyond the first.
+        workers: Engines alive.
+        seconds: Wall time since the run began.
+        latencies: Seconds of the latest model calls.
+    """
+
+    tasks: int
+    rollouts: int
+    tasks_done: int = 0
+    rollouts_done: int = 0
+    failed: int = 0
+    calls: int = 0
+    prompt: int = 0
+    generated: int = 0
+    retries: int = 0
+    workers: int = 0
+    seconds: float = 0.0
+    latencies: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=512))
+
+    def percentile(self, share: float) -> float | None:
+        """Return a percentile of the latest calls' latency in seconds; None before the first call."""
+        if not self.latencies:
+            return None
+        ordered = sorted(self.latencies)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

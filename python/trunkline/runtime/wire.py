@@ -1,0 +1,170 @@
+"""What controller and workers say to each other: tagged msgspec structs in length-prefixed frames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from trunkline.types import Task
+
+__all__ = [
+    "MAX_FRAME",
+    "PROTOCOL",
+    "Ack",
+    "Batch",
+    "Bye",
+    "Delta",
+    "Done",
+    "Fatal",
+    "FromWorker",
+    "Hello",
+    "Ready",
+    "Stop",
+    "ToWorker",
+    "Work",
+    "decode_from_worker",
+    "decode_to_worker",
+    "encode",
+]
+
+PROTOCOL = 1
+"""Version of these messages; a worker of another build is refused at the hello."""
+
+MAX_FRAME = 64 * 1024 * 1024
+"""Largest frame in bytes; a longer one is a broken peer."""
+
+
+class _Message(msgspec.Struct, array_like=True, tag=True):
+    """Base: encoded as an array whose first element names the type."""
+
+
+class Hello(_Message):
+    """Controller to worker, first: who speaks, and the job.
+
+    Attributes:
+        protocol: ``PROTOCOL`` of the sender.
+        build: Trunkline's version.
+        job: The job, as :func:`trunkline.runtime.job.pack_job` made it.
+    """
+
+    protocol: int
+    build: str
+    job: bytes
+
+
+class Work(_Message):
+    """Controller to worker: tasks to take on, each with its index in the run."""
+
+    tasks: list[tuple[int, Task]]
+
+
+class Ack(_Message):
+    """Controller to worker: the batch is in the run file; its turns are no longer in flight."""
+
+    batch: int
+
+
+class Stop(_Message):
+    """Controller to worker: drop what is growing, send what is there, say bye."""
+
+
+class Ready(_Message):
+    """Worker to controller: the job is understood.
+
+    Attributes:
+        protocol: ``PROTOCOL`` of the sender.
+        build: Trunkline's version.
+        pid: The worker's process id.
+        slots: Credits: how many tasks it takes at a time.
+    """
+
+    protocol: int
+    build: str
+    pid: int
+    slots: int
+
+
+class Delta(msgspec.Struct, array_like=True):
+    """One delta of one tree.
+
+    Attributes:
+        task: The task's index in the run.
+        seq: The delta's sequence number in its tree.
+        data: The delta.
+        turns: Model turns in it.
+        rollouts: Rollouts that ended in it.
+    """
+
+    task: int
+    seq: int
+    data: bytes
+    turns: int
+    rollouts: int
+
+
+class Done(msgspec.Struct, array_like=True):
+    """A task whose tree is complete, with its rows for the run file. It returns one credit."""
+
+    task: int
+    tree: dict[str, Any]
+    rollouts: list[dict[str, Any]]
+
+
+class Batch(_Message):
+    """Worker to controller: what grew since the last batch.
+
+    Attributes:
+        batch: Number of the batch; acknowledged by it.
+        deltas: New deltas.
+        done: Tasks that are complete; their last delta is in this batch or an earlier one.
+        load: Prompt tokens, generated tokens and retries since the last batch.
+        latency: Seconds of each model call since the last batch.
+        served: Who answered, as the endpoint names itself.
+    """
+
+    batch: int
+    deltas: list[Delta]
+    done: list[Done]
+    load: tuple[int, int, int]
+    latency: list[float]
+    served: list[str]
+
+
+class Fatal(_Message):
+    """Worker to controller: the run cannot go on.
+
+    Attributes:
+        kind: Class name in :mod:`trunkline.errors`.
+        message: One line for the user.
+    """
+
+    kind: str
+    message: str
+
+
+class Bye(_Message):
+    """Worker to controller, last: everything was sent."""
+
+
+ToWorker = Hello | Work | Ack | Stop
+FromWorker = Ready | Batch | Fatal | Bye
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+
+
+def encode(message: ToWorker | FromWorker) -> bytes:
+    """Encode one message."""
+    return _encoder.encode(message)
+
+
+def decode_to_worker(data: bytes | memoryview) -> ToWorker:
+    """Decode a message meant for a worker; raises msgspec.MsgspecError."""
+    return _to_worker.decode(data)
+
+
+def decode_from_worker(data: bytes | memoryview) -> FromWorker:
+    """Decode a message from a worker; raises msgspec.MsgspecError."""
+    return _from_worker.decode(data)

@@ -1,0 +1,103 @@
+"""The layering of the package, read from its imports: no cycle, nothing upward, nothing from the package root."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "python" / "trunkline"
+
+LAYERS = (
+    {"errors", "types"},
+    {"_core"},
+    {"tree"},
+    {"llm"},
+    {"tools"},
+    {"score"},
+    {"store"},
+    {"rollout"},
+    {"team"},
+    {"train"},
+    {"runtime"},
+    {"sim"},
+    {"compat", "view"},
+    {"cli"},
+)
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+# The simulated servers must not share code with the client they test.
+APART = ("trunkline.sim.world", "trunkline.sim.model", "trunkline.sim.server")
+APART_MAY = ("trunkline.errors", "trunkline.types", *APART)
+
+
+def module_name(path: Path) -> str:
+    parts = ["trunkline", *path.relative_to(ROOT).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+def imports(name: str) -> dict[str, int]:
+    """Return every trunkline module imported anywhere in a module, with a line."""
+    path = MODULES[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found: dict[str, int] = {}
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*up, base] if base else up)
+            deeper = [f"{base}.{alias.name}" for alias in node.names]
+            targets = [full if full in MODULES or full == "trunkline._core" else base for full in deeper]
+        else:
+            continue
+        found.update({t: node.lineno for t in targets if t == "trunkline" or t.startswith("trunkline.")})
+    return found
+
+
+GRAPH = {name: imports(name) for name in MODULES}
+
+
+def layer(name: str) -> str:
+    return name.split(".")[1]
+
+
+def test_there_are_modules_to_check():
+    assert len(MODULES) > 10
+
+
+@pytest.mark.parametrize("name", sorted(set(MODULES) - {"trunkline"}))
+def test_imports_go_one_way(name: str):
+    assert layer(name) in RANK, f"{name} is in no layer"
+    for target, line in GRAPH[name].items():
+        assert target != "trunkline", f"{MODULES[name]}:{line} imports from the package root"
+        assert RANK[layer(target)] <= RANK[layer(name)], f"{MODULES[name]}:{line} imports upward: {target}"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith(APART)])
+def test_the_simulated_server_stands_apart(name: str):
+    for target, line in GRAPH[name].items():
+        assert target.startswith(APART_MAY), f"{MODULES[name]}:{line} imports {target}"
+
+
+def test_no_cycle():
+    state: dict[str, int] = {}
+
+    def walk(name: str, trail: tuple[str, ...]) -> None:
+        assert state.get(name) != 1, "cycle: " + " -> ".join([*trail[trail.index(name) :], name])
+        if state.get(name) == 2:
+            return
+        state[name] = 1
+        for target in GRAPH.get(name, ()):
+            if target in MODULES:
+                walk(target, (*trail, name))
+        state[name] = 2
+
+    for name in MODULES:
+        walk(name, ())
