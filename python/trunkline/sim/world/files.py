@@ -1,0 +1,225 @@
+"""The two files of a world, ``corpus.jsonl`` and ``questions.jsonl``, and consistent renaming.
+
+The corpus holds no questions, answers or kinds, and neither search nor the simulated models ever need the
+questions' file, so the answers can be kept away from whatever has to find them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from trunkline.errors import ConfigError, InputError
+from trunkline.sim.world.draws import Draws
+from trunkline.sim.world.generator import Document, Question, World
+from trunkline.sim.world.language import NAME, read_aliases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["CORPUS", "QUESTIONS", "permutation", "read_corpus", "read_questions", "rename", "write_world"]
+
+CORPUS: Final = "corpus.jsonl"
+"""Name of the file with the documents."""
+
+QUESTIONS: Final = "questions.jsonl"
+"""Name of the file with the questions and their answers."""
+
+_RUN: Final = re.compile(rf"(?<![A-Za-z0-9]){NAME}")
+
+
+class _Page(msgspec.Struct):
+    id: str
+    title: str
+    text: str
+
+
+class _Facts(msgspec.Struct):
+    hops: int
+    kind: str
+    support: tuple[str, ...]
+
+
+class _Row(msgspec.Struct):
+    id: str
+    question: str
+    answer: list[str]
+    metadata: _Facts
+
+
+Row = TypeVar("Row", _Page, _Row)
+
+
+def write_world(world: World, folder: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Write a world's two files; each appears whole or not at all, and the same world gives the same bytes.
+
+    Args:
+        world: What to write.
+        folder: Where to; it is created where it is missing, and files of an earlier world are replaced.
+
+    Returns:
+        The paths of the corpus and of the questions.
+
+    Raises:
+        InputError: The folder cannot be written to.
+    """
+    base = Path(folder)
+    pages: list[_Page | _Row] = [_Page(page.id, page.title, page.text) for page in world.documents]
+    rows: list[_Page | _Row] = [
+        _Row(q.id, q.question, [q.answer, *q.aliases], _Facts(q.hops, q.kind, q.support))
+        for q in world.questions
+    ]
+    targets = base / CORPUS, base / QUESTIONS
+    drafts = [target.with_name(f".{target.name}.{os.getpid()}.part") for target in targets]
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        for draft, lines in zip(drafts, (pages, rows), strict=True):
+            draft.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        for draft, target in zip(drafts, targets, strict=True):
+            draft.replace(target)
+    except OSError as error:
+        raise InputError(f"cannot write the world here: {error.strerror or error}", str(base)) from error
+    finally:
+        for draft in drafts:
+            if draft.is_file():
+                draft.unlink()
+    return targets
+
+
+def read_corpus(path: str | os.PathLike[str]) -> tuple[Document, ...]:
+    """Read the documents of a corpus; their kind is not in the file and comes back empty.
+
+    Args:
+        path: A file with one object a line: ``id``, ``title`` and ``text``; other fields are ignored.
+
+    Raises:
+        InputError: The file is missing, empty or malformed, or an id appears twice; path and line are named.
+    """
+    return tuple(Document(row.id, row.title, "", row.text) for row in _rows(path, _Page))
+
+
+def read_questions(path: str | os.PathLike[str]) -> tuple[Question, ...]:
+    """Read the questions of a world.
+
+    Args:
+        path: A ``questions.jsonl`` that ``write_world`` wrote.
+
+    Raises:
+        InputError: The file is missing, empty or malformed, or an id appears twice; path and line are named.
+    """
+    return tuple(
+        Question(
+            id=row.id,
+            question=row.question,
+            answer=row.answer[0] if row.answer else "",
+            aliases=tuple(row.answer[1:]),
+            hops=row.metadata.hops,
+            kind=row.metadata.kind,
+            support=row.metadata.support,
+        )
+        for row in _rows(path, _Row)
+    )
+
+
+def permutation(world: World, seed: int) -> dict[str, str]:
+    """A random permutation of a world's names within each kind, aliases among aliases, for ``rename``.
+
+    Args:
+        world: Whose names to permute.
+        seed: Which permutation.
+    """
+    groups: dict[str, list[str]] = {}
+    for page in world.documents:
+        groups.setdefault(page.kind, []).append(page.title)
+        for _, alias in read_aliases(page.text):
+            groups.setdefault(f"{page.kind} alias", []).append(alias)
+    mapping: dict[str, str] = {}
+    for kind, names in groups.items():
+        mapping.update(zip(names, Draws(seed, "permutation", kind).shuffled(names), strict=True))
+    return mapping
+
+
+def rename(world: World, mapping: Mapping[str, str]) -> World:
+    """Give entities other names, everywhere at once: documents, questions and answers stay consistent.
+
+    Args:
+        world: The world to rename; it is not changed.
+        mapping: New names by old ones (own names or aliases); names that are not in it stay.
+
+    Returns:
+        A world with the same ids and the same facts under other names.
+
+    Raises:
+        ConfigError: A name is unknown, a new name is not a name, or two things would get the same name.
+    """
+    names = {page.title for page in world.documents}
+    names.update(alias for page in world.documents for _, alias in read_aliases(page.text))
+    for old, new in mapping.items():
+        if old not in names:
+            raise ConfigError(f"cannot rename {old!r}: the world has nothing of this name")
+        if not re.fullmatch(NAME, new):
+            raise ConfigError(f"cannot rename {old!r} to {new!r}: a name is one to six capitalised words")
+    after = [mapping.get(name, name) for name in sorted(names)]
+    if len(set(after)) != len(after):
+        twice = next(name for name in sorted(after) if after.count(name) > 1)
+        raise ConfigError(f"cannot rename: two things would be called {twice!r}")
+
+    def apply(text: str) -> str:
+        return _RUN.sub(lambda run: _renamed(run[0], names, mapping), text)
+
+    return World(
+        world.seed,
+        tuple(Document(page.id, apply(page.title), page.kind, apply(page.text)) for page in world.documents),
+        tuple(
+            msgspec.structs.replace(
+                q,
+                question=apply(q.question),
+                answer=apply(q.answer),
+                aliases=tuple(apply(alias) for alias in q.aliases),
+            )
+            for q in world.questions
+        ),
+    )
+
+
+def _renamed(run: str, names: set[str], mapping: Mapping[str, str]) -> str:
+    """Rename inside a run of capitalised words: at each word the longest known name counts."""
+    words = run.split(" ")
+    out: list[str] = []
+    start = 0
+    while start < len(words):
+        for stop in range(len(words), start, -1):
+            name = " ".join(words[start:stop])
+            if name in names or stop == start + 1:
+                out.append(mapping.get(name, name))
+                start = stop
+                break
+    return " ".join(out)
+
+
+def _rows(path: str | os.PathLike[str], row: type[Row]) -> Iterator[Row]:
+    decoder = msgspec.json.Decoder(row)
+    seen: set[str] = set()
+    for number, line in _lines(path):
+        try:
+            item = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"not a line of this file: {error}", os.fspath(path), number) from error
+        if item.id in seen:
+            raise InputError(f"the id {item.id!r} appears twice", os.fspath(path), number)
+        seen.add(item.id)
+        yield item
+    if not seen:
+        raise InputError("the file is empty", os.fspath(path))
+
+
+def _lines(path: str | os.PathLike[str]) -> Iterable[tuple[int, bytes]]:
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the file: {error.strerror or error}", os.fspath(path)) from error
+    return ((number, line) for number, line in enumerate(content.split(b"\n"), 1) if line.strip())

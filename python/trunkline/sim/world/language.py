@@ -1,0 +1,223 @@
+"""The language of the embedded world: how facts, aliases and questions are worded and read back.
+
+The grammar is regular, so that reading is exact and fast. A name is one to six capitalised words; a date is
+a year of four digits. A sentence is ``[prefix] slot infix slot .`` and a question is an opener, nested noun
+phrases that all put their argument last, and a name: "Who is the founder of the employer of Ada Venn?".
+Nothing here depends on a particular name or knows a single fact of a world.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from trunkline.errors import ConfigError
+from trunkline.sim.world.relations import ANSWER_KIND, KINDS, RELATIONS, Relation
+
+__all__ = [
+    "ANSWER_KIND",
+    "KINDS",
+    "NAME",
+    "RELATIONS",
+    "Chain",
+    "Fact",
+    "Relation",
+    "alias_sentence",
+    "ask",
+    "ask_variants",
+    "parse_question",
+    "read",
+    "read_aliases",
+    "sentence",
+]
+
+NAME: Final = r"[A-Z][a-z]++(?: [A-Z][a-z]++){0,5}+"
+"""The pattern of a name. Possessive and bounded, so hostile text cannot make matching slow."""
+
+_YEAR = r"[12][0-9]{3}"
+_SLOT = rf"(?:{NAME}|{_YEAR})"
+
+
+class Fact(NamedTuple):
+    """One stated fact. ``object`` is a name or a year, as the text gives it; either name may be an alias."""
+
+    subject: str
+    relation: str
+    object: str
+
+
+class Chain(NamedTuple):
+    """What a question asks: apply ``relations[0]`` to ``anchor``, the next one to the result, and so on."""
+
+    anchor: str
+    relations: tuple[str, ...]
+
+
+_OPENERS: Final[dict[str, tuple[str, str]]] = {
+    "person": ("Who is ", "Which person is "),
+    "place": ("Which place is ", "What is the name of "),
+    "organisation": ("Which organisation is ", "What is the name of "),
+    "work": ("Which work is ", "What is the title of "),
+    "event": ("Which event is ", "What is the name of "),
+    "date": ("What is ", "Which year is "),
+}
+
+
+def _any_of(options: set[str]) -> str:
+    """A pattern for one of some literals, the longest first; sorted, so it is the same in every process."""
+    return "|".join(re.escape(option) for option in sorted(options, key=lambda o: (-len(o), o)))
+
+
+class _Wording(NamedTuple):
+    relation: str
+    subject_first: bool
+
+
+def _wordings() -> dict[tuple[str, str], _Wording]:
+    table: dict[tuple[str, str], _Wording] = {}
+    for relation in RELATIONS.values():
+        for template in relation.sentences:
+            prefix, first, infix, _, _ = re.split(r"\{([so])\}", template)
+            table[prefix, infix] = _Wording(relation.name, first == "s")
+    return table
+
+
+_WORDINGS: Final = _wordings()
+_PREFIX: Final = _any_of({prefix for prefix, _ in _WORDINGS if prefix})
+_LINK: Final = _any_of({infix for prefix, infix in _WORDINGS if prefix})
+_INFIX: Final = _any_of({infix for prefix, infix in _WORDINGS if not prefix})
+_STATEMENT: Final = re.compile(
+    rf"(?<![A-Za-z0-9])(?:(?P<prefix>{_PREFIX})(?P<a>{_SLOT})(?P<i>{_LINK})|(?P<b>{_SLOT})(?P<j>{_INFIX}))"
+    rf"(?P<last>{_SLOT})\.(?!\.)"
+)
+_ALIAS: Final = re.compile(rf"(?<![A-Za-z0-9])({NAME}) is also known as ({NAME})\.(?!\.)")
+_PHRASES: Final = {
+    phrase.removesuffix("{x}"): relation.name
+    for relation in RELATIONS.values()
+    for phrase in relation.phrases
+}
+_PHRASE: Final = re.compile(_any_of(set(_PHRASES)))
+_QUESTION: Final = re.compile(
+    rf"(?<![A-Za-z0-9])(?:{_any_of({o for pair in _OPENERS.values() for o in pair})})"
+    rf"(?P<phrases>(?:{_PHRASE.pattern}){{1,12}}+)(?P<anchor>{NAME})(?=[?.!,;\"'<)\]\\]|\s*\Z|\s*\n)"
+)
+
+
+def sentence(fact: Fact, variant: int) -> str:
+    """State a fact.
+
+    Args:
+        fact: What to state.
+        variant: Which wording; taken modulo the number of wordings the relation has (at least two).
+
+    Returns:
+        One sentence, which ``read`` turns back into the fact.
+
+    Raises:
+        ConfigError: The language has no such relation.
+    """
+    templates = _relation_named(fact.relation).sentences
+    template = templates[variant % len(templates)]
+    return template.replace("{s}", fact.subject).replace("{o}", fact.object)
+
+
+def read(text: str) -> tuple[Fact, ...]:
+    """Every fact stated in a text, in order of appearance, repeats included.
+
+    Sentences may stand among other text, bullets and line breaks. One that was cut before its full stop is
+    not read, because half a name would be taken for a whole one.
+
+    Args:
+        text: Any text, for example what a tool returned; escaped line breaks count as line breaks.
+    """
+    facts = []
+    for match in _STATEMENT.finditer(_lines(text)):
+        prefix, a, i, b, j, last = match.group("prefix", "a", "i", "b", "j", "last")
+        wording = _WORDINGS.get((prefix or "", i or j))
+        if wording is None:
+            continue
+        first = a or b
+        fact = (
+            Fact(first, wording.relation, last)
+            if wording.subject_first
+            else Fact(last, wording.relation, first)
+        )
+        if not fact.subject.isdigit() and fact.object.isdigit() == (ANSWER_KIND[fact.relation] == "date"):
+            facts.append(fact)
+    return tuple(facts)
+
+
+def alias_sentence(name: str, alias: str) -> str:
+    """State that an entity has a second name.
+
+    Args:
+        name: The entity's own name, the title of its document.
+        alias: The other name.
+    """
+    return f"{name} is also known as {alias}."
+
+
+def read_aliases(text: str) -> tuple[tuple[str, str], ...]:
+    """Every ``(name, alias)`` pair stated in a text, in order of appearance.
+
+    Args:
+        text: Any text, as for ``read``.
+    """
+    return tuple((match[1], match[2]) for match in _ALIAS.finditer(_lines(text)))
+
+
+def ask_variants(hops: int) -> int:
+    """How many different wordings ``ask`` has for a chain of this many relations."""
+    return 2 << hops
+
+
+def ask(chain: Chain, variant: int) -> str:
+    """Word a chain as a question.
+
+    Args:
+        chain: What to ask.
+        variant: Which wording: bit 0 picks the opener, bit ``i + 1`` the noun phrase of ``relations[i]``.
+
+    Returns:
+        One question, which ``parse_question`` turns back into the chain.
+
+    Raises:
+        ConfigError: The chain is empty or names a relation that the language lacks.
+    """
+    if not chain.relations:
+        raise ConfigError("a question needs at least one relation, and this chain has none")
+    text = chain.anchor
+    for i, name in enumerate(chain.relations):
+        text = _relation_named(name).phrases[variant >> (i + 1) & 1].replace("{x}", text)
+    return f"{_OPENERS[ANSWER_KIND[chain.relations[-1]]][variant & 1]}{text}?"
+
+
+def parse_question(text: str) -> Chain | None:
+    """Find the question in a text that may surround it with a prompt.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The chain of the last question in the text, since examples in a prompt come before the question
+        itself; ``None`` when there is no question.
+    """
+    found = None
+    for found in _QUESTION.finditer(_lines(text)):  # noqa: B007
+        pass
+    if found is None:
+        return None
+    phrases = _PHRASE.findall(found["phrases"])
+    return Chain(found["anchor"], tuple(_PHRASES[phrase] for phrase in reversed(phrases)))
+
+
+def _relation_named(name: str) -> Relation:
+    try:
+        return RELATIONS[name]
+    except KeyError:
+        raise ConfigError(f"no relation {name!r} in the language; it has {', '.join(RELATIONS)}") from None
+
+
+def _lines(text: str) -> str:
+    """Undo the escaping of line breaks, which would otherwise glue an ``n`` to the next name."""
+    return text.replace("\\n", "\n") if "\\n" in text else text

@@ -1,0 +1,286 @@
+"""Invented names: one to a thing, built from syllables, and told apart by kind at a glance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from trunkline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trunkline.sim.world.draws import Draws
+
+__all__ = ["Namer"]
+
+_SYLLABLES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]] = {
+    # first, middle (used or not) and last syllables
+    "given": (
+        (
+            "ma",
+            "li",
+            "vo",
+            "ne",
+            "ta",
+            "so",
+            "el",
+            "da",
+            "jo",
+            "mi",
+            "ko",
+            "an",
+            "is",
+            "or",
+            "ve",
+            "ro",
+            "em",
+        ),
+        ("", "", "ri", "la", "no", "me", "vi"),
+        ("ra", "na", "lin", "ren", "dis", "mon", "ta", "lia", "ric", "sa", "nor", "vel", "ma", "bert", "da"),
+    ),
+    "family": (
+        (
+            "hal",
+            "ver",
+            "mor",
+            "bran",
+            "cas",
+            "del",
+            "fen",
+            "gar",
+            "hol",
+            "jar",
+            "kel",
+            "lor",
+            "nor",
+            "pel",
+            "win",
+        ),
+        ("", "", "a", "e", "in", "or", "ber", "den"),
+        (
+            "man",
+            "stad",
+            "ley",
+            "rick",
+            "mont",
+            "low",
+            "sen",
+            "ner",
+            "wick",
+            "dale",
+            "mere",
+            "well",
+            "lund",
+            "roth",
+        ),
+    ),
+    "place": (
+        (
+            "ar",
+            "bel",
+            "cor",
+            "dun",
+            "es",
+            "fal",
+            "gren",
+            "hav",
+            "ist",
+            "kar",
+            "lun",
+            "mar",
+            "nes",
+            "os",
+            "riv",
+        ),
+        ("", "", "be", "do", "la", "mi", "ra", "te", "vo"),
+        (
+            "len",
+            "mouth",
+            "ford",
+            "stead",
+            "ria",
+            "dor",
+            "burg",
+            "holm",
+            "vik",
+            "tana",
+            "sel",
+            "moor",
+            "nia",
+            "low",
+        ),
+    ),
+    "firm": (
+        ("ac", "bre", "con", "dy", "ex", "flo", "gal", "hex", "in", "lum", "nov", "ob", "pro", "quan", "syn"),
+        ("", "", "ta", "me", "lo", "ri", "ve", "da"),
+        (
+            "tex",
+            "dron",
+            "lix",
+            "pora",
+            "stra",
+            "vance",
+            "mark",
+            "tica",
+            "logue",
+            "nex",
+            "tum",
+            "vera",
+            "lock",
+        ),
+    ),
+}
+_FORMS: Final[dict[str, tuple[str, ...]]] = {
+    "place": (
+        *("Port {}", "{} Bridge", "{} Heights", "Lower {}", "{} Cross", "New {}", "{} Bay", "Saint {}"),
+        *("{} Mills", "Upper {}", "{} Green", "Castle {}"),
+    ),
+    "region": ("North {}", "{} Province", "South {}", "{} Uplands", "{} Coast"),
+    "organisation": (
+        *("{} Institute", "{} Trading Guild", "{} Works", "Royal {} Society", "{} Foundry"),
+        *("{} Press", "{} Laboratory", "{} Shipping Company", "{} Academy", "Free {} Union"),
+    ),
+    "event": (
+        *("{} Regatta", "Great {} Fair", "{} Congress", "{} Music Week", "{} Flood"),
+        *("{} Treaty", "Grand {} Race", "{} Harvest Feast", "{} Exhibition", "{} Assembly"),
+    ),
+}
+_ADJECTIVES: Final = (
+    *(
+        "Silent",
+        "Amber",
+        "Broken",
+        "Crimson",
+        "Distant",
+        "Empty",
+        "Fading",
+        "Golden",
+        "Hidden",
+        "Iron",
+        "Last",
+    ),
+    *(
+        "Narrow",
+        "Northern",
+        "Pale",
+        "Quiet",
+        "Restless",
+        "Scarlet",
+        "Second",
+        "Sleeping",
+        "Tall",
+        "Unwritten",
+    ),
+    *("Velvet", "Wandering", "White", "Winter", "Wooden", "Borrowed", "Burning", "Clever", "Drowned"),
+)
+_NOUNS: Final = (
+    *("Harbour", "Lantern", "Orchard", "Compass", "Mirror", "Letter", "Garden", "Bridge", "Tower", "Window"),
+    *(
+        "Ferry",
+        "Clock",
+        "Forest",
+        "Island",
+        "Kingdom",
+        "Ladder",
+        "Map",
+        "Meadow",
+        "Mountain",
+        "Needle",
+        "Organ",
+    ),
+    *("Painter", "Railway", "River", "Sailor", "Shadow", "Stair", "Station", "Stone", "Summer", "Teacher"),
+    *("Thief", "Threshold", "Tide", "Traveller", "Voyage", "Watchman", "Well", "Witness", "Orphan"),
+)
+_WORK_ENDS: Final = ("Letters", "Songs", "Diaries", "Tales", "Studies", "Variations", "Papers", "Nocturnes")
+_TRIES: Final = 300
+
+
+class Namer:
+    """Hands out names, each of them once, in the form of their kind.
+
+    Args:
+        draws: Where the choices come from.
+    """
+
+    def __init__(self, draws: Draws) -> None:
+        self._draws = draws
+        self._taken: set[str] = set()
+        self._places: list[str] = []
+        self._stems: dict[str, str] = {}
+
+    def fresh(self, kind: str) -> str:
+        """A new name.
+
+        Args:
+            kind: ``person``, ``place``, ``region``, ``organisation``, ``work`` or ``event``.
+
+        Raises:
+            ConfigError: The world is so large that the names of this kind have run out.
+        """
+        return self._unused(kind, self._form)
+
+    def alias(self, kind: str) -> str:
+        """A second name for a thing of this kind; it shares no word with the first one on purpose."""
+        if kind == "person":
+            honours = ("Captain", "Doctor", "Old", "Master", "Judge")
+            return self._unused(kind, lambda _: f"{self._draws.pick(honours)} {self._stem('family')}")
+        return self.fresh(kind)
+
+    def twin(self, name: str, kind: str) -> str:
+        """A new name that is easily taken for another one.
+
+        Args:
+            name: The name to resemble, which this namer gave out: a person keeps one of the two words, a
+                title all words but one, and anything else is the same stem in another form.
+            kind: Its kind.
+        """
+        words = name.split()
+        stem = self._stems.get(name, "")
+
+        def variant(kind: str) -> str:
+            draws = self._draws
+            if kind == "person":
+                first = draws.chance(0.5)
+                return f"{self._stem('given')} {words[1]}" if first else f"{words[0]} {self._stem('family')}"
+            if kind == "work":
+                return " ".join((*words[:-1], draws.pick(_NOUNS if words[0] == "The" else _WORK_ENDS)))
+            return self._shaped(kind, stem)
+
+        # In a large world every variant may be taken; then any new name has to do.
+        return self._unused(kind, variant, self._form)
+
+    def _unused(self, kind: str, *makers: Callable[[str], str]) -> str:
+        """The first name that is free, from the first maker that still finds one."""
+        for make in makers:
+            for _ in range(_TRIES):
+                name = make(kind)
+                words = name.removeprefix("The ").split()
+                if name not in self._taken and len(set(words)) == len(words):
+                    self._taken.add(name)
+                    return name
+        raise ConfigError(f"no {kind} names are left for a world of this size; ask for fewer documents")
+
+    def _form(self, kind: str) -> str:
+        draws = self._draws
+        if kind == "person":
+            return f"{self._stem('given')} {self._stem('family')}"
+        if kind == "work":
+            adjective, noun = draws.pick(_ADJECTIVES), draws.pick(_NOUNS)
+            if draws.chance(0.5):
+                return f"The {adjective} {noun}"
+            return f"{draws.pick((adjective, self._stem('given')))} {noun} {draws.pick(_WORK_ENDS)}"
+        # Some organisations and events are called after a place, so that a search for one finds the other.
+        if kind in {"organisation", "event"} and self._places and draws.chance(0.3):
+            return self._shaped(kind, draws.pick(self._places))
+        return self._shaped(kind, self._stem("firm" if kind == "organisation" else "place"))
+
+    def _shaped(self, kind: str, stem: str) -> str:
+        name = self._draws.pick(_FORMS[kind]).format(stem)
+        self._stems[name] = stem
+        if kind in {"place", "region"}:
+            self._places.append(stem)
+        return name
+
+    def _stem(self, kind: str) -> str:
+        first, middle, last = _SYLLABLES[kind]
+        return (self._draws.pick(first) + self._draws.pick(middle) + self._draws.pick(last)).capitalize()
