@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 
 import msgspec
 
@@ -24,13 +23,11 @@ from trunkline.rollout.agent import Kit
 from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.rollout import Finished, Grown, Rollout
 from trunkline.rollout.strategy import Strategy
-from trunkline.score.rewards import Reward, score
+from trunkline.score.rewards import Reward, apply
 from trunkline.tree.tree import Tree
 from trunkline.types import UNSCORED, Task, Termination
 
 __all__ = ["Failure", "Session"]
-
-logger = logging.getLogger(__name__)
 
 _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (ContextTooLong, Termination.MAX_CONTEXT),
@@ -137,13 +134,5 @@ class Session:
             failure = Failure.of(error)
         self.tree.core.close(rollout.id, termination.value, answer, failure.encode() if failure else None)
         if self._reward is not None and termination not in UNSCORED:
-            await self._score(rollout.id)
+            self.tree.core.score(rollout.id, await apply(self._reward, self.tree.rollouts[rollout.id]))
         await self._grown(None)
-
-    async def _score(self, rollout: int) -> None:
-        """Score a closed rollout; a scorer that fails leaves it unscored."""
-        assert self._reward is not None
-        value, problem = await score(self._reward, self.tree.rollouts[rollout])
-        if problem:
-            logger.warning("task %r, rollout %d is unscored: %s", self.task.id, rollout, problem)
-        self.tree.core.score(rollout, value)

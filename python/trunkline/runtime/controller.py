@@ -173,10 +173,10 @@ class Controller:
         self._open -= 1
         self.snapshot.tasks_done += 1
         for row in done.rollouts:
-            if row["termination"] in FAILED:
+            if row.termination in FAILED:
                 self.snapshot.failed += 1
-            if row["termination"] == Termination.BAD_REQUEST and not row["turns"]:
-                self._refusals.append(row["error"] or "")
+            if row.termination == Termination.BAD_REQUEST and not row.turns:
+                self._refusals.append(row.error or "")
         self.finished.put_nowait(self._tasks[done.task].id)
 
     def _judge(self) -> None:
@@ -223,11 +223,9 @@ class Controller:
             core.close(rollout, Termination.LOST.value, None, failure.encode())
             self.snapshot.rollouts_done += 1
         delta = core.delta()
-        tree, rollouts = rows(core)
-        done = Done(index, tree, rollouts)
-        tree["error"] = reason
+        tree, rollouts = rows(core, reason)
         self._writer.commit([(index, seq, delta)] if delta else [], [(index, tree, rollouts)])
-        self._complete(done)
+        self._complete(Done(index, tree, rollouts))
 
     async def _wind_down(self) -> None:
         """Take the last batches of a run that was stopped."""

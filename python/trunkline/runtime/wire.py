@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
+from trunkline.store.schema import RolloutRow, TreeRow
 from trunkline.types import Task
 
 __all__ = [
@@ -107,8 +106,8 @@ class Done(msgspec.Struct, array_like=True):
     """A task whose tree is complete, with its rows for the run file. It returns one credit."""
 
     task: int
-    tree: dict[str, Any]
-    rollouts: list[dict[str, Any]]
+    tree: TreeRow
+    rollouts: list[RolloutRow]
 
 
 class Batch(_Message):

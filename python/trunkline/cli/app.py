@@ -1,0 +1,101 @@
+"""The command group: lazy commands, and one place where errors become lines and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from trunkline.errors import TrunklineError
+from trunkline.tree.printable import printable
+
+__all__ = ["app", "run_app"]
+
+_COMMANDS = {
+    "demo": ("trunkline.cli.demo:demo", "Run 200 questions, 4 tries each, on the embedded simulator."),
+    "run": ("trunkline.cli.run:run", "Run an agent over a file of questions."),
+    "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
+    "check": ("trunkline.cli.check:check", "Re-derive every row of a run from its deltas."),
+    "sim": ("trunkline.cli.sim:sim", "The embedded world: write its files, serve its models."),
+}
+
+_EPILOG = """\b
+Exit codes:
+  0    done
+  1    more rollouts broke than --fail-on-error allows
+  2    a mistake in the call or its input files
+  3    infrastructure: the endpoint, a worker, the disk
+  130  interrupted (143 by SIGTERM)"""
+
+
+class _Lazy(click.Group):
+    """Imports a command's module only when the command runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's signature
+    if wanted and not ctx.resilient_parsing:
+        from trunkline._core import __version__  # noqa: PLC0415
+
+        click.echo(f"trunkline {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=_Lazy,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "TRUNKLINE", "max_content_width": 110},
+)
+@click.option("--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version.")
+def app() -> None:
+    """LLM-agent rollouts in trees: many questions, many tries each, many processes.
+
+    Every option can also be set in the environment: TRUNKLINE_RUN_MODEL is --model of run.
+    """
+
+
+def run_app() -> NoReturn:
+    """Run the command line and exit with the code that tells the truth."""
+    try:
+        code = app.main(standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        code = end.exit_code
+    except click.Abort:
+        code = 130
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except TrunklineError as error:
+        _say(f"error: {error}")
+        code = error.exit_code
+    except BrokenPipeError:
+        # The reader of our output left, as `| head` does. Keep the interpreter from complaining when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 0
+    except KeyboardInterrupt as stop:
+        _say(str(stop) or "interrupted")
+        code = 128 + int(getattr(stop, "signum", 2))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(line: str) -> None:
+    """Print one line to stderr, made safe for a terminal and never wrapped."""
+    click.echo(printable(line), err=True)

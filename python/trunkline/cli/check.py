@@ -1,0 +1,28 @@
+"""``trunkline check``: hold a run file's rows against its deltas."""
+
+from __future__ import annotations
+
+import click
+
+from trunkline.store.runfile import RunReader
+from trunkline.tree.printable import printable
+
+__all__ = ["check"]
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.pass_context
+def check(ctx: click.Context, run: str) -> None:
+    """Re-derive every row of RUN from its deltas and walk every tree's invariants.
+
+    Prints each problem found and exits with 1, or one line and exits with 0.
+    """
+    with RunReader.open(run) as reader:
+        problems = reader.check()
+        tasks = len(reader.tasks())
+    for problem in problems:
+        click.echo(printable(problem))
+    if problems:
+        ctx.exit(1)
+    click.echo(f"{run}: {tasks} tasks, every row follows from the deltas")

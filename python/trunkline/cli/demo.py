@@ -1,0 +1,100 @@
+"""``trunkline demo``: the main job on the embedded simulator; no key, no network."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from trunkline.cli.drive import drive
+from trunkline.cli.options import run_path
+from trunkline.errors import InfrastructureError
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Agent
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.score.rewards import exact_match
+from trunkline.sim.model import SIM_VERSION
+from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
+from trunkline.sim.world.files import write_world
+from trunkline.sim.world.generator import make_world
+from trunkline.store.dataset import load_tasks
+
+__all__ = ["demo", "simulator"]
+
+_SYSTEM = "Answer the question with the tools you have. Put the final answer between <answer> and </answer>."
+
+
+@click.command()
+@click.option("--questions", default=200, show_default=True, type=click.IntRange(1, 500), help="How many questions.")
+@click.option("--rollouts", "-r", default=4, show_default=True, help="Tries of each question.")
+@click.option("--workers", "-w", default=2, show_default=True, help="Worker processes; 0 stays in this one.")
+@click.option("--max-concurrency", "-c", default=128, show_default=True, help="Requests in flight, in all.")
+@click.option("--preset", default="default", show_default=True, help="Preset of the simulated model.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the world and of the run.")
+@click.option("--latency/--no-latency", default=True, show_default=True, help="Take time as a real server does.")
+@click.option("--out", "-o", help="Run file, which must not exist.  [default: runs/TIME-demo.run]")
+@click.pass_context
+def demo(
+    ctx: click.Context,
+    questions: int,
+    rollouts: int,
+    workers: int,
+    max_concurrency: int,
+    preset: str,
+    seed: int,
+    latency: bool,  # noqa: FBT001 - click passes flags by name
+    out: str | None,
+) -> None:
+    """Run questions of a made-up world against the simulator: the whole path, with nothing to set up."""
+    path = run_path(out, "demo")
+    with tempfile.TemporaryDirectory(prefix="trunkline-demo-") as folder, simulator(preset, latency) as url:
+        write_world(make_world(seed), Path(folder))
+        os.environ[CORPUS_VARIABLE] = str(Path(folder) / "corpus.jsonl")
+        tasks = load_tasks(str(Path(folder) / "questions.jsonl"), limit=questions)
+        code = drive(
+            Agent(model="sim-agent", tools=[search, visit], system=_SYSTEM, max_turns=20),
+            tasks,
+            llm=EndpointSpec(url, max_concurrency=max_concurrency),
+            strategy=Chain(rollouts),
+            reward=exact_match,
+            workers=workers,
+            seed=seed,
+            out=path,
+            labels={"sim": {"version": SIM_VERSION, "preset": preset, "world_seed": seed, "latency": latency}},
+            threshold=0.0,
+        )
+    click.echo(f"next: trunkline show {path} --task {tasks[0].id}", err=True)
+    click.echo("      trunkline run QUESTIONS.jsonl --model NAME --base-url URL --tools mytools:search", err=True)
+    ctx.exit(code)
+
+
+@contextmanager
+def simulator(preset: str, latency: bool) -> Iterator[str]:  # noqa: FBT001 - a switch, named at every call
+    """Start a simulator in a process of its own and yield its base URL; it ends with this block, or with this process.
+
+    Raises:
+        InfrastructureError: If it does not start.
+    """
+    command = [sys.executable, "-m", "trunkline.sim.server", "--port", "0", "--preset", preset, "--exit-with-parent"]
+    process = subprocess.Popen(
+        [*command, "--latency", "on" if latency else "off"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        if not url:
+            raise InfrastructureError(f"the simulator did not start (exit code {process.wait()}); its own words are above")
+        yield url
+    finally:
+        process.terminate()
+        process.wait()

@@ -1,0 +1,78 @@
+"""Runs a job as a person watches: progress on stderr, the summary after it, and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trunkline.cli.progress import Progress
+from trunkline.cli.show import print_summary
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Agent
+from trunkline.rollout.strategy import Strategy
+from trunkline.runtime.run import run
+from trunkline.score.rewards import Reward
+from trunkline.store.summary import Summary
+from trunkline.types import Task
+
+__all__ = ["drive"]
+
+
+def drive(
+    agent: Agent,
+    tasks: Sequence[Task],
+    *,
+    llm: EndpointSpec,
+    strategy: Strategy,
+    reward: Reward | None,
+    workers: int,
+    seed: int | None,
+    out: Path,
+    labels: Mapping[str, Any],
+    threshold: float,
+    as_json: bool = False,
+) -> int:
+    """Run, show, and judge.
+
+    Args:
+        agent: Who plays.
+        tasks: The problems.
+        llm: The endpoints.
+        strategy: Where rollouts start.
+        reward: Scores finished rollouts.
+        workers: Worker processes; 0 stays in this one.
+        seed: Seed of the run.
+        out: The run file.
+        labels: Kept with the settings.
+        threshold: Broken rollouts allowed: a share up to 1, else a count.
+        as_json: Print the summary as JSON.
+
+    Returns:
+        The exit code: 0, or 1 if more rollouts broke than allowed.
+    """
+    with Progress(len(tasks), len(tasks) * strategy.rollouts()) as progress:
+        result = run(
+            agent,
+            tasks,
+            llm=llm,
+            strategy=strategy,
+            reward=reward,
+            workers=workers,
+            seed=seed,
+            out=out,
+            labels=labels,
+            watch=progress.update,
+        )
+    summary = result.summary()
+    print_summary(summary, as_json=as_json)
+    click.echo(f"run file: {out}", err=True)
+    return judge(summary, threshold)
+
+
+def judge(summary: Summary, threshold: float) -> int:
+    """Return 1 if more rollouts broke than allowed, else 0. ``threshold`` is a share below 1, a count from 1 on."""
+    allowed = threshold * summary.rollouts if threshold < 1 else threshold
+    return int(summary.failed > allowed)

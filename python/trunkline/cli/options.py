@@ -1,0 +1,86 @@
+"""Options that commands share, and what their values stand for."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trunkline.errors import ConfigError
+from trunkline.tools.tool import Tool
+
+__all__ = ["Threshold", "load_named", "load_tools", "run_path"]
+
+
+class Threshold(click.ParamType):
+    """How many rollouts may break: a count, or a share below 1."""
+
+    name = "N|0.x"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+        """Read the number."""
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a count nor a share", param, ctx)
+        if not number >= 0 or (number > 1 and number != int(number)):
+            self.fail(f"{value!r} must be a share from 0 to 1, or a whole number", param, ctx)
+        return number
+
+
+def load_named(name: str, what: str) -> Any:  # noqa: ANN401 - whatever the user names
+    """Import ``module:attribute``, with the current folder on the path as Python itself would have it.
+
+    Raises:
+        ConfigError: Naming the option, the module and what went wrong in it.
+    """
+    module_name, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    if not module_name or not re.fullmatch(r"[\w.]+", module_name):
+        raise ConfigError(f"{what} {name!r}: write module:attribute, for example mytools:search")
+    try:
+        found = importlib.import_module(module_name)
+    except Exception as error:
+        raise ConfigError(f"{what} {name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
+    for part in filter(None, attribute.split(".")):
+        if not hasattr(found, part):
+            raise ConfigError(f"{what} {name!r}: {module_name!r} has no {attribute!r}")
+        found = getattr(found, part)
+    return found
+
+
+def load_tools(names: tuple[str, ...]) -> list[Tool]:
+    """Load tools: each name leads to a tool, a list of tools, or a module whose tools are all taken.
+
+    Raises:
+        ConfigError: If a name leads to anything else.
+    """
+    tools: list[Tool] = []
+    for name in names:
+        found = load_named(name, "--tools")
+        if ":" not in name:
+            found = [value for value in vars(found).values() if isinstance(value, Tool)]
+            if not found:
+                raise ConfigError(f"--tools {name!r}: the module defines no tool; decorate its functions with @tool")
+        listed = list(found) if isinstance(found, list | tuple) else [found]
+        for item in listed:
+            if not isinstance(item, Tool):
+                raise ConfigError(f"--tools {name!r}: {type(item).__name__} is not a tool; decorate the function with @tool")
+        tools += listed
+    return tools
+
+
+def run_path(out: str | None, label: str) -> Path:
+    """Return where a run file goes: as told, or ``runs/TIME-LABEL.run``."""
+    if out is not None:
+        return Path(out)
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")[:60] or "run"
+    return Path("runs") / f"{stamp}-{safe}.run"

@@ -1,0 +1,98 @@
+"""``trunkline run``: an agent over a file of questions, against any endpoint."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trunkline.cli.drive import drive
+from trunkline.cli.options import Threshold, load_named, load_tools, run_path
+from trunkline.errors import ConfigError
+from trunkline.llm.request import Sampling
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Agent
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.score import rewards
+from trunkline.score.rewards import Reward
+from trunkline.store.dataset import load_tasks
+from trunkline.types import Task
+
+__all__ = ["run"]
+
+_REWARDS = ("exact_match", "contains", "numeric_match", "none")
+
+
+@click.command()
+@click.argument("questions", type=click.Path())
+@click.option("--model", "-m", required=True, help="Model name, as the endpoint knows it.")
+@click.option("--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: $OPENAI_BASE_URL]")
+@click.option("--api-key-env", default="OPENAI_API_KEY", show_default=True, metavar="NAME", help="Variable that holds the key.")
+@click.option("--tools", multiple=True, metavar="MODULE[:ATTR]", help="Tools of the agent; repeatable.")
+@click.option("--system", default="", help="System prompt.")
+@click.option("--rollouts", "--num-rollouts", "--epochs", "-r", default=1, show_default=True, help="Tries of each question.")
+@click.option("--strategy", type=click.Choice(["chain"]), default="chain", show_default=True, help="Where tries start.")
+@click.option("--reward", metavar="NAME|MODULE:ATTR", help=f"{', '.join(_REWARDS)}, or your own.  [default: exact_match]")
+@click.option("--max-turns", default=30, show_default=True, help="Model turns a try may take.")
+@click.option("--max-tokens", type=int, help="Tokens a turn may generate.")
+@click.option("--temperature", type=float, help="Sampling temperature.")
+@click.option("--top-p", type=float, help="Nucleus sampling.")
+@click.option("--seed", type=int, help="Seed of the run.  [default: random, and recorded]")
+@click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N questions.")
+@click.option("--workers", "-w", default=2, show_default=True, help="Worker processes; 0 stays in this one.")
+@click.option("--max-concurrency", "--max-connections", "-c", default=64, show_default=True, help="Requests in flight, in all.")
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds a model call may take, retries included.")
+@click.option("--max-retries", default=5, show_default=True, help="Retries of a model call.")
+@click.option("--fail-on-error", type=Threshold(), default=0.0, help="Broken rollouts allowed: a count, or a share.  [default: 0]")
+@click.option("--out", "-o", help="Run file, which must not exist.  [default: runs/TIME-MODEL.run]")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
+@click.pass_context
+def run(ctx: click.Context, questions: str, **given: Any) -> None:  # noqa: ANN401 - one value an option
+    """Run an agent over QUESTIONS: JSONL, CSV, TSV or Parquet, a Hugging Face dataset path, or - for JSONL on stdin."""
+    tasks = load_tasks(questions, limit=given["limit"])
+    agent = Agent(
+        model=given["model"],
+        tools=load_tools(given["tools"]),
+        system=given["system"],
+        max_turns=given["max_turns"],
+        sampling=Sampling(
+            temperature=given["temperature"], top_p=given["top_p"], max_tokens=given["max_tokens"]
+        ),
+    )
+    llm = EndpointSpec(
+        *given["base_url"],
+        api_key_env=given["api_key_env"],
+        max_concurrency=given["max_concurrency"],
+        timeout=given["timeout"],
+        max_retries=given["max_retries"],
+    )
+    code = drive(
+        agent,
+        tasks,
+        llm=llm,
+        strategy=Chain(given["rollouts"]),
+        reward=_reward(given["reward"], tasks),
+        workers=given["workers"],
+        seed=given["seed"],
+        out=run_path(given["out"], given["model"]),
+        labels={"questions": questions, "command": shlex.join(["trunkline", *sys.argv[1:]])},
+        threshold=given["fail_on_error"],
+        as_json=given["as_json"],
+    )
+    ctx.exit(code)
+
+
+def _reward(name: str | None, tasks: list[Task]) -> Reward | None:
+    """Return the reward that a name stands for; exact match by default, where there is anything to match."""
+    if name == "none" or (name is None and not any(task.reference for task in tasks)):
+        return None
+    if name is None or name in _REWARDS:
+        found = getattr(rewards, name or "exact_match")
+    else:
+        found = load_named(name, "--reward")
+    if not callable(found):
+        raise ConfigError(f"--reward {name!r}: {type(found).__name__} is not callable")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,53 @@
+"""The same seed gives the same trees: for any number of workers, any arrival order, again and again."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from trunkline.cli.demo import simulator
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Agent
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.run import run
+from trunkline.score.rewards import exact_match
+from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
+from trunkline.sim.world.files import write_world
+from trunkline.sim.world.generator import make_world
+from trunkline.store.dataset import load_tasks
+from trunkline.types import Task
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    write_world(make_world(3, 400, 60), folder)
+    return folder
+
+
+def digests(url: str, tasks: list[Task], workers: int, concurrency: int, seed: int = 5) -> dict[str, str]:
+    result = run(
+        Agent(model="sim-agent", tools=[search, visit], max_turns=12),
+        tasks,
+        llm=EndpointSpec(url, max_concurrency=concurrency),
+        strategy=Chain(3),
+        reward=exact_match,
+        workers=workers,
+        seed=seed,
+    )
+    return {tree.task.id: tree.digest() for tree in result}
+
+
+@pytest.mark.parametrize("latency", [False, True], ids=["at once", "out of order"])
+def test_digests_are_equal_for_any_pool_and_order(world: Path, monkeypatch: pytest.MonkeyPatch, latency: bool):
+    monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
+    tasks = load_tasks(str(world / "questions.jsonl"), limit=10 if latency else 40)
+    with simulator("default", latency) as url:
+        alone = digests(url, tasks, workers=1, concurrency=2 if not latency else 30)
+        shuffled = tasks[:]
+        random.Random(1).shuffle(shuffled)
+        assert digests(url, shuffled, workers=2, concurrency=64) == alone
+        assert digests(url, tasks, workers=0, concurrency=7 if not latency else 30) == alone
+        assert digests(url, tasks, workers=2, concurrency=64, seed=6) != alone

@@ -1,0 +1,155 @@
+"""User code on its way to a worker: from a script, a notebook kernel, ``python -c`` and the REPL."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import msgspec
+import nbformat
+import pytest
+from atlas import agent, lookup, tasks
+from foreign import capital_cities, serving
+from nbclient import NotebookClient
+
+import trunkline.runtime.crossing as crossing
+from trunkline.errors import CrossingError
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.crossing import load, pack
+from trunkline.runtime.run import run
+from trunkline.score.rewards import exact_match
+
+
+class Odd(msgspec.Struct, frozen=True):
+    sizes: tuple[int, ...] = (1, 2)
+
+
+def test_importable_things_cross_by_name():
+    for thing in (exact_match, lookup, Chain):
+        packed = pack(thing, "it")
+        assert packed.module
+        assert packed.pickled is None
+        assert load(packed) is thing
+
+
+def test_structs_cross_as_fields():
+    packed = pack(Chain(7), "strategy")
+    assert packed.pickled is None
+    assert load(packed) == Chain(7)
+    assert load(pack(Odd((3,)), "odd")) == Odd((3,))
+
+
+def test_closures_cross_by_value():
+    base = 40
+    packed = pack(lambda x: base + x, "adder")
+    assert packed.pickled is not None
+    assert load(packed)(2) == 42
+
+
+def test_without_the_extra_the_object_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(CrossingError, match=r"reward 'mine'.*trunkline\[notebook\].*workers=0"):
+        pack(lambda t: 1.0, "reward 'mine'")
+
+
+def test_what_cannot_be_pickled_is_named():
+    handle = open(__file__)  # noqa: SIM115
+    with handle, pytest.raises(CrossingError, match="tool 'reader'"):
+        pack(lambda: handle.read(), "tool 'reader'")
+
+
+def test_a_module_that_is_not_there_is_named():
+    with pytest.raises(CrossingError, match="tool 'x'.*no_such_module"):
+        load(crossing.Crossing(what="tool 'x'", module="no_such_module", qualname="x"))
+    with pytest.raises(CrossingError, match="no 'gone'"):
+        load(crossing.Crossing(what="tool 'x'", module="json", qualname="gone"))
+
+
+BODY = """
+import trunkline as tl
+
+CAPITALS = {"France": "Paris", "Brazil": "Brasilia"}
+
+@tl.tool
+def lookup(country: str) -> str:
+    '''Look a country up.
+
+    Args:
+        country: Its name.
+    '''
+    return f"capital: {CAPITALS[country]}"
+
+def scored(trajectory):
+    return float(trajectory.answer == trajectory.task.reference[0])
+
+def go(url):
+    tasks = [tl.Task.ask(f"Capital of {c}?", a, id=c) for c, a in CAPITALS.items()]
+    result = tl.run(tl.Agent(model="m", tools=[lookup]), tasks, llm=tl.LLM(url), reward=scored, workers=2)
+    print("REWARDS", [tree.reward for tree in result])
+"""
+
+
+def python(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], input=stdin, capture_output=True, text=True, timeout=60)
+
+
+def test_from_a_script(tmp_path):
+    script = tmp_path / "mine.py"
+    with serving(capital_cities) as server:
+        script.write_text(BODY + f'\nif __name__ == "__main__":\n    go({server.url!r})\n')
+        done = python(str(script))
+    assert "REWARDS [1.0, 1.0]" in done.stdout, done.stderr
+
+
+def test_a_script_without_a_main_guard_is_one_clear_error(tmp_path):
+    script = tmp_path / "unguarded.py"
+    with serving(capital_cities) as server:
+        script.write_text(BODY + f"\ngo({server.url!r})\n")
+        done = python(str(script))
+        assert not server.bodies
+    assert done.returncode != 0
+    assert 'if __name__ == "__main__":' in done.stderr
+    assert "unguarded.py" in done.stderr
+
+
+def test_from_dash_c():
+    with serving(capital_cities) as server:
+        done = python("-c", BODY + f"\ngo({server.url!r})\n")
+    assert "REWARDS [1.0, 1.0]" in done.stdout, done.stderr
+
+
+def test_from_the_repl():
+    with serving(capital_cities) as server:
+        # The interactive loop ends a block at an empty line, so blank lines inside blocks have to go.
+        lines = [line for line in textwrap.dedent(BODY).splitlines() if line.strip()]
+        typed, previous = [], ""
+        for line in lines:
+            if previous.startswith((" ", "\t")) and not line.startswith((" ", "\t")):
+                typed.append("")
+            typed.append(line)
+            previous = line
+        done = python("-i", "-q", stdin="\n".join([*typed, "", f"go({server.url!r})", ""]))
+    assert "REWARDS [1.0, 1.0]" in done.stdout, done.stderr
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_from_a_notebook_kernel():
+    with serving(capital_cities) as server:
+        cells = [nbformat.v4.new_code_cell(BODY), nbformat.v4.new_code_cell(f"go({server.url!r})")]
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    printed = "".join(out.get("text", "") for out in notebook.cells[1].outputs)
+    assert "REWARDS [1.0, 1.0]" in printed
+
+
+def test_a_live_client_cannot_be_told_to_use_processes():
+    class Mine:
+        async def complete(self, request):
+            raise AssertionError
+
+        async def close(self):
+            pass
+
+    with pytest.raises(ValueError, match="workers=2.*Mine.*stays in its process"):
+        run(agent(), tasks(), llm=Mine(), workers=2)

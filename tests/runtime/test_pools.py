@@ -1,0 +1,200 @@
+"""The same runs over every pool."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from pathlib import Path
+
+import pytest
+from atlas import CAPITALS, agent, stall, tasks
+from foreign import capital_cities, error, message, serving
+
+from trunkline.errors import ConfigError, EndpointError, RunFileError
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.run import arun, run, stream
+from trunkline.score.rewards import exact_match
+from trunkline.store.runfile import RunReader
+from trunkline.types import Task, Termination
+
+
+@pytest.fixture(params=[0, 1, 2], ids=["inline", "one worker", "two workers"])
+def workers(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+def llm(url: str, **changes: object) -> EndpointSpec:
+    return EndpointSpec(url, max_concurrency=8, max_retries=0, **changes)
+
+
+def test_a_server_in_another_style_is_understood(workers: int, tmp_path: Path):
+    with serving(capital_cities) as server:
+        result = run(
+            agent(), tasks(), llm=llm(server.url), strategy=Chain(2), reward=exact_match, workers=workers, out=tmp_path / "r"
+        )
+    trees = list(result)
+    assert [tree.task.id for tree in trees] == list(CAPITALS)
+    for tree in trees:
+        assert tree.answer == CAPITALS[tree.task.id]
+        assert tree.reward == 1.0
+        assert tree.usage.unreported == tree.usage.calls > 0
+    with RunReader.open(result.path) as reader:
+        assert reader.check() == []
+    broken = [m for m in result["Brazil"].rollouts[0].messages if m["role"] == "tool"]
+    assert "JSON" in broken[0]["content"], "broken arguments come back as an observation"
+    unknown = [m for m in result["France"].rollouts[0].messages if m["role"] == "tool"]
+    assert "nothing" in unknown[1]["content"]
+    assert "lookup" in unknown[1]["content"], "an unknown tool is answered with the known ones"
+
+
+def test_failures_are_data_and_leave_the_others_alone(workers: int, tmp_path: Path):
+    def sometimes(body: dict) -> object:
+        text = body["messages"][0]["content"]
+        if "Chile" in text:
+            return error(400, "this model's maximum context length is 10 tokens", "context_length_exceeded")
+        if "Japan" in text:
+            return error(422, "I do not like it")
+        if "Benin" in text:
+            return error(503, "overloaded", kind="server_error")
+        return message(f"<answer>{CAPITALS[text.removeprefix('Capital of ').rstrip('?')]}</answer>")
+
+    with serving(sometimes) as server:
+        result = run(agent(), tasks(), llm=llm(server.url), reward=exact_match, workers=workers, out=tmp_path / "r")
+    ends = {tree.task.id: tree.rollouts[0] for tree in result}
+    assert ends["Chile"].termination == Termination.MAX_CONTEXT
+    assert ends["Japan"].termination == Termination.BAD_REQUEST
+    assert "I do not like it" in ends["Japan"].error
+    assert ends["Benin"].termination == Termination.LLM_ERROR
+    assert all(math.isnan(ends[name].reward) for name in ("Japan", "Benin"))
+    assert ends["France"].reward == ends["Brazil"].reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda _b: error(401, "Incorrect API key provided", "invalid_api_key"), "OPENAI_API_KEY"),
+        (lambda _b: error(404, "The model `m` does not exist", "model_not_found"), "model"),
+        (lambda _b: error(429, "You exceeded your current quota", "insufficient_quota"), "quota"),
+    ],
+)
+def test_an_endpoint_that_serves_nobody_stops_the_run(workers: int, tmp_path: Path, answer, says: str):
+    began = time.monotonic()
+    with serving(answer) as server, pytest.raises(EndpointError, match=says):
+        run(agent(), tasks(), llm=llm(server.url), workers=workers, out=tmp_path / "r")
+    assert time.monotonic() - began < 10
+    assert list(tmp_path.iterdir()) == [], "nothing half-written is left"
+
+
+def test_ten_requests_refused_alike_stop_the_run(workers: int, tmp_path: Path):
+    many = [Task.ask(f"q{i}") for i in range(400)]
+    with serving(lambda _b: error(400, "unknown field 'max_tokens'")) as server:
+        with pytest.raises(EndpointError, match=r"first 10 requests.*unknown field"):
+            run(agent(), many, llm=llm(server.url), workers=workers, out=tmp_path / "r")
+        assert len(server.bodies) < 200
+
+
+def test_fewer_refusals_than_that_are_rows(workers: int, tmp_path: Path):
+    with serving(lambda _b: error(400, "no")) as server:
+        result = run(agent(), tasks(), llm=llm(server.url), reward=exact_match, workers=workers, out=tmp_path / "r")
+    summary = result.summary()
+    assert summary.failed == 5
+    assert summary.accuracy is None
+
+
+def test_unreachable_endpoint(workers: int, tmp_path: Path):
+    with pytest.raises(EndpointError, match=r"127\.0\.0\.1:9"):
+        run(agent(), tasks(), llm=llm("http://127.0.0.1:9/v1"), workers=workers, out=tmp_path / "r")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_limits_end_rollouts_by_their_names(workers: int):
+    def never(_body: dict) -> dict:
+        return message(None, [("lookup", '{"country": "Chile"}')])
+
+    def cut(_body: dict) -> dict:
+        reply = message("I was about to")
+        reply["choices"][0]["finish_reason"] = "length"
+        return reply
+
+    one = tasks()[:1]
+    with serving(never) as server:
+        turns = run(agent(max_turns=3), one, llm=llm(server.url), workers=workers)
+        calls = run(agent(max_tool_calls=2), one, llm=llm(server.url), workers=workers)
+        assert [r.termination for t in turns for r in t.rollouts] == [Termination.MAX_TURNS]
+        assert [r.turns for t in turns for r in t.rollouts] == [3]
+        assert [r.termination for t in calls for r in t.rollouts] == [Termination.TOOL_LIMIT]
+    with serving(cut) as server:
+        tokens = run(agent(), one, llm=llm(server.url), workers=workers)
+        assert [r.termination for t in tokens for r in t.rollouts] == [Termination.MAX_TOKENS]
+
+
+def test_an_existing_file_is_never_touched(workers: int, tmp_path: Path):
+    out = tmp_path / "r"
+    out.write_text("mine")
+    with pytest.raises(RunFileError, match="r is"):
+        run(agent(), tasks(), llm=llm("http://127.0.0.1:9/v1"), workers=workers, out=out)
+    assert out.read_text() == "mine"
+
+
+def test_bad_calls_leave_nothing(tmp_path: Path):
+    with pytest.raises(ConfigError, match="no tasks"):
+        run(agent(), [], llm=llm("http://127.0.0.1:9/v1"), out=tmp_path / "r")
+    with pytest.raises(ConfigError, match="two tasks have the id 'France'"):
+        run(agent(), tasks() + tasks()[:1], llm=llm("http://127.0.0.1:9/v1"), out=tmp_path / "r")
+    with pytest.raises(TypeError, match="wokers"):
+        run(agent(), tasks(), wokers=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_inside_a_running_loop(workers: int):
+    with serving(capital_cities) as server:
+        result = await arun(agent(), tasks(), llm=llm(server.url), workers=workers)
+        assert {t.answer for t in result} == set(CAPITALS.values())
+        blocking = run(agent(), tasks()[:1], llm=llm(server.url), workers=workers)
+        assert [t.answer for t in blocking] == ["Paris"]
+
+
+async def test_trees_stream_out_as_they_are_done(workers: int):
+    with serving(capital_cities) as server:
+        seen = {tree.task.id: tree.answer async for tree in stream(agent(), tasks(), llm=llm(server.url), workers=workers)}
+    assert seen == CAPITALS
+
+
+async def test_closing_a_stream_stops_the_run(workers: int):
+    many = [Task.ask("Capital of France?", id=str(i)) for i in range(200)]
+    with serving(capital_cities, delay=0.02) as server:
+        trees = stream(agent(), many, llm=llm(server.url), workers=workers)
+        assert (await anext(trees)).answer == "Paris"
+        await trees.aclose()
+        sent = len(server.bodies)
+        await asyncio.sleep(0.3)
+        assert len(server.bodies) == sent < 800
+
+
+async def test_cancelling_leaves_no_process(workers: int):
+    with serving(capital_cities, delay=5) as server:
+        running = asyncio.ensure_future(arun(agent(tools=[stall]), tasks(), llm=llm(server.url), workers=workers))
+        while len(server.bodies) < 5:
+            await asyncio.sleep(0.02)
+        began = time.monotonic()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert time.monotonic() - began < 5
+    assert not children()
+
+
+def children() -> list[int]:
+    """Worker processes of this one."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+            command = (status.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == __import__("os").getpid() and b"trunkline.runtime.worker" in command:
+            found.append(int(status.parent.name))
+    return found

@@ -1,0 +1,100 @@
+"""A chat-completion server that is not ours: legal, but in another style. Runs in a thread, so that processes can call it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+Handler = Callable[[dict], "web.Response | dict"]
+
+
+class Server:
+    """What a test sees of a running server."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.bodies: list[dict] = []
+        self.headers: list[dict[str, str]] = []
+
+
+@contextmanager
+def serving(handler: Handler, delay: float = 0.0) -> Iterator[Server]:
+    """Serve ``handler`` at /v1/chat/completions on a free port of the loopback interface."""
+    server = Server()
+    ready = threading.Event()
+    loop = asyncio.new_event_loop()
+
+    async def chat(request: web.Request) -> web.Response:
+        body = await request.json()
+        server.bodies.append(body)
+        server.headers.append(dict(request.headers))
+        if delay:
+            await asyncio.sleep(delay)
+        answer = handler(body)
+        return answer if isinstance(answer, web.StreamResponse) else web.json_response(answer)
+
+    async def start() -> web.AppRunner:
+        app = web.Application(client_max_size=2**26)
+        app.router.add_post("/v1/chat/completions", chat)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        server.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/v1"
+        return runner
+
+    def work() -> None:
+        asyncio.set_event_loop(loop)
+        runner = loop.run_until_complete(start())
+        ready.set()
+        loop.run_forever()
+        loop.run_until_complete(runner.cleanup())
+        loop.close()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    ready.wait(10)
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+
+
+def error(status: int, message: str, code: str | None = None, kind: str = "invalid_request_error") -> web.Response:
+    """An error in the OpenAI form."""
+    return web.json_response({"error": {"message": message, "type": kind, "code": code, "param": None}}, status=status)
+
+
+def message(content: str | None, calls: list[tuple[str, str]] = (), **extra: object) -> dict:
+    """A completion in another style: null content beside calls, no usage, fields nobody asked for."""
+    said: dict = {"role": "assistant", "content": content, "annotations": [], "audio": None}
+    if calls:
+        said["tool_calls"] = [
+            {"id": "same-id", "type": "function", "index": i, "function": {"name": name, "arguments": arguments}}
+            for i, (name, arguments) in enumerate(calls)
+        ]
+    return {
+        "id": "x",
+        "object": "chat.completion",
+        "provider": "elsewhere",
+        "choices": [{"index": 0, "message": said, "finish_reason": "tool_calls" if calls else "stop", "native": {}}],
+        **extra,
+    }
+
+
+def capital_cities(body: dict) -> dict:
+    """Looks the capital up with the tool ``lookup``; its first call of some conversations has broken arguments."""
+    seen = [m for m in body["messages"] if m["role"] == "tool"]
+    country = next(m["content"] for m in body["messages"] if m["role"] == "user").removeprefix("Capital of ").rstrip("?")
+    if not seen and country.startswith("B"):
+        return message(None, [("lookup", '{"country": "' + country)])
+    if not any("capital" in m["content"] for m in seen):
+        return message(None, [("lookup", json.dumps({"country": country})), ("nothing", "")])
+    found = next(m["content"] for m in seen if "capital" in m["content"])
+    return message(f"It is <answer>{found.split('capital: ')[1]}</answer>")
