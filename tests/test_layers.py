@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,12 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
 
 
-def imports(name: str) -> dict[str, int]:
-    """Return every trunkline module imported anywhere in a module, with a line."""
+def imports(name: str, *, at_run_time: bool) -> dict[str, int]:
+    """Return every trunkline module that a module imports, with a line; for types only, or at run time too."""
     path = MODULES[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: dict[str, int] = {}
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in statements(ast.parse(path.read_text("utf-8")), at_run_time=at_run_time):
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -61,7 +62,17 @@ def imports(name: str) -> dict[str, int]:
     return found
 
 
-GRAPH = {name: imports(name) for name in MODULES}
+def statements(tree: ast.AST, *, at_run_time: bool) -> Iterator[ast.AST]:
+    """Walk a module, leaving out what only type checkers see if asked to."""
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and at_run_time:
+            continue
+        yield from statements(node, at_run_time=at_run_time)
+
+
+ALL = {name: imports(name, at_run_time=False) for name in MODULES}
+RUN_TIME = {name: imports(name, at_run_time=True) for name in MODULES}
 
 
 def layer(name: str) -> str:
@@ -75,14 +86,14 @@ def test_there_are_modules_to_check():
 @pytest.mark.parametrize("name", sorted(set(MODULES) - {"trunkline"}))
 def test_imports_go_one_way(name: str):
     assert layer(name) in RANK, f"{name} is in no layer"
-    for target, line in GRAPH[name].items():
+    for target, line in ALL[name].items():
         assert target != "trunkline", f"{MODULES[name]}:{line} imports from the package root"
         assert RANK[layer(target)] <= RANK[layer(name)], f"{MODULES[name]}:{line} imports upward: {target}"
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith(APART)])
 def test_the_simulated_server_stands_apart(name: str):
-    for target, line in GRAPH[name].items():
+    for target, line in ALL[name].items():
         assert target.startswith(APART_MAY), f"{MODULES[name]}:{line} imports {target}"
 
 
@@ -94,7 +105,7 @@ def test_no_cycle():
         if state.get(name) == 2:
             return
         state[name] = 1
-        for target in GRAPH.get(name, ()):
+        for target in RUN_TIME[name]:
             if target in MODULES:
                 walk(target, (*trail, name))
         state[name] = 2

@@ -41,7 +41,7 @@ def serving(handler: Handler, delay: float = 0.0) -> Iterator[Server]:
     async def start() -> web.AppRunner:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/v1/chat/completions", chat)
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
@@ -54,6 +54,10 @@ def serving(handler: Handler, delay: float = 0.0) -> Iterator[Server]:
         ready.set()
         loop.run_forever()
         loop.run_until_complete(runner.cleanup())
+        late = asyncio.all_tasks(loop)
+        for task in late:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*late, return_exceptions=True))
         loop.close()
 
     thread = threading.Thread(target=work, daemon=True)

@@ -32,40 +32,28 @@ class Rollout:
 
     Args:
         core: The task's tree.
-        id: The rollout's id in it.
-        path: Its fork path, flattened.
-        turn: Model turns before its fork point.
-        draw: Which draw of the fork point it is.
+        id: The rollout's id in it; it has just been opened.
         task: The task.
         seed: The run's seed.
         llm: Who answers.
         grown: Awaited after every event.
     """
 
-    def __init__(
-        self,
-        core: Core,
-        id: int,
-        path: Sequence[int],
-        turn: int,
-        draw: int,
-        task: Task,
-        seed: int,
-        llm: LLM,
-        grown: Grown,
-    ) -> None:
+    def __init__(self, core: Core, id: int, task: Task, seed: int, llm: LLM, grown: Grown) -> None:
+        point, _leaf, path, *_rest = core.rollout(id)
+        *trunk, turn, draw = path
         self.id = id
         self.task = task
         self.turn = turn
-        self.leaf = core.rollout(id)[0]
+        self.leaf = point
         self.tool_calls = 0
         self._core = core
-        self._path = tuple(path)
+        self._path = path
         self._seed = seed
         self._llm = llm
         self._grown = grown
         # The first turn is the draw itself: base of the fork point + draw. Later turns are draw 0 of this rollout's own states.
-        self._next_seed = base_seed(seed, task.id, self._path[:-2], turn) + draw
+        self._next_seed = base_seed(seed, task.id, trunk, turn) + draw
 
     async def ask(self, kit: Kit) -> Choice:
         """Let the model move: send the conversation, append the turn to the tree.

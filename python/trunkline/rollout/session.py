@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 
 import msgspec
 
@@ -19,7 +18,7 @@ from trunkline.errors import (
 )
 from trunkline.llm import messages
 from trunkline.llm.protocol import LLM
-from trunkline.rollout.agent import Kit
+from trunkline.rollout.agent import Agent, Kit
 from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.rollout import Finished, Grown, Rollout
 from trunkline.rollout.strategy import Strategy
@@ -27,7 +26,7 @@ from trunkline.score.rewards import Reward, apply
 from trunkline.tree.tree import Tree
 from trunkline.types import UNSCORED, Task, Termination
 
-__all__ = ["Failure", "Session"]
+__all__ = ["Failure", "Session", "plant"]
 
 _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (ContextTooLong, Termination.MAX_CONTEXT),
@@ -65,6 +64,28 @@ class Failure(msgspec.Struct):
         return msgspec.json.encode(self).decode()
 
 
+def plant(tree: Tree, agent: Agent, strategy: Strategy) -> list[int]:
+    """Write the prompt into an empty tree and open the rollouts that a strategy begins with.
+
+    It asks no model, so that anyone who knows the job can say which rollouts a task was to have.
+
+    Args:
+        tree: A tree with nothing in it.
+        agent: Who plays; its system prompt comes first.
+        strategy: Where rollouts start.
+
+    Returns:
+        The rollouts' ids, in order of draws.
+    """
+    core, node = tree.core, ROOT
+    if agent.system:
+        node = core.append(node, PROMPT, messages.system(agent.system))
+    for message in tree.task.messages:
+        node = core.append(node, PROMPT, messages.encode(message))
+    draws = sum(fork.n for fork in strategy.start(tree))
+    return [core.open(node, (0, draw), draw) for draw in range(draws)]
+
+
 class Session:
     """One task's tree while it grows. It has one owner and lives in one event loop.
 
@@ -98,28 +119,14 @@ class Session:
         Raises:
             EndpointError: If the endpoint serves nobody: there is no point in going on.
         """
-        prompt = self._write_prompt()
-        draws = itertools.count()
-        growing = [self._open(prompt, next(draws)) for fork in self._strategy.start(self.tree) for _ in range(fork.n)]
+        growing = [self._rollout(number) for number in plant(self.tree, self._kit.agent, self._strategy)]
         async with asyncio.TaskGroup() as group:
             for rollout in growing:
                 group.create_task(self._grow(rollout))
 
-    def _write_prompt(self) -> int:
-        """Append the system prompt and the task's messages; return the last node."""
-        core = self.tree.core
-        node = ROOT
-        if self._kit.agent.system:
-            node = core.append(node, PROMPT, messages.system(self._kit.agent.system))
-        for message in self.task.messages:
-            node = core.append(node, PROMPT, messages.encode(message))
-        return node
-
-    def _open(self, prompt: int, draw: int) -> Rollout:
-        """Open one draw of the prompt."""
-        path = (0, draw)
-        rollout = self.tree.core.open(prompt, path, draw)
-        return Rollout(self.tree.core, rollout, path, 0, draw, self.task, self._seed, self._llm, self._grown)
+    def _rollout(self, number: int) -> Rollout:
+        """Return the handle of an opened rollout."""
+        return Rollout(self.tree.core, number, self.task, self._seed, self._llm, self._grown)
 
     async def _grow(self, rollout: Rollout) -> None:
         """Play one rollout to its end, close it and score it."""

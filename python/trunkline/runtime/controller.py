@@ -13,13 +13,14 @@ import msgspec
 import trunkline.errors as errors
 from trunkline._core import Tree as Core
 from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
-from trunkline.rollout.session import Failure
+from trunkline.rollout.session import Failure, plant
 from trunkline.runtime.job import Job
 from trunkline.runtime.pool import Gone, Inbox, Pool, Seat
 from trunkline.runtime.snapshot import Snapshot
 from trunkline.runtime.wire import Ack, Batch, Bye, Done, Fatal, FromWorker, Ready, Stop, Work
 from trunkline.store.derive import rows
 from trunkline.store.runfile import RunWriter
+from trunkline.tree.tree import Tree
 from trunkline.types import FAILED, Task, Termination
 
 __all__ = ["Controller"]
@@ -186,7 +187,12 @@ class Controller:
             raise EndpointError(f"the first {_SAME_REFUSALS} requests were all refused alike: {_message(first[0])}")
 
     def _feed(self) -> None:
-        """Hand out waiting tasks, one at a time to the engine with the most credits."""
+        """Hand out waiting tasks, one at a time to the engine with the most credits.
+
+        Nothing is handed out before every engine has come up, or the first would take all of a short run.
+        """
+        if len(self._credits) < len(self._owned):
+            return
         work: dict[int, list[tuple[int, Task]]] = {}
         while self._waiting and self._credits:
             seat = max(self._credits, key=lambda number: (self._credits[number], -number))
@@ -218,6 +224,8 @@ class Controller:
         core, seq = Core(), 0
         for seq, delta in enumerate(self._writer.deltas(index), start=1):
             core.apply(delta)
+        if not core.rollouts:
+            plant(Tree(self._tasks[index], core), self._job.agent, self._job.strategy)
         failure = Failure("WorkerError", reason, retryable=True)
         for rollout in core.growing:
             core.close(rollout, Termination.LOST.value, None, failure.encode())

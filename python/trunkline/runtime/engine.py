@@ -130,11 +130,11 @@ class Engine:
         """Run one session to its end, whatever that end is."""
         try:
             await growing.session.run()
-        except* (InfrastructureError, UsageError) as group:
-            self._fatal(_first(group))
-            return
-        except* Exception as group:
-            error = _first(group)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it must not take the other tasks along
+            error = _first(problem)
+            if isinstance(error, InfrastructureError | UsageError):
+                self._fatal(error)
+                return
             logger.exception("task %r broke", growing.session.task.id, exc_info=error)
             self._break(growing, error)
         self._dirty[growing.index] = growing
@@ -142,7 +142,7 @@ class Engine:
         self._flush_soon()
 
     def _break(self, growing: _Growing, error: BaseException) -> None:
-        """End what is left of a task whose session failed: a bug here must not take the other tasks along."""
+        """End what is left of a task whose session failed."""
         core = growing.session.tree.core
         for rollout in core.growing:
             core.close(rollout, Termination.LOST.value, None, Failure.of(error).encode())
@@ -219,9 +219,8 @@ def _delta(growing: _Growing) -> Delta | None:
     return delta
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first leaf of an exception group."""
-    error: BaseException = group
+def _first(error: BaseException) -> BaseException:
+    """Return the first leaf of an exception group; any other error as it is."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -22,7 +21,7 @@ from trunkline.runtime.controller import Controller
 from trunkline.runtime.crossing import importing_script
 from trunkline.runtime.job import Job, settings
 from trunkline.runtime.pool import make_pool
-from trunkline.runtime.result import Run
+from trunkline.runtime.result import Run, Shelf
 from trunkline.runtime.snapshot import Snapshot
 from trunkline.score.rewards import Reward
 from trunkline.store.runfile import RunWriter
@@ -103,8 +102,8 @@ class Plan:
             seed=secrets.randbits(31) if seed is None else seed,
         )
         pool = make_pool(job, workers)
-        self._folder = tempfile.TemporaryDirectory(prefix="trunkline-") if out is None else None
-        self.path = Path(self._folder.name) / "run" if self._folder else Path(out or "")
+        self._shelf = Shelf() if out is None else None
+        self.path = self._shelf.path / "run" if self._shelf else Path(out or "")
         described = settings(job) | {"trunkline": __version__, "labels": dict(labels or {})}
         self._writer = RunWriter.create(self.path, described, self._tasks)
         self.controller = Controller(job, self._tasks, self._writer, pool, watch)
@@ -129,7 +128,7 @@ class Plan:
                 self._writer.finish(state)
             else:
                 self._writer.discard()
-        return Run(self.path, state, self._folder)
+        return Run(self.path, state, self._shelf)
 
 
 def _unique(tasks: Iterable[Task]) -> list[Task]:

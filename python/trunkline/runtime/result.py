@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,15 @@ from trunkline.store.runfile import RunReader
 from trunkline.store.summary import Summary
 from trunkline.tree.tree import Tree
 
-__all__ = ["Run"]
+__all__ = ["Run", "Shelf"]
+
+
+class Shelf:
+    """A temporary folder that goes with the last object that holds it, or with the process."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="trunkline-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 class Run:
@@ -19,13 +29,13 @@ class Run:
     Args:
         path: The run file.
         state: ``done`` or ``interrupted``.
-        folder: A temporary folder that goes with this object, when the file has no other home.
+        shelf: Where the file is, when it has no other home; the file goes with this object.
     """
 
-    def __init__(self, path: Path, state: str, folder: tempfile.TemporaryDirectory[str] | None = None) -> None:
+    def __init__(self, path: Path, state: str, shelf: Shelf | None = None) -> None:
         self.path = path
         self.state = state
-        self._folder = folder
+        self._shelf = shelf
 
     def __iter__(self) -> Iterator[Tree]:
         """Yield the tree of each task, in the order of the tasks."""

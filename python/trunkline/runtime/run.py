@@ -54,11 +54,7 @@ def run(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> Run:
         Interrupted: On SIGINT or SIGTERM, after the run file was closed.
     """
     plan = Plan(agent, tasks, **options)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return _drive(plan)
-    return _drive_in_thread(plan)
+    return _drive_in_thread(plan) if _in_a_loop() else _drive(plan)
 
 
 async def arun(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> Run:
@@ -79,6 +75,15 @@ async def stream(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]
     finally:
         plan.controller.stop()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def _in_a_loop() -> bool:
+    """Whether this thread runs an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _drive(plan: Plan) -> Run:

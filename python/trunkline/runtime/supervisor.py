@@ -45,6 +45,7 @@ class Process:
         self._deliver = deliver
         self._gone = gone
         self._channel: Channel | None = None
+        self._closed = False
         self._left = asyncio.Event()
         self._farewell: asyncio.Task[None] | None = None
 
@@ -54,7 +55,7 @@ class Process:
 
     def send(self, payload: bytes) -> None:
         """Send one message, unless the process is gone."""
-        if self._channel is not None and not self._left.is_set():
+        if self._channel is not None and not self._closed:
             self._channel.send(payload)
 
     async def close(self) -> None:
@@ -65,14 +66,14 @@ class Process:
             os.close(self._lifeline)
             self._lifeline = None
         await self._reap()
-        if self._farewell is not None:
-            await self._farewell
+        await self._left.wait()
 
     def _receive(self, payload: bytes) -> None:
         self._deliver(self.number, payload)
 
     def _lost(self, error: Exception | None) -> None:
         """The socket was read to its end: nothing more will come."""
+        self._closed = True
         self._farewell = asyncio.get_running_loop().create_task(self._say_gone(error))
 
     async def _say_gone(self, error: Exception | None) -> None:
@@ -83,8 +84,8 @@ class Process:
             reason = f"worker {self.number} (pid {self.pid}) was killed by {signal.Signals(-code).name}"
         else:
             reason = f"worker {self.number} (pid {self.pid}) exited with code {code}"
-        self._left.set()
         self._gone(self.number, reason)
+        self._left.set()
 
     async def _reap(self) -> int:
         """Wait for the process, politely and then not; return its exit code."""

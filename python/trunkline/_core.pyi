@@ -1,0 +1,232 @@
+# ruff: noqa: PYI021 - the core is documented here, where editors and readers look for it.
+"""The native core: the tree of one task, its lanes, request bodies and deltas.
+
+Ids are unsigned 32-bit integers, stable for the life of a tree. Every failure raises
+:class:`trunkline.errors.TreeError` and changes nothing. A :class:`Tree` has one writer at a time; any thread
+may use it.
+"""
+
+from collections.abc import Sequence
+from typing import Final, final
+
+from typing_extensions import Buffer
+
+__all__ = ["DEBUG", "MESSAGE", "OBSERVATION", "PROMPT", "ROOT", "TURN", "Lanes", "Tree", "__version__"]
+
+__version__: Final[str]
+DEBUG: Final[bool]
+
+ROOT: Final = 0
+PROMPT: Final = 1
+TURN: Final = 2
+OBSERVATION: Final = 3
+MESSAGE: Final = 4
+
+@final
+class Tree:
+    """Everything done for one task: nodes (message-level events), rollouts (tries), and the bytes they share.
+
+    Node 0 is the root, an empty node that every prompt hangs under. A node's parent always has a smaller id.
+    Appending what is already there merges: the same parent, kind, agent, namespace and bytes give the same
+    node. Rollouts never merge.
+    """
+
+    def __new__(cls) -> Tree: ...
+    def name(self, text: str, /) -> int:
+        """Intern a short string and return its id; 0 is ``""``.
+
+        Agents, finish reasons, and namespaces (model, sampling and weight version) are named this way.
+        """
+
+    def append(self, parent: int, kind: int, message: Buffer, agent: int = 0, /) -> int:
+        """Append a message that no rollout owns (a prompt) and return its node.
+
+        Args:
+            parent: An existing node.
+            kind: ``PROMPT`` or ``MESSAGE``.
+            message: The message as it is sent: one JSON object in UTF-8.
+            agent: Interned name of the agent or role.
+        """
+
+    def open(self, point: int, path: Sequence[int], subgroup: int = 0, /) -> int:
+        """Open a rollout at a fork point and return its id (0, 1, 2, ...).
+
+        Args:
+            point: The node the rollout grows from.
+            path: The fork path, flattened: turn, draw, turn, draw, ... Unique in the tree; it orders the
+                digest.
+            subgroup: The initial chain this rollout was expanded for.
+        """
+
+    def turn(
+        self,
+        rollout: int,
+        message: Buffer,
+        agent: int,
+        namespace: int,
+        finish: int,
+        prompt: int,
+        cached: int,
+        generated: int,
+        retries: int,
+        micros: int,
+        aside: Buffer | None = None,
+        context: int | None = None,
+        /,
+    ) -> int:
+        """Append a model turn at the rollout's leaf, move the leaf there, count its usage, return the node.
+
+        Args:
+            rollout: A growing rollout.
+            message: The assistant message as it will be sent again.
+            agent: Interned name.
+            namespace: Interned model, sampling parameters and weight version: part of the merge key.
+            finish: Interned finish reason.
+            prompt: Prompt tokens the server reports, cached ones included; -1 where it reports none.
+            cached: Of these, tokens it had cached; -1 where it reports none. Never counted beyond ``prompt``.
+            generated: Completion tokens; -1 where not reported. A call that lacks ``prompt`` or ``generated``
+                is counted as unreported and is in no total.
+            retries: Attempts beyond the first.
+            micros: Wall time of the call in microseconds; kept with the rollout, in no digest.
+            aside: What the model said that is not sent again (its reasoning), in UTF-8.
+            context: Id from :meth:`context` when what was sent is not the path; part of the merge key.
+
+        Where the turn merges, the figures, the finish reason and the aside of the first one stay; figures and
+        an aside that the first one lacked are filled in. The rollout's own usage is always counted.
+        """
+
+    def observe(self, rollout: int, message: Buffer, agent: int, micros: int, /) -> int:
+        """Append a tool observation at the rollout's leaf, move the leaf there, return the node.
+
+        Counts one tool call, also where the node merges.
+        """
+
+    def close(
+        self, rollout: int, termination: str, answer: str | None = None, error: str | None = None, /
+    ) -> None:
+        """End a rollout for good. Raises if it has ended already: termination is monotone."""
+
+    def score(self, rollout: int, reward: float, /) -> None:
+        """Set the reward of an ended rollout; NaN means unscored."""
+
+    def fragment(self, message: Buffer, /) -> int:
+        """Intern a message without making a node of it; for :meth:`context`."""
+
+    def context(self, fragments: Sequence[int], /) -> int:
+        """Record an ordered list of fragments that was really sent, where it is not a path."""
+
+    def request(self, node: int, head: Buffer, tail: Buffer, /) -> bytes:
+        """Join ``head``, the messages from the root to ``node`` separated by commas, and ``tail``.
+
+        The body is made in one allocation.
+        """
+
+    def request_context(self, context: int, head: Buffer, tail: Buffer, /) -> bytes:
+        """Like :meth:`request`, over a recorded context."""
+
+    def messages(self, node: int, /) -> bytes:
+        """The messages from the root to ``node`` as one JSON array."""
+
+    def path(self, node: int, /) -> list[int]:
+        """Nodes from the root's child to ``node``, in order; empty for the root."""
+
+    def children(self, node: int, /) -> list[int]:
+        """Children of ``node`` in the order they were made."""
+
+    def node(self, node: int, /) -> tuple[int, int, int, str, str, str, int, int, int | None]:
+        """``(parent, kind, depth, agent, namespace, finish, prompt, generated, context)`` of a node.
+
+        Tokens are -1 where unreported. The root is its own parent.
+        """
+
+    def message(self, node: int, /) -> bytes:
+        """The node's message; empty for the root."""
+
+    def aside(self, node: int, /) -> str | None:
+        """What a model turn said beside its message, or None."""
+
+    def rollout(
+        self, rollout: int, /
+    ) -> tuple[
+        int, int, list[int], int, str | None, str | None, str | None, float, tuple[int, ...], int, int
+    ]:
+        """One rollout.
+
+        Returns:
+            ``(point, leaf, path, subgroup, termination, answer, error, reward, usage, llm_micros,
+            tool_micros)``: termination is None while it grows, reward NaN while unscored, usage in the order
+            of :class:`trunkline.types.Usage`.
+        """
+
+    @property
+    def growing(self) -> list[int]:
+        """Rollouts that have not ended, ascending."""
+
+    @property
+    def rollouts(self) -> int:
+        """How many rollouts were opened."""
+
+    def __len__(self) -> int:
+        """How many nodes there are, the root included."""
+
+    def tokens(self) -> tuple[int, int, int, int, int, int]:
+        """``(flat, tree, flat_generated, tree_generated, longest, unreported)``.
+
+        ``flat`` sums the tokens of every rollout's path, as if each were a chain of its own; ``tree`` counts
+        what is shared once; both over prompt, observations and generation. ``longest`` is the longest path.
+        What is new in a turn's prompt is what exceeds the prompt and reply of the turn before it on the path;
+        it is shared by all turns asked at one node. ``unreported`` is the number of model turns without
+        usage, whose tokens are in no total. flat >= tree >= longest.
+        """
+
+    def values(self) -> tuple[bytes, bytes, bytes]:
+        """What passes through every node, as three little-endian columns.
+
+        Returns:
+            Rollouts that pass or end there (u32), scored ones among them (u32), and V(s), the mean reward of
+            the scored ones (f64, NaN where there are none).
+        """
+
+    def digest(self) -> str:
+        """32 hex digits over all rollouts in order of fork path: messages, terminations, answers, rewards.
+
+        Ids, times, cache hits and retries are left out, so the digest is equal for any worker count and
+        arrival order.
+        """
+
+    def delta(self) -> bytes | None:
+        """What changed since the last call, as one record with checksum and number; None if nothing did."""
+
+    def apply(self, delta: Buffer, /) -> bool:
+        """Replay a delta of the same tree, whole or not at all. False if it was applied before.
+
+        Afterwards this tree is the one that wrote the delta, ids included, and continues its deltas at the
+        next number. Raises on a gap, damage, truncation, a delta of another tree or another history, and
+        while this tree has changes of its own that :meth:`delta` has not taken.
+        """
+
+    def check(self) -> None:
+        """Walk every invariant; raises TreeError naming the first that fails."""
+
+@final
+class Lanes:
+    """A set of lanes 0..n-1 that can only shrink: termination is monotone."""
+
+    def __new__(cls, n: int, /) -> Lanes: ...
+    def finish(self, lane: int, /) -> None:
+        """Take a lane out; raises if it is out already."""
+
+    def active(self, lane: int, /) -> bool: ...
+    def ones(self) -> list[int]:
+        """Active lanes, ascending."""
+
+    def and_(self, other: Lanes, /) -> Lanes:
+        """Lanes active in both; raises if the sizes differ."""
+
+    def and_not(self, other: Lanes, /) -> Lanes:
+        """Lanes active here and not in ``other``."""
+
+    def any(self) -> bool: ...
+    def count(self) -> int: ...
+    def __len__(self) -> int:
+        """n, the number of lanes made."""

@@ -1,0 +1,181 @@
+"""A tree, drawn with box characters for a terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from trunkline.tree.node import Kind, Node
+from trunkline.tree.printable import cells, printable, quoted
+
+if TYPE_CHECKING:
+    from trunkline.tree.trajectory import Trajectory
+    from trunkline.tree.tree import Tree, Values
+    from trunkline.types import Message
+
+__all__ = ["call_text", "picture"]
+
+_SIGNS = {Kind.PROMPT: "prompt", Kind.TURN: "turn", Kind.OBSERVATION: "tool", Kind.MESSAGE: "message"}
+_NARROW = 40
+
+
+class _Line(NamedTuple):
+    """One line: the text that may be cut, and the figures at its right edge."""
+
+    indent: str
+    text: str
+    figures: str = ""
+
+
+def call_text(message: Message) -> str:
+    """The tool calls of a message as they would be written in code; not yet safe to print.
+
+    Args:
+        message: A chat message; what is malformed in it is shown as it stands.
+    """
+    calls = message.get("tool_calls")
+    shown: list[str] = []
+    for call in calls if isinstance(calls, list) else []:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            continue
+        shown.append(f"{function.get('name', '?')}({_arguments(function.get('arguments'))})")
+    return " + ".join(shown)
+
+
+def _arguments(raw: object) -> str:
+    try:
+        values = msgspec.json.decode(raw) if isinstance(raw, str) else raw
+    except (msgspec.MsgspecError, RecursionError):
+        return str(raw)
+    if not isinstance(values, dict):
+        return "" if values is None else str(raw)
+    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return ", ".join(f"{name}={text}" for name, text in texts.items())
+
+
+def _words(node: Node) -> str:
+    message = node.message
+    text = " ".join(node.text.split())
+    calls = call_text(message)
+    if node.kind is Kind.PROMPT and message.get("role") != "user":
+        text = f"({message.get('role')}) {text}"
+    return f"{calls}  {text}" if calls and text else calls or text or "(empty)"
+
+
+def _reason(error: str | None) -> str:
+    # The session records a failure as JSON; other writers may leave plain text.
+    try:
+        failure = msgspec.json.decode(error or "")
+    except (msgspec.MsgspecError, RecursionError):
+        return error or ""
+    return str(failure.get("message", error)) if isinstance(failure, dict) else str(error)
+
+
+def _ends(rollouts: list[Trajectory]) -> list[str]:
+    """What stands under a leaf: one line for all rollouts that ended alike."""
+    alike: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for rollout in rollouts:
+        ended = rollout.termination
+        word = "still growing" if ended is None else ended.value
+        if rollout.answer is not None:
+            said = quoted(" ".join(rollout.answer.split()), 50)
+        else:
+            said = printable(_reason(rollout.error), 60)
+        reward = "" if math.isnan(rollout.reward) else f"reward {rollout.reward:g}"
+        alike[word, said, reward].append(f"#{rollout.id}")
+    lines: list[str] = []
+    for (word, said, reward), names in alike.items():
+        who = " ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        lines.append(f"◆ {who} {word}" + (f": {said}" if said else "") + (f"  {reward}" if reward else ""))
+    return lines
+
+
+def _segments(tree: Tree, ends: dict[int, list[Trajectory]]) -> int:
+    # Stretches without a branch: each gets its share of the lines.
+    inner = (len(tree.core.children(node)) for node in range(len(tree.core)))
+    return max(1, sum(children if children > 1 else 0 for children in inner) + len(ends))
+
+
+def _hidden(nodes: int) -> str:
+    return f"┆ {nodes} more node{'' if nodes == 1 else 's'}"
+
+
+def _draw(tree: Tree, values: Values, lines: int) -> list[_Line]:
+    ends: dict[int, list[Trajectory]] = defaultdict(list)
+    for rollout in tree.rollouts:
+        ends[rollout.leaf.id].append(rollout)
+    keep = max(4, lines // _segments(tree, ends))
+    if len(tree) + len(ends) <= lines:
+        keep = lines
+    drawn: list[_Line] = []
+    # Depth first, with a stack of our own: (first node of a stretch, indent of its first line, indent below
+    # it).
+    waiting = [(child, "", "") for child in reversed(tree.core.children(0))]
+    while waiting:
+        first, indent, below = waiting.pop()
+        stretch = [first]
+        while len(onward := tree.core.children(stretch[-1])) == 1 and stretch[-1] not in ends:
+            stretch.append(onward[0])
+        cut = range(keep - 2, len(stretch) - 1) if len(stretch) > keep else range(0)
+        for position, number in enumerate(stretch):
+            if position not in cut:
+                mean = values.means[number]
+                figures = f"n={values.visits[number]}" + ("" if math.isnan(mean) else f"  V={mean:.2f}")
+                node = tree.node(number)
+                drawn.append(_Line(indent, f"{_SIGNS.get(node.kind, '?'):7} {_words(node)}", figures))
+            elif position == cut.start:
+                drawn.append(_Line(indent, _hidden(len(cut))))
+            indent = below
+        drawn.extend(_Line(below, line) for line in _ends(ends.get(stretch[-1], [])))
+        if len(onward) == 1:
+            waiting.append((onward[0], below, below))
+        else:
+            last = onward[-1] if onward else None
+            waiting.extend(
+                (child, below + ("└─" if child == last else "├─"), below + ("  " if child == last else "│ "))
+                for child in reversed(onward)
+            )
+    return drawn
+
+
+def _fit(line: _Line, width: int) -> str:
+    # Very deep forks would push everything out of sight: then only the end of the indent is shown.
+    indent = line.indent if len(line.indent) <= width // 2 else "…" + line.indent[-(width // 2) :]
+    figures = line.figures if width >= _NARROW else ""
+    room = max(8, width - len(indent) - (len(figures) + 2 if figures else 0))
+    text = printable(line.text, room)
+    if not figures:
+        return indent + text
+    return f"{indent}{text}{' ' * (room - cells(text))}  {figures}"
+
+
+def picture(tree: Tree, width: int = 100, max_lines: int = 80) -> str:
+    """Draw a tree: what is shared once, then its branches, each rollout's end under its leaf.
+
+    A line has the kind of the node, what was said or called, how many rollouts pass through it (``n``) and
+    their mean reward (``V``). Everything that a model or a tool wrote is escaped. Long stretches are cut in
+    the middle, and a tree that is too large at its end; both say how much is hidden.
+
+    Args:
+        tree: The tree.
+        width: Terminal cells of a line, at least 20.
+        max_lines: The most lines of nodes and ends.
+
+    Returns:
+        Lines of plain text without a line break at the end.
+    """
+    width = max(20, width)
+    head = f"task {printable(tree.task.id, 60)}"
+    counts = f"{len(tree) - 1} nodes, {tree.core.rollouts} rollouts"
+    drawn = _draw(tree, tree.values(), max_lines)
+    shown = [_fit(line, width) for line in drawn[:max_lines]]
+    if len(drawn) > max_lines:
+        shown.append(printable(f"┆ {len(drawn) - max_lines} more lines are hidden", width))
+    return "\n".join([printable(f"{head}: {counts}", width), *shown])

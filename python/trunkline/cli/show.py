@@ -1,0 +1,160 @@
+"""``trunkline show``: a run's summary and one of its trees."""
+
+from __future__ import annotations
+
+import json as stdjson
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from trunkline.cli.picture import picture
+from trunkline.cli.table import rows_of, table
+from trunkline.store.runfile import RunReader
+from trunkline.tree.printable import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trunkline.store.summary import Summary
+    from trunkline.tree.tree import Tree
+
+__all__ = ["print_summary", "show", "show_run"]
+
+_LINES = 80
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - any value that JSON can hold
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def _summary_data(summary: Summary) -> dict[str, Any]:
+    data: dict[str, Any] = _plain(summary)
+    data["usage"] = msgspec.structs.asdict(summary.usage)
+    data["tokens"] |= {"saved": summary.tokens.saved, "reuse": summary.tokens.reuse}
+    data["rate"] = summary.rate
+    # What the tables do not keep is left out rather than shown as 0.
+    del data["tokens"]["longest"]
+    return data
+
+
+def _tree_data(tree: Tree) -> dict[str, Any]:
+    return {
+        "task": tree.task.id,
+        "digest": tree.digest(),
+        "answer": tree.answer,
+        "reward": tree.reward,
+        "tokens": tree.tokens,
+        "rollouts": [
+            {
+                "rollout": rollout.id,
+                "path": rollout.path,
+                "termination": rollout.termination,
+                "answer": rollout.answer,
+                "reward": rollout.reward,
+                "error": rollout.error,
+                "turns": rollout.turns,
+                "nodes": [node.id for node in rollout.nodes],
+            }
+            for rollout in tree.rollouts
+        ],
+        "nodes": [
+            {
+                "node": node.id,
+                "parent": node.parent.id,
+                "kind": node.kind.name.lower(),
+                "message": node.message,
+            }
+            for node in tree.nodes
+            if node.parent is not None
+        ],
+    }
+
+
+def _write_json(data: dict[str, Any]) -> None:
+    # Everything beyond ASCII is escaped, so that no control character of any kind reaches a terminal.
+    _write(stdjson.dumps(_plain(data), indent=2))
+
+
+def _write(text: str) -> None:
+    click.echo(text)
+
+
+def print_summary(summary: Summary, *, as_json: bool = False) -> None:
+    """Print a run's totals on stdout.
+
+    Args:
+        summary: The totals.
+        as_json: As one JSON object.
+    """
+    if as_json:
+        _write_json(_summary_data(summary))
+        return
+    if not sys.stdout.isatty():
+        _write(table(summary))
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where something is drawn
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console(file=sys.stdout)
+    rows = rows_of(summary)
+    width = max(len(label) for label, _value in rows)
+    for label, value in rows:
+        # Soft wrap leaves long lines to the terminal, so that they can be copied whole.
+        console.print(Text.assemble((f"{label:<{width}}", "bold"), "  ", value), soft_wrap=True)
+
+
+def _interesting(reader: RunReader) -> str | None:
+    """The task to show when none was named: one whose rollouts differ in reward, else one that is done."""
+    rewards: dict[int, set[float]] = {}
+    for number, row in reader.rollouts():
+        if row.reward is not None:
+            rewards.setdefault(number, set()).add(row.reward)
+    mixed = [number for number, found in rewards.items() if len(found) > 1]
+    done = mixed or [number for number, _row in reader.rows()]
+    return reader.tasks()[done[0]].id if done else None
+
+
+def show_run(path: str | Path, task: str | None = None, *, json: bool = False) -> None:
+    """Print a run's summary and one of its trees on stdout.
+
+    Args:
+        path: The run file.
+        task: The task whose tree to show; one whose rollouts differ when not given.
+        json: Print one JSON object instead.
+
+    Raises:
+        RunFileError: The file is not a readable run.
+        UsageError: There is no such task.
+    """
+    with RunReader.open(path) as reader:
+        summary = reader.summary()
+        named = _interesting(reader) if task is None else task
+        tree = None if named is None else reader.tree(named)
+    if json:
+        data: dict[str, Any] = {"run": str(path), "summary": _summary_data(summary)}
+        if tree is not None:
+            data["tree"] = _tree_data(tree)
+        _write_json(data)
+        return
+    _write(f"run file  {printable(str(path))}")
+    print_summary(summary)
+    if tree is not None:
+        width = shutil.get_terminal_size((100, 24)).columns
+        _write("")
+        _write(picture(tree, width=width, max_lines=_LINES))
+        if tree.task.reference:
+            _write("accepted: " + ", ".join(printable(answer, 60) for answer in tree.task.reference[:5]))
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option(
+    "--task", metavar="ID", help="The task whose tree to show.  [default: one whose rollouts differ]"
+)
+@click.option("--json", is_flag=True, help="Print one JSON object.")
+def show(run: str, task: str | None, json: bool) -> None:
+    """Print the summary of RUN and one of its trees."""
+    show_run(run, task, json=json)

@@ -1,0 +1,99 @@
+"""The summary of a run, as a table for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trunkline.tree.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trunkline.score.metrics import Estimate
+    from trunkline.store.summary import Summary
+
+__all__ = ["duration", "rows_of", "table"]
+
+Row = tuple[str, str]
+
+
+def duration(seconds: float) -> str:
+    """A stretch of time in the units that a person would use."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def _share(estimate: Estimate | None, missing: str) -> str:
+    if estimate is None:
+        return missing
+    # Rewards need not be shares; only those between 0 and 1 are read as per cent.
+    inside = 0 <= estimate.value <= 1 and (estimate.low is None or estimate.low >= 0)
+    scale, unit, digits = (100, " %", 1) if inside and (estimate.high or 0) <= 1 else (1, "", 3)
+    text = f"{estimate.value * scale:.{digits}f}{unit}"
+    if estimate.low is None or estimate.high is None:
+        return text
+    return f"{text}  (95 %: {estimate.low * scale:.{digits}f} to {estimate.high * scale:.{digits}f})"
+
+
+def _scores(summary: Summary) -> Iterator[Row]:
+    missing = f"0 of {summary.rollouts:,} scored"
+    yield "accuracy of one try", _share(summary.accuracy, missing)
+    if summary.accuracy is None:
+        return
+    yield f"best of {summary.tries}", _share(summary.best_of_n, missing)
+    yield f"majority of {summary.tries}", _share(summary.majority, missing)
+    if summary.scored < summary.rollouts:
+        yield "scored", f"{summary.scored:,} of {summary.rollouts:,} rollouts"
+
+
+def _costs(summary: Summary) -> Iterator[Row]:
+    tokens, usage = summary.tokens, summary.usage
+    if usage.calls and usage.unreported >= usage.calls:
+        yield "tokens (server usage)", "the server reported none"
+    else:
+        yield "tokens flat (server usage)", f"{tokens.flat:,}  ({tokens.flat_generated:,} generated)"
+        yield "tokens as a tree", f"{tokens.tree:,}  ({tokens.tree_generated:,} generated)"
+        yield "reuse", f"{tokens.reuse:.1%}".replace("%", " %") + f"  ({tokens.saved:,} tokens shared)"
+        if usage.unreported:
+            yield "calls without usage", f"{usage.unreported:,}, counted in no total"
+        share = f"  ({usage.cached / usage.prompt:.1%})".replace("%", " %") if usage.prompt else ""
+        yield "prompt tokens", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}"
+    yield "model calls", f"{usage.calls:,}"
+    yield "tool calls", f"{usage.tools:,}"
+    yield "retries", f"{usage.retries:,}"
+
+
+def rows_of(summary: Summary) -> list[Row]:
+    """The lines of the table, each a label and a value, safe to print.
+
+    Args:
+        summary: The run's totals.
+    """
+    done = f"{summary.finished:,} of {summary.tasks:,}"
+    rows: list[Row] = [("tasks finished", done if summary.state == "done" else f"{done}  ({summary.state})")]
+    if summary.broken:
+        rows.append(("tasks broken", f"{summary.broken:,}"))
+    ended = ", ".join(f"{word} {count:,}" for word, count in summary.terminations.items())
+    rows.append(("rollouts", f"{summary.rollouts:,}" + (f"  ({ended})" if ended else "")))
+    if summary.failed:
+        rows.append(("rollouts that broke", f"{summary.failed:,}, not scored"))
+    rows.extend(_scores(summary))
+    rows.extend(_costs(summary))
+    rows.append(("wall time", f"{duration(summary.seconds)}  ({summary.rate:,.1f} rollouts/s)"))
+    return [(label, printable(value)) for label, value in rows]
+
+
+def table(summary: Summary) -> str:
+    """The table as plain text, one line a row; lines are not wrapped.
+
+    Args:
+        summary: The run's totals.
+    """
+    rows = rows_of(summary)
+    width = max(len(label) for label, _value in rows)
+    return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)

@@ -1,0 +1,3 @@
+"""Everything between a turn and the model that makes it: messages, requests, transports, replies."""
+
+from __future__ import annotations

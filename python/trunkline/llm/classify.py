@@ -1,0 +1,207 @@
+"""What a status and a body mean for the call, its rollout and the run."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from trunkline.errors import (
+    BadRequest,
+    ContentFiltered,
+    ContextTooLong,
+    EndpointError,
+    LLMError,
+    TrunklineError,
+)
+from trunkline.llm.retry import retry_after
+from trunkline.llm.text import excerpt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Site", "Verdict", "classify", "embedded_status"]
+
+RETRYABLE: Final = frozenset({408, 409, 425, 429})
+_QUOTA: Final = frozenset(
+    {"insufficient_quota", "billing_hard_limit_reached", "insufficient_balance", "account_deactivated"}
+)
+_FILTERS: Final = frozenset(
+    {"content_filter", "content_policy_violation", "data_inspection_failed", "responsibleaipolicyviolation"}
+)
+_TOO_LONG_CODES: Final = frozenset(
+    {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"}
+)
+# OpenAI and vLLM; vLLM's engine; SGLang, twice; llama.cpp; TGI; Anthropic; Gemini.
+_TOO_LONG: Final = re.compile(
+    r"maximum context length|longer than the maximum model length|longer than the model'?s context length"
+    r"|exceeds the (?:maximum allowed|model'?s maximum context) length|exceeds? the available context size"
+    r"|`inputs` tokens \+ `max_new_tokens` must be|prompt is too long"
+    r"|input token count .{0,40}exceeds the maximum number of tokens",
+    re.IGNORECASE,
+)
+_FILTERED: Final = re.compile(
+    r"content[ _]management policy|content[ _]filter|flagged (?:by|for)", re.IGNORECASE
+)
+_LARGEST: Final = 1 << 20
+
+
+class Site(NamedTuple):
+    """Where a request went, as far as an error may say it.
+
+    Attributes:
+        url: The URL without userinfo and query.
+        key_env: Name of the environment variable that holds the key; empty when another client holds it.
+        secret: The key itself, so that it can be taken out of what a server echoes.
+    """
+
+    url: str
+    key_env: str = ""
+    secret: str = ""
+
+
+class Verdict(NamedTuple):
+    """What to do about an answer that is not a reply.
+
+    Attributes:
+        kind: Class of the error, should it be raised.
+        message: One sentence, safe to print.
+        retry: Whether asking again can help.
+        after: Seconds the server asked to wait, or None.
+    """
+
+    kind: type[TrunklineError]
+    message: str
+    retry: bool = False
+    after: float | None = None
+
+
+class _Problem(NamedTuple):
+    message: str
+    codes: frozenset[str]
+    param: str
+
+
+def classify(status: int, headers: Mapping[str, str], body: bytes, site: Site) -> Verdict | None:
+    """Decide what an answer means.
+
+    Args:
+        status: The HTTP status.
+        headers: Answer headers; looked up case-insensitively by the mapping itself.
+        body: The body as received.
+        site: Where the request went.
+
+    Returns:
+        None for a success, whose body must then be decoded, else a verdict.
+    """
+    if 200 <= status < 300:
+        return None
+    if 300 <= status < 400:
+        return Verdict(EndpointError, _redirected(status, headers, site))
+    problem = _problem(body, site.secret)
+    said = f"{site.url} answered {status}" + (f" ({problem.message})" if problem.message else "")
+    if problem.codes & _QUOTA or "exceeded your current quota" in problem.message:
+        return Verdict(EndpointError, f"{said}: the quota of {_key(site)} is used up")
+    if 400 <= status < 500 and status not in RETRYABLE:
+        return _refused(status, problem, said, site)
+    if status in RETRYABLE or status >= 500:
+        return Verdict(LLMError, said, retry=True, after=retry_after(headers))
+    return Verdict(LLMError, f"{said}, which is no answer to a request")
+
+
+def embedded_status(body: bytes) -> int | None:
+    """The status that an error object inside a 200 stands for, or None if the body is none.
+
+    Gateways answer 200 before they have asked the model and then have only the body to say that it failed.
+    """
+    value = _json(body)
+    if not isinstance(value, dict) or value.get("choices") or not value.get("error"):
+        return None
+    error = value["error"]
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, str) and code.isascii() and code.isdecimal():
+        code = int(code[:4])
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
+
+
+def _refused(status: int, problem: _Problem, said: str, site: Site) -> Verdict:
+    """A 4xx that asking again cannot change."""
+    if status in {400, 413, 422} and (problem.codes & _TOO_LONG_CODES or _TOO_LONG.search(problem.message)):
+        return Verdict(ContextTooLong, f"the conversation no longer fits the model: {said}")
+    if status in {400, 403, 422} and (problem.codes & _FILTERS or _FILTERED.search(problem.message)):
+        return Verdict(ContentFiltered, f"the provider withheld the reply: {said}")
+    advice = _advice(status, problem, site)
+    if advice:
+        return Verdict(EndpointError, f"{said}: {advice}")
+    return Verdict(BadRequest, f"the request was refused: {said}")
+
+
+def _advice(status: int, problem: _Problem, site: Site) -> str:
+    """What to do about a status that will be the same for every request; empty for all others."""
+    key = _key(site)
+    match status:
+        case 401:
+            return f"check {key}"
+        case 402:
+            return f"the account of {key} must be paid for"
+        case 403:
+            return f"{key} may not use this model or endpoint"
+        case 404 | 405:
+            about = "model_not_found" in problem.codes or "model" in (
+                problem.param,
+                *problem.message.lower().split(),
+            )
+            if about:
+                return "the endpoint does not serve this model; check its name"
+            return "there are no chat completions at this path; check the base URL"
+        case _:
+            return ""
+
+
+def _redirected(status: int, headers: Mapping[str, str], site: Site) -> str:
+    try:
+        target = urlsplit(headers.get("Location", "")).hostname or urlsplit(site.url).hostname or ""
+    except ValueError:
+        target = "somewhere unreadable"
+    return (
+        f"{site.url} answered {status} and points to {excerpt(target, 100, site.secret)}: "
+        "redirects are not followed with a key; give the final base URL"
+    )
+
+
+def _key(site: Site) -> str:
+    return f"the key in the environment variable {site.key_env}" if site.key_env else "the key"
+
+
+def _json(body: bytes) -> object:
+    if len(body) > _LARGEST:
+        return None
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _problem(body: bytes, secret: str) -> _Problem:
+    """Find the message and codes in any of the shapes that servers give an error."""
+    value = _json(body)
+    if not isinstance(value, dict):
+        text = "" if body.lstrip()[:1] == b"<" else excerpt(body.strip(), 200, secret)
+        return _Problem(text, frozenset(), "")
+    error = value.get("error")
+    inner = error if isinstance(error, dict) else value
+    message = ""
+    for told in (inner.get("message"), error, inner.get("detail"), value.get("message")):
+        if isinstance(told, str):
+            message = message or told
+    if not message and inner.get("detail"):
+        message = msgspec.json.encode(inner["detail"]).decode()
+    named = [inner.get("code"), inner.get("type"), value.get("code"), value.get("type")]
+    nested = inner.get("innererror")
+    if isinstance(nested, dict):
+        named.append(nested.get("code"))
+    codes = frozenset(name.lower() for name in named if isinstance(name, str))
+    param = inner.get("param")
+    return _Problem(excerpt(message, 300, secret), codes, param if isinstance(param, str) else "")

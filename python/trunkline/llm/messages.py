@@ -1,0 +1,218 @@
+"""Chat messages as canonical JSON bytes: a message is encoded once and joined into every later request.
+
+The order of fields is fixed, so equal messages are equal bytes. Lone surrogates become U+FFFD: they can stand
+in a Python string and in a JSON escape but in no UTF-8 body.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from trunkline.errors import ConfigError
+from trunkline.llm.text import scrub, scrub_deep
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.llm.protocol import ToolCall
+    from trunkline.types import JSON, Message
+
+__all__ = ["assistant", "call_id", "encode", "system", "tool", "user"]
+
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+_FIELDS: Final = ("role", "content", "reasoning_content", "refusal", "name", "tool_calls", "tool_call_id")
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
+_encoder = msgspec.json.Encoder()
+_sorted = msgspec.json.Encoder(order="sorted")
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def system(text: str) -> bytes:
+    """Encode a system message."""
+    return b'{"role":"system","content":' + _text(text) + b"}"
+
+
+def user(text: str) -> bytes:
+    """Encode a user message."""
+    return b'{"role":"user","content":' + _text(text) + b"}"
+
+
+def assistant(
+    content: str, calls: Sequence[ToolCall] = (), turn: int = 0, *, reasoning: str | None = None
+) -> bytes:
+    """Encode a model's turn for the history.
+
+    What a server would refuse in a history is made acceptable, the same way each time: calls get our own ids
+    (:func:`call_id`), a name keeps only ``[a-zA-Z0-9_-]``, empty arguments become ``{}``, and arguments that
+    are no JSON object travel as ``{"malformed": "<what the model wrote>"}``. The reply keeps what came.
+
+    Args:
+        content: The visible text; sent as null when it is empty and there are calls.
+        calls: The tool calls of the turn.
+        turn: Zero-based index of this turn on its path; it makes the call ids.
+        reasoning: Thinking to hand back in ``reasoning_content``, for models that want it.
+    """
+    parts = [b'{"role":"assistant","content":', b"null" if calls and not content else _text(content)]
+    if reasoning is not None:
+        parts += (b',"reasoning_content":', _text(reasoning))
+    if calls:
+        parts.append(b',"tool_calls":[')
+        for index, call in enumerate(calls):
+            parts += (
+                b',{"id":"' if index else b'{"id":"',
+                call_id(turn, index).encode(),
+                b'","type":"function","function":{"name":"',
+                (_NAME.sub("_", call.name)[:64] or "unknown").encode(),
+                b'","arguments":',
+                _text(_arguments(call.arguments)),
+                b"}}",
+            )
+        parts.append(b"]")
+    parts.append(b"}")
+    return b"".join(parts)
+
+
+def tool(call_id: str, text: str) -> bytes:
+    """Encode what a tool answered.
+
+    Args:
+        call_id: The id that :func:`call_id` gave the call in the turn before.
+        text: The observation.
+    """
+    return b'{"role":"tool","tool_call_id":' + _text(call_id) + b',"content":' + _text(text) + b"}"
+
+
+def call_id(turn: int, index: int) -> str:
+    """The id of a tool call in our histories: nine of ``[0-9a-z]``, from its position alone.
+
+    A server's own ids may be missing, repeated, random or hostile, and some models accept exactly nine
+    alphanumerics. Ids made from the position keep equal turns equal bytes.
+
+    Args:
+        turn: Zero-based index of the model turn on its path, below 36**4.
+        index: Zero-based index of the call within its turn, below 36**3.
+
+    Raises:
+        ConfigError: An index is out of range.
+    """
+    if not (0 <= turn < 36**4 and 0 <= index < 36**3):
+        raise ConfigError(f"no tool call id for turn {turn}, call {index}: out of range")
+    return f"t{_base36(turn, 4)}c{_base36(index, 3)}"
+
+
+def encode(message: Message) -> bytes:
+    """Encode one message of a task, as the user wrote it.
+
+    Args:
+        message: A dict with ``role`` and ``content`` (a string, a list of parts, or null), and where they
+            belong ``name``, ``tool_calls``, ``tool_call_id``. Unknown fields are kept, after these.
+
+    Raises:
+        ConfigError: Names the field that cannot be sent.
+    """
+    if not isinstance(message, dict):
+        raise ConfigError(f"a message must be an object with role and content, not {type(message).__name__}")
+    role = message.get("role")
+    if role not in ROLES:
+        raise ConfigError(f"message field 'role' must be one of {', '.join(ROLES)}, not {role!r:.60}")
+    if "content" not in message and not message.get("tool_calls"):
+        raise ConfigError(f"the {role} message has no field 'content'")
+    _check_content(role, message.get("content"))
+    if role == "tool" and not isinstance(message.get("tool_call_id"), str):
+        raise ConfigError("a tool message needs the field 'tool_call_id', a string")
+    if message.get("tool_calls") is not None:
+        _check_calls(role, message["tool_calls"])
+    ordered: dict[str, Any] = {
+        field: message.get(field) for field in _FIELDS if field in message or field == "content"
+    }
+    extra = sorted((key for key in message if key not in _FIELDS), key=str)
+    ordered.update((key, message[key]) for key in extra)
+    return _canonical(role, ordered)
+
+
+def _canonical(role: str, ordered: dict[str, Any]) -> bytes:
+    parts = []
+    for field, value in ordered.items():
+        if not isinstance(field, str):
+            raise ConfigError(f"the {role} message has a field name that is not a string: {field!r:.60}")
+        try:
+            try:
+                data = (
+                    _sorted.encode(value)
+                    if field not in {"content", "tool_calls"}
+                    else _encoder.encode(value)
+                )
+            except UnicodeEncodeError:
+                data = _encoder.encode(scrub_deep(value))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ConfigError(f"{role} message field {field!r} is not JSON: {error}") from None
+        parts.append(_text(field) + b":" + data)
+    return b"{" + b",".join(parts) + b"}"
+
+
+def _check_content(role: str, content: JSON) -> None:
+    if content is None:
+        if role != "assistant":
+            raise ConfigError(
+                f"{role} message field 'content' is null; only an assistant message may have no content"
+            )
+        return
+    if isinstance(content, str):
+        return
+    if not isinstance(content, list) or not content:
+        kind = "an empty list" if content == [] else type(content).__name__
+        raise ConfigError(f"{role} message field 'content' must be a string or a list of parts, not {kind}")
+    for index, part in enumerate(content):
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise ConfigError(
+                f"{role} message field 'content[{index}]' must be an object with a string 'type'"
+            )
+        if part["type"] == "text" and not isinstance(part.get("text"), str):
+            raise ConfigError(f"{role} message field 'content[{index}].text' must be a string")
+
+
+def _check_calls(role: str, calls: JSON) -> None:
+    if role != "assistant":
+        raise ConfigError(f"{role} message field 'tool_calls' belongs to assistant messages only")
+    if not isinstance(calls, list):
+        raise ConfigError(f"assistant message field 'tool_calls' must be a list, not {type(calls).__name__}")
+    for index, call in enumerate(calls):
+        place = f"assistant message field 'tool_calls[{index}]"
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            raise ConfigError(f"{place}.function' must be an object")
+        if not isinstance(call.get("id"), str):
+            raise ConfigError(f"{place}.id' must be a string")
+        for field in ("name", "arguments"):
+            if not isinstance(function.get(field), str):
+                raise ConfigError(f"{place}.function.{field}' must be a string")
+
+
+def _arguments(raw: str) -> str:
+    if not raw.strip():
+        return "{}"
+    try:
+        _object.decode(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return _encoder.encode({"malformed": scrub(raw)}).decode()
+    return raw
+
+
+def _text(text: str) -> bytes:
+    try:
+        return _encoder.encode(text)
+    except UnicodeEncodeError:
+        return _encoder.encode(scrub(text))
+
+
+def _base36(value: int, width: int) -> str:
+    digits = ""
+    for _ in range(width):
+        value, digit = divmod(value, 36)
+        digits = _DIGITS[digit] + digits
+    return digits

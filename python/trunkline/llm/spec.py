@@ -1,0 +1,241 @@
+"""Endpoints as data: what a user configures, and what crosses to a worker process.
+
+The key is never part of it. It is read from the environment variable named here when the endpoint is opened;
+a key or header given directly stays in memory, outside every encoding, and crosses only by
+`EndpointSpec.secret`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from trunkline.errors import ConfigError
+from trunkline.llm.http import HttpLLM
+from trunkline.llm.retry import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["EndpointSpec", "Private"]
+
+DEFAULT_URL: Final = "https://api.openai.com/v1"
+_SUFFIXES: Final = ("/chat/completions", "/completions")
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OWN: Final = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+
+
+class Private(msgspec.Struct, frozen=True, dict=True):
+    """Secrets given directly. Header names are fields; the values are in no encoding and no repr.
+
+    Attributes:
+        headers: Names of the extra headers.
+        key: Whether a key was given.
+    """
+
+    headers: tuple[str, ...] = ()
+    key: bool = False
+
+    @classmethod
+    def holding(cls, key: str | None, headers: Mapping[str, str]) -> Private:
+        """Keep a key and headers."""
+        made = cls(tuple(sorted(headers)), key is not None)
+        made.__dict__["values"] = (key, dict(headers))
+        return made
+
+    @property
+    def values(self) -> tuple[str | None, dict[str, str]]:
+        """The key and the headers.
+
+        Raises:
+            ConfigError: They were left behind when this object crossed a process.
+        """
+        found: tuple[str | None, dict[str, str]] | None = self.__dict__.get("values")
+        if found is not None:
+            return found
+        if self.key or self.headers:
+            raise ConfigError("the endpoint's key or headers did not cross to this process; use with_secret")
+        return None, {}
+
+
+class _Varargs(msgspec.StructMeta):
+    """Lets base URLs be given one after another, and a key that becomes no field.
+
+    Decoding and ``msgspec.structs.replace`` do not pass here.
+    """
+
+    def __call__(
+        cls,  # noqa: N805 - ruff does not see that this is a metaclass
+        *base_urls: str,
+        api_key_env: str = "OPENAI_API_KEY",
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **fields: Any,  # noqa: ANN401 - checked as fields
+    ) -> Any:  # noqa: ANN401 - an instance of cls
+        default = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or DEFAULT_URL
+        key = None if api_key is None else _key(api_key, "api_key")
+        private = Private.holding(key, _headers(headers or {}))
+        return super().__call__(
+            base_urls=base_urls or (default,), api_key_env=api_key_env, private=private, **fields
+        )
+
+
+class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
+    """One or more OpenAI-compatible endpoints that complete, as data; ``trunkline.LLM``.
+
+    Args:
+        base_urls: Base URLs such as ``http://localhost:8000/v1``; a tree stays with one of them. Without any,
+            ``OPENAI_BASE_URL``, then ``OPENAI_API_BASE``, then OpenAI's own.
+        api_key_env: Name of the environment variable that holds the key. Only the name is stored.
+        api_key: The key itself, if it must be; kept in memory only, never stored, logged or shown.
+        headers: Further headers of each request; their values are treated like a key.
+        max_concurrency: Most requests in flight at once.
+        timeout: Seconds for one attempt.
+        max_retries: Attempts after the first; 0 for none.
+        deadline: Seconds that the attempts and waits of one call may take together.
+
+    Raises:
+        ConfigError: A value cannot be used; the message names it.
+    """
+
+    base_urls: tuple[str, ...]
+    api_key_env: str = "OPENAI_API_KEY"
+    max_concurrency: int = 256
+    timeout: float = 600.0
+    max_retries: int = 5
+    deadline: float = 3600.0
+    private: Private = Private()
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *base_urls: str,
+            api_key_env: str = "OPENAI_API_KEY",
+            api_key: str | None = None,
+            headers: Mapping[str, str] | None = None,
+            max_concurrency: int = 256,
+            timeout: float = 600.0,
+            max_retries: int = 5,
+            deadline: float = 3600.0,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        if not self.base_urls:
+            raise ConfigError("an endpoint needs at least one base URL")
+        msgspec.structs.force_setattr(self, "base_urls", tuple(_base_url(url) for url in self.base_urls))
+        _whole("max_concurrency", self.max_concurrency, 1)
+        _whole("max_retries", self.max_retries, 0)
+        _seconds("timeout", self.timeout)
+        _seconds("deadline", self.deadline)
+        if not isinstance(self.api_key_env, str) or not self.api_key_env.isidentifier():
+            # It may be a key put in the wrong place, so it is not shown.
+            raise ConfigError("api_key_env must be the name of an environment variable, not a key")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return msgspec.convert, (msgspec.to_builtins(self), EndpointSpec)
+
+    @property
+    def secret(self) -> str | None:
+        """What was given directly, as one string for :meth:`with_secret`, or None. Never store it."""
+        key, headers = self.private.values
+        if key is None and not headers:
+            return None
+        return msgspec.json.encode([key, headers]).decode()
+
+    def with_secret(self, secret: str | None) -> EndpointSpec:
+        """Give back what :attr:`secret` held, after this object crossed to another process."""
+        if secret is None:
+            return self
+        key, headers = msgspec.json.decode(secret, type=tuple[str | None, dict[str, str]])
+        return msgspec.structs.replace(self, private=Private.holding(key, headers))
+
+    def open(self, **options: Any) -> HttpLLM:  # noqa: ANN401 - passed through
+        """Read the key and make the client. Nothing is sent.
+
+        Args:
+            options: Passed to :class:`HttpLLM`: a transport, a clock.
+
+        Raises:
+            ConfigError: The key is missing although the endpoint is OpenAI's, or it cannot stand in a header.
+        """
+        key, headers = self.private.values
+        if key is None:
+            key = os.environ.get(self.api_key_env) or None
+        if key is not None:
+            key = _key(key, self.api_key_env)
+        elif any(urlsplit(url).hostname == urlsplit(DEFAULT_URL).hostname for url in self.base_urls):
+            raise ConfigError(
+                f"the environment variable {self.api_key_env} is not set; set it, or give a base URL"
+            )
+        return HttpLLM(
+            self.base_urls,
+            key,
+            key_env=self.api_key_env,
+            headers=headers,
+            max_concurrency=self.max_concurrency,
+            timeout=self.timeout,
+            backoff=Backoff(attempts=self.max_retries + 1, deadline=self.deadline),
+            **options,
+        )
+
+
+def _base_url(url: str) -> str:
+    if not isinstance(url, str):
+        raise ConfigError(f"a base URL must be a string, not {type(url).__name__}")
+    try:
+        parts = urlsplit(url.strip())
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ConfigError("the base URL cannot be read; write it as http://host:port/v1") from None
+    # Userinfo first: no later message may show the URL while a password could stand in it.
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError(
+            f"the base URL of {host} holds a user or password; use api_key_env or headers instead"
+        )
+    if parts.scheme not in {"http", "https"} or not host:
+        shown = "" if "@" in url else f" {url!r:.100}"
+        raise ConfigError(f"the base URL{shown} must start with http:// or https:// and name a host")
+    if parts.query or parts.fragment:
+        raise ConfigError(f"the base URL of {host} must have no query and no fragment; use headers for a key")
+    if re.search(r"[\s\x00-\x20\x7f\\]", url.strip()):
+        raise ConfigError(f"the base URL of {host} holds a space or a control character")
+    path = parts.path.rstrip("/")
+    for suffix in _SUFFIXES:
+        if path.endswith(suffix):
+            path = path.removesuffix(suffix)
+            break
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _key(key: str, name: str) -> str:
+    key = key.strip() if isinstance(key, str) else ""
+    if not key or not key.isascii() or not key.isprintable():
+        raise ConfigError(f"the key in {name} is empty or holds characters that no header can carry")
+    return key
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+    checked: dict[str, str] = {}
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _TOKEN.fullmatch(name) or name.lower() in _OWN:
+            raise ConfigError(f"{name!r:.60} is no header that can be set")
+        if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+            raise ConfigError(f"the value of the header {name} must be printable ASCII")
+        checked[name] = value
+    return checked
+
+
+def _whole(name: str, value: object, low: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ConfigError(f"{name} must be a whole number of at least {low}, not {value!r:.60}")
+
+
+def _seconds(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ConfigError(f"{name} must be a positive number of seconds, not {value!r:.60}")

@@ -1,0 +1,104 @@
+"""Text from outside made safe: for a request body on its way out, and for a terminal or a log."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trunkline.types import JSON
+
+__all__ = ["excerpt", "loads", "printable", "redact", "scrub", "scrub_deep"]
+
+_SECRET_LENGTH = 8
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def scrub(text: str) -> str:
+    """Replace lone surrogates, which no UTF-8 body can carry, by U+FFFD.
+
+    Args:
+        text: Any string.
+
+    Returns:
+        ``text`` itself when there was nothing to replace.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text)
+    return text
+
+
+def scrub_deep(value: JSON) -> JSON:
+    """Apply :func:`scrub` to every string of a JSON value, keys included.
+
+    Args:
+        value: A value that ``json.loads`` could have made.
+
+    Raises:
+        RecursionError: The value is nested too deeply.
+    """
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, list):
+        return [scrub_deep(item) for item in value]
+    if isinstance(value, dict):
+        return {scrub(str(key)): scrub_deep(item) for key, item in value.items()}
+    return value
+
+
+def loads(data: bytes | str) -> JSON:
+    """Read JSON that a strict reader refused although its content can be saved.
+
+    A byte order mark is skipped, escaped lone surrogates become U+FFFD; NaN and the infinities stay refused.
+
+    Raises:
+        ValueError: It is no JSON.
+        RecursionError: It is nested too deeply.
+    """
+    text = data.decode("utf-8-sig") if isinstance(data, bytes) else data.removeprefix("\ufeff")
+    return scrub_deep(json.loads(text, parse_constant=_no_constant))
+
+
+def printable(text: str) -> str:
+    r"""Escape what could steer a terminal or hide text: controls, ANSI, bidirectional marks, line separators.
+
+    Newlines stay; a tab and everything else that does not print is shown as ``\\xNN`` or ``\\uNNNN``.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else _escape(char) for char in text)
+
+
+def redact(text: str, secret: str) -> str:
+    """Take a key out of a text. One too short to be a secret, such as ``EMPTY``, stays."""
+    return text.replace(secret, "[key]") if len(secret) >= _SECRET_LENGTH else text
+
+
+def excerpt(data: bytes | str, limit: int = 200, secret: str = "") -> str:
+    """The beginning of something from outside, on one line and safe to print.
+
+    Args:
+        data: What was received.
+        limit: Most characters of it to show.
+        secret: A key that must not be shown, should the other side echo it.
+    """
+    if isinstance(data, bytes):
+        # The secret could straddle the cut, so it is looked for in more than is shown.
+        data = data[: 4 * limit + 4096].decode("utf-8", "replace")
+    data = redact(data, secret)
+    shown = printable(data[:limit]).replace("\n", "\\n")
+    return shown + "..." if len(data) > limit else shown
+
+
+def _no_constant(name: str) -> JSON:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,151 @@
+"""Rewards: what a trajectory is worth, and how a reward function is called."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from trunkline.score.answers import normalise, number
+from trunkline.tree.printable import printable
+from trunkline.types import UNSCORED
+
+if TYPE_CHECKING:
+    from trunkline.tree.trajectory import Trajectory
+
+__all__ = ["Reward", "Verdict", "apply", "contains", "exact_match", "numeric_match", "score"]
+
+_log = logging.getLogger("trunkline.score")
+
+Reward = Callable[["Trajectory"], "Awaitable[float | bool | None] | float | bool | None"]
+"""What scores a trajectory: a function, a coroutine function, or an object that can be called like one.
+
+It takes the trajectory (whose ``task`` has the accepted answers) and returns a number, True or False, or
+None if it cannot say. An exception in it leaves the trajectory unscored.
+"""
+
+
+class Verdict(NamedTuple):
+    """What a reward said about one trajectory.
+
+    Attributes:
+        value: The reward; NaN if there is none.
+        problem: Why there is none, on one printable line; None if there is one, or if the reward said None
+            itself.
+    """
+
+    value: float
+    problem: str | None = None
+
+
+def _name(reward: Reward) -> str:
+    return printable(str(getattr(reward, "__qualname__", type(reward).__qualname__)), 80)
+
+
+async def score(reward: Reward, trajectory: Trajectory) -> Verdict:
+    """Ask a reward about a trajectory. Whatever goes wrong in it leaves the trajectory unscored, never at 0.
+
+    Args:
+        reward: The reward; a plain function runs in this thread, an awaitable result is awaited.
+        trajectory: An ended rollout. One that broke, was cut or filtered is not shown to the reward.
+
+    Returns:
+        The reward, or NaN with the reason.
+    """
+    ended = trajectory.termination
+    if ended is None:
+        return Verdict(math.nan, "the rollout has not ended")
+    if ended in UNSCORED:
+        return Verdict(math.nan)
+    try:
+        said: object = reward(trajectory)
+        if inspect.isawaitable(said):
+            said = await said
+    except Exception as problem:  # noqa: BLE001 - user code: whatever it raises is data here
+        return Verdict(
+            math.nan, f"{_name(reward)} raised {type(problem).__name__}: {printable(str(problem), 300)}"
+        )
+    if said is None:
+        return Verdict(math.nan)
+    try:
+        # Through __float__, so that NumPy's and Decimal's numbers count; text does not, whatever it spells.
+        value = math.nan if isinstance(said, (str, bytes, bytearray)) else float(cast("float", said))
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not math.isfinite(value):
+        shown = printable(repr(said), 60)
+        return Verdict(
+            math.nan, f"{_name(reward)} returned {shown}, expected a finite number, a bool or None"
+        )
+    return Verdict(value)
+
+
+async def apply(reward: Reward, trajectory: Trajectory) -> float:
+    """The reward of a trajectory, or NaN if it stays unscored, which is logged (``trunkline.score``).
+
+    Args:
+        reward: The reward.
+        trajectory: An ended rollout.
+
+    Returns:
+        A finite number, or NaN. See :func:`score` for the reason as data.
+    """
+    verdict = await score(reward, trajectory)
+    if verdict.problem is not None:
+        task = printable(trajectory.task.id, 80)
+        _log.warning("task %s, rollout %d is unscored: %s", task, trajectory.id, verdict.problem)
+    return verdict.value
+
+
+def exact_match(trajectory: Trajectory) -> float | None:
+    """1.0 if the answer equals an accepted one after normalisation, else 0.0.
+
+    Args:
+        trajectory: An ended rollout.
+
+    Returns:
+        The reward; None if the task has no accepted answer.
+    """
+    accepted = {normalise(reference) for reference in trajectory.task.reference}
+    if not accepted:
+        return None
+    answer = trajectory.answer
+    return float(answer is not None and normalise(answer) in accepted)
+
+
+def contains(trajectory: Trajectory) -> float | None:
+    """1.0 if an accepted answer stands in the answer as whole words after normalisation, else 0.0.
+
+    Args:
+        trajectory: An ended rollout.
+
+    Returns:
+        The reward; None if the task has no accepted answer.
+    """
+    accepted = [normalise(reference) for reference in trajectory.task.reference]
+    if not any(accepted):
+        return None
+    answer = f" {normalise(trajectory.answer or '')} "
+    return float(any(f" {reference} " in answer for reference in accepted if reference))
+
+
+def numeric_match(trajectory: Trajectory, *, relative: float = 1e-6, absolute: float = 1e-9) -> float | None:
+    """1.0 if the number in the answer is close to the number in an accepted one, else 0.0.
+
+    Args:
+        trajectory: An ended rollout.
+        relative: Largest difference as a share of the larger number.
+        absolute: Largest difference that is always accepted.
+
+    Returns:
+        The reward; None if no accepted answer states a number.
+    """
+    accepted = [value for value in map(number, trajectory.task.reference) if value is not None]
+    if not accepted:
+        return None
+    found = number(trajectory.answer or "")
+    if found is None:
+        return 0.0
+    return float(any(math.isclose(found, value, rel_tol=relative, abs_tol=absolute) for value in accepted))

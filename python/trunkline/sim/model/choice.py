@@ -1,0 +1,244 @@
+"""The generative model: how likely each option of a decisive choice is.
+
+Everything here is a function of the question, the place of the choice in it and the dials, never of the
+seed: the seed only decides which option is drawn. ``docs/design/sim.md`` explains the formulas.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from trunkline.sim.model.dials import SIM_VERSION
+from trunkline.sim.world.draws import Draws
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.sim.model.dials import Dials
+
+__all__ = ["Choice", "Point", "chance", "decide", "options", "point_success", "temper", "truncate"]
+
+DECAY: Final = 0.08
+"""Each hop away from the favoured end weighs this much of its neighbour, in ``early`` and ``late``."""
+
+MISBELIEF: Final = 0.985
+"""Mass that the wrong options have together where a question is misbelieved."""
+
+CONFIDENT: Final = 0.95
+"""Share of that mass on one option when the misbelief is a confident one; what is left falls by ``FALL``."""
+
+FALL: Final = 0.5
+"""Each further wrong option has this much of the mass of the one before it."""
+
+SPREAD_FALL: Final = 0.8
+"""The same where a misbelief is not a confident one."""
+
+
+class Point(NamedTuple):
+    """Where in a question a choice stands.
+
+    Attributes:
+        key: The question, in a form that its surroundings do not change.
+        hop: Which hop, from 0.
+        hops: How many hops the question has.
+        action: Whether the choice is of a document (an action) or of what to believe.
+        actions: Whether hops have an action at all, beside the belief.
+        whole: Whether a belief stands for the whole hop, because there was no document to choose.
+    """
+
+    key: str
+    hop: int
+    hops: int
+    action: bool
+    actions: bool
+    whole: bool = False
+
+
+class Choice(NamedTuple):
+    """A categorical choice and its outcome: the options as written, their masses, and which one was drawn."""
+
+    options: tuple[str, ...]
+    masses: tuple[float, ...]
+    pick: int
+
+    @property
+    def chosen(self) -> str:
+        """The option that was drawn."""
+        return self.options[self.pick]
+
+
+class _Profile(NamedTuple):
+    success: float
+    misbelief: int | None
+    confident: bool
+    weights: tuple[float, ...]
+
+
+@lru_cache(maxsize=16384)
+def _profile(key: str, hops: int, actions: bool, dials: Dials) -> _Profile:
+    draws = Draws("sim", SIM_VERSION, "question", key)
+    z = NormalDist().inv_cdf(min(max(draws.random(), 1e-12), 1 - 1e-12))
+    if dials.skill in {0.0, 1.0}:
+        success = dials.skill
+    else:
+        success = 1 / (1 + math.exp(-(math.log(dials.skill / (1 - dials.skill)) + dials.spread * z)))
+    weights = _weights(hops, dials, draws.random(), actions=actions)
+    common = dials.shared_misbelief * (1 - success)
+    misbelieved, where, how = draws.random() < common, draws.random(), draws.random()
+    if not misbelieved:
+        return _Profile(success / (1 - common) if common < 1 else 0.0, None, False, weights)
+    return _Profile(success / (1 - common), _at(weights, where), how < dials.confident_errors, weights)
+
+
+def _weights(hops: int, dials: Dials, where: float, *, actions: bool) -> tuple[float, ...]:
+    """Weights of a question's points in order, document before belief in each hop; they sum to 1."""
+    share = dials.action_share if actions else 0.0
+    weights: list[float] = []
+    for hop in range(hops):
+        weight = 1.0
+        if dials.position == "early":
+            weight = DECAY**hop
+        elif dials.position == "late":
+            weight = DECAY ** (hops - 1 - hop)
+        weights += [weight * share, weight * (1 - share)]
+    total = sum(weights)
+    weights = [weight / total for weight in weights]
+    if dials.position == "single":
+        chosen = _at(weights, where)
+        weights = [float(index == chosen) for index in range(len(weights))]
+    return tuple(weights)
+
+
+def _at(weights: Sequence[float], where: float) -> int:
+    """The index whose share of the unit interval holds ``where``."""
+    total = 0.0
+    last = 0
+    for index, weight in enumerate(weights):
+        if weight > 0:
+            last = index
+            total += weight
+            if where < total:
+                return index
+    return last
+
+
+def point_success(point: Point, dials: Dials) -> tuple[float, bool, bool]:
+    """How likely the right option is at a point, at temperature 1.
+
+    Returns:
+        The mass of the right option, whether the question is misbelieved here, and whether confidently so.
+    """
+    profile = _profile(point.key, point.hops, point.actions, dials)
+    indexes = [2 * point.hop + (0 if point.action else 1)]
+    if point.whole:
+        indexes = [2 * point.hop, 2 * point.hop + 1]
+    if profile.misbelief in indexes:
+        return 1 - MISBELIEF, True, profile.confident
+    return profile.success ** sum(profile.weights[index] for index in indexes), False, False
+
+
+def options(point: Point, right: str | None, wrong: Sequence[str], dials: Dials) -> dict[str, float]:
+    """The options of a choice with their masses at temperature 1.
+
+    Args:
+        point: Where the choice stands.
+        right: The option that the text in view supports; ``None`` when it supports none.
+        wrong: Other options that the text in view offers, the most plausible class first; repeats and the
+            right option are left out here.
+        dials: How the model errs.
+
+    Returns:
+        Options that have any mass. The order is a hash of the question, so that a tie at temperature 0
+        favours no side.
+    """
+    others = [option for option in dict.fromkeys(wrong) if option != right][: dials.wrong_options]
+    others.sort(key=lambda option: Draws(point.key, point.hop, option).word())
+    success, misbelieved, confident = point_success(point, dials)
+    if right is None:
+        success = 0.0
+    elif not others:
+        return {right: 1.0}
+    if not others:
+        return {}
+    fall = SPREAD_FALL if misbelieved and not confident else FALL
+    shares = [fall**rank for rank in range(len(others))]
+    if misbelieved and confident and len(others) > 1:
+        rest = sum(shares[1:])
+        shares = [CONFIDENT, *((1 - CONFIDENT) * share / rest for share in shares[1:])]
+    total = sum(shares)
+    masses = {option: (1 - success) * share / total for option, share in zip(others, shares, strict=True)}
+    if right is not None:
+        masses[right] = success
+    kept = {option: mass for option, mass in masses.items() if mass > 0}
+    return dict(sorted(kept.items(), key=lambda item: Draws(point.key, item[0]).word()))
+
+
+def temper(masses: Sequence[float], temperature: float) -> list[float]:
+    """Masses at a temperature: ``p ** (1 / T)``, made to sum to 1; at 0 all mass is on the first largest."""
+    largest = max(masses)
+    if temperature <= 0:
+        best = list(masses).index(largest)
+        return [float(index == best) for index in range(len(masses))]
+    raised = [(mass / largest) ** (1 / temperature) for mass in masses]
+    total = sum(raised)
+    return [mass / total for mass in raised]
+
+
+def truncate(masses: Sequence[float], top_p: float) -> list[float]:
+    """Masses with all but the likeliest options dropped: as few as hold ``top_p`` of the mass."""
+    if top_p >= 1:
+        return list(masses)
+    order = sorted(range(len(masses)), key=lambda index: -masses[index])
+    kept: list[int] = []
+    total = 0.0
+    for index in order:
+        kept.append(index)
+        total += masses[index]
+        if total >= top_p:
+            break
+    return [mass / total if index in kept else 0.0 for index, mass in enumerate(masses)]
+
+
+def decide(
+    masses: dict[str, float],
+    draws: Draws,
+    temperature: float,
+    top_p: float,
+    allowed: frozenset[str] | None = None,
+) -> Choice:
+    """Draw one of some options.
+
+    Args:
+        masses: Options with their masses at temperature 1.
+        draws: Where the outcome comes from.
+        temperature: As in the request.
+        top_p: As in the request.
+        allowed: Draw among these only, because text already written rules the others out.
+
+    Returns:
+        The choice with the masses it was drawn with; at temperature 0, where those would be 0 and 1, with
+        the masses at temperature 1.
+    """
+    names = tuple(masses)
+    plain = tuple(masses.values())
+    shown = plain if temperature <= 0 else tuple(truncate(temper(plain, temperature), top_p))
+    open_ = [
+        mass if allowed is None or name in allowed else 0.0 for name, mass in zip(names, shown, strict=True)
+    ]
+    total = sum(open_)
+    if total <= 0:
+        open_ = [float(allowed is None or name in allowed) for name in names]
+        total = sum(open_)
+    if temperature <= 0:
+        return Choice(names, shown, open_.index(max(open_)))
+    return Choice(names, shown, _at([mass / total for mass in open_], draws.random()))
+
+
+def chance(rate: float, draws: Draws, temperature: float) -> bool:
+    """Whether an accident of this rate happens; at temperature 0 only where it is the likelier side."""
+    if rate <= 0.0 or rate >= 1.0:
+        return rate >= 1.0
+    return draws.random() < temper([1 - rate, rate], temperature)[1]

@@ -1,0 +1,231 @@
+"""A reply while it is written: pieces of text, some of them choices, and their tokens and log-probs.
+
+The log-prob of a choice is laid on its tokens exactly: the options' token sequences form a trie, and where
+it branches, the token that was taken carries the mass of its branch given the branches still open. The sum
+over a choice's tokens is therefore the log of the mass of the option drawn. All other tokens lie near 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from trunkline.sim.model.bpe import default_bpe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.sim.model.choice import Choice
+    from trunkline.sim.model.mind import Mind
+
+__all__ = ["ALTERNATIVES", "Draft", "Token", "filler", "ids", "tokens", "variation"]
+
+ALTERNATIVES: Final = 20
+"""Most alternatives that can be asked for at a token."""
+
+_LEAST: Final = -30.0
+_FILLERS: Final = 256
+
+
+class Token(NamedTuple):
+    """One generated token.
+
+    Attributes:
+        id: Its token id.
+        branches: Where the text could have gone on otherwise: token ids with their log-probs, likeliest
+            first; empty at an ordinary token.
+        logprob: Its own log-prob at a branch; at an ordinary token ``filler`` has it.
+    """
+
+    id: int
+    branches: tuple[tuple[int, float], ...] = ()
+    logprob: float = 0.0
+
+
+class Draft:
+    """The pieces of a reply in order.
+
+    A reply may have to continue text that stands already. Then what is said and chosen must agree with that
+    text until it is used up, and only what goes beyond it becomes part of the draft; a choice is drawn
+    among the options that agree. So a continuation has the distribution of a whole reply given its
+    beginning. Text that the model would not have written ends the agreement, and the draft goes on freely
+    from there.
+
+    Args:
+        given: The text to continue.
+    """
+
+    __slots__ = ("left", "pieces")
+
+    def __init__(self, given: str = "") -> None:
+        self.pieces: list[str | Choice] = []
+        self.left = given
+
+    def fits(self, text: str) -> bool:
+        """Whether a text agrees with what is left of the given text."""
+        return self.left.startswith(text) or text.startswith(self.left)
+
+    def agrees(self, drawn: bool, text: str) -> bool:
+        """Whether to say a text: as drawn, unless the given text has settled it already."""
+        return self.fits(text) if self.left else drawn
+
+    def say(self, text: str) -> None:
+        """Add text that carries no choice."""
+        if self.left:
+            text = self._beyond(text)
+        if text:
+            self.pieces.append(text)
+
+    def choose(self, mind: Mind, masses: dict[str, float]) -> Choice:
+        """Draw one of some options and add it.
+
+        Args:
+            mind: What to draw with.
+            masses: The options as written, with their masses at temperature 1.
+
+        Returns:
+            The choice, with all its options.
+        """
+        if not self.left:
+            choice = mind.decide(masses)
+            self.pieces.append(choice if len(choice.options) > 1 else choice.chosen)
+            return choice
+        whole = [option for option in masses if self.left.startswith(option)]
+        agreeing = [max(whole, key=len)] if whole else [o for o in masses if o.startswith(self.left)]
+        choice = mind.decide(masses, frozenset(agreeing) if agreeing else None)
+        if agreeing and not whole and len(agreeing) > 1:
+            used, self.left = len(self.left), ""
+            kept = [place for place, option in enumerate(choice.options) if option in agreeing]
+            rests = tuple(choice.options[place][used:] for place in kept)
+            total = sum(choice.masses[place] for place in kept) or 1.0
+            shares = tuple(choice.masses[place] / total for place in kept)
+            self.pieces.append(choice._replace(options=rests, masses=shares, pick=kept.index(choice.pick)))
+        else:
+            self.say(choice.chosen)
+        return choice
+
+    def _beyond(self, text: str) -> str:
+        """The part of a text that goes beyond the given text, which is used up by as much."""
+        left = self.left
+        if left.startswith(text):
+            self.left = left[len(text) :]
+            return ""
+        self.left = ""
+        return text.removeprefix(left)
+
+    def text(self) -> str:
+        """The raw text."""
+        return "".join([piece if isinstance(piece, str) else piece.chosen for piece in self.pieces])
+
+
+def tokens(draft: Draft, end: str) -> list[Token]:
+    """The tokens of a draft, with the branches of its choices.
+
+    Args:
+        draft: The reply.
+        end: The special token that ends it.
+    """
+    bpe = default_bpe()
+    out: list[Token] = []
+    following = bpe.special[end]
+    for piece in reversed(_grouped(draft.pieces)):
+        if isinstance(piece, str):
+            new = [Token(token) for token in bpe.encode(piece)]
+        else:
+            new, ended = _branch(piece, following)
+            if ended is not None and out and not out[0].branches:
+                out[0] = ended
+        if new:
+            following = new[0].id
+            out[:0] = new
+    out.append(Token(bpe.special[end]))
+    return out
+
+
+def ids(draft: Draft, end: str) -> list[int]:
+    """The token ids alone, where nobody asks for log-probs."""
+    bpe = default_bpe()
+    out: list[int] = []
+    for piece in _grouped(draft.pieces):
+        out += bpe.encode(piece) if isinstance(piece, str) else _encode(piece.chosen)
+    out.append(bpe.special[end])
+    return out
+
+
+def filler(seed: bytes, count: int) -> bytes:
+    """Which of the ``_FILLERS`` small variations each of ``count`` tokens has."""
+    return hashlib.shake_128(seed).digest(count)
+
+
+@lru_cache(maxsize=_FILLERS)
+def variation(number: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """The log-prob of an ordinary token and of the alternatives it beat, likeliest first.
+
+    Args:
+        number: Which variation, from 0 to 255; larger ones are a little less certain.
+    """
+    share = number / (_FILLERS - 1)
+    own = -1e-4 - 0.04 * share**6
+    rest = -math.expm1(own)
+    bpe = default_bpe()
+    chosen: dict[int, float] = {}
+    for rank, word in enumerate(hashlib.shake_128(b"alternatives %d" % number).digest(4 * ALTERNATIVES)):
+        token = 300 + (word * 6 + rank + number) % (len(bpe) - 320)
+        if token not in chosen and len(chosen) < ALTERNATIVES + 1:
+            chosen[token] = math.log(rest) + (len(chosen) + 1) * math.log(0.5)
+    return own, tuple(chosen.items())
+
+
+def _grouped(pieces: Sequence[str | Choice]) -> list[str | Choice]:
+    """Pieces cut where the tokenizer cuts: texts joined, a space before a choice moved into its options."""
+    out: list[str | Choice] = []
+    text = ""
+    for piece in pieces:
+        if isinstance(piece, str):
+            text += piece
+            continue
+        if text.endswith(" "):
+            text = text[:-1]
+            shifted = tuple(f" {option}" for option in piece.options)
+            choice = piece._replace(options=shifted)
+        else:
+            choice = piece
+        if text:
+            out.append(text)
+            text = ""
+        out.append(choice)
+    if text:
+        out.append(text)
+    return out
+
+
+@lru_cache(maxsize=8192)
+def _encode(text: str) -> tuple[int, ...]:
+    return tuple(default_bpe().encode(text))
+
+
+def _branch(choice: Choice, following: int) -> tuple[list[Token], Token | None]:
+    """The chosen option's tokens, and the token after them where stopping there was itself a branch."""
+    sequences = [(*_encode(option), following) for option in choice.options]
+    taken = sequences[choice.pick]
+    alive: Sequence[int] = range(len(sequences))
+    out: list[Token] = []
+    for place, token in enumerate(taken):
+        masses: dict[int, float] = {}
+        for option in alive:
+            key = sequences[option][place]
+            masses[key] = masses.get(key, 0.0) + choice.masses[option]
+        alive = [option for option in alive if sequences[option][place] == token]
+        if len(masses) == 1:
+            out.append(Token(token))
+            continue
+        total = sum(masses.values())
+        logs = {
+            key: max(math.log(mass / total), _LEAST) if mass > 0 else _LEAST for key, mass in masses.items()
+        }
+        branches = tuple(sorted(logs.items(), key=lambda item: (-item[1], item[0])))
+        out.append(Token(token, branches, logs[token]))
+    last = out.pop()
+    return out, last if last.branches else None

@@ -1,0 +1,354 @@
+"""What an agent makes of its conversation: the question, what it asked so far, and its state.
+
+Nothing is remembered between requests. The state is read off the queries and visits in the conversation,
+which name what the agent believed when it wrote them, so it survives when thinking is dropped from history.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from trunkline.sim.model.chat import parts
+from trunkline.sim.world import arithmetic, language
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from trunkline.sim.model.chat import Call, Conversation, Message
+    from trunkline.sim.world.arithmetic import Step
+    from trunkline.sim.world.language import Chain, Fact
+
+__all__ = [
+    "SEARCH_KEYS",
+    "VISIT_KEYS",
+    "Episode",
+    "Hit",
+    "Names",
+    "Subject",
+    "again_text",
+    "chain_key",
+    "facts_in",
+    "find_subject",
+    "query_text",
+]
+
+SEARCH_KEYS: Final = ("query", "queries", "q", "search_query", "keywords")
+"""What a search tool's parameter may be called."""
+
+VISIT_KEYS: Final = ("id", "ids", "doc_id", "document_id", "url", "urls", "link", "page")
+"""What a visit tool's parameter may be called."""
+
+_ALIAS_WORDS: Final = " also known as"
+_HIT: Final = re.compile(
+    r"^[ \t]*(?:\d{1,3}[.)]|[-*])?[ \t]*\[([^\]\s<>]{1,64})\][ \t]*(\S[^\n]{0,200})$", re.MULTILINE
+)
+_TAG: Final = re.compile(r"<(search|information)>(.*?)</\1>", re.DOTALL)
+_RESPONSE: Final = re.compile(r"\A<tool_response>\n(.*)\n</tool_response>\Z", re.DOTALL)
+
+
+class Hit(NamedTuple):
+    """One search hit: the document's id and title."""
+
+    id: str
+    title: str
+
+
+class Subject(NamedTuple):
+    """What a conversation is about: a question of the language, a word problem, or neither."""
+
+    chain: Chain | None
+    steps: tuple[Step, ...] | None
+
+
+class _Event(NamedTuple):
+    kind: str
+    values: tuple[str, ...]
+
+
+@lru_cache(maxsize=8192)
+def facts_in(text: str) -> tuple[Fact, ...]:
+    """The facts a text states, kept for the next request that carries the same text."""
+    return language.read(text)
+
+
+@lru_cache(maxsize=8192)
+def _aliases_in(text: str) -> tuple[tuple[str, str], ...]:
+    return language.read_aliases(text)
+
+
+@lru_cache(maxsize=4096)
+def _subject_in(text: str) -> Subject:
+    return Subject(language.parse_question(text), arithmetic.parse(text))
+
+
+@lru_cache(maxsize=8192)
+def _hits_in(text: str) -> tuple[Hit, ...]:
+    return tuple(Hit(match[1], match[2].strip()) for match in _HIT.finditer(text))
+
+
+def find_subject(conversation: Conversation) -> Subject:
+    """The question or problem: the last that a user states, else one in a system message or the prompt."""
+    for role in ("user", "system"):
+        for message in reversed(conversation.messages):
+            if message.role == role:
+                subject = _subject_in(message.text)
+                if subject != (None, None):
+                    return subject
+    return _subject_in(conversation.opened) if conversation.opened else Subject(None, None)
+
+
+def chain_key(chain: Chain) -> str:
+    """The question in a form that neither its wording nor the prompt around it changes."""
+    return "\x1f".join((chain.anchor, *chain.relations))
+
+
+def query_text(name: str, relation: str, *, reverse: bool = False) -> str:
+    """A query for one relation of one entity."""
+    keywords = language.RELATIONS[relation].keywords
+    return f"{keywords} {name}" if reverse else f"{name} {keywords}"
+
+
+def again_text(episode: Episode) -> str:
+    """A query for a hop that was searched before without success: by another name, then in another order."""
+    if episode.searches == 1:
+        return f"{episode.entity}{_ALIAS_WORDS}"
+    return query_text(episode.entity, episode.relation, reverse=True)
+
+
+class Names:
+    """Which names stand for one entity, as far as the text in view says."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._groups: dict[str, set[str]] = {}
+        for text in texts:
+            for name, alias in _aliases_in(text):
+                group = self._groups.get(name, {name}) | self._groups.get(alias, {alias})
+                for member in group:
+                    self._groups[member] = group
+
+    def of(self, name: str) -> set[str]:
+        """All names of an entity, the given one included."""
+        return self._groups.get(name) or {name}
+
+    def stated(self, name: str, relation: str, texts: Iterable[str]) -> str | None:
+        """The object that some texts state for a relation of an entity under any of its names."""
+        known = self.of(name)
+        for text in texts:
+            for fact in facts_in(text):
+                if fact.relation == relation and fact.subject in known:
+                    return fact.object
+        return None
+
+
+class Episode:
+    """The state of an agent in a question.
+
+    Attributes:
+        chain: The question.
+        path: The entity believed in at each hop begun, the anchor first; an empty text where it is not
+        known. last: What came last: ``none``, ``search`` or ``visit``.
+        hits: The hits of the last search.
+        found: The text of the last search.
+        pages: What visits returned since the first search of this hop.
+        visited: Documents visited in this hop.
+        searches: How often this hop was searched for.
+        view: Every text that tools returned, oldest first.
+        turns: Replies given so far.
+        names: Aliases in view.
+    """
+
+    def __init__(self, conversation: Conversation, chain: Chain) -> None:
+        self.chain = chain
+        self.path: list[str] = []
+        self.last = "none"
+        self.hits: tuple[Hit, ...] = ()
+        self.found = ""
+        self.pages: list[str] = []
+        self.visited: list[str] = []
+        self.searches = 0
+        self.view: list[str] = []
+        self.turns = 0
+        self._searched: dict[tuple[int, str], int] = {}
+        self.names = Names(())
+        for event in self._events(conversation):
+            self._take(event)
+        self.names = Names(self.view)
+
+    @property
+    def hop(self) -> int:
+        """The hop being worked on, from 0."""
+        return max(len(self.path) - 1, 0)
+
+    @property
+    def entity(self) -> str:
+        """The entity believed in at this hop."""
+        return self.path[-1] if self.path else self.chain.anchor
+
+    @property
+    def relation(self) -> str:
+        """The relation asked of it."""
+        return self.chain.relations[self.hop]
+
+    def stated(self, name: str, relation: str, texts: Sequence[str]) -> str | None:
+        """What some texts say, as ``Names.stated`` with the names in view."""
+        return self.names.stated(name, relation, texts)
+
+    def titled(self) -> Hit | None:
+        """The hit of the last search that is plainly the entity's own document."""
+        known = self.names.of(self.entity)
+        return next((hit for hit in self.hits if hit.title in known), None)
+
+    def unvisited(self) -> list[Hit]:
+        """Hits of the last search that were not visited in this hop."""
+        return [hit for hit in self.hits if hit.id not in self.visited]
+
+    def error(self) -> tuple[int, str | None] | None:
+        """The first earlier belief that the text in view contradicts or does not support.
+
+        Returns:
+            The hop whose result is in doubt, and what the text says instead, or ``None`` in its place where
+            the text says nothing and the hop was searched only once.
+        """
+        for hop in range(self.hop):
+            if not self.path[hop]:
+                continue
+            said = self.stated(self.path[hop], self.chain.relations[hop], self.view)
+            if said is None:
+                if self._searched.get((hop, self.path[hop]), 0) < 2:
+                    return hop, None
+            elif self.path[hop + 1] not in self.names.of(said):
+                return hop, said
+        return None
+
+    def _events(self, conversation: Conversation) -> Iterable[_Event]:
+        pending: list[_Event | None] = []
+        asked = False
+        known = {tool.name for tool in conversation.tools}
+        for message in conversation.messages:
+            if message.role == "assistant":
+                self.turns += 1
+                calls = parts(message.text).calls
+                pending = [_read_call(call) if not known or call.name in known else None for call in calls]
+                tagged = _tagged(message.text)
+                yield from tagged
+                asked = bool(tagged) and tagged[-1].kind == "search"
+            elif message.role == "tool":
+                event = pending.pop(0) if pending else None
+                text = _response(message)
+                if event is not None:
+                    yield event
+                    yield _Event("result", (text,))
+                elif asked:
+                    yield _Event("result", (text,))
+            elif message.role == "user":
+                tagged = _tagged(message.text)
+                yield from tagged
+                if asked and not any(event.kind == "result" for event in tagged):
+                    yield _Event("result", (message.text,))
+                asked = False
+        yield from _tagged(conversation.opened)
+
+    def _take(self, event: _Event) -> None:
+        if event.kind == "search":
+            self._search(event.values)
+        elif event.kind == "visit":
+            if self.path:
+                self.last = "visit"
+                self.visited += event.values
+        elif event.kind == "result" and self.last != "none":
+            text = event.values[0]
+            self.view.append(text)
+            if self.last == "visit":
+                self.pages.append(text)
+            else:
+                self.found = text
+                self.hits = _hits_in(text)
+
+    def _search(self, queries: tuple[str, ...]) -> None:
+        for query in queries:
+            name, relation = self._understand(query)
+            if relation is None:
+                if name != self.entity or not self.path:
+                    continue
+                hop = self.hop
+            else:
+                hop = self._hop_of(name, relation)
+            if not self.path or hop != self.hop or name != self.path[-1]:
+                self.path = [*self.path[:hop], *[""] * (hop - len(self.path)), name]
+                self.pages, self.visited, self.searches = [], [], 0
+            self.searches += 1
+            self._searched[hop, name] = self._searched.get((hop, name), 0) + 1
+            self.last, self.hits, self.found = "search", (), ""
+            return
+
+    def _understand(self, query: str) -> tuple[str, str | None]:
+        best: str | None = None
+        for relation in self.chain.relations:
+            keywords = language.RELATIONS[relation].keywords
+            if keywords in query and (best is None or len(keywords) > len(language.RELATIONS[best].keywords)):
+                best = relation
+        if best is None:
+            return query.removesuffix(_ALIAS_WORDS).strip(), None
+        return query.replace(language.RELATIONS[best].keywords, "", 1).strip(), best
+
+    def _hop_of(self, name: str, relation: str) -> int:
+        """Which hop a query belongs to; a relation can occur in a chain more than once."""
+        hops = [hop for hop, each in enumerate(self.chain.relations) if each == relation]
+        now = len(self.path) - 1
+        if len(hops) == 1:
+            return hops[0]
+        for hop in reversed(hops):
+            if hop <= now and self.path[hop] == name:
+                return hop
+        names = Names(self.view)
+        for hop in hops:
+            if 0 < hop <= now + 1 and self.path[hop - 1]:
+                said = names.stated(self.path[hop - 1], self.chain.relations[hop - 1], self.view)
+                if said is not None and name in names.of(said):
+                    return hop
+        if now + 1 in hops:
+            return now + 1
+        earlier = [hop for hop in hops if hop <= now]
+        return earlier[-1] if earlier else hops[0]
+
+
+@lru_cache(maxsize=8192)
+def _tagged(text: str) -> tuple[_Event, ...]:
+    if "<search>" not in text and "<information>" not in text:
+        return ()
+    kinds = {"search": "search", "information": "result"}
+    return tuple(_Event(kinds[match[1]], (match[2].strip(),)) for match in _TAG.finditer(text))
+
+
+@lru_cache(maxsize=8192)
+def _read_call(call: Call) -> _Event | None:
+    """A call as an event; ``None`` where it cannot have had an effect."""
+    try:
+        arguments = msgspec.json.decode(call.arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    if not isinstance(arguments, dict):
+        return None
+    for kind, keys in (("search", SEARCH_KEYS), ("visit", VISIT_KEYS)):
+        for key in keys:
+            values = _texts(arguments.get(key))
+            if values:
+                return _Event(kind, values)
+    return None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list):
+        return tuple(item for item in value if isinstance(item, str))
+    return ()
+
+
+def _response(message: Message) -> str:
+    match = _RESPONSE.match(message.text)
+    return match[1] if match else message.text

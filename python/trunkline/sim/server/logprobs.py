@@ -1,0 +1,139 @@
+"""Log-probs as JSON, put together from pieces that were encoded once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trunkline.sim.model.bpe import default_bpe
+from trunkline.sim.model.draft import Token, filler, variation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.sim.server.generate import Generated
+
+__all__ = ["chat_logprobs", "completion_logprobs", "keep"]
+
+_VARIATIONS = 256
+_PAD = -25.0
+
+
+def keep(generated: Generated, *, thinking: bool, calls: bool) -> list[int]:
+    """Places of the tokens that are shown.
+
+    Args:
+        generated: The choice.
+        thinking: Whether the tokens of thinking are.
+        calls: Whether the tokens of tool calls are.
+    """
+    special = default_bpe().special
+    opens = {special["<think>"]: "think", special["<tool_call>"]: "call"}
+    closes = {special["</think>"], special["</tool_call>"]}
+    shown = {"": True, "think": thinking, "call": calls}
+    places = []
+    region = ""
+    for place, token in enumerate(generated.tokens):
+        region = opens.get(token.id, region)
+        if shown[region]:
+            places.append(place)
+        if token.id in closes:
+            region = ""
+    return places
+
+
+def chat_logprobs(generated: Generated, top: int, places: Sequence[int]) -> list[msgspec.Raw]:
+    """The entries of ``logprobs.content``, one for each token shown.
+
+    Args:
+        generated: The choice.
+        top: How many alternatives an entry lists.
+        places: Which tokens are shown.
+    """
+    numbers = filler(generated.key, len(generated.tokens))
+    return [msgspec.Raw(_entry(generated.tokens[place], numbers[place], top)) for place in places]
+
+
+def completion_logprobs(generated: Generated, top: int) -> dict[str, Any]:
+    """The ``logprobs`` object of a completion choice.
+
+    Args:
+        generated: The choice.
+        top: How many alternatives each token lists.
+    """
+    numbers = filler(generated.key, len(generated.tokens))
+    texts: list[str] = []
+    values: list[float] = []
+    tops: list[dict[str, float]] = []
+    offsets: list[int] = []
+    offset = 0
+    for token, number in zip(generated.tokens, numbers, strict=True):
+        own, alternatives = _alternatives(token, number, top)
+        text = _text(token.id)
+        texts.append(text)
+        values.append(own)
+        tops.append({_text(other): value for other, value in alternatives})
+        offsets.append(offset)
+        offset += len(text)
+    return {"tokens": texts, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+
+
+def _alternatives(token: Token, number: int, top: int) -> tuple[float, list[tuple[int, float]]]:
+    """A token's log-prob and the likeliest tokens at its place, itself among them where it is one."""
+    if token.branches:
+        listed = list(token.branches[:top])
+        known = {other for other, _ in token.branches}
+        for other, _ in variation(number)[1]:
+            if len(listed) >= top:
+                break
+            if other not in known:
+                listed.append((other, _PAD - len(listed)))
+        return token.logprob, listed
+    own, others = variation(_settle(token.id, number))
+    return own, [(token.id, own), *others][:top]
+
+
+def _settle(token: int, number: int) -> int:
+    """The next variation whose alternatives do not hold the token itself."""
+    while token in _others(number):
+        number = (number + 1) % _VARIATIONS
+    return number
+
+
+@lru_cache(maxsize=_VARIATIONS)
+def _others(number: int) -> frozenset[int]:
+    return frozenset(other for other, _ in variation(number)[1])
+
+
+@lru_cache(maxsize=_VARIATIONS * 24)
+def _tail(number: int, top: int) -> bytes:
+    """The alternatives of an ordinary token as JSON, after the token itself."""
+    return b"".join(
+        [b"," + _head(other) + b"%.6f}" % value for other, value in variation(number)[1][: top - 1]]
+    )
+
+
+def _entry(token: Token, number: int, top: int) -> bytes:
+    head = _head(token.id)
+    if not token.branches:
+        number = _settle(token.id, number)
+        own = b"%.6f" % variation(number)[0]
+        if not top:
+            return head + own + b',"top_logprobs":[]}'
+        return b"".join((head, own, b',"top_logprobs":[', head, own, b"}", _tail(number, top), b"]}"))
+    value, entries = _alternatives(token, number, top)
+    listed = b",".join([_head(other) + b"%.6f}" % logprob for other, logprob in entries])
+    return head + b'%.6f,"top_logprobs":[%s]}' % (value, listed)
+
+
+@lru_cache(maxsize=4096)
+def _head(token: int) -> bytes:
+    raw = default_bpe().token_bytes(token)
+    fields = msgspec.json.encode({"token": _text(token), "bytes": list(raw)})
+    return fields[:-1] + b',"logprob":'
+
+
+def _text(token: int) -> str:
+    return default_bpe().token_bytes(token).decode("utf-8", "replace")

@@ -1,0 +1,107 @@
+"""The server as a process of its own: its event loop, its signals and its tie to the parent."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import os
+import signal
+import stat
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from trunkline.sim.server.serve import start_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trunkline.sim.server.settings import Settings
+
+__all__ = ["serve"]
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def serve(
+    settings: Settings | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    exit_with_parent: bool = False,
+    ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        settings: What the server is told; the defaults when not given.
+        host: The address to bind; only this machine can reach the default.
+        port: The port, or 0 for a free one.
+        exit_with_parent: Also stop when the parent dies or, where standard input is a pipe or a socket,
+        closes it. On
+            Linux the thread that started this process counts as the parent.
+        ready: Called with the base URL when requests are served; prints it when not given.
+
+    Raises:
+        ConfigError: The preset or a dial does not exist.
+        EndpointError: The address cannot be bound.
+    """
+    uvloop.run(_serve(settings, host, port, ready or _announce, exit_with_parent=exit_with_parent))
+
+
+async def _serve(
+    settings: Settings | None, host: str, port: int, ready: Callable[[str], None], *, exit_with_parent: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    if exit_with_parent:
+        parent = os.getppid()
+        _die_with_parent()
+        _watch_input(loop, stopped)
+        if os.getppid() != parent:
+            return
+    server = await start_server(settings, host=host, port=port)
+    try:
+        # What was loaded so far stays; without this the collector walks it again and again under load.
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 50)
+        ready(server.base_url)
+        await stopped.wait()
+    finally:
+        await server.stop()
+
+
+def _announce(url: str) -> None:
+    sys.stdout.write(url + "\n")
+    sys.stdout.flush()
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _watch_input(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
+    """Stop at the end of standard input; a terminal, a file or the null device says nothing."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return
+
+    def wait() -> None:
+        with suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(stopped.set)
+
+    threading.Thread(target=wait, name="parent-watch", daemon=True).start()

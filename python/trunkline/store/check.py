@@ -1,0 +1,143 @@
+"""Checking a run file: everything is derived again from the deltas and compared."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trunkline import _core
+from trunkline.errors import TreeError
+from trunkline.store.derive import rows
+from trunkline.store.schema import ROLLOUT_COLUMNS, TREE_COLUMNS
+from trunkline.tree.printable import printable, quoted
+from trunkline.types import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["check"]
+
+# The names in these statements are our own.
+_ROLLOUTS = f"SELECT {', '.join(ROLLOUT_COLUMNS)} FROM rollouts WHERE task = ? ORDER BY rollout"  # noqa: S608
+_TREE = f"SELECT {', '.join(TREE_COLUMNS)} FROM trees WHERE task = ?"  # noqa: S608
+_ORPHANS = "SELECT DISTINCT task FROM {} WHERE task NOT IN (SELECT task FROM tasks) ORDER BY task"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "nothing"
+    return quoted(value) if isinstance(value, str) else printable(repr(value), 60)
+
+
+def _differences(
+    columns: tuple[str, ...], stored: tuple[Any, ...], derived: tuple[Any, ...]
+) -> Iterator[str]:
+    for column, here, there in zip(columns, stored, derived, strict=True):
+        # Types count: 1 and "1" are different cells. A real column gives back 1.0 for 1, which compares
+        # equal.
+        same = here == there and isinstance(here, str) == isinstance(there, str)
+        if not same:
+            yield f"{column} is {_shown(here)} in the row and {_shown(there)} in the deltas"
+
+
+def _rebuild(connection: sqlite3.Connection, number: int) -> tuple[_core.Tree, int, list[str]]:
+    core = _core.Tree()
+    count = 0
+    for seq, data in connection.execute(
+        "SELECT seq, data FROM deltas WHERE task = ? ORDER BY seq", (number,)
+    ):
+        count += 1
+        try:
+            new = core.apply(data)
+        except (TreeError, TypeError) as problem:
+            return core, count, [f"delta {seq}: {printable(str(problem), 200)}"]
+        if not new:
+            return core, count, [f"delta {seq} repeats an earlier one"]
+    try:
+        core.check()
+    except TreeError as problem:
+        return core, count, [f"the tree: {printable(str(problem), 200)}"]
+    return core, count, []
+
+
+def _task(connection: sqlite3.Connection, number: int) -> Iterator[str]:
+    core, deltas, problems = _rebuild(connection, number)
+    if problems:
+        # What cannot be derived cannot be compared.
+        yield from problems
+        return
+    stored = connection.execute(_TREE, (number,)).fetchone()
+    held = connection.execute(_ROLLOUTS, (number,)).fetchall()
+    if stored is None:
+        if held:
+            yield "trees: no row, but rollouts has some"
+        return
+    tree, rollouts = rows(core, error=stored[-1])
+    if deltas == 0 and tree.error is None:
+        yield "it is marked as finished, but has no deltas"
+    for problem in _differences(TREE_COLUMNS, stored, msgspec.structs.astuple(tree)):
+        yield f"trees: {problem}"
+    expected = {row.rollout: msgspec.structs.astuple(row) for row in rollouts}
+    for row in held:
+        derived = expected.pop(row[0], None)
+        if derived is None:
+            yield f"rollout {_shown(row[0])}: there is a row, but none in the deltas"
+            continue
+        for problem in _differences(ROLLOUT_COLUMNS, row, derived):
+            yield f"rollout {row[0]}: {problem}"
+    for rollout in expected:
+        yield f"rollout {rollout}: no row, but it is in the deltas"
+
+
+def _run(connection: sqlite3.Connection) -> Iterator[str]:
+    for (line,) in connection.execute("PRAGMA integrity_check(20)"):
+        if line != "ok":
+            yield f"SQLite: {printable(str(line), 200)}"
+    for table in ("deltas", "rollouts", "trees"):
+        for (number,) in connection.execute(_ORPHANS.format(table)):
+            yield f"{table}: rows of task number {_shown(number)}, which is in no row of tasks"
+    for number, name, record in connection.execute(
+        "SELECT task, id, record FROM tasks ORDER BY task"
+    ).fetchall():
+        where = f"task {_shown(name)}"
+        try:
+            task = msgspec.json.decode(record, type=Task)
+            if task.id != name:
+                yield f"{where}: id is {_shown(task.id)} in its record"
+        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as problem:
+            yield f"{where}: record: {printable(str(problem), 120)}"
+        for line in _task(connection, number):
+            yield f"{where}: {line}"
+    (state,) = connection.execute("SELECT value FROM meta WHERE key = 'state'").fetchone() or (None,)
+    if state is None:
+        yield "meta: no state"
+    elif state == "done":
+        (missing,) = connection.execute(
+            "SELECT count(*) FROM tasks WHERE task NOT IN (SELECT task FROM trees)"
+        ).fetchone()
+        if missing:
+            yield f"meta: the run is done, but {missing} of its tasks are not finished"
+
+
+def check(connection: sqlite3.Connection) -> list[str]:
+    """Compare all rows of a run file with what its deltas say.
+
+    Args:
+        connection: The file, open for reading.
+
+    Returns:
+        One printable line for each problem.
+    """
+    problems: list[str] = []
+    try:
+        # One transaction, so that a run that goes on meanwhile is seen at one moment.
+        connection.execute("BEGIN")
+        try:
+            problems.extend(_run(connection))
+        finally:
+            connection.execute("COMMIT")
+    except sqlite3.Error as problem:
+        problems.append(f"SQLite: {printable(str(problem), 200)}")
+    return problems

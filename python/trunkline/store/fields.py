@@ -1,0 +1,170 @@
+"""From a row of a data set to a task: which field means what."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trunkline.tree.printable import printable, quoted
+from trunkline.types import JSON, Message, Task
+
+if TYPE_CHECKING:
+    from trunkline.store.place import Place
+
+__all__ = ["ANSWERS", "EXTRAS", "QUESTIONS", "Row", "read_task"]
+
+Row = dict[str, JSON]
+
+QUESTIONS = ("question", "input", "prompt", "messages", "problem")
+ANSWERS = ("answer", "target", "label", "ideal", "reference")
+EXTRAS = ("metadata", "info")
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+
+def _present(row: Row, name: str) -> bool:
+    value = row.get(name)
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+_KINDS = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def _kind(value: JSON) -> str:
+    return _KINDS.get(type(value), type(value).__name__)
+
+
+def _names(names: list[str]) -> str:
+    shown = ", ".join(printable(name, 40) or '""' for name in names[:12])
+    return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+def _one_of(row: Row, names: tuple[str, ...], what: str, place: Place) -> str | None:
+    found = [name for name in names if _present(row, name)]
+    if len(found) > 1:
+        raise place.error(
+            f"two {what} fields, {found[0]} and {found[1]}: keep one and rename or remove the other"
+        )
+    return found[0] if found else None
+
+
+def _message(value: JSON, place: Place, name: str, position: int) -> Message:
+    where = f"{name}[{position}]"
+    if not isinstance(value, dict):
+        raise place.error(f"{where} is {_kind(value)}, expected a message object with role and content")
+    role = value.get("role")
+    if role not in _ROLES:
+        shown = "missing" if role is None else quoted(str(role), 30)
+        raise place.error(f"{where}.role is {shown}, expected one of {', '.join(sorted(_ROLES))}")
+    content = value.get("content")
+    parts = isinstance(content, list) and all(isinstance(part, dict) and "type" in part for part in content)
+    calls = content is None and role == "assistant" and bool(value.get("tool_calls"))
+    if not (isinstance(content, str) or parts or calls):
+        raise place.error(f"{where}.content is {_kind(content)}, expected a string or a list of typed parts")
+    return value
+
+
+def _messages(row: Row, place: Place) -> list[Message]:
+    name = _one_of(row, QUESTIONS, "question", place)
+    if name is None:
+        has = _names(list(row)) or "no fields"
+        raise place.error(f"no question field: it has {has}; expected one of {', '.join(QUESTIONS)}")
+    value = row[name]
+    if isinstance(value, list):
+        if not value:
+            raise place.error(f"{name} is an empty list, expected at least one message")
+        return [_message(message, place, name, position) for position, message in enumerate(value)]
+    if not isinstance(value, str) or name == "messages":
+        expected = "a list of messages" if name == "messages" else "a string or a list of messages"
+        raise place.error(f"{name} is {_kind(value)}, expected {expected}")
+    if not value.strip():
+        raise place.error(f"{name} is empty")
+    return [{"role": "user", "content": value}]
+
+
+def _reference(value: JSON, place: Place, name: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return str(value)
+    raise place.error(f"{name} is {_kind(value)}, expected a string or a number, or a list of them")
+
+
+def _references(row: Row, place: Place) -> tuple[str, ...]:
+    name = _one_of(row, ANSWERS, "answer", place)
+    if name is None:
+        return ()
+    value = row[name]
+    if isinstance(value, list):
+        accepted = [_reference(item, place, f"{name}[{position}]") for position, item in enumerate(value)]
+    else:
+        accepted = [_reference(value, place, name)]
+    return tuple(dict.fromkeys(answer for answer in accepted if answer.strip()))
+
+
+def _metadata(row: Row, place: Place) -> dict[str, JSON]:
+    known = {"id", *QUESTIONS, *ANSWERS, *EXTRAS}
+    metadata = {name: value for name, value in row.items() if name not in known}
+    for name in EXTRAS:
+        if not _present(row, name):
+            continue
+        value = row[name]
+        if not isinstance(value, dict):
+            raise place.error(f"{name} is {_kind(value)}, expected an object")
+        for key, item in value.items():
+            if key in metadata and metadata[key] != item:
+                raise place.error(
+                    f"{printable(key, 40)} stands in {name} and beside it with another value: keep one"
+                )
+            metadata[key] = item
+    return metadata
+
+
+def _id(row: Row, place: Place) -> str | None:
+    if not _present(row, "id"):
+        return None
+    value = row["id"]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a table with a gap in the column holds its ids as floats
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise place.error(f"id is {_kind(value)}, expected a string or a whole number")
+    if not str(value).strip():
+        raise place.error("id is empty: give it a value or leave the field out")
+    return str(value)
+
+
+def read_task(row: JSON, place: Place) -> Task:
+    """Make a task from a row.
+
+    Args:
+        row: What the file holds, decoded.
+        place: Where it stands there.
+
+    Returns:
+        The task; its id is empty if the row names none.
+
+    Raises:
+        InputError: The row cannot be used; the message names the place and the field.
+    """
+    if not isinstance(row, dict):
+        raise place.error(f"{_kind(row)}, expected an object with a question field")
+    task = Task(
+        id=_id(row, place) or "",
+        messages=_messages(row, place),
+        reference=_references(row, place),
+        metadata=_metadata(row, place),
+    )
+    try:
+        msgspec.json.encode(task)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise place.error(f"cannot be stored as JSON: {printable(str(problem), 80)}") from None
+    return task

@@ -1,0 +1,191 @@
+"""Rows of a text file: JSON lines, a JSON array, comma- or tab-separated values."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, cast
+
+import msgspec
+
+from trunkline.errors import InputError
+from trunkline.store.place import Place
+from trunkline.tree.printable import printable, quoted
+from trunkline.types import JSON
+
+__all__ = ["read_json", "read_lines", "read_separated"]
+
+Rows = Iterator[tuple[Place, JSON]]
+
+_BYTE = re.compile(r" \(byte ([0-9]+)\)$")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_JSON_CELLS = ("messages", "metadata", "info")
+
+
+def _text(data: bytes, path: str, first_line: int = 1) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        line = first_line + data.count(b"\n", 0, problem.start)
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            hint = "it looks like UTF-16: save it as UTF-8"
+        else:
+            hint = f"byte 0x{data[problem.start]:02x} cannot stand there: save the file as UTF-8"
+        raise InputError(f"not UTF-8, {hint}", path, line) from None
+
+
+def _decode(text: bytes, path: str, line: int) -> JSON:
+    shown = _text(text, path, line)
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError:
+        raise InputError("nested too deeply to be read", path, line) from None
+    except msgspec.MsgspecError as problem:
+        message = str(problem)
+        found = _BYTE.search(message)
+        if found is not None:
+            before = text[: int(found[1])].decode("utf-8", "ignore")
+            reason = message[: found.start()].removeprefix("JSON is malformed: ")
+        else:
+            before = shown
+            reason = message.partition(" - at ")[0][:1].lower() + message.partition(" - at ")[0][1:]
+            if "truncated" in message:
+                half = _SURROGATE.search(text) is not None
+                reason = "it ends inside a value" + (", or holds half of a surrogate pair" if half else "")
+    line += before.count("\n")
+    column = len(before) - before.rfind("\n")
+    near = shown[max(0, len(before) - 20) : len(before) + 20]
+    raise InputError(f"invalid JSON in column {column}: {reason}, near {quoted(near, 60)}", path, line)
+
+
+def read_lines(stream: IO[bytes], path: str) -> Rows:
+    """Rows of a JSON Lines file; blank lines are skipped.
+
+    Args:
+        stream: The file, opened for bytes.
+        path: Its name in errors.
+
+    Yields:
+        Each row with its place.
+
+    Raises:
+        InputError: A line is not JSON or not UTF-8.
+    """
+    for line, data in enumerate(stream, 1):
+        text = data.removeprefix(codecs.BOM_UTF8) if line == 1 else data
+        text = text.strip(b" \t\r\n")
+        if text:
+            yield Place(path, line), _decode(text, path, line)
+
+
+def read_json(stream: IO[bytes], path: str) -> Rows:
+    """Rows of a file that holds one JSON array.
+
+    Args:
+        stream: The file, opened for bytes.
+        path: Its name in errors.
+
+    Yields:
+        Each item with its place.
+
+    Raises:
+        InputError: The file is not JSON, or not an array.
+    """
+    data = stream.read().removeprefix(codecs.BOM_UTF8)
+    if not data.strip():
+        return
+    rows = _decode(data, path, 1)
+    if not isinstance(rows, list):
+        raise InputError("expected an array of objects; for one object per line name the file .jsonl", path)
+    for item, row in enumerate(rows, 1):
+        yield Place(path, item=item), row
+
+
+def _header(cells: list[str], path: str, line: int) -> list[str]:
+    names = [cell.strip() or f"column {position}" for position, cell in enumerate(cells, 1)]
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise InputError(f"the header names {printable(name, 40)} twice", path, line)
+    return names
+
+
+def _cell(name: str, text: str, place: Place) -> JSON:
+    if not text:
+        return None
+    if name in _JSON_CELLS or (name in ("prompt", "input") and text.startswith('[{"')):
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.MsgspecError, RecursionError):
+            raise place.error(f"{name} is not valid JSON: {quoted(text, 40)}") from None
+    return text
+
+
+def _records(text: str, path: str, separator: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    while True:
+        line = reader.line_num + 1
+        # The limit belongs to the process: raised for one record and put back, so that no other reader sees
+        # it.
+        limit = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+        try:
+            cells = next(reader, None)
+        except csv.Error as problem:
+            raise InputError(
+                f"cannot be read as a table: {printable(str(problem), 80)}", path, line
+            ) from None
+        finally:
+            csv.field_size_limit(limit)
+        if cells is None:
+            return
+        if any(cells):
+            yield line, cells
+
+
+def read_separated(stream: IO[bytes], path: str, separator: str) -> Rows:
+    """Rows of a table with a header line; blank lines are skipped.
+
+    Args:
+        stream: The file, opened for bytes.
+        path: Its name in errors.
+        separator: What stands between cells.
+
+    Yields:
+        Each row with its place.
+
+    Raises:
+        InputError: There is no usable header, or a row has more or fewer cells than it.
+    """
+    text = _text(stream.read().removeprefix(codecs.BOM_UTF8), path)
+    names: list[str] | None = None
+    for line, cells in _records(text, path, separator):
+        if names is None:
+            names = _header(cells, path, line)
+            continue
+        if len(cells) != len(names):
+            raise InputError(f"{len(cells)} cells, but the header has {len(names)}", path, line)
+        place = Place(path, line)
+        yield place, {name: _cell(name, cell, place) for name, cell in zip(names, cells, strict=True)}
+
+
+def open_input(path: str) -> IO[bytes]:
+    """Open an input file for bytes, with one clear error if it cannot be read.
+
+    Args:
+        path: A local file.
+
+    Raises:
+        InputError: It does not exist, is a directory or may not be read.
+    """
+    try:
+        return cast("IO[bytes]", Path(path).open("rb"))
+    except FileNotFoundError:
+        raise InputError("no such file", path) from None
+    except IsADirectoryError:
+        raise InputError("a directory, expected a file of questions", path) from None
+    except OSError as problem:
+        raise InputError(f"cannot be opened: {problem.strerror or problem}", path) from None

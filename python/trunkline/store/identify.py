@@ -1,0 +1,74 @@
+"""What a file is that stands where a run file is expected."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+from trunkline.store.schema import APPLICATION_ID, SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["connect", "describe", "fault", "files_of"]
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files a run file may consist of: itself, and SQLite's log and index beside it."""
+    return [
+        path,
+        path.with_name(path.name + "-wal"),
+        path.with_name(path.name + "-shm"),
+        path.with_name(path.name + "-journal"),
+    ]
+
+
+def connect(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
+    """Open a database for reading only; nothing is read from it yet.
+
+    Args:
+        path: The file.
+        immutable: Read it without locks and without looking for a log beside it.
+    """
+    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
+
+
+def fault(connection: sqlite3.Connection) -> str | None:
+    """Why a database is not a run file that can be read here, as the end of a sentence; None if it is one.
+
+    Raises:
+        sqlite3.Error: It is no database, or cannot be opened.
+    """
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application != APPLICATION_ID:
+        return "is another SQLite file" if tables else "is empty"
+    if version != SCHEMA_VERSION:
+        return f"is a Trunkline run of schema version {version}, but {SCHEMA_VERSION} is read here"
+    return None
+
+
+def describe(path: Path) -> str:
+    """Say what stands at a path, as the end of a sentence."""
+    if path.is_dir():
+        return "is a directory"
+    if not path.is_file():
+        return "is there and is no regular file"
+    if path.stat().st_size == 0:
+        return "is there and is empty (or a run that is only beginning)"
+    try:
+        connection = connect(path)
+        try:
+            found = fault(connection)
+            if found is not None:
+                return found
+            (tasks,) = connection.execute("SELECT count(*) FROM tasks").fetchone()
+            (state,) = connection.execute("SELECT value FROM meta WHERE key = 'state'").fetchone()
+        finally:
+            connection.close()
+    except (sqlite3.Error, TypeError):
+        return "is a file, and not a database that can be read"
+    done = "is a Trunkline run" if state == "done" else "is an unfinished Trunkline run"
+    return f"{done} of {tasks} task{'' if tasks == 1 else 's'}"

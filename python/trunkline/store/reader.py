@@ -1,0 +1,230 @@
+"""Reading a run file."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from trunkline import _core
+from trunkline.errors import RunFileError, TreeError, UsageError
+from trunkline.store.check import check
+from trunkline.store.identify import connect, fault, files_of
+from trunkline.store.schema import ROLLOUT_COLUMNS, TREE_COLUMNS, RolloutRow, TreeRow
+from trunkline.store.summary import Summary, summarise
+from trunkline.tree.printable import printable, quoted
+from trunkline.tree.tree import Tree
+from trunkline.types import JSON, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["RunReader"]
+
+
+class RunReader:
+    """A run file, open for reading; make it with :meth:`open`. The run may still be going on.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, cleanup: Callable[[], None] | None = None
+    ) -> None:
+        self.path = path
+        self._connection = connection
+        self._cleanup = cleanup
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Open a run file. Nothing is written, so a copy that may not be written will do.
+
+        Args:
+            path: The file.
+
+        Raises:
+            RunFileError: There is none, it is not a run, or it has another schema version.
+        """
+        path = Path(path)
+        shown = printable(str(path))
+        if not path.exists():
+            raise RunFileError(f"{shown}: no such run file")
+        if path.is_dir():
+            raise RunFileError(f"{shown} is a directory, expected a run file")
+        try:
+            connection, cleanup, found = _open(path)
+        except sqlite3.Error as problem:
+            foreign = getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB
+            what = "is not a Trunkline run" if foreign else "cannot be read"
+            raise RunFileError(f"{shown} {what}: {problem}") from None
+        except OSError as problem:
+            raise RunFileError(f"{shown} cannot be read: {problem.strerror or problem}") from None
+        reader = cls(path, connection, cleanup)
+        if found is not None:
+            reader.close()
+            raise RunFileError(f"{shown} {found}")
+        return reader
+
+    def close(self) -> None:
+        """Close the file; trees that were read stay usable."""
+        self._connection.close()
+        if self._cleanup is not None:
+            self._cleanup()
+            self._cleanup = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
+        self.close()
+
+    def _query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except sqlite3.Error as problem:
+            raise self._damaged(str(problem)) from None
+
+    def _damaged(self, what: str) -> RunFileError:
+        name = printable(str(self.path))
+        return RunFileError(
+            f"{name} is damaged: {what}; `trunkline check {name}` names everything that is wrong"
+        )
+
+    @property
+    def meta(self) -> dict[str, str]:
+        """Facts about the run, as stored: settings, command, versions, state, times."""
+        return {
+            str(key): str(value) for key, value in self._query("SELECT key, value FROM meta ORDER BY key")
+        }
+
+    @cached_property
+    def settings(self) -> dict[str, JSON]:
+        """What the run was asked to do."""
+        try:
+            return msgspec.json.decode(self.meta.get("settings", ""), type=dict[str, Any])
+        except msgspec.MsgspecError as problem:
+            raise self._damaged(f"meta.settings: {problem}") from None
+
+    @cached_property
+    def _records(self) -> dict[int, Task]:
+        tasks: dict[int, Task] = {}
+        for number, record in self._query("SELECT task, record FROM tasks ORDER BY task"):
+            try:
+                tasks[number] = msgspec.json.decode(record, type=Task)
+            except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as problem:
+                raise self._damaged(f"task number {number}: {printable(str(problem), 120)}") from None
+        return tasks
+
+    def tasks(self) -> list[Task]:
+        """All tasks of the run, finished or not, in their order."""
+        return list(self._records.values())
+
+    def _number(self, task_id: str) -> int:
+        found = self._query("SELECT task FROM tasks WHERE id = ?", task_id)
+        if not found:
+            some = ", ".join(quoted(task.id, 40) for task in self.tasks()[:5])
+            where = printable(str(self.path))
+            raise UsageError(f"no task {quoted(task_id)} in {where}; it begins with {some or 'no task'}")
+        return int(found[0][0])
+
+    def _tree(self, number: int) -> Tree:
+        core = _core.Tree()
+        try:
+            for (data,) in self._query("SELECT data FROM deltas WHERE task = ? ORDER BY seq", number):
+                core.apply(data)
+        except (TreeError, TypeError) as problem:
+            shown = quoted(self._records[number].id)
+            raise self._damaged(f"task {shown}: {printable(str(problem), 200)}") from None
+        return Tree(self._records[number], core)
+
+    def tree(self, task_id: str) -> Tree:
+        """Rebuild the tree of a task from its deltas, also of a task that is not finished.
+
+        Args:
+            task_id: The task's id.
+
+        Raises:
+            UsageError: There is no such task.
+            RunFileError: The deltas are damaged.
+        """
+        return self._tree(self._number(task_id))
+
+    def trees(self) -> Iterator[Tree]:
+        """The trees of all finished tasks, one at a time, in the order of the tasks."""
+        for (number,) in self._query("SELECT task FROM trees ORDER BY task"):
+            yield self._tree(number)
+
+    def _convert(self, table: str, values: tuple[Any, ...], type: type[Any]) -> Any:  # noqa: ANN401
+        try:
+            return msgspec.convert(values, type)
+        except msgspec.ValidationError as problem:
+            raise self._damaged(f"a row of {table}: {problem}") from None
+
+    def rows(self) -> Iterator[tuple[int, TreeRow]]:
+        """The rows of finished tasks, each with the task's number."""
+        columns = ", ".join(TREE_COLUMNS)
+        for number, *values in self._query(f"SELECT task, {columns} FROM trees ORDER BY task"):  # noqa: S608 - our own names
+            yield number, self._convert("trees", tuple(values), TreeRow)
+
+    def rollouts(self) -> Iterator[tuple[int, RolloutRow]]:
+        """The rows of all rollouts of finished tasks, each with the task's number."""
+        columns = ", ".join(ROLLOUT_COLUMNS)
+        query = f"SELECT task, {columns} FROM rollouts ORDER BY task, rollout"  # noqa: S608 - our own names
+        for number, *values in self._query(query):
+            yield number, self._convert("rollouts", tuple(values), RolloutRow)
+
+    def summary(self) -> Summary:
+        """The run's totals, computed from its rows."""
+        (tasks,) = self._query("SELECT count(*) FROM tasks")[0]
+        return summarise(self.meta, tasks, (row for _number, row in self.rows()), self.rollouts())
+
+    def check(self) -> list[str]:
+        """Derive everything again from the deltas and compare.
+
+        Returns:
+            One printable line for each problem, naming task and field; empty if all is well.
+        """
+        return check(self._connection)
+
+
+def _open(path: Path) -> tuple[sqlite3.Connection, Callable[[], None] | None, str | None]:
+    log = files_of(path)[1]
+    connection = connect(path)
+    try:
+        return connection, None, fault(connection)
+    except sqlite3.OperationalError as problem:
+        connection.close()
+        if problem.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+    except sqlite3.Error:
+        connection.close()
+        raise
+    # SQLite wants to make its index beside a file that has a log, and may not make it here.
+    if not log.exists() or log.stat().st_size == 0:
+        connection = connect(path, immutable=True)
+        return connection, None, _fault(connection)
+    folder = tempfile.TemporaryDirectory(prefix="trunkline-")
+    try:
+        copy = Path(folder.name) / "run"
+        shutil.copyfile(path, copy)
+        shutil.copyfile(log, files_of(copy)[1])
+        connection = connect(copy)
+        return connection, folder.cleanup, _fault(connection)
+    except BaseException:
+        folder.cleanup()
+        raise
+
+
+def _fault(connection: sqlite3.Connection) -> str | None:
+    with contextlib.ExitStack() as stack:
+        stack.callback(connection.close)
+        found = fault(connection)
+        stack.pop_all()
+        return found

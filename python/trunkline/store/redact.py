@@ -1,0 +1,71 @@
+"""Settings and command lines without the keys in them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trunkline.types import JSON
+
+__all__ = ["redact", "redact_command"]
+
+_SECRET = re.compile(
+    r"(?i)(^|[-_.])(api[-_]?key|key|authorization|password|passwd|secret|credentials?|token|cookie)$"
+)
+_USER = re.compile(r"(?<=://)[^/?#\s@]*@")
+_QUERY = re.compile(r"(?i)([?&](?:[^=&#\s]*[-_])?(?:key|token|secret|password|sig|signature)=)[^&#\s]*")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"']+")
+_KEY = re.compile(r"\bsk-[A-Za-z0-9_-]{8,}")
+_HIDDEN = "(not stored)"
+
+
+def _text(text: str) -> str:
+    text = _QUERY.sub(rf"\1{_HIDDEN}", _USER.sub("", text))
+    return _KEY.sub(_HIDDEN, _BEARER.sub(rf"\1 {_HIDDEN}", text))
+
+
+def redact(value: JSON) -> JSON:
+    """A copy of a JSON value without secrets.
+
+    Values under names that stand for a secret are replaced, user names and passwords are cut out of
+    addresses, and what looks like a key or a bearer token is replaced wherever it stands.
+
+    Args:
+        value: A JSON value.
+
+    Returns:
+        The copy.
+    """
+    if isinstance(value, dict):
+        return {
+            name: _HIDDEN if _SECRET.search(str(name)) and isinstance(item, str) and item else redact(item)
+            for name, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [redact(item) for item in value]
+    return _text(value) if isinstance(value, str) else value
+
+
+def redact_command(command: list[str]) -> list[str]:
+    """A command line without secrets: values of options that are named like one are replaced too.
+
+    Args:
+        command: The arguments.
+
+    Returns:
+        As many arguments.
+    """
+    safe: list[str] = []
+    hide = False
+    for argument in command:
+        name, equals, _value = argument.partition("=")
+        secret = argument.startswith("-") and _SECRET.search(name.lstrip("-")) is not None
+        if hide:
+            safe.append(_HIDDEN)
+        elif secret and equals:
+            safe.append(f"{name}={_HIDDEN}")
+        else:
+            safe.append(_text(argument))
+        hide = not hide and secret and not equals
+    return safe

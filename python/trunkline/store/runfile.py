@@ -1,0 +1,12 @@
+"""The run file: one SQLite file for each run, made by one writer and open to any reader.
+
+Deltas are the truth. Rows of trees and rollouts are derived from them, written in the same transaction as
+the last delta of their task, and can be checked against them at any time.
+"""
+
+from __future__ import annotations
+
+from trunkline.store.reader import RunReader
+from trunkline.store.writer import RunWriter
+
+__all__ = ["RunReader", "RunWriter"]

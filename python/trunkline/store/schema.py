@@ -1,0 +1,117 @@
+"""The tables of a run file, and their rows as data."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+__all__ = [
+    "APPLICATION_ID",
+    "ROLLOUT_COLUMNS",
+    "SCHEMA_VERSION",
+    "TABLES",
+    "TREE_COLUMNS",
+    "RolloutRow",
+    "TreeRow",
+]
+
+APPLICATION_ID: Final = 0x54524C4E
+"""``TRLN``, in the header of every run file."""
+
+SCHEMA_VERSION: Final = 1
+
+TABLES: Final = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE tasks (task INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, record BLOB NOT NULL);
+CREATE TABLE deltas (
+    task INTEGER NOT NULL, seq INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (task, seq)
+) WITHOUT ROWID;
+CREATE TABLE rollouts (
+    task INTEGER NOT NULL, rollout INTEGER NOT NULL, path TEXT NOT NULL, subgroup INTEGER NOT NULL,
+    leaf INTEGER NOT NULL, termination TEXT, answer TEXT, error TEXT, reward REAL, turns INTEGER NOT NULL,
+    calls INTEGER NOT NULL, prompt INTEGER NOT NULL, cached INTEGER NOT NULL, generated INTEGER NOT NULL,
+    unreported INTEGER NOT NULL, retries INTEGER NOT NULL, tools INTEGER NOT NULL,
+    llm_micros INTEGER NOT NULL, tool_micros INTEGER NOT NULL, PRIMARY KEY (task, rollout)
+) WITHOUT ROWID;
+CREATE TABLE trees (
+    task INTEGER PRIMARY KEY, nodes INTEGER NOT NULL, rollouts INTEGER NOT NULL, digest TEXT NOT NULL,
+    flat INTEGER NOT NULL, tree INTEGER NOT NULL, flat_generated INTEGER NOT NULL,
+    tree_generated INTEGER NOT NULL, unreported INTEGER NOT NULL, error TEXT
+);
+"""
+"""Statements that make the tables, each ended by a semicolon."""
+
+
+class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
+    """One rollout as a row; everything in it can be derived from the deltas.
+
+    Attributes:
+        rollout: Its number in its tree.
+        path: Its fork path, numbers separated by commas.
+        subgroup: The initial chain it was expanded for.
+        leaf: Its last node.
+        termination: Why it ended; None if it did not.
+        answer: Its final answer.
+        error: What went wrong.
+        reward: Its reward; None while unscored.
+        turns: Model turns on its path, shared ones included.
+        calls: Model calls it made itself; so are the counts that follow.
+        prompt: Prompt tokens, cached ones included.
+        cached: Cached prompt tokens.
+        generated: Completion tokens.
+        unreported: Calls without usage.
+        retries: Attempts beyond the first.
+        tools: Tool calls.
+        llm_micros: Microseconds in model calls.
+        tool_micros: Microseconds in tool calls.
+    """
+
+    rollout: int
+    path: str
+    subgroup: int
+    leaf: int
+    termination: str | None
+    answer: str | None
+    error: str | None
+    reward: float | None
+    turns: int
+    calls: int
+    prompt: int
+    cached: int
+    generated: int
+    unreported: int
+    retries: int
+    tools: int
+    llm_micros: int
+    tool_micros: int
+
+
+class TreeRow(msgspec.Struct, frozen=True, array_like=True):
+    """One finished task as a row; all but ``error`` can be derived from the deltas.
+
+    Attributes:
+        nodes: Nodes of its tree, the root included.
+        rollouts: Rollouts that were opened.
+        digest: The tree's digest.
+        flat: Tokens if every rollout were a chain of its own.
+        tree: Tokens with shared parts counted once.
+        flat_generated: Generated ones among ``flat``.
+        tree_generated: Generated ones among ``tree``.
+        unreported: Model turns without usage.
+        error: Why the task as a whole broke, such as a dead worker.
+    """
+
+    nodes: int
+    rollouts: int
+    digest: str
+    flat: int
+    tree: int
+    flat_generated: int
+    tree_generated: int
+    unreported: int
+    error: str | None = None
+
+
+ROLLOUT_COLUMNS: Final = RolloutRow.__struct_fields__
+TREE_COLUMNS: Final = TreeRow.__struct_fields__

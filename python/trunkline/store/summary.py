@@ -1,0 +1,138 @@
+"""The totals of a run, recomputed from its rows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trunkline.score.metrics import Estimate, accuracy, best_of_n, majority_at_n
+from trunkline.tree.tokens import Tokens
+from trunkline.types import FAILED, UNSCORED, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from trunkline.store.schema import RolloutRow, TreeRow
+
+__all__ = ["Summary", "summarise"]
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to. Only finished tasks are in it.
+
+    Attributes:
+        state: How the run ended; ``running`` while it goes on or after it was killed.
+        tasks: Tasks of the run.
+        finished: Tasks that are done.
+        broken: Finished tasks that broke as a whole.
+        rollouts: Rollouts of finished tasks.
+        scored: Rollouts with a reward.
+        tries: The largest number of rollouts of one task.
+        accuracy: Accuracy of one try; None if nothing is scored.
+        best_of_n: The best reward of each task; None if nothing is scored.
+        majority: The reward of each task's most frequent answer; None if nothing is scored.
+        tokens: Tokens, flat and as a tree, as the server reported them.
+        usage: Calls, tokens, retries and tool calls.
+        terminations: How many rollouts ended for each reason; ``growing`` for those that never ended.
+        failed: Rollouts that broke.
+        llm_seconds: Seconds in model calls, summed over rollouts that ran side by side.
+        tool_seconds: Seconds in tool calls, likewise.
+        seconds: Wall time of the run, up to its last write.
+    """
+
+    state: str
+    tasks: int
+    finished: int
+    broken: int
+    rollouts: int
+    scored: int
+    tries: int
+    accuracy: Estimate | None
+    best_of_n: Estimate | None
+    majority: Estimate | None
+    tokens: Tokens
+    usage: Usage
+    terminations: dict[str, int]
+    failed: int
+    llm_seconds: float
+    tool_seconds: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Rollouts per second of wall time; 0 where no time was measured."""
+        return self.rollouts / self.seconds if self.seconds > 0 else 0.0
+
+
+def _seconds(meta: Mapping[str, str]) -> float:
+    try:
+        return max(0.0, float(meta.get("finished") or meta["updated"]) - float(meta["created"]))
+    except (KeyError, ValueError):
+        return 0.0
+
+
+def summarise(
+    meta: Mapping[str, str],
+    tasks: int,
+    trees: Iterable[TreeRow],
+    rollouts: Iterable[tuple[int, RolloutRow]],
+) -> Summary:
+    """Compute the totals.
+
+    Args:
+        meta: The run file's table of that name.
+        tasks: How many tasks the run has.
+        trees: The rows of finished tasks.
+        rollouts: The rows of their rollouts with the number of the task.
+
+    Returns:
+        The summary.
+    """
+    trees = list(trees)
+    rewards: dict[int, list[float]] = {}
+    answers: dict[int, list[str | None]] = {}
+    terminations: Counter[str] = Counter()
+    usage = Usage()
+    llm_micros = tool_micros = 0
+    for task, row in rollouts:
+        ended = "growing" if row.termination is None else row.termination
+        terminations[ended] += 1
+        counts = row.termination is not None and row.termination not in UNSCORED
+        rewards.setdefault(task, []).append(math.nan if row.reward is None else row.reward)
+        answers.setdefault(task, []).append(row.answer if counts else None)
+        usage += Usage(
+            row.calls, row.prompt, row.cached, row.generated, row.unreported, row.retries, row.tools
+        )
+        llm_micros += row.llm_micros
+        tool_micros += row.tool_micros
+    order = sorted(rewards)
+    worth: Sequence[Sequence[float]] = [rewards[task] for task in order]
+    return Summary(
+        state=meta.get("state", "unknown"),
+        tasks=tasks,
+        finished=len(trees),
+        broken=sum(tree.error is not None for tree in trees),
+        rollouts=terminations.total(),
+        scored=sum(not math.isnan(reward) for task in worth for reward in task),
+        tries=max(map(len, worth), default=0),
+        accuracy=accuracy(worth),
+        best_of_n=best_of_n(worth),
+        majority=majority_at_n([answers[task] for task in order], worth),
+        tokens=Tokens(
+            flat=sum(tree.flat for tree in trees),
+            tree=sum(tree.tree for tree in trees),
+            flat_generated=sum(tree.flat_generated for tree in trees),
+            tree_generated=sum(tree.tree_generated for tree in trees),
+            longest=0,
+            unreported=sum(tree.unreported for tree in trees),
+        ),
+        usage=usage,
+        terminations=dict(sorted(terminations.items(), key=lambda item: (-item[1], item[0]))),
+        failed=sum(count for word, count in terminations.items() if word in FAILED),
+        llm_seconds=llm_micros / 1e6,
+        tool_seconds=tool_micros / 1e6,
+        seconds=_seconds(meta),
+    )

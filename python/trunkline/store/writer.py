@@ -1,0 +1,288 @@
+"""Writing a run file."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from trunkline import _core
+from trunkline.errors import InfrastructureError, RunFileError, WorkerError
+from trunkline.store.identify import describe, files_of
+from trunkline.store.redact import redact, redact_command
+from trunkline.store.schema import (
+    APPLICATION_ID,
+    ROLLOUT_COLUMNS,
+    SCHEMA_VERSION,
+    TABLES,
+    TREE_COLUMNS,
+    RolloutRow,
+    TreeRow,
+)
+from trunkline.tree.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from trunkline.types import JSON, Task
+
+__all__ = ["RunWriter"]
+
+_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+_DELTA = "INSERT INTO deltas VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+_TREE = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(TREE_COLUMNS)})"  # noqa: S608 - our own names
+_ROLLOUT = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(ROLLOUT_COLUMNS)})"  # noqa: S608 - our own names
+
+
+class RunWriter:
+    """The one writer of a run file; make it with :meth:`create`.
+
+    Its methods may be called from any thread, one at a time. Readers may have the file open meanwhile.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, lock: int, made: Sequence[Path] = ()
+    ) -> None:
+        self.path = path
+        self._made = made
+        self._connection = connection
+        self._lock = lock
+        self._guard = threading.Lock()
+        self._open = True
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        settings: Mapping[str, JSON],
+        tasks: Sequence[Task],
+        *,
+        command: Sequence[str] | None = None,
+    ) -> Self:
+        """Make a new run file with its settings and tasks. Missing directories above it are made too.
+
+        Args:
+            path: Where; nothing may be there yet.
+            settings: What the run was asked to do; secrets in it are not stored.
+            tasks: All tasks; a task's position is its number in the file.
+            command: The command line; this process's own when not given.
+
+        Returns:
+            The writer, holding the file's lock.
+
+        Raises:
+            RunFileError: Something is there already; the message says what.
+            InfrastructureError: The file cannot be written.
+        """
+        path = Path(path)
+        made = [folder for folder in path.parents if not folder.exists()]
+        lock = _claim(path)
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+            with _written(path):
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                now = repr(time.time())
+                meta = {
+                    "settings": _json(redact(msgspec.to_builtins(dict(settings), enc_hook=str))),
+                    "command": _json(redact_command(list(sys.argv if command is None else command))),
+                    "versions": _json({"trunkline": _core.__version__, "python": sys.version.split()[0]}),
+                    "state": "running",
+                    "created": now,
+                    "updated": now,
+                }
+                with _transaction(connection):
+                    for statement in filter(str.strip, TABLES.split(";")):
+                        connection.execute(statement)
+                    connection.executemany(_META, meta.items())
+                    connection.executemany(
+                        "INSERT INTO tasks VALUES (?, ?, ?)",
+                        ((number, task.id, msgspec.json.encode(task)) for number, task in enumerate(tasks)),
+                    )
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            _remove(path, made)
+            os.close(lock)
+            raise
+        return cls(path, connection, lock, made)
+
+    def commit(
+        self,
+        deltas: Sequence[tuple[int, int, bytes]],
+        finished: Sequence[tuple[int, TreeRow, Sequence[RolloutRow]]] = (),
+    ) -> None:
+        """Write a batch in one transaction: it is in the file when this returns, and not when it raises.
+
+        A delta that is there already with the same bytes is left alone, so a batch may be delivered again.
+
+        Args:
+            deltas: ``(task, seq, data)``: the task's number, the delta's number in its tree, the delta.
+            finished: ``(task, tree row, rollout rows)`` of tasks that are done.
+
+        Raises:
+            WorkerError: A delta with this number is there with other bytes.
+            InfrastructureError: The disk is full or failed; what was committed before stays readable.
+        """
+        with self._guard, _written(self.path), _transaction(self._connection) as connection:
+            for task, seq, data in deltas:
+                if connection.execute(_DELTA, (task, seq, data)).rowcount == 0:
+                    stored = connection.execute(
+                        "SELECT data FROM deltas WHERE task = ? AND seq = ?", (task, seq)
+                    ).fetchone()
+                    if bytes(stored[0]) != bytes(data):
+                        raise WorkerError(
+                            f"two different deltas were sent as number {seq} of task number {task}"
+                        )
+            for task, tree, rollouts in finished:
+                connection.execute(_TREE, (task, *msgspec.structs.astuple(tree)))
+                connection.executemany(_ROLLOUT, ((task, *msgspec.structs.astuple(row)) for row in rollouts))
+            connection.execute(_META, ("updated", repr(time.time())))
+
+    def deltas(self, task: int) -> list[bytes]:
+        """The committed deltas of a task, in order: what is known of it when its worker dies.
+
+        Args:
+            task: The task's number.
+        """
+        query = "SELECT data FROM deltas WHERE task = ? ORDER BY seq"
+        with self._guard, _written(self.path):
+            return [bytes(data) for (data,) in self._connection.execute(query, (task,))]
+
+    def note(self, key: str, value: JSON) -> None:
+        """Record a fact about the run, such as which model really answered; a later one replaces it.
+
+        Args:
+            key: Its name in the file's ``meta`` table.
+            value: A JSON value; secrets in it are not stored.
+
+        Raises:
+            InfrastructureError: The disk is full or failed.
+        """
+        with self._guard, _written(self.path), _transaction(self._connection) as connection:
+            connection.execute(_META, (key, _json(redact(value))))
+
+    def finish(self, state: str = "done") -> None:
+        """Close the file for good.
+
+        Args:
+            state: How the run ended: ``done``, or another word such as ``interrupted``.
+
+        Raises:
+            InfrastructureError: The disk is full or failed.
+        """
+        with self._guard:
+            if not self._open:
+                return
+            try:
+                with _written(self.path), _transaction(self._connection) as connection:
+                    connection.executemany(_META, [("state", state), ("finished", repr(time.time()))])
+                # Without a log beside it the file can be copied and read anywhere. A reader that has it open
+                # prevents this, and then the log simply stays.
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("PRAGMA busy_timeout = 0")
+                    self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                    self._connection.execute("PRAGMA journal_mode = DELETE")
+            finally:
+                self._close()
+
+    def discard(self) -> None:
+        """Close the file and remove it, and the folders made for it; for a run that did nothing."""
+        with self._guard:
+            if self._open:
+                # Removed while the lock is held: nobody can take the name for a run in between.
+                self._connection.close()
+                _remove(self.path, self._made)
+                self._close()
+
+    def _close(self) -> None:
+        self._open = False
+        self._connection.close()
+        # Last, because closing any descriptor of a file drops this process's locks on it, SQLite's among
+        # them.
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
+        self.finish("done" if kind is None else "interrupted")
+
+
+def _json(value: JSON) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _claim(path: Path) -> int:
+    """Make the file, which must not be there, and lock it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError:
+        there = path if os.path.lexists(path) else path.parent
+        what = describe(path) if there == path else "is not a directory"
+        raise RunFileError(f"{printable(str(there))} {what}: choose another --out, or remove it") from None
+    except OSError as problem:
+        raise InfrastructureError(
+            f"{printable(str(path))} cannot be created: {problem.strerror or problem}"
+        ) from None
+    # Advisory, and flock rather than a record lock, which would be SQLite's own. Nothing is left behind: it
+    # dies with us.
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as problem:
+        os.close(lock)
+        path.unlink(missing_ok=True)
+        raise InfrastructureError(
+            f"{printable(str(path))} cannot be locked: {problem.strerror or problem}"
+        ) from None
+    return lock
+
+
+def _remove(path: Path, made: Sequence[Path]) -> None:
+    for file in files_of(path):
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
+    for folder in made:
+        # Deepest first; one that holds something by now stays.
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.OperationalError, sqlite3.DatabaseError) as problem:
+        name = printable(str(path))
+        raise InfrastructureError(
+            f"{name} cannot be written ({problem}): free some space or choose another --out; "
+            "what was committed before can still be read"
+        ) from problem
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        # SQLite has rolled back by itself after some failures, and says so here.
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,238 @@
+"""Runs the calls a model asked for; whatever happens becomes an observation the model can read."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+import time
+import traceback
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from trunkline.errors import ConfigError, ToolError
+from trunkline.llm.text import excerpt, printable
+from trunkline.tools.result import LIMIT, as_text, bounded
+from trunkline.tools.schema import ArgumentError
+from trunkline.tools.threads import ExhaustedError, Threads
+from trunkline.tools.tool import Tool, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from trunkline.llm.protocol import ToolCall
+
+__all__ = ["Observation", "Toolbox"]
+
+GRACE: Final = 1.0
+"""Seconds a cancelled async tool has to clean up before it is left behind."""
+
+_MESSAGE: Final = 2_000
+
+_log = logging.getLogger("trunkline.tools")
+
+
+class Observation(NamedTuple):
+    """What the model is told about one call.
+
+    Attributes:
+        text: The result, or what went wrong.
+        ok: Whether the tool ran and returned.
+        micros: Wall time in microseconds.
+    """
+
+    text: str
+    ok: bool
+    micros: int
+
+
+class _Failure(NamedTuple):
+    error: BaseException
+
+
+class Toolbox:
+    """The tools of one agent, ready to be called by name.
+
+    Args:
+        tools: Tools, or annotated functions.
+        timeout: Seconds a call may take when its tool sets no limit.
+        limit: Characters of a result that are kept.
+        threads: Sync tools that run at once.
+        parallel: Calls of one turn that run at once; the others wait their turn.
+
+    Raises:
+        ConfigError: Two tools share a name, or an option is out of range.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Tool[..., Any] | Callable[..., Any]] = (),
+        *,
+        timeout: float = 60.0,
+        limit: int = LIMIT,
+        threads: int = 32,
+        parallel: int = 32,
+    ) -> None:
+        if not 0 < timeout < math.inf:
+            raise ConfigError(f"tool timeout must be a positive number of seconds, not {timeout!r}")
+        for option, value in (("limit", limit), ("threads", threads), ("parallel", parallel)):
+            if value < 1:
+                raise ConfigError(f"toolbox option {option} must be at least 1, not {value!r}")
+        self._tools: dict[str, Tool[..., Any]] = {}
+        for item in tools:
+            added = item if isinstance(item, Tool) else tool(item)
+            if added.name in self._tools:
+                raise ConfigError(f"two tools are named {added.name!r}; rename one with @tool(name=...)")
+            self._tools[added.name] = added
+        self._timeout = timeout
+        self._limit = limit
+        self._parallel = parallel
+        self._threads = Threads(threads)
+        self._left: set[asyncio.Future[Any]] = set()
+        self._definitions = msgspec.json.encode([item.definition for item in self._tools.values()])
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the tools, in the order they were given."""
+        return list(self._tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def definitions(self) -> bytes:
+        """The tools as a JSON array for a request; equal toolboxes give equal bytes."""
+        return self._definitions
+
+    async def call(self, name: str, arguments: str) -> Observation:
+        """Run one call.
+
+        Args:
+            name: The tool's name as the model wrote it.
+            arguments: Its arguments as the model wrote them.
+
+        Returns:
+            The result, or an error for the model: an unknown tool, arguments that do not fit, an exception, a
+            timeout. Only cancellation is raised.
+        """
+        start = time.perf_counter_ns()
+        text, ok = await self._call(name, arguments)
+        return Observation(bounded(text, self._limit + 100), ok, (time.perf_counter_ns() - start) // 1000)
+
+    async def call_all(self, calls: Sequence[ToolCall]) -> list[Observation]:
+        """Run the calls of one turn concurrently.
+
+        Returns:
+            One observation a call, in call order.
+        """
+        if len(calls) == 1:
+            return [await self.call(calls[0].name, calls[0].arguments)]
+        gate = asyncio.Semaphore(self._parallel)
+
+        async def gated(call: ToolCall) -> Observation:
+            async with gate:
+                return await self.call(call.name, call.arguments)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(gated(call)) for call in calls]
+        return [task.result() for task in tasks]
+
+    async def close(self) -> None:
+        """Cancel async tools that were left behind and let idle threads end. May be called more than once."""
+        left = list(self._left)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=GRACE)
+        self._threads.close()
+
+    async def _call(self, name: str, arguments: str) -> tuple[str, bool]:
+        found = self._tools.get(name)
+        if found is None:
+            known = ", ".join(self._tools) or "none"
+            return f"Error: there is no tool named '{excerpt(name, 80)}'. Available tools: {known}.", False
+        try:
+            positional, named = found.schema.decode(arguments)
+        except ArgumentError as error:
+            return f"Error: {error}.", False
+        timeout = self._timeout if found.timeout is None else found.timeout
+        try:
+            value = await self._execute(
+                partial(found.__wrapped__, *positional, **named), found.is_async, timeout
+            )
+            if isinstance(value, _Failure):
+                return self._describe(found, value.error), False
+            return as_text(value, self._limit), True
+        except TimeoutError:
+            return f"Error: {found.name} gave no result within {timeout:g} s and was stopped.", False
+        except (ExhaustedError, TypeError) as error:
+            return f"Error: {found.name} gave no result: {error}.", False
+
+    async def _execute(self, function: Callable[[], Any], is_async: bool, timeout: float) -> object:  # noqa: ASYNC109
+        if not is_async:
+            value = await self._threads.run(partial(_guarded, function), timeout)
+            if not inspect.isawaitable(value):
+                return value
+            function = partial(_same, value)
+        task = asyncio.ensure_future(_awaited(function))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout)
+        except asyncio.CancelledError:
+            await self._stop(task)
+            raise
+        if not done:
+            await self._stop(task)
+            raise TimeoutError
+        if task.cancelled():
+            return _Failure(asyncio.CancelledError("the tool cancelled itself"))
+        return task.result()
+
+    async def _stop(self, task: asyncio.Future[Any]) -> None:
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=GRACE)
+        if not done:
+            # It swallows its cancellation. Hold it, so that it is neither collected nor reported as lost.
+            self._left.add(task)
+            task.add_done_callback(self._left.discard)
+
+    @staticmethod
+    def _describe(found: Tool[..., Any], error: BaseException) -> str:
+        try:
+            message = excerpt(str(error), _MESSAGE) if not isinstance(error, ToolError) else str(error)
+        except Exception:  # noqa: BLE001  (a foreign exception's own __str__ may fail)
+            message = ""
+        if isinstance(error, ToolError):
+            return message
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug(
+                "tool %s failed:\n%s", found.name, printable("".join(traceback.format_exception(error)))
+            )
+        kind = type(error).__name__
+        return (
+            f"Error: {found.name} failed with {kind}: {message}"
+            if message
+            else f"Error: {found.name} failed: {kind}"
+        )
+
+
+def _guarded(function: Callable[[], Any]) -> object:
+    try:
+        return function()
+    except BaseException as error:  # noqa: BLE001  (SystemExit from a tool ends the call, not the process)
+        return _Failure(error)
+
+
+async def _awaited(function: Callable[[], Any]) -> object:
+    # Inside the task: a SystemExit that leaves a task would end the event loop.
+    try:
+        return await function()
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001
+        return _Failure(error)
+
+
+def _same(value: object) -> object:
+    return value

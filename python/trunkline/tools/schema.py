@@ -1,0 +1,308 @@
+"""The arguments of a function as a JSON Schema and as a decoder, both made from its signature."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+import typing
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Union
+
+import msgspec
+
+from trunkline.errors import ConfigError
+from trunkline.llm.text import excerpt, loads, scrub
+from trunkline.tools.docstring import Docstring, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trunkline.types import JSON
+
+__all__ = ["ArgumentError", "Schema", "build"]
+
+Annotation = Any
+"""Whatever can stand after a parameter's colon."""
+
+_DEFS: Final = "#/$defs/"
+_PATH: Final = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
+_MISSING: Final = re.compile(r"^Object missing required field `(.*)`$", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
+_VARIADIC: Final[dict[object, str]] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
+
+_encoder = msgspec.json.Encoder()
+
+
+class ArgumentError(ValueError):
+    """A model's arguments do not fit; the message tells the model which field and why."""
+
+
+class Schema:
+    """What a function's arguments must look like.
+
+    Attributes:
+        parameters: JSON Schema of the arguments object.
+        docstring: What the function says about itself.
+    """
+
+    __slots__ = ("_decoder", "_names", "_positional", "_struct", "docstring", "parameters")
+
+    def __init__(
+        self, struct: type[msgspec.Struct], parameters: dict[str, Any], docstring: Docstring, positional: int
+    ) -> None:
+        # Models often write "5" for 5: a number in a string is accepted where the type allows one reading.
+        self._decoder = msgspec.json.Decoder(struct, strict=False)
+        self._struct = struct
+        self._names = struct.__struct_fields__
+        self._positional = positional
+        self.parameters = parameters
+        self.docstring = docstring
+
+    def decode(self, arguments: str) -> tuple[list[Any], dict[str, Any]]:
+        """Read and convert a call's arguments.
+
+        Args:
+            arguments: The JSON text as the model wrote it; empty means no arguments.
+
+        Returns:
+            Positional and keyword arguments for the function; absent ones are left to its defaults.
+
+        Raises:
+            ArgumentError: It is no JSON, or a field does not fit.
+        """
+        text = scrub(arguments) if arguments.strip() else "{}"
+        try:
+            values = self._read(text)
+        except msgspec.ValidationError as error:
+            raise ArgumentError(self._explain(str(error))) from None
+        except RecursionError:
+            raise ArgumentError("the arguments are nested too deeply") from None
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise ArgumentError(_malformed(text, str(error))) from None
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        for index, name in enumerate(self._names):
+            value = getattr(values, name)
+            if value is msgspec.UNSET:
+                continue
+            if index < self._positional and len(positional) == index:
+                positional.append(value)
+            elif index < self._positional:
+                raise ArgumentError(f"argument {name!r} needs every argument before it")
+            else:
+                named[name] = value
+        return positional, named
+
+    def _read(self, text: str) -> msgspec.Struct:
+        try:
+            return self._decoder.decode(text)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            if "\\u" not in text:
+                raise
+            try:
+                value = loads(text)
+            except ValueError:
+                value = None
+            if value is None:
+                raise
+            return msgspec.convert(value, self._struct, strict=False)
+
+    def _explain(self, message: str) -> str:
+        found = _PATH.match(message)
+        what, key, path = found.group("what", "key", "path") if found else (message, None, None)
+        place = excerpt((path or "").removeprefix("."), 80)
+        missing, unknown = _MISSING.match(what), _UNKNOWN.match(what)
+        if missing:
+            where = f" in {place!r}" if place else ""
+            return f"missing argument {missing.group(1)!r}{where}"
+        if unknown:
+            known = ", ".join(self._names) or "none"
+            where = f" in {place!r}" if place else f"; the arguments are: {known}"
+            return f"unknown argument '{excerpt(unknown.group(1), 80)}'{where}"
+        reason = excerpt(what, 200).replace("`", "")
+        reason = reason[:1].lower() + reason[1:]
+        if not path:
+            return f"the arguments must be one JSON object: {reason}"
+        return f"argument '{place}'{' (a key)' if key else ''}: {reason}"
+
+
+def build(function: Callable[..., Any], name: str) -> Schema:
+    """Make the schema of a function's arguments.
+
+    Args:
+        function: A function with an annotation on every parameter.
+        name: The tool's name, for messages.
+
+    Raises:
+        ConfigError: A parameter has no annotation, is ``*args`` or ``**kwargs``, or its type is not JSON.
+    """
+    place = (
+        f"tool {name!r} ({getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', name)})"
+    )
+    docstring = parse(getattr(function, "__doc__", None))
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    properties: dict[str, dict[str, Any]] = {}
+    hints = _hints(function, place)
+    positional = 0
+    for parameter in _signature(function, place).parameters.values():
+        annotation = _annotation(parameter, hints, place)
+        notes = _notes(parameter, annotation, docstring, place)
+        _check(parameter.name, annotation, place)
+        positional += parameter.kind is inspect.Parameter.POSITIONAL_ONLY
+        if parameter.default is inspect.Parameter.empty:
+            fields.append((parameter.name, annotation))
+        else:
+            fields.append((parameter.name, Union[annotation, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007
+        properties[parameter.name] = notes
+    try:
+        struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        parameters = _parameters(struct, properties)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{place} cannot be described: {error}") from None
+    return Schema(struct, parameters, docstring, positional)
+
+
+def _signature(function: Callable[..., Any], place: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{place} has no signature to read; wrap it in a function with annotations"
+        ) from None
+
+
+def _hints(function: Callable[..., Any], place: str) -> dict[str, Annotation]:
+    target = inspect.unwrap(function)
+    if not inspect.isroutine(target):
+        target = getattr(target, "func", None) or type(target).__call__
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except NameError as error:
+        raise ConfigError(
+            f"{place}: an annotation names {error.name!r}, which is not defined at the module's top level"
+        ) from None
+    except (TypeError, SyntaxError, AttributeError) as error:
+        raise ConfigError(f"{place}: an annotation cannot be read: {error}") from None
+
+
+def _annotation(parameter: inspect.Parameter, hints: dict[str, Annotation], place: str) -> Annotation:
+    star = _VARIADIC.get(parameter.kind)
+    if star:
+        raise ConfigError(
+            f"{place}: parameter {star}{parameter.name} cannot be described to a model; name each argument"
+        )
+    if parameter.name not in hints:
+        hint = (
+            "; decorate a function, not a method"
+            if parameter.name in {"self", "cls"}
+            else ", for example `: str`"
+        )
+        raise ConfigError(f"{place}: parameter {parameter.name!r} has no annotation; give it a type{hint}")
+    return hints[parameter.name]
+
+
+def _notes(
+    parameter: inspect.Parameter, annotation: Annotation, docstring: Docstring, place: str
+) -> dict[str, Any]:
+    notes: dict[str, Any] = {}
+    description = docstring.arguments.get(parameter.name, "")
+    for extra in getattr(annotation, "__metadata__", ()):  # of Annotated[type, ...]
+        text = extra if isinstance(extra, str) else getattr(extra, "description", None)
+        if isinstance(text, str) and text:
+            description = text
+    if description:
+        notes["description"] = description
+    if parameter.default is not inspect.Parameter.empty:
+        try:
+            notes["default"] = msgspec.to_builtins(parameter.default)
+            _encoder.encode(notes["default"])
+        except (TypeError, ValueError, RecursionError):
+            notes.pop("default", None)
+    return notes
+
+
+def _check(name: str, annotation: Annotation, place: str) -> None:
+    try:
+        msgspec.json.schema(annotation)
+        msgspec.json.Decoder(annotation, strict=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        _refuse(name, annotation, place, error)
+
+
+def _refuse(name: str, annotation: Annotation, place: str, error: Exception) -> NoReturn:
+    shown = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    detail = f": {error}" if "union" in str(error) else ""
+    raise ConfigError(
+        f"{place}: parameter {name!r} has the type {shown}, which a model cannot send{detail}; use "
+        "str, int, float, bool, list, dict, Literal, Enum, a dataclass, a TypedDict, or a union of these"
+    ) from None
+
+
+def _parameters(struct: type[msgspec.Struct], notes: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    schema = msgspec.json.schema(struct)
+    definitions = schema.get("$defs", {})
+    root = definitions.pop(schema["$ref"].removeprefix(_DEFS))
+    kept: dict[str, Any] = {}
+    properties = {
+        name: {**_inline(value, definitions, kept, ()), **notes[name]}
+        for name, value in root["properties"].items()
+    }
+    parameters: dict[str, Any] = {
+        "type": "object",
+        "properties": properties,
+        "required": root.get("required", []),
+    }
+    parameters["additionalProperties"] = False
+    if kept:
+        parameters["$defs"] = kept
+    return parameters
+
+
+def _inline(
+    value: JSON, definitions: dict[str, JSON], kept: dict[str, JSON], inside: tuple[str, ...]
+) -> JSON:
+    """Put definitions where they are used: chat templates may not follow references. Recursive ones stay."""
+    if isinstance(value, list):
+        return [_inline(item, definitions, kept, inside) for item in value]
+    if not isinstance(value, dict):
+        return value
+    reference = value.get("$ref")
+    if isinstance(reference, str):
+        name = reference.removeprefix(_DEFS)
+        if name in kept:
+            return dict(value)
+        if name in inside:
+            kept[name] = {}
+            kept[name] = _inline(copy.deepcopy(definitions[name]), definitions, kept, (*inside, name))
+            return dict(value)
+        return _inline(definitions[name], definitions, kept, (*inside, name))
+    if "enum" in value and "type" not in value:
+        kinds = {type(item) for item in value["enum"]}
+        if kinds <= {str}:
+            value = {"type": "string", **value}
+        elif kinds <= {int}:
+            value = {"type": "integer", **value}
+    # A title is the Python class's name; a property that happens to be called title is a dict, not a string.
+    return {
+        key: _inline(item, definitions, kept, inside)
+        for key, item in value.items()
+        if not (key == "title" and isinstance(item, str))
+    }
+
+
+def _malformed(text: str, error: str) -> str:
+    reason = error.removeprefix("JSON is malformed: ")
+    if "truncated" in reason:
+        return f"the arguments are not valid JSON: they end too early, after '{excerpt(text[-30:], 60)}'"
+    byte = re.search(r"\(byte (\d+)\)", reason)
+    if byte is None:
+        return f"the arguments are not valid JSON: {excerpt(reason, 120)}"
+    at = int(byte.group(1))
+    near = text.encode()[max(0, at - 20) : at + 20]
+    reason = reason[: byte.start()].strip()
+    return f"the arguments are not valid JSON: {reason} at byte {at}, near '{excerpt(near, 60)}'"

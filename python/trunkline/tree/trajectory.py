@@ -1,0 +1,125 @@
+"""One rollout of a tree, from its root to its leaf."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from trunkline import _core
+from trunkline.tree.node import Node
+from trunkline.tree.tokens import Seconds
+from trunkline.types import Termination, Usage
+
+if TYPE_CHECKING:
+    from trunkline.tree.tree import Tree
+    from trunkline.types import Message, Task
+
+__all__ = ["Trajectory"]
+
+
+class Trajectory:
+    """A rollout, as a view: the path of its leaf and how it ended.
+
+    Args:
+        tree: The tree it belongs to.
+        id: The rollout's number in the tree.
+    """
+
+    __slots__ = ("id", "tree")
+
+    def __init__(self, tree: Tree, id: int) -> None:
+        tree.core.rollout(id)
+        self.id = id
+        self.tree = tree
+
+    @property
+    def task(self) -> Task:
+        """The task it tries to solve."""
+        return self.tree.task
+
+    @property
+    def point(self) -> Node:
+        """The fork point it grew from."""
+        return Node(self.tree, self.tree.core.rollout(self.id)[0])
+
+    @property
+    def leaf(self) -> Node:
+        """Its last node so far."""
+        return Node(self.tree, self.tree.core.rollout(self.id)[1])
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Every node from the first prompt to the leaf; the empty root is not among them."""
+        leaf = self.tree.core.rollout(self.id)[1]
+        return [Node(self.tree, node) for node in self.tree.core.path(leaf)]
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation from the first prompt to the leaf."""
+        leaf = self.tree.core.rollout(self.id)[1]
+        return cast("list[dict[str, Any]]", msgspec.json.decode(self.tree.core.messages(leaf)))
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """Its fork path: turn, draw, turn, draw, and so on. It is unique in its tree."""
+        return tuple(self.tree.core.rollout(self.id)[2])
+
+    @property
+    def draw(self) -> int:
+        """Which sample of its fork point it is, from 0."""
+        path = self.tree.core.rollout(self.id)[2]
+        return path[-1] if path else 0
+
+    @property
+    def subgroup(self) -> int:
+        """The initial chain it was expanded for."""
+        return self.tree.core.rollout(self.id)[3]
+
+    @property
+    def termination(self) -> Termination | None:
+        """Why it ended; None while it grows."""
+        word = self.tree.core.rollout(self.id)[4]
+        return None if word is None else Termination(word)
+
+    @property
+    def answer(self) -> str | None:
+        """Its final answer, if it gave one."""
+        return self.tree.core.rollout(self.id)[5]
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong, if something did. It may quote a model or a server: escape it before printing."""
+        return self.tree.core.rollout(self.id)[6]
+
+    @property
+    def reward(self) -> float:
+        """Its reward; NaN while unscored."""
+        return self.tree.core.rollout(self.id)[7]
+
+    @property
+    def usage(self) -> Usage:
+        """What its own calls cost; those of a trunk it was forked from belong to who made them."""
+        return Usage(*self.tree.core.rollout(self.id)[8])
+
+    @property
+    def seconds(self) -> Seconds:
+        """Seconds its own calls took: model calls, tool calls."""
+        facts = self.tree.core.rollout(self.id)
+        return Seconds(facts[9] / 1e6, facts[10] / 1e6)
+
+    @property
+    def turns(self) -> int:
+        """Model turns on its path, shared ones included."""
+        core = self.tree.core
+        return sum(core.node(node)[1] == _core.TURN for node in core.path(core.rollout(self.id)[1]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trajectory) and other.id == self.id and other.tree.core is self.tree.core
+
+    def __hash__(self) -> int:
+        return hash((id(self.tree.core), self.id))
+
+    def __repr__(self) -> str:
+        ended = self.termination
+        return f"<Trajectory {self.id} {'growing' if ended is None else ended.value}>"

@@ -1,0 +1,127 @@
+"""When two answers are the same, and which of many answers wins."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Votes", "majority", "normalise", "vote"]
+
+_ARTICLES = frozenset({"a", "an", "the"})
+_QUOTES = {ord(char): None for char in "'\u2018\u2019`\u00b4"}
+_SIGNS = str.maketrans({"\u2212": "-"})
+# A number on its own: thousands in groups of three, or plain digits; a fraction; a small exponent. A sign
+# counts only where a number can begin, so that "1990-1995" is two positive numbers.
+_NUMBER = re.compile(
+    r"(?<![\w.])(?:(?<![^\s(=$€£¥])[-+])?[$€£¥]?"
+    r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:e[-+]?[0-9]{1,2})?(?!\w)"
+)
+_CURRENCY = re.compile(r"[$€£¥,+]")
+_INITIALS = re.compile(r"(?<=[^\W\d_])\.(?=[^\W\d_]|\s|$)")
+_LANGUAGE = re.compile(r"(?<!\w)([^\W\d_])(\+\+|#)(?!\w)")
+
+
+class Votes(msgspec.Struct, frozen=True):
+    """One class of equal answers.
+
+    Attributes:
+        key: The normalised answer.
+        answer: Its most frequent spelling.
+        voters: Positions of the answers in what was counted, ascending.
+    """
+
+    key: str
+    answer: str
+    voters: tuple[int, ...]
+
+
+def _number(text: str) -> str:
+    plain = _CURRENCY.sub("", text.replace("e+", "e"))
+    # Digits are moved as text: a float, or a decimal context, would round long ones.
+    plain = format(Decimal(plain), "f")
+    if "." in plain:
+        plain = plain.rstrip("0").rstrip(".")
+    sign, digits = ("-", plain[1:]) if plain.startswith("-") else ("", plain)
+    digits = digits.lstrip("0")
+    if not digits:
+        return "0"
+    return sign + ("0" + digits if digits.startswith(".") else digits)
+
+
+def _words(text: str) -> list[str]:
+    kept = (char if char.isalnum() or unicodedata.category(char)[0] == "M" else " " for char in text)
+    words = "".join(kept).split()
+    # What punctuation cut free may be a number after all, as in "v.05".
+    return [_number(word) if _NUMBER.fullmatch(word) else word for word in words]
+
+
+def _fold(text: str) -> str:
+    text = unicodedata.normalize("NFKC", text).casefold()
+    text = unicodedata.normalize("NFKC", text).translate(_QUOTES).translate(_SIGNS)
+    return "".join(char for char in text if unicodedata.category(char) != "Cf")
+
+
+def normalise(answer: str) -> str:
+    """Bring an answer to the form in which it is compared.
+
+    Unicode compatibility forms and case are folded, articles, punctuation and currency signs dropped, white
+    space collapsed, and numbers written one way, so that ``"The $1,200.0"`` equals ``"1200"``. What would
+    vanish altogether (a lone article, a lone symbol) is kept.
+
+    Args:
+        answer: An answer as the model or the data set wrote it.
+
+    Returns:
+        The normalised answer; empty only if the answer is blank.
+    """
+    folded = _fold(answer)
+    text = _LANGUAGE.sub(lambda match: f" {match[1]}{'plusplus' if match[2] == '++' else 'sharp'} ", folded)
+    text = _INITIALS.sub("", text)
+    tokens: list[str] = []
+    end = 0
+    for match in _NUMBER.finditer(text):
+        tokens += _words(text[end : match.start()])
+        tokens.append(_number(match[0]))
+        end = match.end()
+    tokens += _words(text[end:])
+    kept = [token for token in tokens if token not in _ARTICLES]
+    return " ".join(kept or tokens) or " ".join(folded.split())
+
+
+def vote(answers: Iterable[str | None]) -> list[Votes]:
+    """Group answers into classes of equal ones, most votes first.
+
+    The order does not depend on the order of the answers: ties are broken by the normalised answer.
+
+    Args:
+        answers: What each voter answered; None and blank answers are not votes.
+
+    Returns:
+        One entry for each class; empty if nobody voted.
+    """
+    voters: dict[str, list[int]] = defaultdict(list)
+    spellings: dict[str, Counter[str]] = defaultdict(Counter)
+    for position, answer in enumerate(answers):
+        key = "" if answer is None else normalise(answer)
+        if answer is not None and key:
+            voters[key].append(position)
+            spellings[key][answer.strip()] += 1
+    classes = [
+        Votes(key, min(spellings[key].items(), key=lambda item: (-item[1], item[0]))[0], tuple(positions))
+        for key, positions in voters.items()
+    ]
+    return sorted(classes, key=lambda votes: (-len(votes.voters), votes.key))
+
+
+def majority(answers: Iterable[str | None]) -> str | None:
+    """The answer with the most votes, in its most frequent spelling; None if nobody voted."""
+    classes = vote(answers)
+    return classes[0].answer if classes else None

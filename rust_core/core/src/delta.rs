@@ -1,0 +1,163 @@
+//! Deltas: what changed in a tree since the last one, as one byte string that rebuilds the change elsewhere.
+//!
+//! A record, all numbers little-endian:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4 | `TKDL` |
+//! | 2 | format version |
+//! | 2 | zero |
+//! | 4 | sequence number, from 0 |
+//! | 4 | length of the payload |
+//! | 8 | checksum of the delta before, 0 for the first: ties a delta to its own history |
+//! | n | payload: operations, one after the other |
+//! | 8 | xxh3-64 of all of the above |
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::codec::Reader;
+use crate::error::{DeltaError, Error, Result};
+use crate::op::Op;
+use crate::overlay::Overlay;
+use crate::rules::{self, View};
+use crate::tree::Tree;
+
+const MAGIC: [u8; 4] = *b"TKDL";
+const VERSION: u16 = 1;
+const HEADER: usize = 24;
+const CHECKSUM: usize = 8;
+
+/// The operations since the last delta, written down, and where in the history of deltas the tree is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Journal {
+    ops: Vec<u8>,
+    sequence: u32,
+    previous: u64,
+}
+
+impl Journal {
+    /// Write an operation down.
+    pub(crate) fn record(&mut self, op: &Op<'_>) {
+        op.encode(&mut self.ops);
+    }
+
+    fn advance(&mut self, next: u32, checksum: u64) {
+        self.ops.clear();
+        self.sequence = next;
+        self.previous = checksum;
+    }
+}
+
+/// A record whose frame and checksum are sound.
+struct Record<'a> {
+    sequence: u32,
+    previous: u64,
+    payload: &'a [u8],
+    checksum: u64,
+}
+
+impl Tree {
+    /// What changed since the last call or the last delta applied; nothing if nothing did.
+    ///
+    /// # Errors
+    /// If the change is larger than 4 GiB, or the sequence numbers are used up. The change is kept.
+    pub fn delta(&mut self) -> Result<Option<Vec<u8>>> {
+        let Journal { ops, sequence, previous } = &self.journal;
+        if ops.is_empty() {
+            return Ok(None);
+        }
+        let len = u32::try_from(ops.len()).map_err(|_| Error::TooLong { what: "delta", len: ops.len() })?;
+        let next = sequence.checked_add(1).ok_or(Error::Full { what: "delta" })?;
+        let mut out = Vec::with_capacity(HEADER + ops.len() + CHECKSUM);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&[0, 0]);
+        out.extend_from_slice(&sequence.to_le_bytes());
+        out.extend_from_slice(&len.to_le_bytes());
+        out.extend_from_slice(&previous.to_le_bytes());
+        out.extend_from_slice(ops);
+        let checksum = xxh3_64(&out);
+        out.extend_from_slice(&checksum.to_le_bytes());
+        self.journal.advance(next, checksum);
+        Ok(Some(out))
+    }
+
+    /// Replay a delta of the same tree. `false` if it was applied before.
+    ///
+    /// The delta is read and judged as a whole before anything changes.
+    ///
+    /// # Errors
+    /// [`Error::Delta`] on a gap, on damage, on a foreign delta, or if this tree has changes that are in no delta.
+    pub fn apply(&mut self, delta: &[u8]) -> Result<bool> {
+        let record = read_record(delta)?;
+        let expected = self.journal.sequence;
+        if record.sequence < expected {
+            return Ok(false);
+        }
+        if record.sequence > expected {
+            return Err(DeltaError::Gap { expected, found: record.sequence }.into());
+        }
+        if !self.journal.ops.is_empty() {
+            return Err(DeltaError::Pending.into());
+        }
+        if record.previous != self.journal.previous {
+            return Err(DeltaError::Foreign { sequence: record.sequence }.into());
+        }
+        let next = expected.checked_add(1).ok_or(Error::Full { what: "delta" })?;
+        let ops = self.judge(record.payload)?;
+        for op in &ops {
+            self.commit(op)?;
+        }
+        self.journal.advance(next, record.checksum);
+        Ok(true)
+    }
+
+    /// Read all operations and check each against the state it would meet.
+    fn judge<'a>(&self, payload: &'a [u8]) -> Result<Vec<Op<'a>>> {
+        let mut reader = Reader::new(payload);
+        let mut overlay = Overlay::new(self);
+        let mut ops = Vec::new();
+        while reader.left() > 0 {
+            let index = ops.len();
+            let offset = payload.len() - reader.left();
+            let op = Op::decode(&mut reader).map_err(|reason| DeltaError::Decode { index, offset, reason })?;
+            rules::check(&overlay, &op, overlay.counts().fragments)
+                .map_err(|source| DeltaError::Rule { index, source: Box::new(source) })?;
+            overlay.advance(&op);
+            ops.push(op);
+        }
+        Ok(ops)
+    }
+}
+
+/// Check the frame of a record and take it apart.
+fn read_record(delta: &[u8]) -> std::result::Result<Record<'_>, DeltaError> {
+    let have = delta.len();
+    let truncated = |need| DeltaError::Truncated { need, have };
+    let (magic, rest) = delta.split_first_chunk().ok_or(truncated(HEADER + CHECKSUM))?;
+    if *magic != MAGIC {
+        return Err(DeltaError::Magic);
+    }
+    let (version, rest) = rest.split_first_chunk().ok_or(truncated(HEADER + CHECKSUM))?;
+    let found = u16::from_le_bytes(*version);
+    if found != VERSION {
+        return Err(DeltaError::Version { found, known: VERSION });
+    }
+    let (reserved, rest) = rest.split_first_chunk::<2>().ok_or(truncated(HEADER + CHECKSUM))?;
+    let (sequence, rest) = rest.split_first_chunk().ok_or(truncated(HEADER + CHECKSUM))?;
+    let (len, rest) = rest.split_first_chunk().ok_or(truncated(HEADER + CHECKSUM))?;
+    let (previous, rest) = rest.split_first_chunk().ok_or(truncated(HEADER + CHECKSUM))?;
+    let len = u32::from_le_bytes(*len) as usize;
+    let need = HEADER + len + CHECKSUM;
+    let (payload, rest) = rest.split_at_checked(len).ok_or(truncated(need))?;
+    let (checksum, rest) = rest.split_first_chunk().ok_or(truncated(need))?;
+    if !rest.is_empty() {
+        return Err(DeltaError::Trailing { extra: rest.len() });
+    }
+    let checksum = u64::from_le_bytes(*checksum);
+    if xxh3_64(&delta[..HEADER + len]) != checksum || *reserved != [0, 0] {
+        return Err(DeltaError::Checksum);
+    }
+    let (sequence, previous) = (u32::from_le_bytes(*sequence), u64::from_le_bytes(*previous));
+    Ok(Record { sequence, previous, payload, checksum })
+}

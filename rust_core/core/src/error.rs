@@ -1,0 +1,211 @@
+//! The one error type of the crate.
+
+/// What every fallible operation returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An operation was refused. Whatever it was called on is unchanged.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An id that names nothing.
+    #[error("{what} {id} does not exist; there are {count}")]
+    Unknown {
+        /// What the id should have named.
+        what: &'static str,
+        /// The id.
+        id: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// All ids of a kind are in use.
+    #[error("no room for another {what}: ids are 32 bits wide")]
+    Full {
+        /// What has no room.
+        what: &'static str,
+    },
+    /// Something that is interned already and was written down a second time.
+    #[error("this {what} is interned already")]
+    Repeated {
+        /// What is repeated.
+        what: &'static str,
+    },
+    /// More bytes or elements than a span can address.
+    #[error("a {what} of {len} elements is too long; the limit is 4294967295")]
+    TooLong {
+        /// What is too long.
+        what: &'static str,
+        /// Its length.
+        len: usize,
+    },
+    /// Bytes that cannot be a message.
+    #[error("a message must be one JSON object in UTF-8: {reason}")]
+    Message {
+        /// What is wrong with them.
+        reason: &'static str,
+    },
+    /// Bytes that are not text.
+    #[error("{what} is not valid UTF-8")]
+    Text {
+        /// What the bytes were meant to be.
+        what: &'static str,
+    },
+    /// A kind of node that cannot be appended this way.
+    #[error("kind {kind} cannot be appended here: only PROMPT (1) and MESSAGE (4) belong to no rollout")]
+    Kind {
+        /// The kind.
+        kind: u32,
+    },
+    /// A token figure out of range.
+    #[error("{field} is {value}; a token figure is -1 (unreported) or 0 to 4294967294")]
+    Tokens {
+        /// Which figure.
+        field: &'static str,
+        /// Its value.
+        value: i64,
+    },
+    /// A name for an ending that is none.
+    #[error("{text:?} is not a termination")]
+    Termination {
+        /// What was given.
+        text: String,
+    },
+    /// The rollout has ended and cannot change any more.
+    #[error("rollout {rollout} has ended ({termination}) and cannot be {verb}")]
+    Ended {
+        /// The rollout.
+        rollout: u32,
+        /// How it ended.
+        termination: &'static str,
+        /// What was tried.
+        verb: &'static str,
+    },
+    /// The rollout has not ended yet.
+    #[error("rollout {rollout} is still growing; close it before scoring it")]
+    Growing {
+        /// The rollout.
+        rollout: u32,
+    },
+    /// Two rollouts with one fork path.
+    #[error("a rollout with the fork path {path:?} is open already")]
+    DuplicatePath {
+        /// The path.
+        path: Vec<u32>,
+    },
+    /// A reward that is infinite.
+    #[error("a reward must be a finite number, or NaN for unscored; it is {reward}")]
+    Reward {
+        /// The reward.
+        reward: f64,
+    },
+    /// A lane that does not exist.
+    #[error("lane {lane} does not exist; there are {count}")]
+    Lane {
+        /// The lane.
+        lane: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A lane that has been taken out before.
+    #[error("lane {lane} has finished already; a lane finishes once")]
+    LaneFinished {
+        /// The lane.
+        lane: usize,
+    },
+    /// Two sets of lanes of different sizes.
+    #[error("lanes of different sizes cannot be combined: {left} and {right}")]
+    LaneSizes {
+        /// Size of the left set.
+        left: usize,
+        /// Size of the right set.
+        right: usize,
+    },
+    /// The machine has no memory for what was asked.
+    #[error("not enough memory for {len} lanes")]
+    Memory {
+        /// How many were asked for.
+        len: usize,
+    },
+    /// A buffer of the wrong size for a request body.
+    #[error("the request body has {need} bytes, the buffer {have}")]
+    Buffer {
+        /// Bytes needed.
+        need: usize,
+        /// Bytes given.
+        have: usize,
+    },
+    /// A delta that cannot be replayed.
+    #[error("delta refused: {0}")]
+    Delta(#[from] DeltaError),
+    /// A tree that contradicts itself: a bug in this crate or in memory.
+    #[error("tree is inconsistent: {0}")]
+    Invariant(String),
+}
+
+/// Why a delta was refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeltaError {
+    /// Fewer bytes than the record says it has.
+    #[error("it is truncated: {have} bytes where {need} are needed")]
+    Truncated {
+        /// Bytes needed.
+        need: usize,
+        /// Bytes given.
+        have: usize,
+    },
+    /// More bytes than the record says it has.
+    #[error("{extra} bytes follow its end")]
+    Trailing {
+        /// How many.
+        extra: usize,
+    },
+    /// Not a delta at all.
+    #[error("it does not start like a delta")]
+    Magic,
+    /// Written by another version of the format.
+    #[error("its format version is {found}; this build reads version {known}")]
+    Version {
+        /// The version found.
+        found: u16,
+        /// The version this build reads.
+        known: u16,
+    },
+    /// The checksum does not match.
+    #[error("its checksum does not match: it was damaged")]
+    Checksum,
+    /// A delta before this one is missing.
+    #[error("it is number {found}, but number {expected} comes next")]
+    Gap {
+        /// The number that comes next.
+        expected: u32,
+        /// The number it has.
+        found: u32,
+    },
+    /// It continues another history than this tree's.
+    #[error("number {sequence} does not continue this tree: it belongs to another tree or another history")]
+    Foreign {
+        /// Its number.
+        sequence: u32,
+    },
+    /// The tree has changes of its own that are in no delta.
+    #[error("the tree has changes of its own; take them with delta() first")]
+    Pending,
+    /// An operation in it cannot be read.
+    #[error("operation {index} at byte {offset} cannot be read: {reason}")]
+    Decode {
+        /// Which operation, from 0.
+        index: usize,
+        /// Where it starts in the payload.
+        offset: usize,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// An operation in it is against the rules.
+    #[error("operation {index} is against the rules: {source}")]
+    Rule {
+        /// Which operation, from 0.
+        index: usize,
+        /// The rule.
+        source: Box<Error>,
+    },
+}

@@ -1,0 +1,193 @@
+//! The rollouts of a tree, as columns. Nodes merge, rollouts never do.
+
+use crate::digest::fingerprint_words;
+use crate::error::Result;
+use crate::id::{NodeId, RolloutId};
+use crate::lanes::Lanes;
+use crate::pool::Pool;
+use crate::termination::Termination;
+
+/// What a rollout's own calls cost, whether their nodes merged or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Model calls that gave a reply.
+    pub calls: u64,
+    /// Prompt tokens, cached ones included.
+    pub prompt: u64,
+    /// Prompt tokens the server had cached.
+    pub cached: u64,
+    /// Completion tokens.
+    pub generated: u64,
+    /// Calls whose reply lacked a figure.
+    pub unreported: u64,
+    /// Attempts beyond the first.
+    pub retries: u64,
+    /// Tool calls.
+    pub tools: u64,
+    /// Wall time of the model calls, in microseconds.
+    pub llm_micros: u64,
+    /// Wall time of the tool calls, in microseconds.
+    pub tool_micros: u64,
+}
+
+/// How a rollout ended.
+#[derive(Clone, Debug)]
+struct Ending {
+    termination: Termination,
+    answer: Option<Box<str>>,
+    error: Option<Box<str>>,
+}
+
+/// The columns. A rollout's lane is its id.
+#[derive(Clone, Debug)]
+pub(crate) struct Rollouts {
+    // Fork paths are unique, so a path's number in the pool is its rollout's id.
+    paths: Pool<u32>,
+    points: Vec<NodeId>,
+    leaves: Vec<NodeId>,
+    subgroups: Vec<u32>,
+    endings: Vec<Option<Ending>>,
+    rewards: Vec<f64>,
+    usages: Vec<Usage>,
+    growing: Lanes,
+}
+
+impl Rollouts {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            paths: Pool::new("rollout"),
+            points: Vec::new(),
+            leaves: Vec::new(),
+            subgroups: Vec::new(),
+            endings: Vec::new(),
+            rewards: Vec::new(),
+            usages: Vec::new(),
+            growing: Lanes::default(),
+        }
+    }
+
+    /// Forget every rollout and keep the memory.
+    pub(crate) fn reset(&mut self) {
+        self.paths.reset();
+        self.points.clear();
+        self.leaves.clear();
+        self.subgroups.clear();
+        self.endings.clear();
+        self.rewards.clear();
+        self.usages.clear();
+        self.growing = Lanes::default();
+    }
+
+    /// The rollout with a fork path, if there is one.
+    pub(crate) fn find(&self, path: &[u32]) -> Option<RolloutId> {
+        self.paths.find(path, fingerprint_words(path)).map(RolloutId::new)
+    }
+
+    /// Open a rollout whose path [`Rollouts::find`] does not know.
+    pub(crate) fn open(&mut self, point: NodeId, path: &[u32], subgroup: u32) -> Result<RolloutId> {
+        let id = self.paths.insert(path, fingerprint_words(path))?;
+        self.points.push(point);
+        self.leaves.push(point);
+        self.subgroups.push(subgroup);
+        self.endings.push(None);
+        self.rewards.push(f64::NAN);
+        self.usages.push(Usage::default());
+        self.growing.push();
+        Ok(RolloutId::new(id))
+    }
+
+    /// Move a leaf one node down and count what that cost.
+    pub(crate) fn advance(&mut self, id: RolloutId, leaf: NodeId, cost: &Usage) {
+        self.leaves[id.index()] = leaf;
+        let usage = &mut self.usages[id.index()];
+        // Saturating: a counter that a hostile delta drives to its end stays there instead of wrapping.
+        for (total, more) in [
+            (&mut usage.calls, cost.calls),
+            (&mut usage.prompt, cost.prompt),
+            (&mut usage.cached, cost.cached),
+            (&mut usage.generated, cost.generated),
+            (&mut usage.unreported, cost.unreported),
+            (&mut usage.retries, cost.retries),
+            (&mut usage.tools, cost.tools),
+            (&mut usage.llm_micros, cost.llm_micros),
+            (&mut usage.tool_micros, cost.tool_micros),
+        ] {
+            *total = total.saturating_add(more);
+        }
+    }
+
+    /// End a rollout that grows.
+    pub(crate) fn close(
+        &mut self,
+        id: RolloutId,
+        termination: Termination,
+        answer: Option<&str>,
+        error: Option<&str>,
+    ) -> Result<()> {
+        self.growing.finish(id.index())?;
+        let ending = Ending { termination, answer: answer.map(Into::into), error: error.map(Into::into) };
+        self.endings[id.index()] = Some(ending);
+        Ok(())
+    }
+
+    /// Set a reward; every NaN becomes the same one, so that digests agree.
+    pub(crate) fn score(&mut self, id: RolloutId, reward: f64) {
+        self.rewards[id.index()] = if reward.is_nan() { f64::NAN } else { reward };
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.paths.count()
+    }
+
+    /// Every rollout, in the order they were opened.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = RolloutId> + use<> {
+        (0..self.count()).map(RolloutId::new)
+    }
+
+    pub(crate) fn path(&self, id: RolloutId) -> &[u32] {
+        self.paths.get(id.get())
+    }
+
+    pub(crate) fn point(&self, id: RolloutId) -> NodeId {
+        self.points[id.index()]
+    }
+
+    pub(crate) fn leaf(&self, id: RolloutId) -> NodeId {
+        self.leaves[id.index()]
+    }
+
+    pub(crate) fn subgroup(&self, id: RolloutId) -> u32 {
+        self.subgroups[id.index()]
+    }
+
+    pub(crate) fn termination(&self, id: RolloutId) -> Option<Termination> {
+        self.endings[id.index()].as_ref().map(|ending| ending.termination)
+    }
+
+    pub(crate) fn answer(&self, id: RolloutId) -> Option<&str> {
+        self.endings[id.index()].as_ref()?.answer.as_deref()
+    }
+
+    pub(crate) fn error(&self, id: RolloutId) -> Option<&str> {
+        self.endings[id.index()].as_ref()?.error.as_deref()
+    }
+
+    pub(crate) fn reward(&self, id: RolloutId) -> f64 {
+        self.rewards[id.index()]
+    }
+
+    pub(crate) fn usage(&self, id: RolloutId) -> &Usage {
+        &self.usages[id.index()]
+    }
+
+    /// The lanes of the rollouts that have not ended.
+    pub(crate) const fn growing(&self) -> &Lanes {
+        &self.growing
+    }
+
+    /// Walk the invariants of the fork paths.
+    pub(crate) fn check_paths(&self) -> std::result::Result<(), String> {
+        self.paths.check(fingerprint_words)
+    }
+}

@@ -1,0 +1,140 @@
+//! The rules: what an operation needs of the state it meets. Written once, for direct calls and for deltas.
+
+use crate::error::{Error, Result};
+use crate::fragments::Message;
+use crate::id::{NONE, NameId, NodeId, RolloutId};
+use crate::op::{Call, Op};
+use crate::termination::Termination;
+
+/// What the rules must know about a state: a tree, or a tree with some operations imagined on top.
+pub(crate) trait View {
+    /// How many names, fragments, contexts, nodes and rollouts there are.
+    fn counts(&self) -> Counts;
+    /// Whether this name is interned.
+    fn has_name(&self, text: &str) -> bool;
+    /// Whether this message is interned.
+    fn has_fragment(&self, message: &Message<'_>) -> bool;
+    /// Whether this context is recorded.
+    fn has_context(&self, fragments: &[u32]) -> bool;
+    /// Whether a rollout has this fork path.
+    fn has_path(&self, path: &[u32]) -> bool;
+    /// How a rollout that exists ended, or nothing while it grows.
+    fn termination(&self, rollout: RolloutId) -> Option<Termination>;
+}
+
+/// How many of each there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    pub(crate) names: u32,
+    pub(crate) fragments: u32,
+    pub(crate) contexts: u32,
+    pub(crate) nodes: u32,
+    pub(crate) rollouts: u32,
+}
+
+/// Check one operation. `fragments` is how many there will be when it runs: one more than now if it brings its own.
+pub(crate) fn check(view: &impl View, op: &Op<'_>, fragments: u32) -> Result<()> {
+    let counts = view.counts();
+    match op {
+        Op::Name(text) => {
+            fits("name", text.len())?;
+            fresh("name", view.has_name(text))?;
+            room("name", counts.names)
+        }
+        Op::Fragment(message) => {
+            message.check()?;
+            fresh("fragment", view.has_fragment(message))?;
+            room("fragment", counts.fragments)
+        }
+        Op::Context(list) => {
+            fits("context", list.len())?;
+            list.iter().try_for_each(|&fragment| known("fragment", fragment, fragments))?;
+            fresh("context", view.has_context(list))?;
+            room("context", counts.contexts)
+        }
+        Op::Append { parent, fragment, agent, .. } => {
+            node(&counts, *parent)?;
+            name(&counts, *agent)?;
+            known("fragment", fragment.get(), fragments)?;
+            room("node", counts.nodes)
+        }
+        Op::Open { point, path, .. } => {
+            node(&counts, *point)?;
+            fits("fork path", path.len())?;
+            if view.has_path(path) {
+                return Err(Error::DuplicatePath { path: path.to_vec() });
+            }
+            room("rollout", counts.rollouts)
+        }
+        Op::Turn { rollout, fragment, call } => {
+            growing(view, &counts, *rollout, "continued")?;
+            known("fragment", fragment.get(), fragments)?;
+            check_call(&counts, call)?;
+            room("node", counts.nodes)
+        }
+        Op::Observe { rollout, fragment, agent, .. } => {
+            growing(view, &counts, *rollout, "continued")?;
+            known("fragment", fragment.get(), fragments)?;
+            name(&counts, *agent)?;
+            room("node", counts.nodes)
+        }
+        Op::Close { rollout, answer, error, .. } => {
+            fits("answer", answer.map_or(0, str::len))?;
+            fits("error", error.map_or(0, str::len))?;
+            growing(view, &counts, *rollout, "closed")
+        }
+        Op::Score { rollout, reward } => {
+            known("rollout", rollout.get(), counts.rollouts)?;
+            if reward.is_infinite() {
+                return Err(Error::Reward { reward: *reward });
+            }
+            match view.termination(*rollout) {
+                Some(_) => Ok(()),
+                None => Err(Error::Growing { rollout: rollout.get() }),
+            }
+        }
+    }
+}
+
+fn check_call(counts: &Counts, call: &Call<'_>) -> Result<()> {
+    for id in [call.agent, call.namespace, call.finish] {
+        name(counts, id)?;
+    }
+    fits("aside", call.aside.map_or(0, str::len))?;
+    call.context.map_or(Ok(()), |context| known("context", context.get(), counts.contexts))
+}
+
+fn growing(view: &impl View, counts: &Counts, rollout: RolloutId, verb: &'static str) -> Result<()> {
+    known("rollout", rollout.get(), counts.rollouts)?;
+    match view.termination(rollout) {
+        None => Ok(()),
+        Some(ended) => Err(Error::Ended { rollout: rollout.get(), termination: ended.as_str(), verb }),
+    }
+}
+
+fn node(counts: &Counts, id: NodeId) -> Result<()> {
+    known("node", id.get(), counts.nodes)
+}
+
+fn name(counts: &Counts, id: NameId) -> Result<()> {
+    known("name", id.get(), counts.names)
+}
+
+/// The id names something.
+pub(crate) fn known(what: &'static str, id: u32, count: u32) -> Result<()> {
+    if id < count { Ok(()) } else { Err(Error::Unknown { what, id, count }) }
+}
+
+/// There is an id left. A node that merges needs none, but a tree this full has no use for the exception.
+fn room(what: &'static str, count: u32) -> Result<()> {
+    if count < NONE { Ok(()) } else { Err(Error::Full { what }) }
+}
+
+fn fits(what: &'static str, len: usize) -> Result<()> {
+    if u32::try_from(len).is_ok() { Ok(()) } else { Err(Error::TooLong { what, len }) }
+}
+
+/// What is there already is never written down again; only a foreign or damaged delta does that.
+fn fresh(what: &'static str, exists: bool) -> Result<()> {
+    if exists { Err(Error::Repeated { what }) } else { Ok(()) }
+}

@@ -1,0 +1,123 @@
+//! Append-only storage in chunks that never move.
+//!
+//! What was stored is contiguous and stays where it is; growing allocates another chunk and copies nothing. A reset keeps
+//! the chunks, so that the next tree writes into memory that is mapped and warm.
+
+use crate::error::{Error, Result};
+use crate::id;
+
+/// Elements in the first chunk; each further one doubles up to [`MAX_CHUNK`].
+const MIN_CHUNK: usize = 1 << 10;
+const MAX_CHUNK: usize = 1 << 20;
+
+/// Where a run of elements lies in a [`Slab`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    chunk: u32,
+    start: u32,
+    len: u32,
+}
+
+impl Span {
+    /// Number of elements.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether it holds nothing.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Append-only storage for runs of `T`.
+#[derive(Clone, Debug)]
+pub struct Slab<T> {
+    chunks: Vec<Vec<T>>,
+    current: usize,
+    len: usize,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { chunks: Vec::new(), current: 0, len: 0 }
+    }
+}
+
+impl<T: Copy> Slab<T> {
+    /// Store a copy of `items` in one piece.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] or [`Error::Full`] if no span can address it.
+    pub fn push(&mut self, items: &[T]) -> Result<Span> {
+        let too_long = |_| Error::TooLong { what: "run", len: items.len() };
+        let len = u32::try_from(items.len()).map_err(too_long)?;
+        self.make_room(items.len());
+        let chunk = id::next(self.current, "chunk")?;
+        let store = &mut self.chunks[self.current];
+        let start = u32::try_from(store.len()).map_err(too_long)?;
+        store.extend_from_slice(items);
+        self.len += items.len();
+        Ok(Span { chunk, start, len })
+    }
+
+    /// Make the current chunk one that can take `len` more elements without growing.
+    fn make_room(&mut self, len: usize) {
+        let fits = |chunk: &Vec<T>| chunk.capacity() - chunk.len() >= len;
+        if self.chunks.get(self.current).is_some_and(fits) {
+            return;
+        }
+        let next = if self.chunks.is_empty() { 0 } else { self.current + 1 };
+        // Chunks after the current one are empty (left by a reset), so putting one between moves no span.
+        if !self.chunks.get(next).is_some_and(fits) {
+            let last = self.chunks.get(self.current).map_or(0, Vec::capacity);
+            let size = (last * 2).clamp(MIN_CHUNK, MAX_CHUNK).max(len);
+            self.chunks.insert(next, Vec::with_capacity(size));
+        }
+        self.current = next;
+    }
+
+    /// The elements of a span made by this slab since its last reset.
+    ///
+    /// # Panics
+    /// If the span is of another slab and out of bounds here.
+    #[must_use]
+    pub fn get(&self, span: Span) -> &[T] {
+        let start = span.start as usize;
+        &self.chunks[span.chunk as usize][start..start + span.len()]
+    }
+
+    /// Whether the span lies inside what was stored.
+    #[must_use]
+    pub fn holds(&self, span: Span) -> bool {
+        let end = span.start as usize + span.len();
+        self.chunks.get(span.chunk as usize).is_some_and(|chunk| end <= chunk.len())
+    }
+
+    /// Elements stored.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is stored.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Elements that memory is held for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.chunks.iter().map(Vec::capacity).sum()
+    }
+
+    /// Forget everything and keep the memory. Spans made before are void.
+    pub fn reset(&mut self) {
+        self.chunks.iter_mut().for_each(Vec::clear);
+        self.current = 0;
+        self.len = 0;
+    }
+}

@@ -1,0 +1,192 @@
+//! The digest says what was said, whenever and in whatever order it was said.
+#![allow(missing_docs)]
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::script::message;
+use proptest::prelude::*;
+use trunkline_core::{Kind, NameId, NodeId, RolloutId, Termination, Tree};
+
+/// A rollout to be grown: where it forks from an earlier one, what it says, how it ends.
+#[derive(Clone, Debug)]
+struct Plan {
+    fork: Option<(usize, usize)>,
+    steps: Vec<(u8, bool)>,
+    answer: Option<u8>,
+    reward: f64,
+}
+
+fn plans() -> impl Strategy<Value = Vec<Plan>> {
+    let steps = prop::collection::vec((0u8..3, any::<bool>()), 0..5);
+    let fork = prop::option::of((0usize..8, 0usize..5));
+    let reward = prop_oneof![Just(0.0), Just(1.0), Just(f64::NAN)];
+    let plan = (fork, steps, prop::option::of(0u8..3), reward).prop_map(|(fork, steps, answer, reward)| Plan {
+        fork,
+        steps,
+        answer,
+        reward,
+    });
+    prop::collection::vec(plan, 1..7)
+}
+
+/// A tree being grown from plans, in whatever order it is asked to.
+struct Grower<'p> {
+    tree: Tree,
+    plans: &'p [Plan],
+    prompt: NodeId,
+    rollouts: Vec<Option<RolloutId>>,
+    nodes: Vec<Vec<NodeId>>,
+    noise: u64,
+}
+
+impl<'p> Grower<'p> {
+    fn new(plans: &'p [Plan], noise: u64) -> Self {
+        let mut tree = Tree::new();
+        if noise % 2 == 1 {
+            tree.name("a name that shifts all later ids").unwrap();
+            tree.fragment(&message(200)).unwrap();
+        }
+        let prompt = tree.append(NodeId::ROOT, Kind::Prompt, &message(100), NameId::EMPTY).unwrap();
+        Self { tree, plans, prompt, rollouts: vec![None; plans.len()], nodes: vec![Vec::new(); plans.len()], noise }
+    }
+
+    /// Open a rollout if it is not open, after growing the one it forks from far enough.
+    fn open(&mut self, at: usize) -> RolloutId {
+        if let Some(rollout) = self.rollouts[at] {
+            return rollout;
+        }
+        let point = match self.plans[at].fork {
+            Some((from, step)) if from < at => {
+                let step = step.min(self.plans[from].steps.len());
+                while self.nodes[from].len() < step {
+                    self.step(from);
+                }
+                if step == 0 { self.prompt } else { self.nodes[from][step - 1] }
+            }
+            _ => self.prompt,
+        };
+        let rollout = self.tree.open(point, &[0, u32::try_from(at).unwrap()], u32::try_from(at % 2).unwrap()).unwrap();
+        self.rollouts[at] = Some(rollout);
+        rollout
+    }
+
+    fn step(&mut self, at: usize) {
+        let rollout = self.open(at);
+        let Some(&(number, turn)) = self.plans[at].steps.get(self.nodes[at].len()) else { return };
+        let agent = self.tree.name(["searcher", "solver"][at % 2]).unwrap();
+        let node = if turn {
+            // Times, retries and cache hits differ from one growing to the next.
+            let mut call = common::call(50, 7);
+            (call.agent, call.micros, call.retries) = (agent, self.noise, u32::try_from(self.noise % 5).unwrap());
+            self.tree.turn(rollout, &message(number), call).unwrap()
+        } else {
+            self.tree.observe(rollout, &message(number), agent, self.noise).unwrap()
+        };
+        self.nodes[at].push(node);
+    }
+
+    fn finish(mut self, order: &[usize]) -> Tree {
+        let (all, backward) = (self.plans.len(), self.noise % 2 == 1);
+        for &at in order {
+            self.step(at % all);
+        }
+        for at in (0..all).map(|at| if backward { all - 1 - at } else { at }) {
+            let plan = &self.plans[at];
+            let rollout = self.open(at);
+            while self.nodes[at].len() < plan.steps.len() {
+                self.step(at);
+            }
+            let answer = plan.answer.map(|number| number.to_string());
+            self.tree.close(rollout, Termination::Answer, answer.as_deref(), None).unwrap();
+            self.tree.score(rollout, plan.reward).unwrap();
+        }
+        self.tree.check().unwrap();
+        self.tree
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn order_of_arrival_does_not_matter(
+        plans in plans(),
+        first in prop::collection::vec(0usize..8, 0..40),
+        second in prop::collection::vec(0usize..8, 0..40),
+    ) {
+        let one = Grower::new(&plans, 2).finish(&first);
+        let two = Grower::new(&plans, 7).finish(&second);
+        prop_assert_eq!(one.digest(), two.digest());
+        prop_assert_eq!(one.tokens(), two.tokens());
+        prop_assert_eq!(one.nodes(), two.nodes());
+    }
+
+    #[test]
+    fn what_is_said_matters(plans in plans(), which in any::<prop::sample::Index>(), what in 0..3u8) {
+        let mut other = plans.clone();
+        let plan = &mut other[which.index(plans.len())];
+        match what {
+            0 => plan.answer = Some(77),
+            1 => plan.reward = if plan.reward.is_nan() { 0.0 } else { f64::NAN },
+            _ => plan.steps.push((9, true)),
+        }
+        let digest = Grower::new(&plans, 0).finish(&[]).digest();
+        prop_assert_ne!(digest, Grower::new(&other, 0).finish(&[]).digest());
+    }
+}
+
+#[test]
+fn prompts_kinds_agents_and_contexts_matter() {
+    let grow = |message_number: u8, kind: Kind, agent: &str, context: bool| {
+        let mut tree = Tree::new();
+        let agent = tree.name(agent).unwrap();
+        tree.append(NodeId::ROOT, kind, &message(message_number), agent).unwrap();
+        if context {
+            let fragment = tree.fragment(&message(1)).unwrap().get();
+            let rollout = tree.open(NodeId::ROOT, &[], 0).unwrap();
+            let mut call = common::call(1, 1);
+            call.context = Some(tree.context(&[fragment]).unwrap());
+            tree.turn(rollout, &message(1), call).unwrap();
+        } else {
+            let rollout = tree.open(NodeId::ROOT, &[], 0).unwrap();
+            tree.turn(rollout, &message(1), common::call(1, 1)).unwrap();
+        }
+        tree.digest()
+    };
+    let base = grow(5, Kind::Prompt, "", false);
+    assert_eq!(base, grow(5, Kind::Prompt, "", false));
+    let others = [
+        grow(6, Kind::Prompt, "", false),
+        grow(5, Kind::Message, "", false),
+        grow(5, Kind::Prompt, "planner", false),
+        grow(5, Kind::Prompt, "", true),
+    ];
+    assert!(others.iter().all(|&other| other != base));
+}
+
+#[test]
+fn every_nan_is_the_same_nan() {
+    let grow = |reward: f64| {
+        let mut tree = Tree::new();
+        let rollout = tree.open(NodeId::ROOT, &[], 0).unwrap();
+        tree.close(rollout, Termination::Answer, None, None).unwrap();
+        tree.score(rollout, reward).unwrap();
+        tree.digest()
+    };
+    assert_eq!(grow(f64::NAN), grow(-f64::from_bits(f64::NAN.to_bits() | 5)));
+}
+
+/// Written down once: a digest that changes without its version number would orphan every run file.
+#[test]
+fn the_format_is_fixed() {
+    let mut tree = Tree::new();
+    let empty = tree.digest();
+    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, br#"{"role":"user","content":"1+1"}"#, NameId::EMPTY).unwrap();
+    let rollout = tree.open(prompt, &[0, 0], 0).unwrap();
+    tree.turn(rollout, br#"{"role":"assistant","content":"2"}"#, common::call(9, 1)).unwrap();
+    tree.close(rollout, Termination::Answer, Some("2"), None).unwrap();
+    tree.score(rollout, 1.0).unwrap();
+    assert_eq!(format!("{empty:032x}"), "1a362bc167ef0952bc2cb136c4a426ab");
+    assert_eq!(format!("{:032x}", tree.digest()), "d9282b0700069d43258d302968efed17");
+}

@@ -1,0 +1,339 @@
+//! `Tree`.
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use trunkline_core as core;
+use trunkline_core::{Call, ContextId, Kind, NameId, NodeId, RolloutId, Source, Tokens};
+
+use crate::error::raise;
+use crate::guard::Guard;
+use crate::input::{Data, Text, number, numbers};
+
+/// Sizes from which a sweep over a tree takes tens of microseconds, so that other threads should run meanwhile.
+const LARGE_TREE: u32 = 2048;
+const LARGE_BYTES: usize = 1 << 18;
+
+type NodeTuple = (u32, u8, u32, String, String, String, i64, i64, Option<u32>);
+type UsageTuple = (u64, u64, u64, u64, u64, u64, u64);
+type Maybe = Option<String>;
+type RolloutTuple = (u32, u32, Vec<u32>, u32, Option<&'static str>, Maybe, Maybe, f64, UsageTuple, u64, u64);
+
+/// Everything done for one task: nodes (message-level events), rollouts (tries), and the bytes they share.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct Tree(Guard<core::Tree>);
+
+impl Tree {
+    /// Read for long if the tree is large.
+    fn sweep<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut core::Tree) -> core::Result<R> + Send,
+    ) -> PyResult<R> {
+        let large = |tree: &core::Tree| {
+            tree.nodes().saturating_add(tree.rollouts()) >= LARGE_TREE || tree.size() >= LARGE_BYTES
+        };
+        self.0.with_long(py, large, work)
+    }
+
+    /// Join a body straight into the object that Python gets.
+    fn body<'py>(&self, py: Python<'py>, source: Source, head: &[u8], tail: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let len = self.0.with(py, |tree| tree.body_len(source, head, tail))?;
+        // What a node or a context says never changes, so the length still holds when the bytes are written.
+        PyBytes::new_with(py, len, |out| self.0.with(py, |tree| tree.body_into(source, head, tail, out)))
+    }
+}
+
+fn little_endian<const N: usize, T: Copy>(py: Python<'_>, column: &[T], encode: impl Fn(T) -> [u8; N]) -> Py<PyBytes> {
+    let bytes: Vec<u8> = column.iter().flat_map(|&value| encode(value)).collect();
+    PyBytes::new(py, &bytes).unbind()
+}
+
+#[pymethods]
+impl Tree {
+    #[new]
+    fn new() -> Self {
+        Self(Guard::new(core::Tree::new()))
+    }
+
+    /// Intern a short string and return its id; 0 is the empty string.
+    #[pyo3(signature = (text, /))]
+    fn name(&self, py: Python<'_>, text: Text<'_>) -> PyResult<u32> {
+        self.0.with(py, |tree| tree.name(&text)).map(NameId::get)
+    }
+
+    /// Append a message that no rollout owns and return its node.
+    #[pyo3(signature = (parent, kind, message, agent=0, /))]
+    fn append(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] parent: u32,
+        #[pyo3(from_py_with = number)] kind: u32,
+        message: Data<'_>,
+        #[pyo3(from_py_with = number)] agent: u32,
+    ) -> PyResult<u32> {
+        let append = |tree: &mut core::Tree| tree.append(parent.into(), Kind::loose(kind)?, &message, agent.into());
+        self.0.with(py, append).map(NodeId::get)
+    }
+
+    /// Open a rollout at a fork point and return its id.
+    #[pyo3(signature = (point, path, subgroup=0, /))]
+    fn open(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] point: u32,
+        #[pyo3(from_py_with = numbers)] path: Vec<u32>,
+        #[pyo3(from_py_with = number)] subgroup: u32,
+    ) -> PyResult<u32> {
+        self.0.with(py, |tree| tree.open(point.into(), &path, subgroup)).map(RolloutId::get)
+    }
+
+    /// Append a model turn at the rollout's leaf, move the leaf there, and count its usage. Returns the node.
+    #[expect(clippy::too_many_arguments, reason = "positional arguments cost less than an object per turn")]
+    #[pyo3(signature = (
+        rollout, message, agent, namespace, finish, prompt, cached, generated, retries, micros, aside=None, context=None, /
+    ))]
+    fn turn(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] rollout: u32,
+        message: Data<'_>,
+        #[pyo3(from_py_with = number)] agent: u32,
+        #[pyo3(from_py_with = number)] namespace: u32,
+        #[pyo3(from_py_with = number)] finish: u32,
+        #[pyo3(from_py_with = number)] prompt: i64,
+        #[pyo3(from_py_with = number)] cached: i64,
+        #[pyo3(from_py_with = number)] generated: i64,
+        #[pyo3(from_py_with = number)] retries: u32,
+        #[pyo3(from_py_with = number)] micros: u64,
+        aside: Option<Data<'_>>,
+        #[pyo3(from_py_with = number)] context: Option<u32>,
+    ) -> PyResult<u32> {
+        let turn = |tree: &mut core::Tree| {
+            let not_text = |_| core::Error::Text { what: "the aside" };
+            let call = Call {
+                agent: agent.into(),
+                namespace: namespace.into(),
+                finish: finish.into(),
+                prompt: Tokens::new(prompt, "prompt")?,
+                cached: Tokens::new(cached, "cached")?,
+                generated: Tokens::new(generated, "generated")?,
+                retries,
+                micros,
+                aside: aside.as_deref().map(std::str::from_utf8).transpose().map_err(not_text)?,
+                context: context.map(ContextId::new),
+            };
+            tree.turn(rollout.into(), &message, call)
+        };
+        self.0.with(py, turn).map(NodeId::get)
+    }
+
+    /// Append a tool observation at the rollout's leaf, move the leaf there, and count one tool call. Returns the node.
+    #[pyo3(signature = (rollout, message, agent, micros, /))]
+    fn observe(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] rollout: u32,
+        message: Data<'_>,
+        #[pyo3(from_py_with = number)] agent: u32,
+        #[pyo3(from_py_with = number)] micros: u64,
+    ) -> PyResult<u32> {
+        self.0.with(py, |tree| tree.observe(rollout.into(), &message, agent.into(), micros)).map(NodeId::get)
+    }
+
+    /// End a rollout for good; raises if it has ended already.
+    #[pyo3(signature = (rollout, termination, answer=None, error=None, /))]
+    fn close(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] rollout: u32,
+        termination: Text<'_>,
+        answer: Option<Text<'_>>,
+        error: Option<Text<'_>>,
+    ) -> PyResult<()> {
+        let close = |tree: &mut core::Tree| {
+            tree.close(rollout.into(), termination.parse()?, answer.as_deref(), error.as_deref())
+        };
+        self.0.with(py, close)
+    }
+
+    /// Set the reward of an ended rollout; NaN means unscored.
+    #[pyo3(signature = (rollout, reward, /))]
+    fn score(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] rollout: u32,
+        #[pyo3(from_py_with = number)] reward: f64,
+    ) -> PyResult<()> {
+        self.0.with(py, |tree| tree.score(rollout.into(), reward))
+    }
+
+    /// Intern a message without making a node of it.
+    #[pyo3(signature = (message, /))]
+    fn fragment(&self, py: Python<'_>, message: Data<'_>) -> PyResult<u32> {
+        self.0.with(py, |tree| tree.fragment(&message)).map(core::FragmentId::get)
+    }
+
+    /// Record an ordered list of fragments that was really sent, where it is not a path.
+    #[pyo3(signature = (fragments, /))]
+    fn context(&self, py: Python<'_>, #[pyo3(from_py_with = numbers)] fragments: Vec<u32>) -> PyResult<u32> {
+        self.0.with(py, |tree| tree.context(&fragments)).map(ContextId::get)
+    }
+
+    /// Join `head`, the messages from the root to `node` separated by commas, and `tail`, in one allocation.
+    #[pyo3(signature = (node, head, tail, /))]
+    fn request<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = number)] node: u32,
+        head: Data<'_>,
+        tail: Data<'_>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.body(py, Source::Path(node.into()), &head, &tail)
+    }
+
+    /// Like `request`, over a recorded context.
+    #[pyo3(signature = (context, head, tail, /))]
+    fn request_context<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = number)] context: u32,
+        head: Data<'_>,
+        tail: Data<'_>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.body(py, Source::Context(context.into()), &head, &tail)
+    }
+
+    /// The messages from the root to `node` as one JSON array.
+    #[pyo3(signature = (node, /))]
+    fn messages<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = number)] node: u32,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.body(py, Source::Path(node.into()), b"[", b"]")
+    }
+
+    /// Nodes from the root's child to `node`, in order; empty for the root.
+    #[pyo3(signature = (node, /))]
+    fn path(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Vec<u32>> {
+        self.0.with(py, |tree| Ok(tree.path(node.into())?.into_iter().map(NodeId::get).collect()))
+    }
+
+    /// Children of `node` in the order they were made.
+    #[pyo3(signature = (node, /))]
+    fn children(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Vec<u32>> {
+        self.0.with(py, |tree| Ok(tree.children(node.into())?.into_iter().map(NodeId::get).collect()))
+    }
+
+    /// `(parent, kind, depth, agent, namespace, finish, prompt, generated, context)`; the root is its own parent.
+    #[pyo3(signature = (node, /))]
+    fn node(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<NodeTuple> {
+        self.0.with(py, |tree| {
+            let view = tree.node(node.into())?;
+            let texts = (view.agent.to_owned(), view.namespace.to_owned(), view.finish.to_owned());
+            let (prompt, generated) = (view.prompt.signed(), view.generated.signed());
+            let context = view.context.map(ContextId::get);
+            Ok((view.parent.get(), view.kind as u8, view.depth, texts.0, texts.1, texts.2, prompt, generated, context))
+        })
+    }
+
+    /// The node's message; empty for the root.
+    #[pyo3(signature = (node, /))]
+    fn message<'py>(&self, py: Python<'py>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Bound<'py, PyBytes>> {
+        self.0.with(py, |tree| Ok(PyBytes::new(py, tree.message(node.into())?)))
+    }
+
+    /// What a model turn said beside its message, or None.
+    #[pyo3(signature = (node, /))]
+    fn aside(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Option<String>> {
+        let aside = self.0.with(py, |tree| Ok(tree.aside(node.into())?.map(<[u8]>::to_vec)))?;
+        let text = aside.map(String::from_utf8).transpose();
+        text.map_err(|_| raise(py, core::Error::Text { what: "the aside" }))
+    }
+
+    /// One rollout: point, leaf, path, subgroup, termination, answer, error, reward, usage, LLM and tool microseconds.
+    #[pyo3(signature = (rollout, /))]
+    fn rollout(&self, py: Python<'_>, #[pyo3(from_py_with = number)] rollout: u32) -> PyResult<RolloutTuple> {
+        self.0.with(py, |tree| {
+            let view = tree.rollout(rollout.into())?;
+            let used = view.usage;
+            let usage =
+                (used.calls, used.prompt, used.cached, used.generated, used.unreported, used.retries, used.tools);
+            Ok((
+                view.point.get(),
+                view.leaf.get(),
+                view.path.to_vec(),
+                view.subgroup,
+                view.termination.map(core::Termination::as_str),
+                view.answer.map(str::to_owned),
+                view.error.map(str::to_owned),
+                view.reward,
+                usage,
+                used.llm_micros,
+                used.tool_micros,
+            ))
+        })
+    }
+
+    /// Rollouts that have not ended, ascending.
+    #[getter]
+    fn growing(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        self.0.with(py, |tree| Ok(tree.growing()))
+    }
+
+    /// How many rollouts were opened.
+    #[getter]
+    fn rollouts(&self, py: Python<'_>) -> PyResult<u32> {
+        self.0.with(py, |tree| Ok(tree.rollouts()))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.0.with(py, |tree| Ok(tree.nodes() as usize))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        self.0.with(py, |tree| {
+            let (nodes, rollouts) = (tree.nodes(), tree.rollouts());
+            Ok(format!("<Tree: {nodes} nodes, {rollouts} rollouts, {} growing>", tree.growing_count()))
+        })
+    }
+
+    /// `(flat, tree, flat_generated, tree_generated, longest, unreported)`, in tokens.
+    fn tokens(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
+        let all = self.sweep(py, |tree| Ok(tree.tokens()))?;
+        Ok((all.flat, all.tree, all.flat_generated, all.tree_generated, all.longest, all.unreported))
+    }
+
+    /// Per node, little-endian: rollouts passing through (u32), scored ones (u32), and their mean reward (f64).
+    fn values(&self, py: Python<'_>) -> PyResult<(Py<PyBytes>, Py<PyBytes>, Py<PyBytes>)> {
+        let all = self.sweep(py, |tree| Ok(tree.values()))?;
+        Ok((
+            little_endian(py, &all.visits, u32::to_le_bytes),
+            little_endian(py, &all.scored, u32::to_le_bytes),
+            little_endian(py, &all.mean, f64::to_le_bytes),
+        ))
+    }
+
+    /// 32 hex digits over all rollouts in order of fork path: messages, terminations, answers, rewards.
+    fn digest(&self, py: Python<'_>) -> PyResult<String> {
+        self.sweep(py, |tree| Ok(tree.digest())).map(|digest| format!("{digest:032x}"))
+    }
+
+    /// What changed since the last call, as one checksummed record with a sequence number; None if nothing did.
+    fn delta<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let delta = self.0.with(py, core::Tree::delta)?;
+        Ok(delta.map(|bytes| PyBytes::new(py, &bytes)))
+    }
+
+    /// Replay a delta of the same tree. False if it was applied before; raises on a gap, corruption or truncation.
+    #[pyo3(signature = (delta, /))]
+    fn apply(&self, py: Python<'_>, delta: Data<'_>) -> PyResult<bool> {
+        let bytes: &[u8] = &delta;
+        self.0.with_long(py, |_| bytes.len() >= LARGE_BYTES, |tree| tree.apply(bytes))
+    }
+
+    /// Walk every invariant; raises `TreeError` naming the first that fails.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.sweep(py, |tree| tree.check())
+    }
+}

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from trunkline.cli.progress import Progress, is_terminal
+from trunkline.runtime.snapshot import Snapshot
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shot(done: int, **more: object) -> Snapshot:
+    snapshot = Snapshot(
+        tasks=100,
+        rollouts=400,
+        tasks_done=done // 4,
+        rollouts_done=done,
+        prompt=done * 1000,
+        generated=done * 100,
+    )
+    for name, value in more.items():
+        setattr(snapshot, name, value)
+    return snapshot
+
+
+def test_one_plain_line_every_five_seconds_where_there_is_no_terminal() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with Progress(100, 400, stream, clock=clock) as progress:
+        for second in range(21):
+            clock.now = 100.0 + second
+            progress.update(shot(second * 10, failed=2, retries=3))
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 5
+    assert lines[-1] == (
+        "50/100 tasks | 200/400 rollouts | 10.0 rollouts/s | 11k tokens/s | 2 errors, 3 retries | 20 s left"
+    )
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_latency_and_the_end() -> None:
+    clock = Clock()
+    progress = Progress(100, 400, io.StringIO(), clock=clock)
+    clock.now = 140.0
+    snapshot = shot(400)
+    snapshot.latencies.extend([0.5] * 90 + [2.0] * 10)
+    line = progress.line(snapshot, clock.now)
+    assert "p50 0.50 s, p95 2.00 s" in line
+    assert line.endswith("| 40 s")
+
+
+def test_the_first_state_has_no_time_left() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with Progress(1, 1, stream, clock=clock) as progress:
+        progress.update(Snapshot(tasks=1, rollouts=1))
+    assert stream.getvalue().count("\n") == 1
+    assert "left" not in stream.getvalue()
+    with Progress(1, 1, silent := io.StringIO()):
+        pass
+    assert silent.getvalue() == ""
+
+
+def test_a_live_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    clock, stream = Clock(), Terminal()
+    with Progress(100, 400, stream, clock=clock) as progress:
+        for step in range(50):
+            clock.now += 0.05
+            progress.update(shot(step))
+    text = stream.getvalue()
+    assert "\x1b[?25l" in text
+    assert text.count("\x1b[?25h") == 1  # the cursor comes back
+    drawings = text.count("rollouts")
+    assert 10 < drawings < 40
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert plain.rstrip("\n").endswith("left")
+
+
+@pytest.mark.parametrize(("name", "value"), [("TERM", "dumb"), ("NO_COLOR", "1")])
+def test_plain_on_request(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert is_terminal(Terminal())
+    monkeypatch.setenv(name, value)
+    assert not is_terminal(Terminal())
+    stream = Terminal()
+    with Progress(100, 400, stream) as progress:
+        progress.update(shot(1))
+    assert "\x1b" not in stream.getvalue()
+
+
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_stream_that_goes_away_does_not_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    broken_terminal = Broken()
+    monkeypatch.setattr(broken_terminal, "isatty", lambda: True)
+    closed = io.StringIO()
+    closed.close()
+    for stream in (Broken(), broken_terminal, closed):
+        clock = Clock()
+        with Progress(100, 400, stream, clock=clock) as progress:
+            for _ in range(3):
+                clock.now += 10
+                progress.update(shot(4))
+        progress.update(shot(8))  # after the end, too
+
+
+def test_a_terminal_that_goes_away_gives_stderr_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    clock = Clock()
+    with Progress(100, 400, clock=clock) as progress:
+        progress.update(shot(4))
+        assert sys.stderr is not stream  # what others write goes above the live line
+        monkeypatch.setattr(stream, "write", Broken().write)
+        clock.now += 10
+        progress.update(shot(8))
+        assert sys.stderr is stream
+
+
+def test_no_stderr_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with Progress(1, 1) as progress:
+        progress.update(shot(1))
+
+
+LIVE = """
+import sys, time
+from trunkline.cli.progress import Progress
+from trunkline.runtime.snapshot import Snapshot
+with Progress(10, 10) as progress:
+    for done in range(10):
+        progress.update(Snapshot(tasks=10, rollouts=10, rollouts_done=done))
+        print("result", done, flush=True)
+        print("warning", done, file=sys.stderr, flush=True)
+"""
+
+
+def test_results_on_stdout_stay_clean_while_stderr_is_a_terminal() -> None:
+    controller, terminal = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    env.pop("NO_COLOR", None)
+    seen = bytearray()
+
+    def read() -> None:
+        while True:
+            try:
+                piece = os.read(controller, 4096)
+            except OSError:
+                return
+            if not piece:
+                return
+            seen.extend(piece)
+
+    process = subprocess.Popen([sys.executable, "-c", LIVE], stdout=subprocess.PIPE, stderr=terminal, env=env)
+    os.close(terminal)
+    reader = threading.Thread(target=read)
+    reader.start()
+    out, _ = process.communicate(timeout=60)
+    reader.join(10)
+    os.close(controller)
+    assert process.returncode == 0
+    assert out.decode() == "".join(f"result {n}\n" for n in range(10))
+    assert all(b"warning %d" % n in seen for n in range(10))
+    assert seen.count(b"\x1b[?25h") == 1

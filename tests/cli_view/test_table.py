@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pytest
+
+from trunkline.cli.table import duration, table
+from trunkline.store.schema import RolloutRow, TreeRow
+from trunkline.store.summary import Summary, summarise
+
+META = {"state": "done", "created": "100.0", "updated": "160.0", "finished": "162.0"}
+
+
+def row(
+    rollout: int, termination: str | None, answer: str | None, reward: float | None, **usage: int
+) -> RolloutRow:
+    counts = {
+        "calls": 2,
+        "prompt": 100,
+        "cached": 40,
+        "generated": 20,
+        "unreported": 0,
+        "retries": 1,
+        "tools": 3,
+    } | usage
+    return RolloutRow(
+        rollout,
+        f"0,{rollout}",
+        rollout,
+        3,
+        termination,
+        answer,
+        None,
+        reward,
+        2,
+        **counts,
+        llm_micros=1,
+        tool_micros=1,
+    )
+
+
+def tree(**figures: int) -> TreeRow:
+    base = {
+        "nodes": 5,
+        "rollouts": 2,
+        "flat": 1000,
+        "tree": 600,
+        "flat_generated": 80,
+        "tree_generated": 60,
+        "unreported": 0,
+    }
+    return TreeRow(digest="d", **(base | figures))
+
+
+def totals(*rollouts: RolloutRow, meta: dict[str, str] = META, tasks: int = 1) -> Summary:
+    return summarise(meta, tasks, [tree()], [(0, entry) for entry in rollouts])
+
+
+def cells(summary: Summary) -> dict[str, str]:
+    lines = table(summary).split("\n")
+    starts = {len(line) - len(line.partition("  ")[2].lstrip()) for line in lines}
+    assert len(starts) == 1  # values stand under one another
+    at = starts.pop()
+    return {line[:at].strip(): line[at:] for line in lines}
+
+
+def test_the_table() -> None:
+    found = cells(
+        totals(row(0, "answer", "Ada", 1.0), row(1, "answer", "Bob", 0.0), row(2, "answer", "Ada", 1.0))
+    )
+    assert found == {
+        "tasks finished": "1 of 1",
+        "rollouts": "3  (answer 3)",
+        "accuracy of one try": "66.7 %",
+        "best of 3": "100.0 %",
+        "majority of 3": "100.0 %",
+        "tokens flat (server usage)": "1,000  (80 generated)",
+        "tokens as a tree": "600  (60 generated)",
+        "reuse": "40.0 %  (400 tokens shared)",
+        "prompt tokens": "300, 120 of them cached  (40.0 %)",
+        "model calls": "6",
+        "tool calls": "9",
+        "retries": "3",
+        "wall time": "62 s  (0.0 rollouts/s)",
+    }
+
+
+def test_every_rollout_failing_is_never_accuracy_zero() -> None:
+    found = cells(totals(row(0, "llm_error", None, None), row(1, "lost", None, None)))
+    assert found["accuracy of one try"] == "0 of 2 scored"
+    assert found["rollouts that broke"] == "2, not scored"
+    assert found["rollouts"] == "2  (llm_error 1, lost 1)"
+    assert not any("best" in label or "majority" in label for label in found)
+    assert "0.0 %" not in found["accuracy of one try"]
+
+
+def test_what_is_partly_scored_or_unfinished_is_said() -> None:
+    meta = META | {"state": "interrupted"}
+    found = cells(totals(row(0, "answer", "Ada", 1.0), row(1, None, None, None), meta=meta, tasks=1_500))
+    assert found["scored"] == "1 of 2 rollouts"
+    assert found["tasks finished"] == "1 of 1,500  (interrupted)"
+    assert found["rollouts"] == "2  (answer 1, growing 1)"
+
+
+def test_missing_usage_is_said_and_not_shown_as_zero() -> None:
+    found = cells(totals(row(0, "answer", "Ada", 1.0, prompt=0, cached=0, generated=0, unreported=2)))
+    assert found["tokens (server usage)"] == "the server reported none"
+    assert "tokens as a tree" not in found
+    partly = cells(totals(row(0, "answer", "Ada", 1.0, unreported=1)))
+    assert partly["calls without usage"] == "1, counted in no total"
+
+
+def test_intervals_and_rewards_beyond_one() -> None:
+    rows = [(task, row(0, "answer", "a", float(task % 2))) for task in range(40)]
+    found = cells(summarise(META, 40, [tree()] * 40, rows))
+    assert found["accuracy of one try"].startswith("50.0 %  (95 %: 3")
+    rows = [(task, row(0, "answer", "a", 10.0 + task)) for task in range(3)]
+    assert cells(summarise(META, 3, [tree()] * 3, rows))["accuracy of one try"].startswith("11.000  (95 %: ")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (62, "62 s"),
+        (125, "2 min 05 s"),
+        (3599.9, "1 h 00 min"),
+        (90_000, "25 h 00 min"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_rows_of_one_task_stand_together_whatever_their_order() -> None:
+    rows = [(0, row(0, "answer", "a", 1.0)), (1, row(0, "answer", "b", 0.0))]
+    assert table(summarise(META, 2, [tree()] * 2, rows)) == table(
+        summarise(META, 2, [tree()] * 2, rows[::-1])
+    )

@@ -1,0 +1,207 @@
+"""Endpoints as data: what a user may write, what crosses, and that the key is nowhere."""
+
+import copy
+import logging
+import pickle
+
+import msgspec
+import pytest
+from aiohttp.test_utils import unused_port
+from llm_servers import KEY, REQUEST, completion, serve
+
+from trunkline.errors import ConfigError, EndpointError, TrunklineError
+from trunkline.llm.protocol import LLM
+from trunkline.llm.spec import EndpointSpec
+from trunkline.llm.transport import is_loopback
+
+URL = "http://127.0.0.1:8000/v1"
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch):
+    for name in (
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+        "OPENAI_API_BASE",
+        "HTTP_PROXY",
+        "http_proxy",
+        "ALL_PROXY",
+    ):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_base_url_defaults_as_people_expect(monkeypatch):
+    assert EndpointSpec().base_urls == ("https://api.openai.com/v1",)
+    monkeypatch.setenv("OPENAI_API_BASE", "http://old/v1")
+    assert EndpointSpec().base_urls == ("http://old/v1",)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://new/v1/")
+    assert EndpointSpec().base_urls == ("http://new/v1",)
+    assert EndpointSpec("http://a/v1", "http://b/v1", max_concurrency=9).base_urls == (
+        "http://a/v1",
+        "http://b/v1",
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://h:1/v1", "http://h:1/v1/", "http://h:1/v1/chat/completions", " http://h:1/v1/completions "],
+)
+def test_a_url_is_tidied(url):
+    assert EndpointSpec(url).base_urls == ("http://h:1/v1",)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("localhost:8000/v1", "must start with http"),
+        ("ftp://h/v1", "must start with http"),
+        ("http://", "name a host"),
+        ("http:///v1", "name a host"),
+        ("http://h:99999/v1", "cannot be read"),
+        ("http://[::1/v1", "cannot be read"),
+        ("http://user:hunter2@h/v1", "user or password"),
+        ("ftp://user:hunter2@h/v1", "user or password"),
+        ("http://h/v1?key=hunter2", "no query"),
+        ("http://h/a b", "space"),
+        ("", "must start with http"),
+        (5, "must be a string"),
+    ],
+)
+def test_a_url_that_cannot_be_used(url, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        EndpointSpec(url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_concurrency": 0}, "max_concurrency"),
+        ({"max_retries": -1}, "max_retries"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": float("inf")}, "timeout"),
+        ({"deadline": -1}, "deadline"),
+        ({"api_key_env": "sk-hunter2"}, "api_key_env"),
+        ({"api_key": "hunter2\nX: y"}, "no header can carry"),
+        ({"api_key": ""}, "no header can carry"),
+        ({"headers": {"a b": "x"}}, "no header"),
+        ({"headers": {"Host": "x"}}, "no header"),
+        ({"headers": {"X-A": "hunter2\r\nB: c"}}, "X-A"),
+    ],
+)
+def test_an_option_that_cannot_be_used(options, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        EndpointSpec(URL, **options)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_missing_key_matters_only_at_openai(monkeypatch):
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY is not set"):
+        EndpointSpec().open()
+    assert isinstance(EndpointSpec(URL).open(), LLM)
+    monkeypatch.setenv("MY_KEY", "bad\x01key")
+    with pytest.raises(ConfigError, match="MY_KEY") as caught:
+        EndpointSpec(URL, api_key_env="MY_KEY").open()
+    assert "bad" not in str(caught.value)
+
+
+def test_it_crosses_without_what_is_secret():
+    spec = EndpointSpec(URL, api_key=KEY, headers={"X-Team": "hush-hush"}, max_concurrency=10)
+    forms = [
+        repr(spec),
+        str(spec),
+        msgspec.json.encode(spec).decode(),
+        repr(msgspec.to_builtins(spec)),
+        repr(msgspec.structs.asdict(spec)),
+        repr(msgspec.msgpack.encode(spec)),
+        repr(pickle.dumps(spec)),
+        repr(spec.open()),
+    ]
+    for form in forms:
+        assert KEY not in form
+        assert "hush-hush" not in form
+    assert "X-Team" in forms[2]
+    crossed = msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=EndpointSpec)
+    assert crossed == spec == pickle.loads(pickle.dumps(spec)) == copy.deepcopy(spec)
+    with pytest.raises(ConfigError, match="did not cross"):
+        crossed.open()
+    whole = crossed.with_secret(spec.secret)
+    assert whole.secret == spec.secret
+    assert KEY in whole.secret
+    assert msgspec.structs.replace(whole, max_concurrency=3).secret == spec.secret
+    plain = EndpointSpec(URL)
+    assert plain.secret is None
+    assert plain.with_secret(None) is plain
+
+
+def test_what_crosses_is_checked_again():
+    with pytest.raises(msgspec.ValidationError, match="max_concurrency"):
+        msgspec.json.decode(b'{"base_urls":["http://h/v1"],"max_concurrency":0}', type=EndpointSpec)
+    with pytest.raises(msgspec.ValidationError, match="at least one"):
+        msgspec.json.decode(b'{"base_urls":[]}', type=EndpointSpec)
+
+
+async def test_the_key_and_headers_are_sent_and_shown_nowhere(monkeypatch, caplog):
+    monkeypatch.setenv("MY_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+
+    async def echo(request):
+        return (401, {}, {"error": {"message": request.headers["Authorization"]}})
+
+    said = []
+    echoes = [
+        (401, {}, {"error": {"message": f"no such key: {KEY}"}}),
+        (400, {}, KEY.encode()),
+        (500, {}, KEY.encode()),
+        (302, {"Location": f"http://{KEY}/"}, b""),
+        f"{KEY} is not json".encode(),
+    ]
+    async with serve(*echoes, completion(KEY)) as server:
+        spec = EndpointSpec(server.base_url, api_key_env="MY_KEY", headers={"X-Team": "hush"}, max_retries=0)
+        llm = spec.open()
+        for _ in echoes:
+            with pytest.raises(TrunklineError) as caught:
+                await llm.complete(REQUEST)
+            said.append(str(caught.value) + repr(caught.value) + repr(vars(caught.value)))
+        reply = await llm.complete(REQUEST)
+        await llm.close()
+    assert "MY_KEY" in said[0]
+    assert reply.choices[0].content == KEY  # a model may say what it likes
+    assert all(KEY not in text for text in said)
+    assert KEY not in caplog.text
+    assert server.seen[0][1]["Authorization"] == f"Bearer {KEY}"
+    assert server.seen[0][1]["X-Team"] == "hush"
+
+
+async def test_no_key_means_no_header():
+    async with serve(completion()) as server:
+        llm = EndpointSpec(server.base_url).open()
+        await llm.complete(REQUEST)
+        await llm.close()
+    assert "Authorization" not in server.seen[0][1]
+
+
+async def test_a_proxy_is_used_but_never_for_this_machine(monkeypatch):
+    async with serve(completion("through the proxy")) as proxy, serve(completion("direct")) as server:
+        address = proxy.base_url.removesuffix("/v1").removeprefix("http://")
+        monkeypatch.setenv("HTTP_PROXY", f"http://someone:pass@{address}")
+        monkeypatch.setenv("http_proxy", f"http://someone:pass@{address}")
+        local, remote = EndpointSpec(server.base_url).open(), EndpointSpec("http://model.invalid/v1").open()
+        assert (await local.complete(REQUEST)).choices[0].content == "direct"
+        assert (await remote.complete(REQUEST)).choices[0].content == "through the proxy"
+        await local.close()
+        await remote.close()
+    assert proxy.seen[0][1]["Proxy-Authorization"].startswith("Basic ")
+    assert proxy.seen[0][1]["Host"] == "model.invalid"
+
+
+def test_what_loopback_is():
+    assert all(is_loopback(host) for host in ("localhost", "127.0.0.1", "127.8.9.1", "::1", "a.localhost"))
+    assert not any(is_loopback(host) for host in ("localhost.example.org", "10.0.0.1", "example.org", ""))
+
+
+async def test_an_unreachable_endpoint_is_one_clear_line():
+    llm = EndpointSpec(f"http://127.0.0.1:{unused_port()}/v1", max_retries=0).open()
+    with pytest.raises(EndpointError, match=r"^http://127\.0\.0\.1:\d+/v1/chat/completions gave no answer: "):
+        await llm.complete(REQUEST)
+    await llm.close()

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from trunkline.score.answers import extract_answer, number
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("  plain ", "plain"),
+        ("<think>a <answer>no</answer></think> <answer> yes </answer>", "yes"),
+        ("thought</think>yes", "yes"),
+        ("<think>cut off", ""),
+        ("<think>a</think>b<think>c</think>d", "bd"),
+        ("x</think>y<think>z</think>w", "yw"),
+        ("<answer>1</answer> no, <answer>2</answer>", "2"),
+        ("<answer>stop string dropped", "stop string dropped"),
+        (r"so \boxed{\frac{1}{2}} it is", r"\frac{1}{2}"),
+        (r"\boxed{1} then \boxed{ 2 }", "2"),
+        (r"\boxed{good} and \boxed{cut", "good"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{a} <answer>b</answer>", "b"),
+        (r"\boxed{ \boxed{in} }", "in"),
+        ("", ""),
+    ],
+)
+def test_extraction(text: str, answer: str) -> None:
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    "piece", ["<think>", "</think>", "<answer>", r"\boxed{", "{", "}", "<think></think>"]
+)
+def test_hostile_text_takes_linear_time(piece: str) -> None:
+    began = time.process_time()
+    extract_answer(piece * 60_000)
+    assert time.process_time() - began < 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("about 1,200.5 km", 1200.5),
+        ("3/4", 0.75),
+        ("-2e3", -2000.0),
+        ("\u22127", -7.0),
+        ("1990-1995", 1995.0),
+        ("$5", 5.0),
+        ("-.5", -0.5),
+        ("first 1, then 2", 2.0),
+        ("5km", 5.0),
+        ("1/0", None),
+        ("none", None),
+        ("9e999", None),
+        ("", None),
+    ],
+)
+def test_numbers(text: str, value: float | None) -> None:
+    assert number(text) == value

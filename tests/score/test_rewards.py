@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trunkline.score.rewards import apply, contains, exact_match, numeric_match, score
+from trunkline.tree.tree import Tree
+from trunkline.types import UNSCORED, Task, Termination
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trunkline.tree.trajectory import Trajectory
+
+
+def ended(answer: str | None, *references: str, termination: str = "answer") -> Trajectory:
+    tree = Tree(Task(id="t\x1b", messages=[{"role": "user", "content": "?"}], reference=references))
+    point = tree.core.append(0, 1, json.dumps({"role": "user", "content": "?"}).encode())
+    tree.core.close(tree.core.open(point, [0, 0]), termination, answer)
+    return tree.rollouts[0]
+
+
+@pytest.mark.parametrize(
+    ("reward", "answer", "references", "value"),
+    [
+        (exact_match, "The Paris.", ("paris",), 1.0),
+        (exact_match, "Rome", ("paris", "rome"), 1.0),
+        (exact_match, "Oslo", ("paris", "rome"), 0.0),
+        (exact_match, None, ("paris",), 0.0),
+        (exact_match, "x", (), None),
+        (contains, "It is Paris, France", ("paris",), 1.0),
+        (contains, "comparison", ("paris",), 0.0),
+        (contains, None, ("paris",), 0.0),
+        (contains, "x", (), None),
+        (numeric_match, "about 1,200", ("1200.0",), 1.0),
+        (numeric_match, "1201", ("1200",), 0.0),
+        (numeric_match, "none", ("1200",), 0.0),
+        (numeric_match, "0.5", ("1/2",), 1.0),
+        (numeric_match, "1", ("one",), None),
+    ],
+)
+def test_rewards(
+    reward: Callable[[Trajectory], float | None],
+    answer: str | None,
+    references: tuple[str, ...],
+    value: float | None,
+) -> None:
+    assert reward(ended(answer, *references)) == value
+
+
+async def later(_trajectory: Trajectory) -> float:
+    await asyncio.sleep(0)
+    return 0.25
+
+
+class Always:
+    def __call__(self, trajectory: Trajectory) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("reward", "value"),
+    [
+        (exact_match, 1.0),
+        (later, 0.25),
+        (Always(), 1.0),
+        (lambda _: Decimal("0.5"), 0.5),
+        (lambda _: -3, -3.0),
+    ],
+)
+async def test_what_counts_as_a_reward(reward: Callable[[Trajectory], object], value: float) -> None:
+    verdict = await score(reward, ended("a b", "A B"))
+    assert verdict == (value, None)
+    assert await apply(reward, ended("a b", "A B")) == value
+
+
+def explode(_trajectory: Trajectory) -> float:
+    raise RuntimeError("judge \x1b[2J down")
+
+
+@pytest.mark.parametrize(
+    ("reward", "problem"),
+    [
+        (explode, r"raised RuntimeError: judge \x1b[2J down"),
+        (lambda _: math.nan, "returned nan"),
+        (lambda _: math.inf, "returned inf"),
+        (lambda _: "1.0", "returned '1.0'"),
+        (lambda _: [1], "returned [1]"),
+        (lambda _: 10**400, "returned 1000"),
+    ],
+)
+async def test_a_scorer_that_fails_leaves_the_rollout_unscored(
+    reward: Callable[[Trajectory], object], problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    verdict = await score(reward, ended("a", "a"))
+    assert math.isnan(verdict.value)
+    assert problem in (verdict.problem or "")
+    with caplog.at_level(logging.WARNING, "trunkline.score"):
+        assert math.isnan(await apply(reward, ended("a", "a")))
+    assert "unscored" in caplog.text
+    assert "\x1b" not in caplog.text
+
+
+async def test_no_reference_is_unscored_without_a_problem() -> None:
+    verdict = await score(exact_match, ended("a"))
+    assert math.isnan(verdict.value)
+    assert verdict.problem is None
+
+
+@pytest.mark.parametrize("termination", sorted(UNSCORED))
+async def test_broken_and_cut_rollouts_are_not_shown_to_the_reward(termination: Termination) -> None:
+    seen: list[Trajectory] = []
+    verdict = await score(lambda t: bool(seen.append(t)), ended("a", "a", termination=termination))
+    assert math.isnan(verdict.value)
+    assert not seen
+
+
+async def test_cancelling_a_reward_is_not_swallowed() -> None:
+    async def hang(_trajectory: Trajectory) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    task = asyncio.ensure_future(apply(hang, ended("a", "a")))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,0 +1,536 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trunkline import _core
+from trunkline.errors import InfrastructureError, RunFileError, UsageError, WorkerError
+from trunkline.store.derive import rows
+from trunkline.store.runfile import RunReader, RunWriter
+from trunkline.store.schema import APPLICATION_ID, SCHEMA_VERSION
+from trunkline.types import Task, Usage
+
+TASKS = [Task.ask(f"Who is {n}?", "Ada", id=f"q{n}") for n in range(3)]
+
+
+def message(role: str, content: str) -> bytes:
+    return json.dumps({"role": role, "content": content}).encode()
+
+
+def grow(task: Task, answers: list[str | None]) -> tuple[_core.Tree, list[bytes]]:
+    """A tree of one-turn rollouts, and its deltas as they came; None is a rollout that broke."""
+    core = _core.Tree()
+    point = core.append(0, 1, message("user", task.question))
+    deltas = [core.delta()]
+    for draw, answer in enumerate(answers):
+        rollout = core.open(point, [0, draw], draw)
+        if answer is None:
+            core.close(rollout, "llm_error", None, "no reply")
+        else:
+            core.turn(
+                rollout, message("assistant", answer), 0, core.name("m"), core.name("stop"), 10, 4, 3, 1, 250
+            )
+            core.close(rollout, "answer", answer)
+            core.score(rollout, float(answer == "Ada"))
+        deltas.append(core.delta())
+    return core, [delta for delta in deltas if delta is not None]
+
+
+def write(path: Path, *, finish: bool = True) -> RunWriter:
+    """A run of three tasks: two finished, one cut after its first rollout."""
+    writer = RunWriter.create(path, {"model": "m", "seed": 7}, TASKS, command=["trunkline", "run"])
+    for number, answers in enumerate([["Ada", "Bob", None], ["Ada", "Ada"]]):
+        core, deltas = grow(TASKS[number], answers)
+        writer.commit([(number, seq, delta) for seq, delta in enumerate(deltas)], [(number, *rows(core))])
+    _, deltas = grow(TASKS[2], ["Eve"])
+    writer.commit([(2, 0, deltas[0])])
+    if finish:
+        writer.finish("interrupted")
+    return writer
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "deep" / "er" / "a run.trunk"
+    write(path)
+    return path
+
+
+def foreign(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE t (x)")
+    connection.close()
+
+
+def edit(path: Path, statement: str, *values: object) -> None:
+    with sqlite3.connect(path) as connection:
+        assert connection.execute(statement, values).rowcount > 0
+    connection.close()
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    with RunReader.open(path) as reader:
+        assert reader.settings == {"model": "m", "seed": 7}
+        assert reader.meta["state"] == "interrupted"
+        assert reader.tasks() == TASKS
+        assert [tree.task.id for tree in reader.trees()] == ["q0", "q1"]
+        tree = reader.tree("q0")
+        assert tree.digest() == grow(TASKS[0], ["Ada", "Bob", None])[0].digest()
+        assert [rollout.answer for rollout in tree.rollouts] == ["Ada", "Bob", None]
+        assert len(reader.tree("q2")) == 2
+        found = [
+            (task, row.rollout, row.path, row.answer, row.reward, row.turns)
+            for task, row in reader.rollouts()
+        ]
+        assert found == [
+            (0, 0, "0,0", "Ada", 1.0, 1),
+            (0, 1, "0,1", "Bob", 0.0, 1),
+            (0, 2, "0,2", None, None, 0),
+            (1, 0, "0,0", "Ada", 1.0, 1),
+            (1, 1, "0,1", "Ada", 1.0, 1),
+        ]
+        assert reader.check() == []
+        with pytest.raises(UsageError, match=r'no task "q\\x1b" in .*; it begins with "q0", "q1", "q2"'):
+            reader.tree("q\x1b")
+
+
+def test_the_summary_follows_from_the_rows(path: Path) -> None:
+    with RunReader.open(path) as reader:
+        summary = reader.summary()
+        trees = list(reader.trees())
+    assert (summary.tasks, summary.finished, summary.rollouts, summary.scored, summary.tries) == (
+        3,
+        2,
+        5,
+        4,
+        3,
+    )
+    assert summary.accuracy is not None
+    assert summary.accuracy.value == 0.75
+    assert summary.best_of_n is not None
+    assert summary.best_of_n.value == 1.0
+    assert summary.majority is not None
+    assert summary.majority.value == 0.75  # a tie in the first task
+    assert summary.terminations == {"answer": 4, "llm_error": 1}
+    assert (summary.failed, summary.state) == (1, "interrupted")
+    assert summary.usage == sum((tree.usage for tree in trees), Usage())
+    assert summary.tokens.flat == sum(tree.tokens.flat for tree in trees)
+    assert summary.tokens.tree == sum(tree.tokens.tree for tree in trees)
+    assert summary.llm_seconds == pytest.approx(4 * 250e-6)
+    assert summary.seconds >= 0
+    assert math.isfinite(summary.rate)
+
+
+def test_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    writer = write(path, finish=False)
+    with RunReader.open(path) as reader:
+        assert reader.meta["state"] == "running"
+        assert reader.summary().finished == 2
+        assert reader.check() == []
+        core, deltas = grow(TASKS[2], ["Eve"])
+        writer.commit([(2, seq, delta) for seq, delta in enumerate(deltas)], [(2, *rows(core))])
+        assert reader.summary().finished == 3
+        writer.finish()
+        assert reader.summary().state == "done"
+    assert writer.finish() is None  # a second time changes nothing
+    assert stat.S_IMODE(path.stat().st_mode) & 0o111 == 0
+
+
+def test_redelivered_deltas_count_once_and_different_ones_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with write(path, finish=False) as writer:
+        core, deltas = grow(TASKS[1], ["Ada", "Ada"])
+        before = writer.deltas(1)
+        assert before == deltas
+        writer.commit([(1, seq, delta) for seq, delta in enumerate(deltas)], [(1, *rows(core))])
+        with pytest.raises(WorkerError, match="number 1 of task number 1"):
+            writer.commit([(2, 1, b"new"), (1, 1, b"other")])
+        assert writer.deltas(1) == before
+        assert len(writer.deltas(2)) == 1  # the batch went as a whole
+    with RunReader.open(path) as reader:
+        assert reader.check() == ["meta: the run is done, but 1 of its tasks are not finished"]
+        assert reader.summary().rollouts == 5
+
+
+def test_notes_and_tree_errors(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    writer = write(path, finish=False)
+    writer.note("served", ["m", "Bearer abc.def"])
+    core, deltas = grow(TASKS[2], [])
+    writer.commit([(2, 0, deltas[0])], [(2, *rows(core, "worker 1 died"))])
+    writer.finish("interrupted")
+    with RunReader.open(path) as reader:
+        assert reader.meta["served"] == '["m","Bearer (not stored)"]'
+        assert reader.summary().broken == 1
+        assert reader.check() == []
+
+
+def test_discard_leaves_nothing(tmp_path: Path) -> None:
+    writer = write(tmp_path / "run", finish=False)
+    assert {entry.name for entry in tmp_path.iterdir()} >= {"run", "run-wal"}
+    writer.discard()
+    assert list(tmp_path.iterdir()) == []
+    writer.discard()
+
+
+def test_discard_takes_the_folders_along_that_were_made_for_the_run(tmp_path: Path) -> None:
+    write(tmp_path / "runs" / "today" / "run", finish=False).discard()
+    assert list(tmp_path.iterdir()) == []
+    first = write(tmp_path / "runs" / "one", finish=False)
+    write(tmp_path / "runs" / "two")
+    first.discard()
+    assert [entry.name for entry in (tmp_path / "runs").iterdir()] == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (write, "is an unfinished Trunkline run of 3 tasks"),
+        (lambda path: RunWriter.create(path, {}, TASKS[:1]).finish(), "is a Trunkline run of 1 task:"),
+        (
+            foreign,
+            "is another SQLite file",
+        ),
+        (lambda path: path.write_text("notes " * 200), "is a file, and not a database"),
+        (lambda path: path.write_text(""), "is there and is empty"),
+        (lambda path: path.mkdir(), "is a directory"),
+        (lambda path: path.symlink_to("nowhere"), "is no regular file"),
+        (os.mkfifo, "is no regular file"),
+    ],
+)
+def test_an_existing_file_is_left_alone(tmp_path: Path, make: object, what: str) -> None:
+    path = tmp_path / "run"
+    make(path)  # type: ignore[operator]
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(RunFileError, match=f"{what}.*choose another --out, or remove it"):
+        RunWriter.create(path, {}, TASKS)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+    assert before is None or path.read_bytes() == before
+
+
+def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunFileError, match="file is not a directory"):
+        RunWriter.create(tmp_path / "file" / "run", {}, TASKS)
+    with pytest.raises(InfrastructureError, match="cannot be created: Not a directory"):
+        RunWriter.create(tmp_path / "file" / "deep" / "run", {}, TASKS)
+
+
+def test_tasks_that_cannot_be_stored_leave_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError):
+        RunWriter.create(tmp_path / "run", {}, [TASKS[0], TASKS[0]])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_writer_holds_the_lock(tmp_path: Path) -> None:
+    writer = write(tmp_path / "run", finish=False)
+    # In another process: closing the file here would drop SQLite's own locks on it.
+    code = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    command = [sys.executable, "-c", code, str(writer.path)]
+    held = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in held.stderr
+    writer.finish()
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda path: None, "no such run file"),
+        (lambda path: path.mkdir(), "is a directory"),
+        (lambda path: path.write_text("notes " * 200), "is not a Trunkline run: file is not a database"),
+        (lambda path: path.write_text(""), "is empty"),
+        (
+            foreign,
+            "is another SQLite file",
+        ),
+    ],
+)
+def test_what_is_no_run(tmp_path: Path, make: object, what: str) -> None:
+    path = tmp_path / "run"
+    make(path)  # type: ignore[operator]
+    with pytest.raises(RunFileError, match=what):
+        RunReader.open(path)
+
+
+def test_another_schema_version_names_both(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(RunFileError, match="schema version 99, but 1 is read here"):
+        RunReader.open(path)
+    with pytest.raises(RunFileError, match=r"schema version 99.*choose another --out"):
+        RunWriter.create(path, {}, TASKS)
+
+
+def test_no_secret_is_stored(tmp_path: Path) -> None:
+    secrets = ["hunter2hunter2", "sk-proj-aaaabbbbcccc", "user:pa55word", "tok-q-secret", "bear3r-t0ken"]
+    settings = {
+        "llm": {
+            "api_key": secrets[0],
+            "api_key_env": "OPENAI_API_KEY",
+            "base_url": f"http://{secrets[2]}@host/v1?api-key={secrets[3]}",
+        },
+        "headers": [{"Authorization": f"Bearer {secrets[4]}"}, f"Bearer {secrets[4]}"],
+        "note": f"key is {secrets[1]}",
+        "max_tokens": 512,
+    }
+    command = [
+        "run",
+        "--api-key",
+        secrets[0],
+        f"--token={secrets[3]}",
+        "--model",
+        "m",
+        f"http://{secrets[2]}@host",
+    ]
+    writer = RunWriter.create(tmp_path / "run", settings, TASKS, command=command)
+    writer.finish()
+    data = writer.path.read_bytes()
+    for secret in secrets:
+        assert secret.encode() not in data
+    with RunReader.open(writer.path) as reader:
+        assert reader.settings["max_tokens"] == 512
+        assert reader.settings["llm"]["api_key_env"] == "OPENAI_API_KEY"
+        assert reader.settings["llm"]["base_url"].startswith("http://host/v1")
+        assert json.loads(reader.meta["command"])[4:6] == ["--model", "m"]
+
+
+TAMPERED = [
+    (
+        "UPDATE rollouts SET answer = 'Eve' WHERE task = 0 AND rollout = 1",
+        'task "q0": rollout 1: answer is "Eve" in the row and "Bob"',
+    ),
+    (
+        "UPDATE rollouts SET reward = 1.0 WHERE task = 0 AND rollout = 1",
+        "rollout 1: reward is 1.0 in the row and 0.0 in the deltas",
+    ),
+    (
+        "UPDATE rollouts SET reward = 1.0 WHERE task = 0 AND rollout = 2",
+        "rollout 2: reward is 1.0 in the row and nothing",
+    ),
+    ("UPDATE rollouts SET prompt = '10' WHERE task = 1 AND rollout = 0", None),
+    (
+        "UPDATE rollouts SET termination = 'lost' WHERE task = 1 AND rollout = 0",
+        'task "q1": rollout 0: termination is "lost"',
+    ),
+    (
+        "UPDATE rollouts SET tool_micros = 'x\x1b' WHERE task = 1 AND rollout = 0",
+        r'tool_micros is "x\x1b" in the row',
+    ),
+    ("DELETE FROM rollouts WHERE task = 1 AND rollout = 1", "rollout 1: no row, but it is in the deltas"),
+    ("UPDATE rollouts SET rollout = 9 WHERE task = 1 AND rollout = 1", "rollout 9: there is a row, but none"),
+    ("UPDATE trees SET digest = 'beef' WHERE task = 0", 'task "q0": trees: digest is "beef"'),
+    ("UPDATE trees SET flat = flat + 1 WHERE task = 1", 'task "q1": trees: flat is'),
+    ("DELETE FROM trees WHERE task = 1", 'task "q1": trees: no row, but rollouts has some'),
+    ("DELETE FROM deltas WHERE task = 0 AND seq = 1", 'task "q0": delta 2:'),
+    ("DELETE FROM deltas WHERE task = 0", 'task "q0": it is marked as finished, but has no deltas'),
+    (
+        "UPDATE deltas SET data = substr(data, 1, length(data) - 1) WHERE task = 1 AND seq = 1",
+        'task "q1": delta 1:',
+    ),
+    ("UPDATE deltas SET data = x'00' WHERE task = 1 AND seq = 0", 'task "q1": delta 0:'),
+    ("UPDATE deltas SET data = 'text' WHERE task = 1 AND seq = 0", 'task "q1": delta 0:'),
+    (
+        "UPDATE deltas SET data = (SELECT d.data FROM deltas d WHERE d.task = 1 AND d.seq = 0) WHERE seq = 1",
+        "delta 1 repeats",
+    ),
+    ("UPDATE deltas SET task = 77 WHERE task = 2", "deltas: rows of task number 77"),
+    ("UPDATE tasks SET id = 'other' WHERE task = 2", 'task "other": id is "q2" in its record'),
+    ("UPDATE tasks SET record = '{' WHERE task = 2", 'task "q2": record:'),
+    ("UPDATE meta SET value = 'done' WHERE key = 'state'", "1 of its tasks are not finished"),
+    ("DELETE FROM meta WHERE key = 'state'", "meta: no state"),
+]
+
+
+@pytest.mark.parametrize(("statement", "problem"), TAMPERED, ids=range(len(TAMPERED)))
+def test_check_names_what_was_changed(path: Path, statement: str, problem: str | None) -> None:
+    edit(path, statement)
+    with RunReader.open(path) as reader:
+        found = reader.check()
+    if problem is None:  # the column's type turned the text back into the number: nothing changed
+        assert found == []
+        return
+    assert problem in "\n".join(found)
+    assert all(line.isprintable() for line in found)
+
+
+@pytest.mark.parametrize("flip", range(0, 60, 7))
+def test_any_flipped_byte_of_a_delta_is_found(path: Path, flip: int) -> None:
+    with sqlite3.connect(path) as connection:
+        ((data,),) = connection.execute("SELECT data FROM deltas WHERE task = 0 AND seq = 1")
+        broken = bytearray(data)
+        broken[flip % len(broken)] ^= 0x10
+        connection.execute("UPDATE deltas SET data = ? WHERE task = 0 AND seq = 1", (bytes(broken),))
+    connection.close()
+    with RunReader.open(path) as reader:
+        (line,) = reader.check()
+        assert line.startswith('task "q0": delta ')
+        with pytest.raises(RunFileError, match=r'task "q0": .*`trunkline check'):
+            reader.tree("q0")
+        assert len(reader.tree("q1").rollouts) == 2
+
+
+def test_rows_of_the_wrong_type_are_a_clear_error(path: Path) -> None:
+    edit(path, "UPDATE rollouts SET turns = 'many' WHERE task = 0 AND rollout = 0")
+    with (
+        RunReader.open(path) as reader,
+        pytest.raises(RunFileError, match=r"a row of rollouts.*trunkline check"),
+    ):
+        reader.summary()
+
+
+def test_a_cut_file_is_a_clear_error(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(RunFileError, match="cannot be read: database disk image is malformed"):
+        RunReader.open(path)
+
+
+def test_a_page_of_rubbish_is_found(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    for start in range(4096, len(data), 4096):
+        data[start : start + 200] = b"\xa5" * 200
+    path.write_bytes(data)
+    with RunReader.open(path) as reader:
+        found = reader.check()
+        assert found
+        assert all(line.startswith("SQLite: ") for line in found)
+        with pytest.raises(RunFileError, match=r"is damaged.*trunkline check"):
+            reader.summary()
+
+
+def test_a_copy_with_its_log_is_complete(tmp_path: Path) -> None:
+    writer = write(tmp_path / "run", finish=False)
+    (tmp_path / "copy").mkdir()
+    for name in ("run", "run-wal"):
+        shutil.copy(tmp_path / name, tmp_path / "copy" / name)
+    with RunReader.open(tmp_path / "copy" / "run") as reader:
+        assert reader.summary().finished == 2
+        assert reader.check() == []
+    writer.discard()
+
+
+READ = """
+import os, sys
+from trunkline.store.runfile import RunReader
+if os.getuid() == 0:
+    os.setgid(65534); os.setuid(65534)
+try:
+    open(sys.argv[1], "r+b")
+    raise SystemExit("the file can be written")
+except PermissionError:
+    pass
+with RunReader.open(sys.argv[1]) as reader:
+    print(reader.summary().finished, reader.check(), reader.tree("q0").answer)
+"""
+
+
+@pytest.mark.parametrize("state", ["finished", "log", "no log"])
+def test_a_copy_that_may_not_be_written(tmp_path: Path, state: str) -> None:
+    """A run on a read-only medium is read, with and without the log that a killed run leaves."""
+    home = tmp_path.parent
+    writer = write(tmp_path / "run", finish=state == "finished")
+    folder = tmp_path / "medium"
+    folder.mkdir()
+    shutil.copy(writer.path, folder / "run")
+    if state == "log":
+        shutil.copy(tmp_path / "run-wal", folder / "run-wal")
+    if state == "no log":
+        writer.finish("interrupted")
+        shutil.copy(writer.path, folder / "run")
+        edit_header = sqlite3.connect(folder / "run")
+        edit_header.execute("PRAGMA journal_mode = WAL")
+        edit_header.close()
+    for entry in folder.iterdir():
+        entry.chmod(0o444)
+    folder.chmod(0o555)
+    for parent in (tmp_path, home, home.parent):
+        parent.chmod(parent.stat().st_mode | 0o055)
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(folder / "run")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    folder.chmod(0o755)
+    if state != "finished":
+        writer.finish("interrupted")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "2 [] Ada\n"
+
+
+FULL = """
+import resource, sys
+from trunkline.errors import InfrastructureError
+sys.path.insert(0, sys.argv[2])
+import test_runfile
+from pathlib import Path
+path = Path(sys.argv[1])
+writer = test_runfile.write(path, finish=False)
+size = max(p.stat().st_size for p in path.parent.iterdir())
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20_000, size + 20_000))
+try:
+    for seq in range(1, 100):
+        writer.commit([(2, seq, bytes(5000))])
+except InfrastructureError as problem:
+    print(problem)
+    print(seq)
+try:
+    writer.finish("failed")
+except InfrastructureError:
+    pass
+"""
+
+
+def test_a_full_disk_is_said_and_what_was_committed_stays(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(path), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    text, seq = done.stdout.splitlines()
+    assert str(path) in text
+    assert "cannot be written" in text
+    assert "free some space" in text
+    with RunReader.open(path) as reader:
+        assert reader.summary().finished == 2
+        assert [row.answer for _task, row in reader.rollouts()] == ["Ada", "Bob", None, "Ada", "Ada"]
+        # What reported success is there, the batch that failed is not.
+        assert reader._query("SELECT max(seq) FROM deltas WHERE task = 2") == [(int(seq) - 1,)]
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[2])
+import test_runfile
+from pathlib import Path
+test_runfile.write(Path(sys.argv[1]), finish=False)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_writer_leaves_everything_it_committed(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path), str(Path(__file__).parent)], check=False)
+    assert done.returncode == -9
+    with RunReader.open(path) as reader:
+        assert reader.summary().state == "running"
+        assert reader.summary().finished == 2
+        assert reader.check() == []

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trunkline.tree.printable import cells, printable, quoted
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.characters(), max_size=60), st.none() | st.integers(0, 30))
+def test_nothing_printed_can_steer_a_terminal(text: str, width: int | None) -> None:
+    shown = printable(text, width)
+    assert all(unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} for c in shown)
+    assert width is None or cells(shown) <= width
+    assert printable(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("a\nb\rc\td", "a\\nb\\rc\\td"),
+        ("\u202eevil\u2066", "\\u202eevil\\u2066"),
+        ("\x9b2J\x07\x00", "\\x9b2J\\x07\\x00"),
+        ("\ud800", "\\ud800"),
+        ("\u2028", "\\u2028"),
+        ("na\u00efve \u4f60", "na\u00efve \u4f60"),
+    ],
+)
+def test_escapes(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_cut_text_ends_in_an_ellipsis_and_counts_wide_characters() -> None:
+    assert printable("abcdef", 6) == "abcdef"
+    assert printable("abcdefg", 6) == "abcde\u2026"
+    assert printable("\u4f60\u597d\u4f60", 5) == "\u4f60\u597d\u2026"
+    assert printable("abc", 0) == ""
+    assert len(printable("x" * 10**7, 10)) == 10
+    assert quoted('say "hi"') == '"say \\"hi\\""'

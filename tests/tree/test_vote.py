@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trunkline.tree.vote import majority, normalise, vote
+
+if TYPE_CHECKING:
+    import random
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("The $1,200.0", "1200"),
+        ("Paris.", "paris"),
+        ("  the   Eiffel\tTower ", "Eiffel Tower"),
+        ("U.S.A.", "usa"),
+        ("O\u2019Brien", "O'Brien"),
+        ("\uff21\uff22", "ab"),
+        ("\u22125", "-5"),
+        ("1.5e3", "1500"),
+        (".50", "0.5"),
+        ("-0", "0"),
+        ("stra\u00dfe", "STRASSE"),
+        ("a\u200bb", "ab"),
+        ("12345678901234567890123456789012345678901.0", "12345678901234567890123456789012345678901"),
+    ],
+)
+def test_equal_answers(left: str, right: str) -> None:
+    assert normalise(left) == normalise(right)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("5", "-5"),
+        ("1990-1995", "-1995"),
+        ("C++", "C#"),
+        ("C++", "C"),
+        ("A", "B"),
+        ("1.2", "12"),
+        ("\u0915\u093f", "\u0915\u093e"),
+        ("+", "-"),
+        ("1200", "120"),
+        ("5", "5 km"),
+    ],
+)
+def test_different_answers(left: str, right: str) -> None:
+    assert normalise(left) != normalise(right)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=40) | st.text("aA the.,-+$0123456789e", max_size=30))
+def test_normalising_twice_changes_nothing(text: str) -> None:
+    once = normalise(text)
+    assert normalise(once) == once
+    assert bool(once) or not text.strip() or not any(c.isalnum() for c in text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(["a b", "A B", "c", "C.", "7", "7.0", None, " "]), max_size=9), st.randoms())
+def test_votes_do_not_depend_on_order(answers: list[str | None], order: random.Random) -> None:
+    shuffled = answers[:]
+    order.shuffle(shuffled)
+    assert majority(answers) == majority(shuffled)
+    classes = vote(answers)
+    counts = [len(votes.voters) for votes in classes]
+    assert counts == sorted(counts, reverse=True)
+    assert sorted(v for votes in classes for v in votes.voters) == [
+        i for i, a in enumerate(answers) if a is not None and a.strip()
+    ]
+
+
+def test_majority_takes_the_most_frequent_spelling_and_breaks_ties_by_key() -> None:
+    assert majority(["paris", "Paris", "Paris", "rome"]) == "Paris"
+    assert majority(["b", "x", "B", "X"]) == "B"
+    assert majority([]) is None
+    assert majority([None, "  "]) is None
