@@ -8,6 +8,7 @@ import pickle
 from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict, Union
 
 import msgspec
+import cloudpickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -129,7 +130,9 @@ def test_name_description_and_schema():
 
 async def test_a_tool_is_still_its_function():
     assert await search(["a"], limit=2) == "['a'] 2"
-    assert pickle.loads(pickle.dumps(search)) is search
+    copy = pickle.loads(cloudpickle.dumps(search))
+    assert await copy(["a"], limit=2) == "['a'] 2"
+    assert copy.definition == search.definition
 
 
 def test_every_type_has_its_schema():

@@ -83,6 +83,8 @@ def run_app() -> NoReturn:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
+    except SystemExit as end:
+        code = end.code
     except TrunklineError as error:
         _say(f"error: {error}")
         code = error.exit_code

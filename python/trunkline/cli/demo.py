@@ -19,7 +19,7 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.score.rewards import exact_match
-from trunkline.sim.model import SIM_VERSION
+from trunkline.sim.model.dials import SIM_VERSION
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world

@@ -34,6 +34,6 @@ def world(out: Path, seed: int, documents: int, questions: int) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def serve(arguments: tuple[str, ...]) -> None:
     """Serve the simulated models over an OpenAI-compatible API (see serve --help)."""
-    from trunkline.sim.server.main import main  # noqa: PLC0415
+    from trunkline.sim.server.__main__ import main  # noqa: PLC0415
 
-    main(list(arguments))
+    raise SystemExit(main(arguments))

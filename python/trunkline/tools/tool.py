@@ -108,9 +108,9 @@ class Tool(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Tool {self.name} {self.module}:{self.qualname}>"
 
-    def __reduce__(self) -> str:
-        # The module attribute that the decorator replaced is this object, so its name is all that need cross.
-        return self.qualname
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By value: a tool that a name leads to is not pickled at all when it goes to a worker.
+        return _rebuild, (self.__wrapped__, self.name, self.description, self.timeout)
 
 
 @overload
@@ -153,6 +153,10 @@ def tool(
         return Tool(wrapped, name=name, description=description, timeout=timeout)
 
     return wrap if function is None else wrap(function)
+
+
+def _rebuild(function: Callable[..., Any], name: str, description: str, timeout: float | None) -> Tool[..., Any]:
+    return Tool(function, name=name, description=description, timeout=timeout)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
