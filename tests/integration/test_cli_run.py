@@ -63,7 +63,7 @@ def test_a_run_from_file_to_table(questions: Path, tmp_path: Path, workers: str)
     summary = json.loads(done.stdout)
     assert summary["tasks"] == 5
     assert summary["rollouts"] == 10
-    assert summary["accuracy"] == 1.0
+    assert summary["accuracy"]["value"] == 1.0
     assert "run file: deep/er/r.run" in done.stderr, "paths are never wrapped"
     shown = trunkline("show", "deep/er/r.run", "--task", "Brazil", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
@@ -83,8 +83,8 @@ def test_csv_and_stdin(tmp_path: Path):
         from_csv = trunkline("run", "q.csv", *common, "-o", "a.run", cwd=tmp_path)
         row = '{"prompt": "Capital of Japan?", "target": "Tokyo"}\n'
         from_stdin = trunkline("run", "-", *common, "-o", "b.run", cwd=tmp_path, stdin=row)
-    assert json.loads(from_csv.stdout)["accuracy"] == 1.0, from_csv.stderr
-    assert json.loads(from_stdin.stdout)["accuracy"] == 1.0, from_stdin.stderr
+    assert json.loads(from_csv.stdout)["accuracy"]["value"] == 1.0, from_csv.stderr
+    assert json.loads(from_stdin.stdout)["accuracy"]["value"] == 1.0, from_stdin.stderr
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,9 @@ def test_when_every_sample_fails_nothing_is_called_accuracy(questions: Path, tmp
         done = trunkline("run", questions.name, "-m", "m", "--base-url", server.url, "-o", "r.run", cwd=tmp_path)
     assert done.returncode == 1
     assert "0 of 5" in done.stdout + done.stderr
-    assert "0.000" not in done.stdout
-    assert "0.0 %" not in done.stdout
+    accuracy = next(line for line in done.stdout.splitlines() if line.startswith("accuracy"))
+    assert "0 of 5" in accuracy
+    assert "%" not in accuracy
 
 
 def test_some_failures_are_allowed_when_asked(questions: Path, tmp_path: Path):
@@ -207,7 +208,7 @@ def test_help_is_there_without_heavy_imports(tmp_path: Path):
         "from trunkline.cli import main\n"
         "try: main()\n"
         "except SystemExit as end: assert end.code == 0\n"
-        "heavy = {'rich', 'aiohttp', 'uvloop', 'sqlite3', 'asyncio', 'msgspec.json'} & set(sys.modules)\n"
+        "heavy = {'rich', 'aiohttp', 'uvloop', 'sqlite3', 'asyncio'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)

@@ -82,19 +82,18 @@ def simulator(preset: str, latency: bool) -> Iterator[str]:  # noqa: FBT001 - a 
         InfrastructureError: If it does not start.
     """
     command = [sys.executable, "-m", "trunkline.sim.server", "--port", "0", "--preset", preset, "--exit-with-parent"]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*command, "--latency", "on" if latency else "off"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
         text=True,
-    )
-    try:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        if not url:
-            raise InfrastructureError(f"the simulator did not start (exit code {process.wait()}); its own words are above")
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
+    ) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            if not url:
+                raise InfrastructureError(f"the simulator did not start and exited with code {process.wait()}")
+            yield url
+        finally:
+            process.terminate()
