@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trunkline._core import __version__
     from trunkline.errors import ToolError, TrunklineError
     from trunkline.llm.request import Sampling
-    from trunkline.llm.spec import EndpointSpec as LLM
+    from trunkline.llm.spec import EndpointSpec as LLM  # noqa: N814 - the name that users know it by
     from trunkline.rollout.agent import Agent
     from trunkline.rollout.strategies.chain import Chain
     from trunkline.rollout.strategy import Fork, Strategy
@@ -88,7 +88,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
+def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'trunkline' has no attribute {name!r}")

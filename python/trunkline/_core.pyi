@@ -1,4 +1,3 @@
-# ruff: noqa: PYI021 - the core is documented here, where editors and readers look for it.
 """The native core: the tree of one task, its lanes, request bodies and deltas.
 
 Ids are unsigned 32-bit integers, stable for the life of a tree. Every failure raises
@@ -101,9 +100,7 @@ class Tree:
         Counts one tool call, also where the node merges.
         """
 
-    def close(
-        self, rollout: int, termination: str, answer: str | None = None, error: str | None = None, /
-    ) -> None:
+    def close(self, rollout: int, termination: str, answer: str | None = None, error: str | None = None, /) -> None:
         """End a rollout for good. Raises if it has ended already: termination is monotone."""
 
     def score(self, rollout: int, reward: float, /) -> None:
@@ -147,9 +144,7 @@ class Tree:
 
     def rollout(
         self, rollout: int, /
-    ) -> tuple[
-        int, int, list[int], int, str | None, str | None, str | None, float, tuple[int, ...], int, int
-    ]:
+    ) -> tuple[int, int, list[int], int, str | None, str | None, str | None, float, tuple[int, ...], int, int]:
         """One rollout.
 
         Returns:

@@ -1,21 +1,21 @@
 """Every error Trunkline raises, in one tree.
 
-    TrunklineError
-    + UsageError (ValueError)        the caller's mistake; the command line exits with 2
-    |   + InputError                 a file of questions, or another input file: names path and line
-    |   + ConfigError                an option or a setting
-    |   + CrossingError              something that cannot be sent to a worker process
-    |   + RunFileError               a run file that exists, is foreign, or of another version
-    + InfrastructureError            not the model's fault and not the caller's; exits with 3
-    |   + EndpointError              the endpoint refuses us: key, model, quota, or unreachable
-    |   + WorkerError                a worker did not start or broke the protocol
-    + RolloutError                   ends one rollout and never its batch; kept as data
-    |   + LLMError                   the model gave no usable reply within its attempts
-    |   |   + BadRequest             the endpoint refused the request itself
-    |   |   + ContextTooLong         the conversation no longer fits the model
-    |   |   + ContentFiltered        the provider withheld the reply
-    |   + ToolError                  raised by a tool to say something to the model
-    + TreeError                      the core refused an operation: bad id, finished rollout, corrupt delta
+TrunklineError
++ UsageError (ValueError)        the caller's mistake; the command line exits with 2
+|   + InputError                 a file of questions, or another input file: names path and line
+|   + ConfigError                an option or a setting
+|   + CrossingError              something that cannot be sent to a worker process
+|   + RunFileError               a run file that exists, is foreign, or of another version
++ InfrastructureError            not the model's fault and not the caller's; exits with 3
+|   + EndpointError              the endpoint refuses us: key, model, quota, or unreachable
+|   + WorkerError                a worker did not start or broke the protocol
++ RolloutError                   ends one rollout and never its batch; kept as data
+|   + LLMError                   the model gave no usable reply within its attempts
+|   |   + BadRequest             the endpoint refused the request itself
+|   |   + ContextTooLong         the conversation no longer fits the model
+|   |   + ContentFiltered        the provider withheld the reply
+|   + ToolError                  raised by a tool to say something to the model
++ TreeError                      the core refused an operation: bad id, finished rollout, corrupt delta
 """
 
 from __future__ import annotations

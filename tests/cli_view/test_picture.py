@@ -49,9 +49,7 @@ def test_a_whole_picture() -> None:
         core.turn(rollout, body("assistant", answer), 0, 0, 0, 1, 0, 1, 0, 0)
         core.close(rollout, "answer", answer)
         core.score(rollout, float(answer == "Ada"))
-    core.close(
-        core.open(point, [0, 3], 3), "llm_error", None, '{"kind":"LLMError","message":"no \\u001b reply"}'
-    )
+    core.close(core.open(point, [0, 3], 3), "llm_error", None, '{"kind":"LLMError","message":"no \\u001b reply"}')
     core.open(point, [0, 4], 4)
     expected = (
         ("prompt  (system) Be brief.", "n=5  V=0.67"),
@@ -89,15 +87,11 @@ def test_calls(calls: object, text: str) -> None:
 @settings(max_examples=80, deadline=None)
 @given(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
-    st.sampled_from(
-        ["\x1b[2J\x1b]0;x\x07", "\u202eevil", "a\nb\r\n", "\u2028", "\u200b" * 50, "\u4f60" * 80]
-    ),
+    st.sampled_from(["\x1b[2J\x1b]0;x\x07", "\u202eevil", "a\nb\r\n", "\u2028", "\u200b" * 50, "\u4f60" * 80]),
     st.integers(20, 120),
 )
 def test_hostile_text_stays_on_its_line(text: str, nasty: str, width: int) -> None:
-    drawn = picture(
-        grown([[nasty + text, text + nasty]], answer=text + nasty, question=nasty + text), width=width
-    )
+    drawn = picture(grown([[nasty + text, text + nasty]], answer=text + nasty, question=nasty + text), width=width)
     rows = drawn.split("\n")
     # heading, prompt, two turns (or one hidden when equal texts merge), one end
     assert len(rows) == 5
@@ -119,9 +113,7 @@ def test_a_long_chain_is_cut_in_the_middle() -> None:
 def test_a_wide_tree_is_cut_at_its_end_with_a_count() -> None:
     rows = picture(grown([[f"answer {n}"] for n in range(200)]), max_lines=30).split("\n")
     assert len(rows) == 32
-    assert (
-        rows[-1] == "\u2506 371 more lines are hidden"
-    )  # one prompt, 200 turns and 200 ends, 30 of them shown
+    assert rows[-1] == "\u2506 371 more lines are hidden"  # one prompt, 200 turns and 200 ends, 30 of them shown
 
 
 def test_a_small_tree_is_never_cut() -> None:
@@ -131,9 +123,7 @@ def test_a_small_tree_is_never_cut() -> None:
 
 
 def test_a_deep_comb_keeps_to_the_width() -> None:
-    drawn = picture(
-        grown([[*["on"] * depth, f"stop {depth}"] for depth in range(60)]), width=60, max_lines=10_000
-    )
+    drawn = picture(grown([[*["on"] * depth, f"stop {depth}"] for depth in range(60)]), width=60, max_lines=10_000)
     assert all(cells(row) <= 60 for row in drawn.split("\n"))
     assert all(f"stop {depth}" in drawn for depth in range(60))
 

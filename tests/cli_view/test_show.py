@@ -23,16 +23,12 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / ("long-" * 30 + "name.run")
     tasks = [Task.ask("Who?", "Ada", id="same"), Task.ask("Where?", "Rome", id="mixed\x1b[2J")]
     writer = RunWriter.create(path, {}, tasks)
-    for number, (task, answers) in enumerate(
-        zip(tasks, (["Ada", "Ada"], ["Rome\u202e", "Oslo"]), strict=True)
-    ):
+    for number, (task, answers) in enumerate(zip(tasks, (["Ada", "Ada"], ["Rome\u202e", "Oslo"]), strict=True)):
         core = Tree(task).core
         point = core.append(0, 1, json.dumps(task.messages[0]).encode())
         for draw, answer in enumerate(answers):
             rollout = core.open(point, [0, draw], draw)
-            core.turn(
-                rollout, json.dumps({"role": "assistant", "content": answer}).encode(), 0, 0, 0, 5, 0, 2, 0, 9
-            )
+            core.turn(rollout, json.dumps({"role": "assistant", "content": answer}).encode(), 0, 0, 0, 5, 0, 2, 0, 9)
             core.close(rollout, "answer", answer)
             if draw == 0 or number == 1:
                 core.score(rollout, float(draw == 0))

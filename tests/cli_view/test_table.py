@@ -9,9 +9,7 @@ from trunkline.store.summary import Summary, summarise
 META = {"state": "done", "created": "100.0", "updated": "160.0", "finished": "162.0"}
 
 
-def row(
-    rollout: int, termination: str | None, answer: str | None, reward: float | None, **usage: int
-) -> RolloutRow:
+def row(rollout: int, termination: str | None, answer: str | None, reward: float | None, **usage: int) -> RolloutRow:
     counts = {
         "calls": 2,
         "prompt": 100,
@@ -63,9 +61,7 @@ def cells(summary: Summary) -> dict[str, str]:
 
 
 def test_the_table() -> None:
-    found = cells(
-        totals(row(0, "answer", "Ada", 1.0), row(1, "answer", "Bob", 0.0), row(2, "answer", "Ada", 1.0))
-    )
+    found = cells(totals(row(0, "answer", "Ada", 1.0), row(1, "answer", "Bob", 0.0), row(2, "answer", "Ada", 1.0)))
     assert found == {
         "tasks finished": "1 of 1",
         "rollouts": "3  (answer 3)",
@@ -133,6 +129,4 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_rows_of_one_task_stand_together_whatever_their_order() -> None:
     rows = [(0, row(0, "answer", "a", 1.0)), (1, row(0, "answer", "b", 0.0))]
-    assert table(summarise(META, 2, [tree()] * 2, rows)) == table(
-        summarise(META, 2, [tree()] * 2, rows[::-1])
-    )
+    assert table(summarise(META, 2, [tree()] * 2, rows)) == table(summarise(META, 2, [tree()] * 2, rows[::-1]))

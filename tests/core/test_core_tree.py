@@ -250,14 +250,10 @@ def test_errors_of_the_core_are_trunklines_own() -> None:
     assert str(caught.value) == "node 1 does not exist; there are 1"
 
 
-STEPS = st.lists(
-    st.tuples(st.booleans(), st.integers(0, 2), st.integers(-1, 50), st.integers(-1, 9)), max_size=6
-)
+STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(-1, 50), st.integers(-1, 9)), max_size=6)
 
 
-def build(
-    rollouts: list[list[tuple[bool, int, int, int]]], *, backward: bool, cut: bool
-) -> tuple[Tree, list[bytes]]:
+def build(rollouts: list[list[tuple[bool, int, int, int]]], *, backward: bool, cut: bool) -> tuple[Tree, list[bytes]]:
     """Grow the rollouts one after the other or turn by turn from the last, with or without deltas between."""
     tree = Tree()
     deltas: list[bytes | None] = []
@@ -290,9 +286,7 @@ def test_order_splits_and_replay_give_one_digest(rollouts, cut: bool) -> None:
     for delta in deltas:
         assert copy.apply(delta)
     assert tree.digest() == other.digest() == copy.digest()
-    assert [tree.messages(node) for node in range(len(tree))] == [
-        copy.messages(node) for node in range(len(copy))
-    ]
+    assert [tree.messages(node) for node in range(len(tree))] == [copy.messages(node) for node in range(len(copy))]
     flat, shared, flat_generated, tree_generated, longest, _ = tree.tokens()
     assert flat >= shared >= longest
     assert flat_generated >= tree_generated
@@ -318,9 +312,7 @@ def test_text_and_numbers_come_back_as_they_went_in(text: str, number: int) -> N
     rollout = tree.open(0, [number], number)
     name = tree.name(text)
     message = json.dumps({"content": text}).encode()
-    leaf = tree.turn(
-        rollout, message, name, name, name, number, number, number, number, 2 * number, text.encode()
-    )
+    leaf = tree.turn(rollout, message, name, name, name, number, number, number, number, 2 * number, text.encode())
     tree.close(rollout, "answer", text, text)
     copy = Tree()
     copy.apply(tree.delta() or b"")

@@ -71,7 +71,9 @@ def test_a_run_from_file_to_table(questions: Path, tmp_path: Path, workers: str)
     assert "Brasilia" in shown.stdout
     checked = trunkline("check", "deep/er/r.run", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout
-    again = trunkline("run", questions.name, "-m", "m", "--base-url", server.url, "--out", "deep/er/r.run", cwd=tmp_path)
+    again = trunkline(
+        "run", questions.name, "-m", "m", "--base-url", server.url, "--out", "deep/er/r.run", cwd=tmp_path
+    )
     assert again.returncode == 2
     assert "deep/er/r.run" in only_line(again.stderr)
 
@@ -92,7 +94,10 @@ def test_csv_and_stdin(tmp_path: Path):
     [
         (None, "questions.jsonl"),
         ("", "empty"),
-        ('{"question": "a"}\n' * 0 + "\n".join(['{"id": %d, "question": "q"}' % i for i in range(16)] + ["{oops"]), ":17"),
+        (
+            "\n".join([json.dumps({"id": i, "question": "q"}) for i in range(16)] + ["{oops"]),
+            ":17",
+        ),
         ('{"id": 1, "question": "a"}\n{"id": 1, "question": "b"}\n', "1"),
         ('{"id": 1, "text": "a"}\n', "question"),
         ("[1, 2]\n", ":1"),

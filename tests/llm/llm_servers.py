@@ -112,9 +112,7 @@ class Sleeper:
         await asyncio.sleep(0)
 
 
-def client(
-    *urls, key=KEY, timeout=10.0, attempts=6, deadline=3600.0, draw=lambda: 0.5, sleep=None, **transport
-):
+def client(*urls, key=KEY, timeout=10.0, attempts=6, deadline=3600.0, draw=lambda: 0.5, sleep=None, **transport):
     llm = HttpLLM(
         urls,
         key,

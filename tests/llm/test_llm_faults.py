@@ -141,9 +141,7 @@ async def test_what_stops_the_run_at_once(status, body, words):
     [
         (
             400,
-            error(
-                "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001"
-            ),
+            error("This model's maximum context length is 8192 tokens. However, your messages resulted in 9001"),
         ),
         (400, error("Please reduce the length", "context_length_exceeded")),
         (

@@ -112,9 +112,7 @@ def test_a_users_own_messages():
     assert encoded[0] == b'{"role":"developer","content":"be brief"}'
     assert json.loads(encoded[1]) == history[1]
     assert json.loads(encoded[2]) == {**history[2], "content": None}
-    assert (
-        list(json.loads(encoded[2])) == ["role", "tool_calls", "content"] or b'"content":null' in encoded[2]
-    )
+    assert list(json.loads(encoded[2])) == ["role", "tool_calls", "content"] or b'"content":null' in encoded[2]
     assert encoded[3].endswith(b'"tool_call_id":"abc","alpha":{"a":2,"b":1},"zeta":1}')
     assert messages.encode({"role": "user", "content": "\ud800"}) == messages.user("\ufffd")
 
@@ -152,9 +150,7 @@ def test_a_message_that_cannot_be_sent_names_its_field(message, words):
 def test_a_body_is_head_messages_and_tail():
     sampling = Sampling(temperature=0.5, max_tokens=64, stop=("</s>",), extra={"top_k": 5, "a": 1})
     tools = b'[{"type":"function"}]'
-    body = (
-        head("my/model") + messages.user("hi") + b"," + messages.assistant("x") + tail(sampling, tools, 7, 4)
-    )
+    body = head("my/model") + messages.user("hi") + b"," + messages.assistant("x") + tail(sampling, tools, 7, 4)
     assert json.loads(body) == {
         "model": "my/model",
         "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "x"}],
@@ -180,9 +176,7 @@ def test_tails_are_not_confused_when_memory_is_reused():
 
 def test_a_namespace_says_what_makes_draws_comparable():
     base = Sampling(temperature=1.0, extra={"b": 1, "a": 2})
-    assert namespace("m", base, b"[1]") == namespace(
-        "m", Sampling(temperature=1.0, extra={"a": 2, "b": 1}), b"[1]"
-    )
+    assert namespace("m", base, b"[1]") == namespace("m", Sampling(temperature=1.0, extra={"a": 2, "b": 1}), b"[1]")
     others = [
         namespace("m2", base, b"[1]"),
         namespace("m", Sampling(temperature=0.9), b"[1]"),

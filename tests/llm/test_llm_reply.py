@@ -119,9 +119,7 @@ def test_usage_is_believed_only_when_it_can_be_true(usage, expected):
 
 
 def test_missing_usage_and_extra_fields():
-    decoded = decode(
-        body(object="x", service_tier={"a": [1]}, choices_extra=None, created=1.5, model=["odd"])
-    )
+    decoded = decode(body(object="x", service_tier={"a": [1]}, choices_extra=None, created=1.5, model=["odd"]))
     assert (decoded.prompt, decoded.cached, decoded.generated) == (-1, -1, -1)
     assert decoded.served == ""
     assert decode(body(model="m", system_fingerprint="fp")).served == "m fp"
@@ -151,9 +149,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(
-    st.sampled_from(
-        ["choices", "usage", "message", "content", "tool_calls", "function", "arguments", "finish_reason"]
-    ),
+    st.sampled_from(["choices", "usage", "message", "content", "tool_calls", "function", "arguments", "finish_reason"]),
     JSON_VALUES,
 )
 @settings(max_examples=300, deadline=None)
@@ -179,9 +175,7 @@ def test_the_key_is_taken_out_of_what_is_shown():
     with pytest.raises(LLMError) as caught:
         decode(b'{"echo": "Bearer sk-secret"', secret="sk-secret")
     assert "sk-secret" not in str(caught.value)
-    verdict = classify(
-        401, {}, b'{"error": {"message": "bad key sk-secret"}}', Site("http://h/v1", "K", "sk-secret")
-    )
+    verdict = classify(401, {}, b'{"error": {"message": "bad key sk-secret"}}', Site("http://h/v1", "K", "sk-secret"))
     assert "sk-secret" not in verdict.message
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -36,7 +37,7 @@ def call_the_tool(body: dict) -> dict:
         return capital_cities(body)
     country = body["messages"][0]["content"].removeprefix("Capital of ").rstrip("?")
     name = body["tools"][0]["function"]["name"]
-    return message(None, [(name, '{"country": "%s"}' % country)])
+    return message(None, [(name, json.dumps({"country": country}))])
 
 
 def test_a_dead_worker_ends_its_tasks_and_no_others(tmp_path: Path):
@@ -44,7 +45,9 @@ def test_a_dead_worker_ends_its_tasks_and_no_others(tmp_path: Path):
         llm = EndpointSpec(server.url, max_concurrency=2)
         many = [t for t in tasks() if t.id != "Brazil"]
         brazil = next(t for t in tasks() if t.id == "Brazil")
-        result = run(agent(tools=[suicide]), [brazil, *many], llm=llm, reward=exact_match, workers=2, out=tmp_path / "r")
+        result = run(
+            agent(tools=[suicide]), [brazil, *many], llm=llm, reward=exact_match, workers=2, out=tmp_path / "r"
+        )
     lost = result["Brazil"].rollouts
     assert [r.termination for r in lost] == [Termination.LOST]
     assert "SIGKILL" in lost[0].error

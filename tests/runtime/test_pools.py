@@ -32,7 +32,13 @@ def llm(url: str, **changes: object) -> EndpointSpec:
 def test_a_server_in_another_style_is_understood(workers: int, tmp_path: Path):
     with serving(capital_cities) as server:
         result = run(
-            agent(), tasks(), llm=llm(server.url), strategy=Chain(2), reward=exact_match, workers=workers, out=tmp_path / "r"
+            agent(),
+            tasks(),
+            llm=llm(server.url),
+            strategy=Chain(2),
+            reward=exact_match,
+            workers=workers,
+            out=tmp_path / "r",
         )
     trees = list(result)
     assert [tree.task.id for tree in trees] == list(CAPITALS)
@@ -158,7 +164,9 @@ async def test_inside_a_running_loop(workers: int):
 
 async def test_trees_stream_out_as_they_are_done(workers: int):
     with serving(capital_cities) as server:
-        seen = {tree.task.id: tree.answer async for tree in stream(agent(), tasks(), llm=llm(server.url), workers=workers)}
+        seen = {
+            tree.task.id: tree.answer async for tree in stream(agent(), tasks(), llm=llm(server.url), workers=workers)
+        }
     assert seen == CAPITALS
 
 

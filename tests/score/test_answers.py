@@ -31,9 +31,7 @@ def test_extraction(text: str, answer: str) -> None:
     assert extract_answer(text) == answer
 
 
-@pytest.mark.parametrize(
-    "piece", ["<think>", "</think>", "<answer>", r"\boxed{", "{", "}", "<think></think>"]
-)
+@pytest.mark.parametrize("piece", ["<think>", "</think>", "<answer>", r"\boxed{", "{", "}", "<think></think>"])
 def test_hostile_text_takes_linear_time(piece: str) -> None:
     began = time.process_time()
     extract_answer(piece * 60_000)

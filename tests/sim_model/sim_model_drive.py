@@ -56,10 +56,7 @@ def index(seed=0):
 
 def search(found, queries):
     hits = found.search(queries, 5) if found is not None else []
-    return (
-        "\n".join(f"{i}. [{h.id}] {h.title}\n   {h.snippet}" for i, h in enumerate(hits, 1))
-        or "Nothing found."
-    )
+    return "\n".join(f"{i}. [{h.id}] {h.title}\n   {h.snippet}" for i, h in enumerate(hits, 1)) or "Nothing found."
 
 
 def visit(found, ids):
@@ -89,9 +86,7 @@ def answer_in(content):
     return content.rsplit("<answer>", 1)[1].split("</answer>")[0]
 
 
-def episode(
-    question, found, dials, seed, *, temperature=1.0, most=40, behaviour="sim-agent", keep_thinking=True
-):
+def episode(question, found, dials, seed, *, temperature=1.0, most=40, behaviour="sim-agent", keep_thinking=True):
     """Run one try; returns the answer and the messages."""
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question.question}]
     model = Model(behaviour, dials)

@@ -122,9 +122,7 @@ def test_shared_misbelief_makes_draws_alike():
             total += rate * (1 - rate)
         return total / 60
 
-    assert spread(PRESETS["shared-misbelief"]) < 0.6 * spread(
-        with_dials("default", {"shared_misbelief": 0.0})
-    )
+    assert spread(PRESETS["shared-misbelief"]) < 0.6 * spread(with_dials("default", {"shared_misbelief": 0.0}))
 
 
 def test_null_is_a_fair_coin_at_every_number_of_hops():
@@ -148,8 +146,7 @@ def test_null_has_one_even_choice_in_each_part_of_every_turn():
             assert bpe.encode(draft.text()) == [token.id for token in sampled[:-1]]
             thinking = [token.id for token in sampled].index(bpe.special["</think>"])
             thought, rest = (
-                [token.logprob for token in part if token.branches]
-                for part in (sampled[:thinking], sampled[thinking:])
+                [token.logprob for token in part if token.branches] for part in (sampled[:thinking], sampled[thinking:])
             )
             assert thought == pytest.approx([math.log(0.5)])
             assert rest == pytest.approx([] if "<answer>" in draft.text() else [math.log(0.5)])
@@ -181,18 +178,14 @@ def test_malformed_calls_happen_and_are_survived():
 
 def test_empty_turns_come_at_their_rate():
     dials = with_dials("default", {"empty": 0.2})
-    texts = [
-        say("sim-agent", [{"role": "user", "content": LOOKUPS[0].question}], dials, s) for s in range(600)
-    ]
+    texts = [say("sim-agent", [{"role": "user", "content": LOOKUPS[0].question}], dials, s) for s in range(600)]
     assert texts.count("") / 600 == pytest.approx(0.2, abs=0.05)
 
 
 def test_the_tail_of_turn_lengths_follows_its_dial():
     def lengths(sigma):
         dials = with_dials("default", {"length_tail": sigma})
-        texts = [
-            say("sim-agent", [{"role": "user", "content": LOOKUPS[0].question}], dials, s) for s in range(200)
-        ]
+        texts = [say("sim-agent", [{"role": "user", "content": LOOKUPS[0].question}], dials, s) for s in range(200)]
         return sorted(map(len, texts))
 
     short, long = lengths(0.1), lengths(1.5)
@@ -210,9 +203,7 @@ def test_arithmetic_without_tools():
 def test_tagged_searches_and_answers():
     solved = 0
     for question in LOOKUPS[:40]:
-        messages = [
-            {"role": "user", "content": f"Use <search> query </search>. Question: {question.question}"}
-        ]
+        messages = [{"role": "user", "content": f"Use <search> query </search>. Question: {question.question}"}]
         for _ in range(30):
             text = say("sim-tagged", messages, temperature=0.0)
             messages.append({"role": "assistant", "content": text})

@@ -21,9 +21,7 @@ def plain_merge(bpe, word):
     """The textbook loop: of all neighbours join the pair of the lowest rank, the leftmost first."""
     ids = list(word)
     while True:
-        ranked = [
-            (rank, i) for i, pair in enumerate(itertools.pairwise(ids)) if (rank := bpe._ranks.get(pair))
-        ]
+        ranked = [(rank, i) for i, pair in enumerate(itertools.pairwise(ids)) if (rank := bpe._ranks.get(pair))]
         if not ranked:
             return ids
         rank, i = min(ranked)

@@ -17,11 +17,7 @@ def ids_of(rendered, opened=""):
     return [token for message in rendered for token in chat.encoded(message).ids] + chat.opening(opened)
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["user", "assistant", "tool", "system"]), TEXT), min_size=1, max_size=5
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool", "system"]), TEXT), min_size=1, max_size=5))
 @settings(max_examples=80, deadline=None)
 def test_rendered_messages_are_read_back(pairs):
     rendered = chat.render([{"role": role, "content": text} for role, text in pairs])

@@ -77,9 +77,7 @@ def test_position_and_misbelief_leave_the_mean_success_unchanged(position, misbe
     def mean(some, hops):
         total = 0.0
         for key in range(1500):
-            points = [
-                Point(f"q{key}", hop, hops, action, True) for hop in range(hops) for action in (True, False)
-            ]
+            points = [Point(f"q{key}", hop, hops, action, True) for hop in range(hops) for action in (True, False)]
             total += math.prod(point_success(point, some)[0] for point in points)
         return total / 1500
 

@@ -17,9 +17,7 @@ ARGS = [sys.executable, "-m", "trunkline.sim.server", "--port", "0"]
 
 
 def start(*options, stdin=subprocess.DEVNULL):
-    return subprocess.Popen(
-        [*ARGS, *options], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([*ARGS, *options], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def ask(url, path="/chat/completions", **fields):

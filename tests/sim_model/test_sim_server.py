@@ -104,17 +104,13 @@ async def test_same_seed_and_conversation_give_the_same_bytes_on_any_server():
 
 async def test_without_a_seed_replies_differ():
     async with serving() as client:
-        seen = {
-            json.dumps((await client.chat(seed=None))["choices"][0]["message"]["content"]) for _ in range(12)
-        }
+        seen = {json.dumps((await client.chat(seed=None))["choices"][0]["message"]["content"]) for _ in range(12)}
         assert len(seen) > 3
 
 
 async def test_temperature_zero_ignores_the_seed():
     async with serving() as client:
-        texts = {
-            (await client.chat(seed=s, temperature=0))["choices"][0]["message"]["content"] for s in range(6)
-        }
+        texts = {(await client.chat(seed=s, temperature=0))["choices"][0]["message"]["content"] for s in range(6)}
         assert len(texts) == 1
 
 
@@ -176,9 +172,7 @@ async def test_a_stream_adds_up_to_the_whole(reasoning):
     }
     async with serving(reasoning=reasoning) as client:
         _, whole, _ = await client.post("/v1/chat/completions", fields)
-        chunks = await stream(
-            client, "/v1/chat/completions", {**fields, "stream_options": {"include_usage": True}}
-        )
+        chunks = await stream(client, "/v1/chat/completions", {**fields, "stream_options": {"include_usage": True}})
         assert chunks[-1]["choices"] == []
         assert chunks[-1]["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
         assert {chunk["id"] for chunk in chunks} == {whole["id"]}
@@ -258,9 +252,7 @@ async def test_a_reply_can_be_continued_from_any_token():
         talk = await client.chat(return_token_ids=True)
         ids = talk["choices"][0]["token_ids"]
         for cut in range(1, len(ids) - 1, 9):
-            rest = await client.complete(
-                talk["prompt_token_ids"] + ids[:cut], seed=cut, return_token_ids=True
-            )
+            rest = await client.complete(talk["prompt_token_ids"] + ids[:cut], seed=cut, return_token_ids=True)
             whole = text_of(ids[:cut]) + rest["choices"][0]["text"]
             assert chat.parts(whole).calls or "<answer>" in whole
             assert whole.count("<think>") == 1
@@ -281,17 +273,13 @@ async def test_logprobs_are_finite_ordered_and_aligned():
             assert all(math.isfinite(value) and value <= 0 for value in [*values, entry["logprob"]])
             assert sum(map(math.exp, values)) <= 1 + 1e-5
             assert len({tuple(top["bytes"]) for top in entry["top_logprobs"]}) == 16
-        assert (await client.chat(logprobs=True))["choices"][0]["logprobs"]["content"][0][
-            "top_logprobs"
-        ] == []
+        assert (await client.chat(logprobs=True))["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
         assert (await client.chat())["choices"][0]["logprobs"] is None
 
 
 async def test_logprobs_are_the_frequencies_of_a_decisive_choice():
     """Draw the choice of a document often: each option comes as often as its log-prob says."""
-    async with serving(
-        dials={"skill": 0.3, "malformed": 0.0, "empty": 0.0, "shared_misbelief": 0.0}
-    ) as client:
+    async with serving(dials={"skill": 0.3, "malformed": 0.0, "empty": 0.0, "shared_misbelief": 0.0}) as client:
         for question in LOOKUPS[:30]:
             messages, _ = await history(client, question, index(), turns=1)
             reply = await client.chat(messages, n=128, seed=0, logprobs=True, top_logprobs=20)
@@ -334,10 +322,7 @@ async def test_usage_and_the_prefix_cache():
             assert cached[i] >= (reply["prompt_tokens"] + reply["completion_tokens"]) // 16 * 16 - 16
             assert cached[i] < prompts[i]
         again = await client.chat(messages=ASK)
-        assert (
-            again["usage"]["total_tokens"]
-            == again["usage"]["prompt_tokens"] + again["usage"]["completion_tokens"]
-        )
+        assert again["usage"]["total_tokens"] == again["usage"]["prompt_tokens"] + again["usage"]["completion_tokens"]
     async with serving(cache_tokens=0) as client:
         for _ in range(2):
             assert (await client.chat())["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
@@ -350,9 +335,7 @@ async def test_usage_and_the_prefix_cache():
 async def test_tokenize_and_its_inverse():
     async with serving() as client:
         talk = await client.chat(return_token_ids=True)
-        status, reply, _ = await client.post(
-            "/tokenize", {"model": "sim-agent", "messages": ASK, "tools": TOOLS}
-        )
+        status, reply, _ = await client.post("/tokenize", {"model": "sim-agent", "messages": ASK, "tools": TOOLS})
         assert status == 200
         assert reply["tokens"] == talk["prompt_token_ids"]
         assert reply["count"] == len(reply["tokens"])
@@ -455,9 +438,7 @@ async def test_the_context_can_be_small():
     async with serving(max_context=100) as client:
         status, reply, _ = await client.post("/v1/chat/completions", body(tools=TOOLS))
         assert (status, reply["error"]["code"]) == (400, "context_length_exceeded")
-        reply = await client.chat(
-            [{"role": "user", "content": LOOKUPS[0].question}], tools=None, return_token_ids=True
-        )
+        reply = await client.chat([{"role": "user", "content": LOOKUPS[0].question}], tools=None, return_token_ids=True)
         assert reply["usage"]["total_tokens"] <= 100
 
 
@@ -508,16 +489,11 @@ async def test_noncanonical_segmentation():
 async def test_tool_choice():
     async with serving() as client:
         for seed in range(5):
-            assert (
-                "tool_calls"
-                not in (await client.chat(tool_choice="none", seed=seed))["choices"][0]["message"]
-            )
+            assert "tool_calls" not in (await client.chat(tool_choice="none", seed=seed))["choices"][0]["message"]
             named = {"type": "function", "function": {"name": "visit"}}
             for choice in ("required", named):
                 messages = [{"role": "user", "content": "Hello."}]
-                message = (await client.chat(messages, tool_choice=choice, seed=seed))["choices"][0][
-                    "message"
-                ]
+                message = (await client.chat(messages, tool_choice=choice, seed=seed))["choices"][0]["message"]
                 assert len(message["tool_calls"]) == 1
                 if choice is named:
                     assert message["tool_calls"][0]["function"]["name"] == "visit"

@@ -54,13 +54,8 @@ def test_the_last_problem_counts_and_broken_ones_do_not() -> None:
     assert parse(f"{one.text}\n{other.text}") == other.steps
     assert parse("How many jars are there in the end?") is None
     assert parse("A mill holds 10 jars. How many jars are there in the end?") is None
-    assert (
-        parse("A mill holds 10 jars. Then 5 more coins arrive. How many jars are there in the end?") is None
-    )
-    assert (
-        parse("A mill holds 10 jars. It rains. Then 5 more jars arrive. How many jars are there in the end?")
-        is None
-    )
+    assert parse("A mill holds 10 jars. Then 5 more coins arrive. How many jars are there in the end?") is None
+    assert parse("A mill holds 10 jars. It rains. Then 5 more jars arrive. How many jars are there in the end?") is None
     assert parse("") is None
 
 

@@ -211,9 +211,7 @@ def test_prove_needs_only_the_documents(world: World) -> None:
     assert prove(world.documents, q) == q.answer
     rest = [page for page in world.documents if page.title != q.answer and page.id not in q.support]
     with pytest.raises(InputError, match="no document states"):
-        Evidence([Document(p.id, p.title, p.kind, "") if q.answer in p.text else p for p in rest]).prove(
-            q.question
-        )
+        Evidence([Document(p.id, p.title, p.kind, "") if q.answer in p.text else p for p in rest]).prove(q.question)
     with pytest.raises(InputError, match="no question"):
         Evidence([]).prove("Why?")
 

@@ -79,9 +79,7 @@ def test_a_sentence_that_was_cut_is_not_read(fact: Fact, variant: int, data: st.
 
 @given(chains(), st.integers(0, 31), NOISE, NOISE)
 @settings(deadline=None)
-def test_a_question_survives_every_wording_and_any_prompt(
-    chain: Chain, variant: int, before: str, after: str
-) -> None:
+def test_a_question_survives_every_wording_and_any_prompt(chain: Chain, variant: int, before: str, after: str) -> None:
     question = ask(chain, variant)
     assert parse_question(question) == chain
     assert parse_question(f"{before}\nQuestion: {question}\n{after}") == chain

@@ -110,9 +110,7 @@ async def test_a_faultless_reader_answers_from_the_tools_alone(world: World) -> 
     assert sum(right) >= 0.99 * len(right)
 
 
-async def test_another_corpus_gives_no_answers(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_another_corpus_gives_no_answers(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CORPUS_VARIABLE, str(write_world(make_world(99), tmp_path)[0]))
     questions = [q for q in world.questions if q.kind == "lookup"][::2]
     right = [await solve(q.question) in (q.answer, *q.aliases) for q in questions]
@@ -134,7 +132,5 @@ def test_the_world_imports_light() -> None:
         "import sys; import trunkline.sim.world.language, trunkline.sim.world.arithmetic; "
         "print(sorted({'sqlite3', 'aiohttp', 'trunkline.tools', 'trunkline.llm'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

@@ -87,10 +87,7 @@ def test_blank_lines_a_byte_order_mark_and_long_lines_are_fine(tmp_path: Path) -
     long = "x" * 3_000_000
     tasks = load(
         tmp_path,
-        b"\xef\xbb\xbf\r\n"
-        + lines({"question": long}).encode()
-        + b"\n  \n"
-        + lines({"question": "b"}).encode(),
+        b"\xef\xbb\xbf\r\n" + lines({"question": long}).encode() + b"\n  \n" + lines({"question": "b"}).encode(),
     )
     assert [len(task.question) for task in tasks] == [3_000_000, 1]
 
@@ -109,9 +106,7 @@ def test_a_json_array_and_tables(tmp_path: Path) -> None:
     ]
     expected = load(tmp_path, lines(*rows))
     assert load(tmp_path, json.dumps(rows, indent=1), "q.json") == expected
-    comma = 'id,question,answer\r\n1,"Wer, wo?",Ada\r\n\r\n2,"say ""hi""\nnow",Bob\r\n'.replace(
-        "\nnow", "\nnow"
-    )
+    comma = 'id,question,answer\r\n1,"Wer, wo?",Ada\r\n\r\n2,"say ""hi""\nnow",Bob\r\n'.replace("\nnow", "\nnow")
     assert load(tmp_path, "\ufeff" + comma, "q.csv") == expected
     tab = 'id\tquestion\tanswer\n1\tWer, wo?\tAda\n2\t"say ""hi""\nnow"\tBob\n'
     assert load(tmp_path, tab, "Q.TSV") == expected

@@ -36,9 +36,7 @@ def grow(task: Task, answers: list[str | None]) -> tuple[_core.Tree, list[bytes]
         if answer is None:
             core.close(rollout, "llm_error", None, "no reply")
         else:
-            core.turn(
-                rollout, message("assistant", answer), 0, core.name("m"), core.name("stop"), 10, 4, 3, 1, 250
-            )
+            core.turn(rollout, message("assistant", answer), 0, core.name("m"), core.name("stop"), 10, 4, 3, 1, 250)
             core.close(rollout, "answer", answer)
             core.score(rollout, float(answer == "Ada"))
         deltas.append(core.delta())
@@ -88,10 +86,7 @@ def test_what_is_written_is_read(path: Path) -> None:
         assert tree.digest() == grow(TASKS[0], ["Ada", "Bob", None])[0].digest()
         assert [rollout.answer for rollout in tree.rollouts] == ["Ada", "Bob", None]
         assert len(reader.tree("q2")) == 2
-        found = [
-            (task, row.rollout, row.path, row.answer, row.reward, row.turns)
-            for task, row in reader.rollouts()
-        ]
+        found = [(task, row.rollout, row.path, row.answer, row.reward, row.turns) for task, row in reader.rollouts()]
         assert found == [
             (0, 0, "0,0", "Ada", 1.0, 1),
             (0, 1, "0,1", "Bob", 0.0, 1),

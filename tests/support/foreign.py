@@ -1,4 +1,4 @@
-"""A chat-completion server that is not ours: legal, but in another style. Runs in a thread, so that processes can call it."""
+"""A chat-completion server that is not ours: legal, but in another style. It runs in a thread."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def message(content: str | None, calls: list[tuple[str, str]] = (), **extra: obj
 def capital_cities(body: dict) -> dict:
     """Looks the capital up with the tool ``lookup``; its first call of some conversations has broken arguments."""
     seen = [m for m in body["messages"] if m["role"] == "tool"]
-    country = next(m["content"] for m in body["messages"] if m["role"] == "user").removeprefix("Capital of ").rstrip("?")
+    country = (
+        next(m["content"] for m in body["messages"] if m["role"] == "user").removeprefix("Capital of ").rstrip("?")
+    )
     if not seen and country.startswith("B"):
         return message(None, [("lookup", '{"country": "' + country)])
     if not any("capital" in m["content"] for m in seen):

@@ -7,8 +7,8 @@ import json
 import pickle
 from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict, Union
 
-import msgspec
 import cloudpickle
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -340,11 +340,7 @@ def test_an_option_that_cannot_be_used(options):
 def test_definitions_are_canonical():
     box = Toolbox([search, everything])
     assert box.definitions() == Toolbox([search, everything]).definitions()
-    assert (
-        [d["function"]["name"] for d in json.loads(box.definitions())]
-        == box.names
-        == ["search", "everything"]
-    )
+    assert [d["function"]["name"] for d in json.loads(box.definitions())] == box.names == ["search", "everything"]
     assert Toolbox().definitions() == b"[]"
     assert isinstance(tool(search.__wrapped__), Tool)
 

@@ -76,7 +76,7 @@ async def test_an_empty_toolbox():
     assert await box().call_all([]) == []
 
 
-class Rude(Exception):  # noqa: N818
+class Rude(Exception):
     def __str__(self):
         raise RuntimeError("no words")
 
@@ -243,9 +243,7 @@ async def test_calls_of_a_turn_run_together_and_answer_in_order():
 
 
 async def test_one_bad_call_does_not_spoil_the_others():
-    seen = await box(add).call_all(
-        [ToolCall("", "add", "{"), ToolCall("", "nope", ""), ToolCall("", "add", '{"a":1}')]
-    )
+    seen = await box(add).call_all([ToolCall("", "add", "{"), ToolCall("", "nope", ""), ToolCall("", "add", '{"a":1}')])
     assert [observation.ok for observation in seen] == [False, False, True]
 
 

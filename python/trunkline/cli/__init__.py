@@ -7,6 +7,6 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line; the console script's entry point."""
-    from trunkline.cli.app import run_app  # noqa: PLC0415 - keeps this package importable for nothing
+    from trunkline.cli.app import run_app
 
     run_app()

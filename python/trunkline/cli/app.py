@@ -50,9 +50,9 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
-def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's signature
+def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from trunkline._core import __version__  # noqa: PLC0415
+        from trunkline._core import __version__
 
         click.echo(f"trunkline {__version__}")
         ctx.exit()
@@ -61,9 +61,15 @@ def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> N
 @click.group(
     cls=_Lazy,
     epilog=_EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "TRUNKLINE", "max_content_width": 110},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "auto_envvar_prefix": "TRUNKLINE",
+        "max_content_width": 110,
+    },
 )
-@click.option("--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version.")
+@click.option(
+    "--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Print the version."
+)
 def app() -> None:
     """LLM-agent rollouts in trees: many questions, many tries each, many processes.
 
@@ -89,7 +95,7 @@ def run_app() -> NoReturn:
         _say(f"error: {error}")
         code = error.exit_code
     except BrokenPipeError:
-        # The reader of our output left, as `| head` does. Keep the interpreter from complaining when it flushes at exit.
+        # The reader of our output left, as `| head` does: keep the interpreter from complaining at its last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
     except KeyboardInterrupt as stop:

@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,6 +24,9 @@ from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.dataset import load_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["demo", "simulator"]
 
@@ -48,7 +51,7 @@ def demo(
     max_concurrency: int,
     preset: str,
     seed: int,
-    latency: bool,  # noqa: FBT001 - click passes flags by name
+    latency: bool,
     out: str | None,
 ) -> None:
     """Run questions of a made-up world against the simulator: the whole path, with nothing to set up."""
@@ -75,7 +78,7 @@ def demo(
 
 
 @contextmanager
-def simulator(preset: str, latency: bool) -> Iterator[str]:  # noqa: FBT001 - a switch, named at every call
+def simulator(preset: str, latency: bool) -> Iterator[str]:
     """Start a simulator in a process of its own and yield its base URL; it ends with this block, or with this process.
 
     Raises:

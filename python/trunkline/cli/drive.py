@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trunkline.cli.progress import Progress
 from trunkline.cli.show import print_summary
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategy import Strategy
 from trunkline.runtime.run import run
-from trunkline.score.rewards import Reward
-from trunkline.store.summary import Summary
-from trunkline.types import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from trunkline.llm.spec import EndpointSpec
+    from trunkline.rollout.agent import Agent
+    from trunkline.rollout.strategy import Strategy
+    from trunkline.score.rewards import Reward
+    from trunkline.store.summary import Summary
+    from trunkline.types import Task
 
 __all__ = ["drive"]
 

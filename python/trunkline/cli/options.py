@@ -17,12 +17,12 @@ from trunkline.tools.tool import Tool
 __all__ = ["Threshold", "load_named", "load_tools", "run_path"]
 
 
-class Threshold(click.ParamType):
+class Threshold(click.ParamType[float]):
     """How many rollouts may break: a count, or a share below 1."""
 
     name = "N|0.x"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Read the number."""
         try:
             number = float(value)
@@ -33,7 +33,7 @@ class Threshold(click.ParamType):
         return number
 
 
-def load_named(name: str, what: str) -> Any:  # noqa: ANN401 - whatever the user names
+def load_named(name: str, what: str) -> Any:
     """Import ``module:attribute``, with the current folder on the path as Python itself would have it.
 
     Raises:
@@ -72,7 +72,9 @@ def load_tools(names: tuple[str, ...]) -> list[Tool]:
         listed = list(found) if isinstance(found, list | tuple) else [found]
         for item in listed:
             if not isinstance(item, Tool):
-                raise ConfigError(f"--tools {name!r}: {type(item).__name__} is not a tool; decorate the function with @tool")
+                raise ConfigError(
+                    f"--tools {name!r}: {type(item).__name__} is not a tool; decorate the function with @tool"
+                )
         tools += listed
     return tools
 

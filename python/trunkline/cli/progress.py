@@ -46,7 +46,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def _console(stream: TextIO) -> Console:
-    from rich.console import Console  # noqa: PLC0415 - only where something is drawn
+    from rich.console import Console
 
     class Lasting(Console):
         def on_broken_pipe(self) -> None:
@@ -89,7 +89,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self._stream is not None and is_terminal(self._stream):
-            from rich.live import Live  # noqa: PLC0415 - only where something is drawn
+            from rich.live import Live
 
             # Only stderr is passed through the live line: with stdout it would take the results along.
             live = Live(
@@ -165,7 +165,7 @@ class Progress:
     def _show(self, line: str) -> None:
         live = self._live
         if live is not None:
-            from rich.text import Text  # noqa: PLC0415 - only where something is drawn
+            from rich.text import Text
 
             self._guard(lambda: live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True))
         else:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,9 +16,11 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.score import rewards
-from trunkline.score.rewards import Reward
 from trunkline.store.dataset import load_tasks
-from trunkline.types import Task
+
+if TYPE_CHECKING:
+    from trunkline.score.rewards import Reward
+    from trunkline.types import Task
 
 __all__ = ["run"]
 
@@ -29,13 +30,21 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.command()
 @click.argument("questions", type=click.Path())
 @click.option("--model", "-m", required=True, help="Model name, as the endpoint knows it.")
-@click.option("--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: $OPENAI_BASE_URL]")
-@click.option("--api-key-env", default="OPENAI_API_KEY", show_default=True, metavar="NAME", help="Variable that holds the key.")
+@click.option(
+    "--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: $OPENAI_BASE_URL]"
+)
+@click.option(
+    "--api-key-env", default="OPENAI_API_KEY", show_default=True, metavar="NAME", help="Variable that holds the key."
+)
 @click.option("--tools", multiple=True, metavar="MODULE[:ATTR]", help="Tools of the agent; repeatable.")
 @click.option("--system", default="", help="System prompt.")
-@click.option("--rollouts", "--num-rollouts", "--epochs", "-r", default=1, show_default=True, help="Tries of each question.")
+@click.option(
+    "--rollouts", "--num-rollouts", "--epochs", "-r", default=1, show_default=True, help="Tries of each question."
+)
 @click.option("--strategy", type=click.Choice(["chain"]), default="chain", show_default=True, help="Where tries start.")
-@click.option("--reward", metavar="NAME|MODULE:ATTR", help=f"{', '.join(_REWARDS)}, or your own.  [default: exact_match]")
+@click.option(
+    "--reward", metavar="NAME|MODULE:ATTR", help=f"{', '.join(_REWARDS)}, or your own.  [default: exact_match]"
+)
 @click.option("--max-turns", default=30, show_default=True, help="Model turns a try may take.")
 @click.option("--max-tokens", type=int, help="Tokens a turn may generate.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
@@ -43,14 +52,18 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option("--seed", type=int, help="Seed of the run.  [default: random, and recorded]")
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N questions.")
 @click.option("--workers", "-w", default=2, show_default=True, help="Worker processes; 0 stays in this one.")
-@click.option("--max-concurrency", "--max-connections", "-c", default=64, show_default=True, help="Requests in flight, in all.")
+@click.option(
+    "--max-concurrency", "--max-connections", "-c", default=64, show_default=True, help="Requests in flight, in all."
+)
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds a model call may take, retries included.")
 @click.option("--max-retries", default=5, show_default=True, help="Retries of a model call.")
-@click.option("--fail-on-error", type=Threshold(), default=0.0, help="Broken rollouts allowed: a count, or a share.  [default: 0]")
+@click.option(
+    "--fail-on-error", type=Threshold(), default=0.0, help="Broken rollouts allowed: a count, or a share.  [default: 0]"
+)
 @click.option("--out", "-o", help="Run file, which must not exist.  [default: runs/TIME-MODEL.run]")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.pass_context
-def run(ctx: click.Context, questions: str, **given: Any) -> None:  # noqa: ANN401 - one value an option
+def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
     """Run an agent over QUESTIONS: JSONL, CSV, TSV or Parquet, a Hugging Face dataset path, or - for JSONL on stdin."""
     tasks = load_tasks(questions, limit=given["limit"])
     agent = Agent(
@@ -58,9 +71,7 @@ def run(ctx: click.Context, questions: str, **given: Any) -> None:  # noqa: ANN4
         tools=load_tools(given["tools"]),
         system=given["system"],
         max_turns=given["max_turns"],
-        sampling=Sampling(
-            temperature=given["temperature"], top_p=given["top_p"], max_tokens=given["max_tokens"]
-        ),
+        sampling=Sampling(temperature=given["temperature"], top_p=given["top_p"], max_tokens=given["max_tokens"]),
     )
     llm = EndpointSpec(
         *given["base_url"],

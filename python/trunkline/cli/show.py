@@ -26,7 +26,7 @@ __all__ = ["print_summary", "show", "show_run"]
 _LINES = 80
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any value that JSON can hold
+def _plain(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
@@ -95,8 +95,8 @@ def print_summary(summary: Summary, *, as_json: bool = False) -> None:
     if not sys.stdout.isatty():
         _write(table(summary))
         return
-    from rich.console import Console  # noqa: PLC0415 - only where something is drawn
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.text import Text
 
     console = Console(file=sys.stdout)
     rows = rows_of(summary)
@@ -151,9 +151,7 @@ def show_run(path: str | Path, task: str | None = None, *, json: bool = False) -
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option(
-    "--task", metavar="ID", help="The task whose tree to show.  [default: one whose rollouts differ]"
-)
+@click.option("--task", metavar="ID", help="The task whose tree to show.  [default: one whose rollouts differ]")
 @click.option("--json", is_flag=True, help="Print one JSON object.")
 def show(run: str, task: str | None, json: bool) -> None:
     """Print the summary of RUN and one of its trees."""

@@ -15,14 +15,16 @@ def sim() -> None:
 
 
 @sim.command()
-@click.option("--out", "-o", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder for the files.")
+@click.option(
+    "--out", "-o", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder for the files."
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the world.")
 @click.option("--documents", default=2000, show_default=True, help="About how many documents.")
 @click.option("--questions", default=500, show_default=True, help="How many questions.")
 def world(out: Path, seed: int, documents: int, questions: int) -> None:
     """Write corpus.jsonl and questions.jsonl of a seeded world."""
-    from trunkline.sim.world.files import write_world  # noqa: PLC0415
-    from trunkline.sim.world.generator import make_world  # noqa: PLC0415
+    from trunkline.sim.world.files import write_world
+    from trunkline.sim.world.generator import make_world
 
     made = make_world(seed, documents, questions)
     write_world(made, out)
@@ -34,6 +36,6 @@ def world(out: Path, seed: int, documents: int, questions: int) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def serve(arguments: tuple[str, ...]) -> None:
     """Serve the simulated models over an OpenAI-compatible API (see serve --help)."""
-    from trunkline.sim.server.__main__ import main  # noqa: PLC0415
+    from trunkline.sim.server.__main__ import main
 
     raise SystemExit(main(arguments))

@@ -31,9 +31,7 @@ _QUOTA: Final = frozenset(
 _FILTERS: Final = frozenset(
     {"content_filter", "content_policy_violation", "data_inspection_failed", "responsibleaipolicyviolation"}
 )
-_TOO_LONG_CODES: Final = frozenset(
-    {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"}
-)
+_TOO_LONG_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded"})
 # OpenAI and vLLM; vLLM's engine; SGLang, twice; llama.cpp; TGI; Anthropic; Gemini.
 _TOO_LONG: Final = re.compile(
     r"maximum context length|longer than the maximum model length|longer than the model'?s context length"
@@ -42,9 +40,7 @@ _TOO_LONG: Final = re.compile(
     r"|input token count .{0,40}exceeds the maximum number of tokens",
     re.IGNORECASE,
 )
-_FILTERED: Final = re.compile(
-    r"content[ _]management policy|content[ _]filter|flagged (?:by|for)", re.IGNORECASE
-)
+_FILTERED: Final = re.compile(r"content[ _]management policy|content[ _]filter|flagged (?:by|for)", re.IGNORECASE)
 _LARGEST: Final = 1 << 20
 
 

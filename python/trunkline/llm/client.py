@@ -64,12 +64,10 @@ class ClientLLM:
         ConfigError: It is a blocking client.
     """
 
-    def __init__(self, client: Any) -> None:  # noqa: ANN401 - duck-typed
+    def __init__(self, client: Any) -> None:
         post = getattr(client, "post", None)
         if not inspect.iscoroutinefunction(post):
-            raise ConfigError(
-                f"{type(client).__name__} blocks; give its async form, for example openai.AsyncOpenAI"
-            )
+            raise ConfigError(f"{type(client).__name__} blocks; give its async form, for example openai.AsyncOpenAI")
         self._client = client
         self._post = post
         # Before `content` existed, bytes were passed as `body`.
@@ -109,9 +107,7 @@ class ClientLLM:
         except LLMError as error:
             inside = embedded_status(data)
             verdict = None if inside is None else classify(inside, raw.headers, data, self._site)
-            self._fail(
-                verdict or Verdict(LLMError, f"{self._site.url} answered, but {error}", retry=True), attempts
-            )
+            self._fail(verdict or Verdict(LLMError, f"{self._site.url} answered, but {error}", retry=True), attempts)
         micros = (time.perf_counter_ns() - start) // 1000
         return Reply(choices, prompt, cached, generated, attempts, micros, served)
 
@@ -140,9 +136,7 @@ class ClientLLM:
                 self._fail(verdict, tried if verdict.retry else 1)
         kind = type(error).__name__
         said = excerpt(str(error), 200, self._site.secret)
-        cause = (
-            "" if error.__cause__ is None else f" ({excerpt(str(error.__cause__), 200, self._site.secret)})"
-        )
+        cause = "" if error.__cause__ is None else f" ({excerpt(str(error.__cause__), 200, self._site.secret)})"
         if kind in {"APIConnectionError", "APITimeoutError"}:
             unreached = kind == "APIConnectionError" and not self._reached
             message = f"{self._site.url} gave no answer: {said}{cause}"

@@ -42,9 +42,7 @@ def user(text: str) -> bytes:
     return b'{"role":"user","content":' + _text(text) + b"}"
 
 
-def assistant(
-    content: str, calls: Sequence[ToolCall] = (), turn: int = 0, *, reasoning: str | None = None
-) -> bytes:
+def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0, *, reasoning: str | None = None) -> bytes:
     """Encode a model's turn for the history.
 
     What a server would refuse in a history is made acceptable, the same way each time: calls get our own ids
@@ -127,9 +125,7 @@ def encode(message: Message) -> bytes:
         raise ConfigError("a tool message needs the field 'tool_call_id', a string")
     if message.get("tool_calls") is not None:
         _check_calls(role, message["tool_calls"])
-    ordered: dict[str, Any] = {
-        field: message.get(field) for field in _FIELDS if field in message or field == "content"
-    }
+    ordered: dict[str, Any] = {field: message.get(field) for field in _FIELDS if field in message or field == "content"}
     extra = sorted((key for key in message if key not in _FIELDS), key=str)
     ordered.update((key, message[key]) for key in extra)
     return _canonical(role, ordered)
@@ -142,11 +138,7 @@ def _canonical(role: str, ordered: dict[str, Any]) -> bytes:
             raise ConfigError(f"the {role} message has a field name that is not a string: {field!r:.60}")
         try:
             try:
-                data = (
-                    _sorted.encode(value)
-                    if field not in {"content", "tool_calls"}
-                    else _encoder.encode(value)
-                )
+                data = _sorted.encode(value) if field not in {"content", "tool_calls"} else _encoder.encode(value)
             except UnicodeEncodeError:
                 data = _encoder.encode(scrub_deep(value))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -158,9 +150,7 @@ def _canonical(role: str, ordered: dict[str, Any]) -> bytes:
 def _check_content(role: str, content: JSON) -> None:
     if content is None:
         if role != "assistant":
-            raise ConfigError(
-                f"{role} message field 'content' is null; only an assistant message may have no content"
-            )
+            raise ConfigError(f"{role} message field 'content' is null; only an assistant message may have no content")
         return
     if isinstance(content, str):
         return
@@ -169,9 +159,7 @@ def _check_content(role: str, content: JSON) -> None:
         raise ConfigError(f"{role} message field 'content' must be a string or a list of parts, not {kind}")
     for index, part in enumerate(content):
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            raise ConfigError(
-                f"{role} message field 'content[{index}]' must be an object with a string 'type'"
-            )
+            raise ConfigError(f"{role} message field 'content[{index}]' must be an object with a string 'type'")
         if part["type"] == "text" and not isinstance(part.get("text"), str):
             raise ConfigError(f"{role} message field 'content[{index}].text' must be a string")
 

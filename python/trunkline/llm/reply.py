@@ -138,9 +138,7 @@ def _decode(completion: _Completion) -> Decoded:
         found.sort(key=lambda choice: choice.index or 0)
     choices = [_choice(number, choice) for number, choice in enumerate(found)]
     prompt, cached, generated = _tokens(completion.usage)
-    return Decoded(
-        choices, prompt, cached, generated, _served(completion.model, completion.system_fingerprint)
-    )
+    return Decoded(choices, prompt, cached, generated, _served(completion.model, completion.system_fingerprint))
 
 
 def _choice(number: int, choice: _Choice) -> Choice:

@@ -44,9 +44,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
             if not 0 <= value < math.inf:
                 raise ConfigError(f"{name} must be a number of seconds, not {value!r}")
 
-    def delay(
-        self, attempt: int, after: float | None = None, draw: Callable[[], float] = random.random
-    ) -> float:
+    def delay(self, attempt: int, after: float | None = None, draw: Callable[[], float] = random.random) -> float:
         """Seconds to wait before the next attempt.
 
         Without a wish of the server, a uniform draw below the ceiling of this attempt (full jitter). With

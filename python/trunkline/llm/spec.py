@@ -75,14 +75,12 @@ class _Varargs(msgspec.StructMeta):
         api_key_env: str = "OPENAI_API_KEY",
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
-        **fields: Any,  # noqa: ANN401 - checked as fields
-    ) -> Any:  # noqa: ANN401 - an instance of cls
+        **fields: Any,
+    ) -> Any:
         default = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or DEFAULT_URL
         key = None if api_key is None else _key(api_key, "api_key")
         private = Private.holding(key, _headers(headers or {}))
-        return super().__call__(
-            base_urls=base_urls or (default,), api_key_env=api_key_env, private=private, **fields
-        )
+        return super().__call__(base_urls=base_urls or (default,), api_key_env=api_key_env, private=private, **fields)
 
 
 class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
@@ -155,7 +153,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         key, headers = msgspec.json.decode(secret, type=tuple[str | None, dict[str, str]])
         return msgspec.structs.replace(self, private=Private.holding(key, headers))
 
-    def open(self, **options: Any) -> HttpLLM:  # noqa: ANN401 - passed through
+    def open(self, **options: Any) -> HttpLLM:
         """Read the key and make the client. Nothing is sent.
 
         Args:
@@ -170,9 +168,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         if key is not None:
             key = _key(key, self.api_key_env)
         elif any(urlsplit(url).hostname == urlsplit(DEFAULT_URL).hostname for url in self.base_urls):
-            raise ConfigError(
-                f"the environment variable {self.api_key_env} is not set; set it, or give a base URL"
-            )
+            raise ConfigError(f"the environment variable {self.api_key_env} is not set; set it, or give a base URL")
         return HttpLLM(
             self.base_urls,
             key,
@@ -195,9 +191,7 @@ def _base_url(url: str) -> str:
         raise ConfigError("the base URL cannot be read; write it as http://host:port/v1") from None
     # Userinfo first: no later message may show the URL while a password could stand in it.
     if parts.username is not None or parts.password is not None:
-        raise ConfigError(
-            f"the base URL of {host} holds a user or password; use api_key_env or headers instead"
-        )
+        raise ConfigError(f"the base URL of {host} holds a user or password; use api_key_env or headers instead")
     if parts.scheme not in {"http", "https"} or not host:
         shown = "" if "@" in url else f" {url!r:.100}"
         raise ConfigError(f"the base URL{shown} must start with http:// or https:// and name a host")

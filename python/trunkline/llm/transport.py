@@ -145,9 +145,7 @@ class AioTransport:
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         announced = response.content_length
         if announced is not None and announced > self._largest:
-            raise TransportError(
-                f"the answer has {announced:,} bytes, more than {self._largest:,}", retry=False
-            )
+            raise TransportError(f"the answer has {announced:,} bytes, more than {self._largest:,}", retry=False)
         content = response.content
         chunks: list[bytes] = []
         size = 0
@@ -160,9 +158,7 @@ class AioTransport:
             except TimeoutError:
                 if not idle.expired():  # it is the limit of the whole request
                     raise
-                raise TransportError(
-                    f"nothing came for {self._idle:g} s in the middle of the answer"
-                ) from None
+                raise TransportError(f"nothing came for {self._idle:g} s in the middle of the answer") from None
             size += len(chunk)
             if size > self._largest:
                 raise TransportError(f"the answer has more than {self._largest:,} bytes", retry=False)

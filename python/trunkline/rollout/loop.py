@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from trunkline.rollout.agent import Kit
-from trunkline.rollout.rollout import Rollout
+from typing import TYPE_CHECKING
+
 from trunkline.score.answers import extract_answer
 from trunkline.types import Termination
+
+if TYPE_CHECKING:
+    from trunkline.rollout.agent import Kit
+    from trunkline.rollout.rollout import Rollout
 
 __all__ = ["agent_loop"]
 
@@ -13,8 +17,8 @@ __all__ = ["agent_loop"]
 async def agent_loop(rollout: Rollout, kit: Kit) -> None:
     """Ask, run the tools that were called, and again, until the model answers or a limit ends the rollout.
 
-    A turn without tool calls is the answer, an empty one included. A turn cut off by the token limit ends the rollout as
-    ``max_tokens``: half a tool call must not be run, and half an answer must not be scored as one.
+    A turn without tool calls is the answer, an empty one included. A turn cut off by the token limit ends the rollout
+    as ``max_tokens``: half a tool call must not be run, and half an answer must not be scored as one.
 
     Args:
         rollout: The try to grow.

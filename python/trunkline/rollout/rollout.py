@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
-from trunkline._core import Tree as Core
 from trunkline.errors import ContentFiltered, LLMError
 from trunkline.llm import messages
 from trunkline.llm.protocol import LLM, Choice, Reply, Request, ToolCall
-from trunkline.rollout.agent import Kit
 from trunkline.rollout.seed import base_seed
 from trunkline.types import Task, Termination
+
+if TYPE_CHECKING:
+    from trunkline._core import Tree as Core
+    from trunkline.rollout.agent import Kit
 
 __all__ = ["Finished", "Rollout"]
 
 Grown = Callable[[Reply | None], Awaitable[None]]
-"""Awaited after every event, with the reply if it was a model turn: where a worker waits while too much is in flight."""
+"""Awaited after every event, with the reply of a model turn: a worker waits here while too much is in flight."""
 
 
-class Finished(Exception):  # noqa: N818 - it is control flow, as StopIteration is
+class Finished(Exception):
     """Raised by :meth:`Rollout.finish` to end the program where it stands."""
 
     def __init__(self, termination: Termination, answer: str | None) -> None:
@@ -52,7 +55,7 @@ class Rollout:
         self._seed = seed
         self._llm = llm
         self._grown = grown
-        # The first turn is the draw itself: base of the fork point + draw. Later turns are draw 0 of this rollout's own states.
+        # The first turn is the draw itself: base of the fork point + draw. Later ones are draw 0 of their own states.
         self._next_seed = base_seed(seed, task.id, trunk, turn) + draw
 
     async def ask(self, kit: Kit) -> Choice:
@@ -126,5 +129,3 @@ class Rollout:
     def _affinity(self) -> int:
         """A number that is the same for every request of this tree."""
         return base_seed(0, self.task.id, (), 0)
-
-

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import blake2b
 from struct import pack
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["base_seed"]
 
@@ -18,8 +21,8 @@ def base_seed(run_seed: int, task_id: str, path: Sequence[int], turn: int) -> in
     Args:
         run_seed: The run's seed.
         task_id: The task's id.
-        path: Fork path of the rollout whose state this is, flattened (turn, draw, turn, draw, ...); empty before the first
-            fork.
+        path: Fork path of the rollout whose state this is, flattened (turn, draw, turn, draw, ...); empty before
+            the first fork.
         turn: Model turns on the path to this state.
 
     Returns:

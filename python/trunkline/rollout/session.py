@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,14 +18,16 @@ from trunkline.errors import (
     ToolError,
 )
 from trunkline.llm import messages
-from trunkline.llm.protocol import LLM
-from trunkline.rollout.agent import Agent, Kit
 from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.rollout import Finished, Grown, Rollout
-from trunkline.rollout.strategy import Strategy
 from trunkline.score.rewards import Reward, apply
 from trunkline.tree.tree import Tree
 from trunkline.types import UNSCORED, Task, Termination
+
+if TYPE_CHECKING:
+    from trunkline.llm.protocol import LLM
+    from trunkline.rollout.agent import Agent, Kit
+    from trunkline.rollout.strategy import Strategy
 
 __all__ = ["Failure", "Session", "plant"]
 

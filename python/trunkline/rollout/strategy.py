@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline.tree.tree import Tree
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trunkline.tree.tree import Tree
 
 __all__ = ["Fork", "Strategy"]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from trunkline.errors import WorkerError
 from trunkline.runtime.wire import MAX_FRAME
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
 
 __all__ = ["Channel", "connect"]
 

@@ -6,22 +6,26 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-import trunkline.errors as errors
+from trunkline import errors
 from trunkline._core import Tree as Core
 from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
 from trunkline.rollout.session import Failure, plant
-from trunkline.runtime.job import Job
 from trunkline.runtime.pool import Gone, Inbox, Pool, Seat
 from trunkline.runtime.snapshot import Snapshot
 from trunkline.runtime.wire import Ack, Batch, Bye, Done, Fatal, FromWorker, Ready, Stop, Work
 from trunkline.store.derive import rows
-from trunkline.store.runfile import RunWriter
 from trunkline.tree.tree import Tree
 from trunkline.types import FAILED, Task, Termination
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trunkline.runtime.job import Job
+    from trunkline.store.runfile import RunWriter
 
 __all__ = ["Controller"]
 
@@ -221,9 +225,9 @@ class Controller:
 
     def _lose(self, index: int, reason: str) -> None:
         """Close a lost task's rollouts with a typed error, as one more delta of its tree."""
-        core, seq = Core(), 0
-        for seq, delta in enumerate(self._writer.deltas(index), start=1):
-            core.apply(delta)
+        core, known = Core(), self._writer.deltas(index)
+        for data in known:
+            core.apply(data)
         if not core.rollouts:
             plant(Tree(self._tasks[index], core), self._job.agent, self._job.strategy)
         failure = Failure("WorkerError", reason, retryable=True)
@@ -232,7 +236,7 @@ class Controller:
             self.snapshot.rollouts_done += 1
         delta = core.delta()
         tree, rollouts = rows(core, reason)
-        self._writer.commit([(index, seq, delta)] if delta else [], [(index, tree, rollouts)])
+        self._writer.commit([(index, len(known), delta)] if delta else [], [(index, tree, rollouts)])
         self._complete(Done(index, tree, rollouts))
 
     async def _wind_down(self) -> None:
@@ -244,13 +248,13 @@ class Controller:
         while leaving:
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    seat, message = await self._inbox.get()
+                    number, message = await self._inbox.get()
             except TimeoutError:
                 logger.warning("workers did not stop within %.0f s and are ended", _PATIENCE)
                 return
-            self._take([(seat, message)])
+            self._take([(number, message)])
             if isinstance(message, Bye | Gone):
-                leaving.discard(seat)
+                leaving.discard(number)
 
 
 def _rebuild(fatal: Fatal) -> TrunklineError:

@@ -1,8 +1,8 @@
 """How user code reaches a worker process.
 
-What can be imported there crosses by name, ``module:qualname``. What lives in a script's ``__main__`` crosses by the script's
-path: the worker imports that file under another name, so its main guard keeps it from running again. The rest (notebooks,
-closures, ``python -c``) crosses by value with cloudpickle, which is an extra.
+What can be imported there crosses by name, ``module:qualname``. What lives in a script's ``__main__`` crosses by the
+script's path: the worker imports that file under another name, so its main guard keeps it from running again. The rest
+(notebooks, closures, ``python -c``) crosses by value with cloudpickle, which is an extra.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Crossing(msgspec.Struct, frozen=True):
     pickled: bytes | None = None
 
 
-def pack(value: Any, what: str) -> Crossing:  # noqa: ANN401 - anything a user may hand in
+def pack(value: Any, what: str) -> Crossing:
     """Prepare an object for the way to a worker.
 
     Args:
@@ -68,7 +68,7 @@ def pack(value: Any, what: str) -> Crossing:  # noqa: ANN401 - anything a user m
     return _by_value(value, what)
 
 
-def load(crossing: Crossing) -> Any:  # noqa: ANN401 - the inverse of pack
+def load(crossing: Crossing) -> Any:
     """Bring an object back in the worker.
 
     Raises:
@@ -88,13 +88,15 @@ def load(crossing: Crossing) -> Any:  # noqa: ANN401 - the inverse of pack
             ) from error
     found = resolve(module, crossing.qualname)
     if found is None:
-        raise CrossingError(f"{crossing.what}: {crossing.script or crossing.module} has no {crossing.qualname!r} in the worker")
+        raise CrossingError(
+            f"{crossing.what}: {crossing.script or crossing.module} has no {crossing.qualname!r} in the worker"
+        )
     if crossing.fields is not None:
         return msgspec.msgpack.decode(crossing.fields, type=found)
     return found
 
 
-def resolve(module: ModuleType, qualname: str) -> Any:  # noqa: ANN401 - whatever is there
+def resolve(module: ModuleType, qualname: str) -> Any:
     """Follow a dotted name inside a module; None when it leads nowhere."""
     found: Any = module
     for part in qualname.split("."):
@@ -109,7 +111,7 @@ def importing_script() -> bool:
     return _state["importing"]
 
 
-def _by_name(value: Any, what: str) -> Crossing | None:  # noqa: ANN401
+def _by_name(value: Any, what: str) -> Crossing | None:
     """Return a crossing by name if the name leads back to this very object."""
     module_name = getattr(value, "__module__", None)
     qualname = getattr(value, "__qualname__", None)
@@ -129,7 +131,7 @@ def _by_name(value: Any, what: str) -> Crossing | None:  # noqa: ANN401
     return None
 
 
-def _by_value(value: Any, what: str) -> Crossing:  # noqa: ANN401
+def _by_value(value: Any, what: str) -> Crossing:
     """Pickle an object that no name leads to."""
     cloudpickle = _cloudpickle(what)
     try:
@@ -148,9 +150,9 @@ def _cloudpickle(what: str) -> ModuleType:
         return importlib.import_module("cloudpickle")
     except ImportError:
         raise CrossingError(
-            f"{what} is defined in a notebook, a closure or on the command line, and reaches worker processes only with the "
-            "notebook extra: pip install 'trunkline[notebook]'. Or define it at the top level of a module, or run with "
-            "workers=0 to stay in this process"
+            f"{what} is defined in a notebook, a closure or on the command line, and reaches worker processes only "
+            "with the notebook extra: pip install 'trunkline[notebook]'. Or define it at the top level of a module, "
+            "or run with workers=0 to stay in this process"
         ) from None
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
-from trunkline.llm.protocol import LLM, Reply
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Kit
 from trunkline.rollout.session import Failure, Session
-from trunkline.runtime.job import Job
 from trunkline.runtime.wire import Ack, Batch, Bye, Delta, Done, Fatal, FromWorker, Stop, ToWorker, Work
 from trunkline.store.derive import rows
 from trunkline.types import Task, Termination
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from trunkline.llm.protocol import LLM, Reply
+    from trunkline.runtime.job import Job
 
 __all__ = ["IN_FLIGHT", "Engine", "slots"]
 
@@ -69,7 +73,9 @@ class Engine:
         self._batches = 0
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
-        self._clear_load()
+        self._load = (0, 0, 0)
+        self._latency: list[float] = []
+        self._served: set[str] = set()
 
     def receive(self, message: ToWorker) -> None:
         """Take a message of the controller."""
@@ -121,8 +127,8 @@ class Engine:
         growing = _Growing(index, session)
         self._spawn(self._run(growing))
 
-    def _spawn(self, work: asyncio._CoroutineLike[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -130,7 +136,7 @@ class Engine:
         """Run one session to its end, whatever that end is."""
         try:
             await growing.session.run()
-        except Exception as problem:  # noqa: BLE001 - whatever it is, it must not take the other tasks along
+        except Exception as problem:
             error = _first(problem)
             if isinstance(error, InfrastructureError | UsageError):
                 self._fatal(error)
@@ -189,7 +195,7 @@ class Engine:
         self._unacked[self._batches] = self._pending
         self._pending = 0
         self._send(Batch(self._batches, deltas, done, self._load, self._latency, sorted(self._served)))
-        self._clear_load()
+        self._load, self._latency, self._served = (0, 0, 0), [], set()
 
     def _note(self, reply: Reply) -> None:
         """Count a reply for the progress line."""
@@ -198,11 +204,6 @@ class Engine:
         self._latency.append(reply.micros / 1e6)
         if reply.served:
             self._served.add(reply.served)
-
-    def _clear_load(self) -> None:
-        self._load = (0, 0, 0)
-        self._latency: list[float] = []
-        self._served: set[str] = set()
 
 
 def _delta(growing: _Growing) -> Delta | None:

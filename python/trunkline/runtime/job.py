@@ -63,7 +63,9 @@ def pack_job(job: Job) -> bytes:
         ConfigError: If the LLM is a live object.
     """
     if not isinstance(job.llm, EndpointSpec):
-        raise ConfigError("a live LLM object stays in its process: run with workers=0, or give an endpoint's URL as trunkline.LLM")
+        raise ConfigError(
+            "a live LLM object stays in its process: run with workers=0, or give an endpoint's URL as trunkline.LLM"
+        )
     agent = job.agent
     packed = _Packed(
         model=agent.model,
@@ -133,7 +135,7 @@ def reward_name(reward: Reward) -> str:
     return str(getattr(reward, "__name__", type(reward).__name__))
 
 
-def _options(strategy: Strategy) -> Any:  # noqa: ANN401 - whatever JSON holds
+def _options(strategy: Strategy) -> Any:
     """Return a strategy's options, as far as they are data."""
     try:
         return msgspec.to_builtins(strategy)

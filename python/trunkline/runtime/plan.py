@@ -5,27 +5,30 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from trunkline._core import __version__
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm.client import as_llm
-from trunkline.llm.protocol import LLM
 from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategy import Strategy
 from trunkline.runtime.controller import Controller
 from trunkline.runtime.crossing import importing_script
 from trunkline.runtime.job import Job, settings
 from trunkline.runtime.pool import make_pool
 from trunkline.runtime.result import Run, Shelf
-from trunkline.runtime.snapshot import Snapshot
-from trunkline.score.rewards import Reward
 from trunkline.store.runfile import RunWriter
-from trunkline.types import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from trunkline.llm.protocol import LLM
+    from trunkline.rollout.agent import Agent
+    from trunkline.rollout.strategy import Strategy
+    from trunkline.runtime.snapshot import Snapshot
+    from trunkline.score.rewards import Reward
+    from trunkline.types import Task
 
 __all__ = ["Options", "Plan"]
 
@@ -34,8 +37,8 @@ class Options(TypedDict, total=False):
     """What a run can be told, beside its agent and tasks.
 
     Attributes:
-        llm: Endpoints as :class:`trunkline.LLM` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI`` client,
-            or any object with ``async complete(request)``. A live object stays in this process.
+        llm: Endpoints as :class:`trunkline.LLM` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI``
+            client, or any object with ``async complete(request)``. A live object stays in this process.
         strategy: Where rollouts start; one chain a task when None.
         reward: Scores each finished rollout; nothing is scored when None.
         workers: Worker processes; 0 stays in this process; when None, two where the LLM can cross, else 0.
@@ -79,7 +82,7 @@ class Plan:
         agent: Agent,
         tasks: Iterable[Task],
         *,
-        llm: Any = None,  # noqa: ANN401 - an endpoint, an LLM, or somebody's client
+        llm: Any = None,
         strategy: Strategy | None = None,
         reward: Reward | None = None,
         workers: int | None = None,
@@ -90,7 +93,7 @@ class Plan:
     ) -> None:
         if importing_script():
             raise CrossingError(
-                f"{sys.modules['__trunkline_main__'].__file__} starts a run while a worker imports it for its functions; "
+                f"{sys.modules['__trunkline_main__'].__file__} starts a run while a worker imports it; "
                 'put the call under  if __name__ == "__main__":'
             )
         self._tasks = _unique(tasks)
@@ -144,7 +147,7 @@ def _unique(tasks: Iterable[Task]) -> list[Task]:
     return listed
 
 
-def _as_llm(llm: Any) -> EndpointSpec | LLM:  # noqa: ANN401
+def _as_llm(llm: Any) -> EndpointSpec | LLM:
     """Accept what users call an LLM."""
     if llm is None:
         return EndpointSpec()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -25,6 +24,9 @@ from trunkline.runtime.wire import (
     decode_from_worker,
     encode,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["Gone", "Inbox", "InlinePool", "LocalPool", "Pool", "Seat", "make_pool"]
 
@@ -149,6 +151,7 @@ def make_pool(job: Job, workers: int | None) -> Pool:
         return InlinePool()
     if live:
         raise ConfigError(
-            f"workers={workers}: a live {type(job.llm).__name__} stays in its process; leave workers out, or give the endpoint's URL"
+            f"workers={workers}: a live {type(job.llm).__name__} stays in its process; "
+            "leave workers out, or give the endpoint's URL"
         )
     return LocalPool(workers)

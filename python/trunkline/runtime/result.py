@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trunkline.store.runfile import RunReader
-from trunkline.store.summary import Summary
-from trunkline.tree.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trunkline.store.summary import Summary
+    from trunkline.tree.tree import Tree
 
 __all__ = ["Run", "Shelf"]
 

@@ -6,18 +6,21 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterable
-from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import uvloop
 
-from trunkline.rollout.agent import Agent
 from trunkline.runtime.plan import Options, Plan
-from trunkline.runtime.result import Run
 from trunkline.store.runfile import RunReader
-from trunkline.tree.tree import Tree
-from trunkline.types import Task
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
+
+    from trunkline.rollout.agent import Agent
+    from trunkline.runtime.result import Run
+    from trunkline.tree.tree import Tree
+    from trunkline.types import Task
 
 __all__ = ["Interrupted", "arun", "run", "stream"]
 
@@ -39,8 +42,8 @@ class Interrupted(KeyboardInterrupt):
 def run(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> Run:
     """Run an agent over tasks and wait until every tree is complete.
 
-    Ctrl-C stops the run and keeps what has grown; a second one does not wait for it. Inside a running event loop, as in a
-    notebook, the run goes on in a thread of its own.
+    Ctrl-C stops the run and keeps what has grown; a second one does not wait for it. Inside a running event loop, as
+    in a notebook, the run goes on in a thread of its own.
 
     Args:
         agent: Who plays.

@@ -9,9 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from trunkline.runtime.channel import Channel, connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Process", "spawn"]
 
@@ -101,8 +104,8 @@ class Process:
 async def spawn(number: int, deliver: Callable[[int, bytes], None], gone: Callable[[int, str], None]) -> Process:
     """Start a worker process on one end of a socket pair.
 
-    It is exec'd, never forked from this process's state; it gets a session of its own, so that Ctrl-C reaches the controller
-    alone; its standard output is ours for errors, so that a tool's print never mixes with results.
+    It is exec'd, never forked from this process's state; it gets a session of its own, so that Ctrl-C reaches the
+    controller alone; its standard output is ours for errors, so that a tool's print never mixes with results.
 
     Args:
         number: The worker's number.

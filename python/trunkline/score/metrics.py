@@ -133,9 +133,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
         UsageError: The numbers do not fit together; fewer than k tries give no unbiased estimate.
     """
     if not 1 <= k <= n:
-        raise UsageError(
-            f"pass@{k} cannot be computed from {n} tries: k must lie between 1 and the number of tries"
-        )
+        raise UsageError(f"pass@{k} cannot be computed from {n} tries: k must lie between 1 and the number of tries")
     if not 0 <= c <= n:
         raise UsageError(f"{c} right tries out of {n} are impossible")
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
@@ -171,9 +169,7 @@ def best_of_n(rewards: Rewards) -> Estimate | None:
     """
     tasks = [scored for scored in map(_scored, rewards) if scored]
     # One value a task: for the interval each task is one try.
-    estimate = _estimate(
-        [max(scored) for scored in tasks], len(tasks), sum(map(len, rewards)), _bounded(rewards)
-    )
+    estimate = _estimate([max(scored) for scored in tasks], len(tasks), sum(map(len, rewards)), _bounded(rewards))
     return None if estimate is None else msgspec.structs.replace(estimate, scored=sum(map(len, tasks)))
 
 

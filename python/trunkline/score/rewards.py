@@ -64,9 +64,7 @@ async def score(reward: Reward, trajectory: Trajectory) -> Verdict:
         if inspect.isawaitable(said):
             said = await said
     except Exception as problem:  # noqa: BLE001 - user code: whatever it raises is data here
-        return Verdict(
-            math.nan, f"{_name(reward)} raised {type(problem).__name__}: {printable(str(problem), 300)}"
-        )
+        return Verdict(math.nan, f"{_name(reward)} raised {type(problem).__name__}: {printable(str(problem), 300)}")
     if said is None:
         return Verdict(math.nan)
     try:
@@ -76,9 +74,7 @@ async def score(reward: Reward, trajectory: Trajectory) -> Verdict:
         value = math.nan
     if not math.isfinite(value):
         shown = printable(repr(said), 60)
-        return Verdict(
-            math.nan, f"{_name(reward)} returned {shown}, expected a finite number, a bool or None"
-        )
+        return Verdict(math.nan, f"{_name(reward)} returned {shown}, expected a finite number, a bool or None")
     return Verdict(value)
 
 

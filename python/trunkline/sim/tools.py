@@ -82,9 +82,7 @@ def _page(index: Index, id: str) -> str:
 def _index() -> Index:
     path = os.environ.get(CORPUS_VARIABLE, "")
     if not path:
-        raise ToolError(
-            f"{CORPUS_VARIABLE} is not set; it must name a corpus.jsonl (trunkline sim world writes one)"
-        )
+        raise ToolError(f"{CORPUS_VARIABLE} is not set; it must name a corpus.jsonl (trunkline sim world writes one)")
     try:
         return open_index(path)
     except InputError as error:

@@ -31,9 +31,7 @@ def _shown(value: object) -> str:
     return quoted(value) if isinstance(value, str) else printable(repr(value), 60)
 
 
-def _differences(
-    columns: tuple[str, ...], stored: tuple[Any, ...], derived: tuple[Any, ...]
-) -> Iterator[str]:
+def _differences(columns: tuple[str, ...], stored: tuple[Any, ...], derived: tuple[Any, ...]) -> Iterator[str]:
     for column, here, there in zip(columns, stored, derived, strict=True):
         # Types count: 1 and "1" are different cells. A real column gives back 1.0 for 1, which compares
         # equal.
@@ -45,9 +43,7 @@ def _differences(
 def _rebuild(connection: sqlite3.Connection, number: int) -> tuple[_core.Tree, int, list[str]]:
     core = _core.Tree()
     count = 0
-    for seq, data in connection.execute(
-        "SELECT seq, data FROM deltas WHERE task = ? ORDER BY seq", (number,)
-    ):
+    for seq, data in connection.execute("SELECT seq, data FROM deltas WHERE task = ? ORDER BY seq", (number,)):
         count += 1
         try:
             new = core.apply(data)
@@ -98,9 +94,7 @@ def _run(connection: sqlite3.Connection) -> Iterator[str]:
     for table in ("deltas", "rollouts", "trees"):
         for (number,) in connection.execute(_ORPHANS.format(table)):
             yield f"{table}: rows of task number {_shown(number)}, which is in no row of tasks"
-    for number, name, record in connection.execute(
-        "SELECT task, id, record FROM tasks ORDER BY task"
-    ).fetchall():
+    for number, name, record in connection.execute("SELECT task, id, record FROM tasks ORDER BY task").fetchall():
         where = f"task {_shown(name)}"
         try:
             task = msgspec.json.decode(record, type=Task)

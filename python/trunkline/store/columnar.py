@@ -107,9 +107,7 @@ def read_hub(path: str) -> Rows:
     what = f"{path}: no such local file, and reading a Hugging Face data set"
     datasets = _extra("datasets", "hf", what)
     try:
-        splits = datasets.load_dataset(
-            found["name"], found["config"], revision=found["revision"], streaming=True
-        )
+        splits = datasets.load_dataset(found["name"], found["config"], revision=found["revision"], streaming=True)
     except Exception as problem:  # noqa: BLE001 - the package has no common error class
         reason = printable(f"{type(problem).__name__}: {problem}", 300)
         raise InputError(f"cannot be loaded as a Hugging Face data set: {reason}", path) from None

@@ -32,9 +32,7 @@ def _rows(path: str, limit: int | None) -> Generator[tuple[Place, JSON], None, N
     suffix = Path(path).suffix.lower()
     if path == "-":
         yield from read_lines(sys.stdin.buffer, "<stdin>")
-    elif path.startswith("hf:") or (
-        suffix not in _SUFFIXES and not Path(path).exists() and HUB.fullmatch(path)
-    ):
+    elif path.startswith("hf:") or (suffix not in _SUFFIXES and not Path(path).exists() and HUB.fullmatch(path)):
         yield from read_hub(path)
     elif suffix not in _SUFFIXES and Path(path).is_file():
         raise InputError(f"unknown kind of file; expected one of {', '.join(_SUFFIXES)}", path)
@@ -98,9 +96,7 @@ def load_tasks(path: str | Path, limit: int | None = None) -> list[Task]:
         for place, row in rows:
             task = read_task(row, place)
             if task.id in taken:
-                raise place.error(
-                    f"id {quoted(task.id)} is there already, in {taken[task.id]}: ids must be unique"
-                )
+                raise place.error(f"id {quoted(task.id)} is there already, in {taken[task.id]}: ids must be unique")
             if not task.id:
                 task = msgspec.structs.replace(task, id=_numbered(_content_id(task), taken, seen))
             taken[task.id] = place

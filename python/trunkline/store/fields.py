@@ -51,9 +51,7 @@ def _names(names: list[str]) -> str:
 def _one_of(row: Row, names: tuple[str, ...], what: str, place: Place) -> str | None:
     found = [name for name in names if _present(row, name)]
     if len(found) > 1:
-        raise place.error(
-            f"two {what} fields, {found[0]} and {found[1]}: keep one and rename or remove the other"
-        )
+        raise place.error(f"two {what} fields, {found[0]} and {found[1]}: keep one and rename or remove the other")
     return found[0] if found else None
 
 
@@ -122,9 +120,7 @@ def _metadata(row: Row, place: Place) -> dict[str, JSON]:
             raise place.error(f"{name} is {_kind(value)}, expected an object")
         for key, item in value.items():
             if key in metadata and metadata[key] != item:
-                raise place.error(
-                    f"{printable(key, 40)} stands in {name} and beside it with another value: keep one"
-                )
+                raise place.error(f"{printable(key, 40)} stands in {name} and beside it with another value: keep one")
             metadata[key] = item
     return metadata
 

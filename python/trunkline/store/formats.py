@@ -135,9 +135,7 @@ def _records(text: str, path: str, separator: str) -> Iterator[tuple[int, list[s
         try:
             cells = next(reader, None)
         except csv.Error as problem:
-            raise InputError(
-                f"cannot be read as a table: {printable(str(problem), 80)}", path, line
-            ) from None
+            raise InputError(f"cannot be read as a table: {printable(str(problem), 80)}", path, line) from None
         finally:
             csv.field_size_limit(limit)
         if cells is None:

@@ -35,9 +35,7 @@ class RunReader:
         path: The file.
     """
 
-    def __init__(
-        self, path: Path, connection: sqlite3.Connection, cleanup: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, cleanup: Callable[[], None] | None = None) -> None:
         self.path = path
         self._connection = connection
         self._cleanup = cleanup
@@ -93,16 +91,12 @@ class RunReader:
 
     def _damaged(self, what: str) -> RunFileError:
         name = printable(str(self.path))
-        return RunFileError(
-            f"{name} is damaged: {what}; `trunkline check {name}` names everything that is wrong"
-        )
+        return RunFileError(f"{name} is damaged: {what}; `trunkline check {name}` names everything that is wrong")
 
     @property
     def meta(self) -> dict[str, str]:
         """Facts about the run, as stored: settings, command, versions, state, times."""
-        return {
-            str(key): str(value) for key, value in self._query("SELECT key, value FROM meta ORDER BY key")
-        }
+        return {str(key): str(value) for key, value in self._query("SELECT key, value FROM meta ORDER BY key")}
 
     @cached_property
     def settings(self) -> dict[str, JSON]:
@@ -161,7 +155,7 @@ class RunReader:
         for (number,) in self._query("SELECT task FROM trees ORDER BY task"):
             yield self._tree(number)
 
-    def _convert(self, table: str, values: tuple[Any, ...], type: type[Any]) -> Any:  # noqa: ANN401
+    def _convert(self, table: str, values: tuple[Any, ...], type: type[Any]) -> Any:
         try:
             return msgspec.convert(values, type)
         except msgspec.ValidationError as problem:

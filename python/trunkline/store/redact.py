@@ -10,9 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["redact", "redact_command"]
 
-_SECRET = re.compile(
-    r"(?i)(^|[-_.])(api[-_]?key|key|authorization|password|passwd|secret|credentials?|token|cookie)$"
-)
+_SECRET = re.compile(r"(?i)(^|[-_.])(api[-_]?key|key|authorization|password|passwd|secret|credentials?|token|cookie)$")
 _USER = re.compile(r"(?<=://)[^/?#\s@]*@")
 _QUERY = re.compile(r"(?i)([?&](?:[^=&#\s]*[-_])?(?:key|token|secret|password|sig|signature)=)[^&#\s]*")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"']+")

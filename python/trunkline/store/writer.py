@@ -51,9 +51,7 @@ class RunWriter:
         path: The file.
     """
 
-    def __init__(
-        self, path: Path, connection: sqlite3.Connection, lock: int, made: Sequence[Path] = ()
-    ) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: int, made: Sequence[Path] = ()) -> None:
         self.path = path
         self._made = made
         self._connection = connection
@@ -145,9 +143,7 @@ class RunWriter:
                         "SELECT data FROM deltas WHERE task = ? AND seq = ?", (task, seq)
                     ).fetchone()
                     if bytes(stored[0]) != bytes(data):
-                        raise WorkerError(
-                            f"two different deltas were sent as number {seq} of task number {task}"
-                        )
+                        raise WorkerError(f"two different deltas were sent as number {seq} of task number {task}")
             for task, tree, rollouts in finished:
                 connection.execute(_TREE, (task, *msgspec.structs.astuple(tree)))
                 connection.executemany(_ROLLOUT, ((task, *msgspec.structs.astuple(row)) for row in rollouts))
@@ -237,9 +233,7 @@ def _claim(path: Path) -> int:
         what = describe(path) if there == path else "is not a directory"
         raise RunFileError(f"{printable(str(there))} {what}: choose another --out, or remove it") from None
     except OSError as problem:
-        raise InfrastructureError(
-            f"{printable(str(path))} cannot be created: {problem.strerror or problem}"
-        ) from None
+        raise InfrastructureError(f"{printable(str(path))} cannot be created: {problem.strerror or problem}") from None
     # Advisory, and flock rather than a record lock, which would be SQLite's own. Nothing is left behind: it
     # dies with us.
     try:
@@ -247,9 +241,7 @@ def _claim(path: Path) -> int:
     except OSError as problem:
         os.close(lock)
         path.unlink(missing_ok=True)
-        raise InfrastructureError(
-            f"{printable(str(path))} cannot be locked: {problem.strerror or problem}"
-        ) from None
+        raise InfrastructureError(f"{printable(str(path))} cannot be locked: {problem.strerror or problem}") from None
     return lock
 
 

@@ -40,9 +40,7 @@ def as_text(value: object, limit: int = LIMIT) -> str:
             text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         kind = type(value).__name__
-        raise TypeError(
-            f"the tool returned {kind}, which is neither text nor JSON; return a str or dict"
-        ) from error
+        raise TypeError(f"the tool returned {kind}, which is neither text nor JSON; return a str or dict") from error
     return bounded(text, limit)
 
 

@@ -159,9 +159,7 @@ class Toolbox:
             return f"Error: {error}.", False
         timeout = self._timeout if found.timeout is None else found.timeout
         try:
-            value = await self._execute(
-                partial(found.__wrapped__, *positional, **named), found.is_async, timeout
-            )
+            value = await self._execute(partial(found.__wrapped__, *positional, **named), found.is_async, timeout)
             if isinstance(value, _Failure):
                 return self._describe(found, value.error), False
             return as_text(value, self._limit), True
@@ -206,14 +204,10 @@ class Toolbox:
         if isinstance(error, ToolError):
             return message
         if _log.isEnabledFor(logging.DEBUG):
-            _log.debug(
-                "tool %s failed:\n%s", found.name, printable("".join(traceback.format_exception(error)))
-            )
+            _log.debug("tool %s failed:\n%s", found.name, printable("".join(traceback.format_exception(error))))
         kind = type(error).__name__
         return (
-            f"Error: {found.name} failed with {kind}: {message}"
-            if message
-            else f"Error: {found.name} failed: {kind}"
+            f"Error: {found.name} failed with {kind}: {message}" if message else f"Error: {found.name} failed: {kind}"
         )
 
 

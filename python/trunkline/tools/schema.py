@@ -141,9 +141,7 @@ def build(function: Callable[..., Any], name: str) -> Schema:
     Raises:
         ConfigError: A parameter has no annotation, is ``*args`` or ``**kwargs``, or its type is not JSON.
     """
-    place = (
-        f"tool {name!r} ({getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', name)})"
-    )
+    place = f"tool {name!r} ({getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', name)})"
     docstring = parse(getattr(function, "__doc__", None))
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     properties: dict[str, dict[str, Any]] = {}
@@ -171,9 +169,7 @@ def _signature(function: Callable[..., Any], place: str) -> inspect.Signature:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
-        raise ConfigError(
-            f"{place} has no signature to read; wrap it in a function with annotations"
-        ) from None
+        raise ConfigError(f"{place} has no signature to read; wrap it in a function with annotations") from None
 
 
 def _hints(function: Callable[..., Any], place: str) -> dict[str, Annotation]:
@@ -197,18 +193,12 @@ def _annotation(parameter: inspect.Parameter, hints: dict[str, Annotation], plac
             f"{place}: parameter {star}{parameter.name} cannot be described to a model; name each argument"
         )
     if parameter.name not in hints:
-        hint = (
-            "; decorate a function, not a method"
-            if parameter.name in {"self", "cls"}
-            else ", for example `: str`"
-        )
+        hint = "; decorate a function, not a method" if parameter.name in {"self", "cls"} else ", for example `: str`"
         raise ConfigError(f"{place}: parameter {parameter.name!r} has no annotation; give it a type{hint}")
     return hints[parameter.name]
 
 
-def _notes(
-    parameter: inspect.Parameter, annotation: Annotation, docstring: Docstring, place: str
-) -> dict[str, Any]:
+def _notes(parameter: inspect.Parameter, annotation: Annotation, docstring: Docstring, place: str) -> dict[str, Any]:
     notes: dict[str, Any] = {}
     description = docstring.arguments.get(parameter.name, "")
     for extra in getattr(annotation, "__metadata__", ()):  # of Annotated[type, ...]
@@ -249,8 +239,7 @@ def _parameters(struct: type[msgspec.Struct], notes: dict[str, dict[str, Any]]) 
     root = definitions.pop(schema["$ref"].removeprefix(_DEFS))
     kept: dict[str, Any] = {}
     properties = {
-        name: {**_inline(value, definitions, kept, ()), **notes[name]}
-        for name, value in root["properties"].items()
+        name: {**_inline(value, definitions, kept, ()), **notes[name]} for name, value in root["properties"].items()
     }
     parameters: dict[str, Any] = {
         "type": "object",
@@ -263,9 +252,7 @@ def _parameters(struct: type[msgspec.Struct], notes: dict[str, dict[str, Any]]) 
     return parameters
 
 
-def _inline(
-    value: JSON, definitions: dict[str, JSON], kept: dict[str, JSON], inside: tuple[str, ...]
-) -> JSON:
+def _inline(value: JSON, definitions: dict[str, JSON], kept: dict[str, JSON], inside: tuple[str, ...]) -> JSON:
     """Put definitions where they are used: chat templates may not follow references. Recursive ones stay."""
     if isinstance(value, list):
         return [_inline(item, definitions, kept, inside) for item in value]

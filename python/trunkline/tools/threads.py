@@ -47,7 +47,7 @@ class Threads:
         self._stuck = 0
         self._closed = False
 
-    async def run(self, function: Callable[[], Any], timeout: float) -> Any:  # noqa: ASYNC109, ANN401
+    async def run(self, function: Callable[[], Any], timeout: float) -> Any:  # noqa: ASYNC109
         """Run a function in a thread and wait for it.
 
         Waiting for a free thread does not count against the timeout. After it the thread is left behind:

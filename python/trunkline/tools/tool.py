@@ -68,9 +68,7 @@ class Tool(Generic[P, R]):
                 f"tool name {self.name!r:.80} must be 1 to 64 of a-z, A-Z, 0-9, _ and -; pass @tool(name=)"
             )
         if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < math.inf):
-            raise ConfigError(
-                f"tool {self.name!r}: timeout must be a positive number of seconds, not {timeout!r}"
-            )
+            raise ConfigError(f"tool {self.name!r}: timeout must be a positive number of seconds, not {timeout!r}")
         self.schema: Schema = build(function, self.name)
         self.description: str = self.schema.docstring.summary if description is None else description
         self.timeout = timeout

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from trunkline.errors import ConfigError
 from trunkline.rollout.strategy import Fork
-from trunkline.tree.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trunkline.tree.tree import Tree
 
 __all__ = ["Chain"]
 
@@ -33,6 +37,6 @@ class Chain(msgspec.Struct, frozen=True):
         """Return n."""
         return self.n
 
-    def start(self, tree: Tree) -> Iterable[Fork]:  # noqa: ARG002 - the protocol shows it to every strategy
+    def start(self, tree: Tree) -> Iterable[Fork]:
         """Yield n forks of the prompt."""
         yield Fork(n=self.n)

@@ -131,9 +131,7 @@ class _Turn:
             if self.draft.agrees(self.mind.notices(), why):
                 self.draft.say(why)
                 return self.look_for(name, hop)
-        elif (
-            missed is not None and self.visit is not None and self.draft.agrees(self.mind.notices(), _MISSED)
-        ):
+        elif missed is not None and self.visit is not None and self.draft.agrees(self.mind.notices(), _MISSED):
             self.draft.say(_MISSED)
             return self.call_visit(self.visit, {missed.id: 1.0})
         return None

@@ -45,10 +45,7 @@ def open_call(draft: Draft, use: Use, mind: Mind) -> bool:
         Whether the call must be left broken, to be handed to ``close_call``.
     """
     begun = f', "arguments": {{{json.dumps(use.key)}: {"[" if use.listed else ""}"'
-    heads = [
-        f'<tool_call>\n{{"name": {json.dumps(name)}{begun}'
-        for name in (use.tool.name, f"{use.tool.name}_all")
-    ]
+    heads = [f'<tool_call>\n{{"name": {json.dumps(name)}{begun}' for name in (use.tool.name, f"{use.tool.name}_all")]
     spoilt = mind.accident(mind.dials.malformed)
     broken = spoilt and mind.below(2) == 0
     unknown = spoilt and not broken
@@ -58,9 +55,7 @@ def open_call(draft: Draft, use: Use, mind: Mind) -> bool:
     return broken and not unknown
 
 
-def close_call(
-    draft: Draft, use: Use, *, broken: bool, goal: tuple[Mind, str, str, str] | None = None
-) -> None:
+def close_call(draft: Draft, use: Use, *, broken: bool, goal: tuple[Mind, str, str, str] | None = None) -> None:
     """End a call after its value.
 
     Args:

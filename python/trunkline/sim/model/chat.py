@@ -270,9 +270,7 @@ def _content(content: object, index: int) -> str:
         for place, part in enumerate(content):
             text = part.get("text") if isinstance(part, dict) else None
             if not isinstance(text, str):
-                raise ConfigError(
-                    f"messages[{index}].content[{place}]: only parts of type text are supported"
-                )
+                raise ConfigError(f"messages[{index}].content[{place}]: only parts of type text are supported")
             pieces.append(text)
         return "".join(pieces)
     raise ConfigError(f"messages[{index}].content: expected text, a list of parts or null")

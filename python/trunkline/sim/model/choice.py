@@ -225,9 +225,7 @@ def decide(
     names = tuple(masses)
     plain = tuple(masses.values())
     shown = plain if temperature <= 0 else tuple(truncate(temper(plain, temperature), top_p))
-    open_ = [
-        mass if allowed is None or name in allowed else 0.0 for name, mass in zip(names, shown, strict=True)
-    ]
+    open_ = [mass if allowed is None or name in allowed else 0.0 for name, mass in zip(names, shown, strict=True)]
     total = sum(open_)
     if total <= 0:
         open_ = [float(allowed is None or name in allowed) for name in names]

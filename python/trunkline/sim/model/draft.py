@@ -222,9 +222,7 @@ def _branch(choice: Choice, following: int) -> tuple[list[Token], Token | None]:
             out.append(Token(token))
             continue
         total = sum(masses.values())
-        logs = {
-            key: max(math.log(mass / total), _LEAST) if mass > 0 else _LEAST for key, mass in masses.items()
-        }
+        logs = {key: max(math.log(mass / total), _LEAST) if mass > 0 else _LEAST for key, mass in masses.items()}
         branches = tuple(sorted(logs.items(), key=lambda item: (-item[1], item[0])))
         out.append(Token(token, branches, logs[token]))
     last = out.pop()

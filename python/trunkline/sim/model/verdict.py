@@ -23,9 +23,7 @@ _WORDS: Final = "|".join((*_YES, *_NO))
 _OFFER: Final = re.compile(
     rf"<([A-Za-z_]{{1,24}})>\s*({_WORDS})\s*(?:(?:/|\||or)\s*({_WORDS})\s*)?</\1>", re.IGNORECASE
 )
-_FIELD: Final = re.compile(
-    r"\b(correct|judgement|judgment|verdict)\b\s*:\s*[\"']?(?:yes|no)\b", re.IGNORECASE
-)
+_FIELD: Final = re.compile(r"\b(correct|judgement|judgment|verdict)\b\s*:\s*[\"']?(?:yes|no)\b", re.IGNORECASE)
 _ANSWER: Final = re.compile(r"<answer>\s*(.{1,200}?)\s*</answer>|\\boxed\{([^{}]{1,200})\}", re.DOTALL)
 _REFERENCE: Final = re.compile(
     r"(?:reference|gold|expected|ground[ _-]?truth|correct[ _]answer)[^:\n<>]{0,24}:\s*([^\n]+)"

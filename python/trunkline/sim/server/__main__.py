@@ -43,9 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m trunkline.sim.server", description="Serve the simulated models over HTTP."
     )
     add = parser.add_argument
-    add(
-        "--host", default="127.0.0.1", help="address to bind; the default is reachable from this machine only"
-    )
+    add("--host", default="127.0.0.1", help="address to bind; the default is reachable from this machine only")
     add("--port", type=int, default=0, help="port; 0 takes a free one")
     add("--preset", default="default", choices=list(PRESETS), help="how the models err")
     add("--dial", action="append", default=[], metavar="NAME=VALUE", help="turn one dial; repeatable")

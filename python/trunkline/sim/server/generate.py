@@ -76,9 +76,7 @@ def generate(draft: Draft, limits: Limits, key: bytes, *, logprobs: bool, noncan
         tokens = [
             part
             for token in tokens
-            for part in (
-                [token] if token.branches else [Token(i) for i in bpe.split([token.id], noncanonical, draws)]
-            )
+            for part in ([token] if token.branches else [Token(i) for i in bpe.split([token.id], noncanonical, draws)])
         ]
     text = draft.text()
     finish, stopped_by = "stop", None

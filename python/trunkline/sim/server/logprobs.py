@@ -110,9 +110,7 @@ def _others(number: int) -> frozenset[int]:
 @lru_cache(maxsize=_VARIATIONS * 24)
 def _tail(number: int, top: int) -> bytes:
     """The alternatives of an ordinary token as JSON, after the token itself."""
-    return b"".join(
-        [b"," + _head(other) + b"%.6f}" % value for other, value in variation(number)[1][: top - 1]]
-    )
+    return b"".join([b"," + _head(other) + b"%.6f}" % value for other, value in variation(number)[1][: top - 1]])
 
 
 def _entry(token: Token, number: int, top: int) -> bytes:

@@ -98,9 +98,7 @@ def of_messages(messages: Sequence[Message]) -> Prefix:
 
 
 @lru_cache(maxsize=16384)
-def _message(
-    last: int, rest: tuple[int, ...], message: Message
-) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+def _message(last: int, rest: tuple[int, ...], message: Message) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     ids = encoded(message).ids
     blocks, left = _chain(last, rest, ids)
     return blocks, left, len(ids)

@@ -40,9 +40,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.headers = headers or {}
-        self.body = msgspec.json.encode(
-            {"error": {"message": message, "type": kind, "param": param, "code": code}}
-        )
+        self.body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
 class StreamOptions(msgspec.Struct):

@@ -79,9 +79,7 @@ class App:
             status = response.status
         except ApiError as error:
             status = error.status
-            return web.Response(
-                status=error.status, body=error.body, content_type=_JSON, headers=error.headers
-            )
+            return web.Response(status=error.status, body=error.body, content_type=_JSON, headers=error.headers)
         except web.HTTPException as error:
             status = error.status
             refused = ApiError(error.status, f"{request.method} {path}: {error.reason}", code="not_found")
@@ -148,9 +146,7 @@ class App:
                 await asyncio.sleep(pause)
             await response.write(b"data: " + _ENCODE(data) + b"\n\n")
         if with_usage:
-            await response.write(
-                b"data: " + _ENCODE({**head, "choices": [], "usage": answer.usage}) + b"\n\n"
-            )
+            await response.write(b"data: " + _ENCODE({**head, "choices": [], "usage": answer.usage}) + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response

@@ -91,9 +91,7 @@ class Service:
             return
         if len(self._failures) > _MOST_REMEMBERED:
             self._failures.clear()
-        digest = hashlib.blake2b(
-            body, digest_size=16, key=self.settings.fail_seed.to_bytes(8, "little")
-        ).digest()
+        digest = hashlib.blake2b(body, digest_size=16, key=self.settings.fail_seed.to_bytes(8, "little")).digest()
         attempt = self._failures[digest]
         self._failures[digest] += 1
         word = hashlib.blake2b(digest + attempt.to_bytes(8, "little"), digest_size=8).digest()
@@ -121,9 +119,7 @@ class Service:
             raise ApiError(400, "top_logprobs: needs logprobs to be true", param="top_logprobs")
         count = request.n or 1
         prompt = _Prompt(conversation, prefix, ids)
-        cached, choices = self._choices(
-            model, request, prompt, request.limit(), count, logprobs=bool(request.logprobs)
-        )
+        cached, choices = self._choices(model, request, prompt, request.limit(), count, logprobs=bool(request.logprobs))
         shown = [chat_choice(each, index, request, self.settings) for index, each in enumerate(choices)]
         extra = {"prompt_token_ids": ids} if ids is not None else {}
         head = {"id": "chatcmpl", "object": "chat.completion", "model": request.model}
@@ -137,9 +133,7 @@ class Service:
         """
         model = self._model(request.model)
         if request.echo:
-            raise ApiError(
-                400, "echo: is not supported; prompt and reply have ids with return_token_ids", param="echo"
-            )
+            raise ApiError(400, "echo: is not supported; prompt and reply have ids with return_token_ids", param="echo")
         shown: list[dict[str, Any]] = []
         everything: list[Generated] = []
         accounts = []
@@ -215,9 +209,7 @@ class Service:
             raise _refusal(error) from None
         if request.continue_final_message:
             if rendered[-1].role != "assistant":
-                raise ApiError(
-                    400, "continue_final_message: the last message is not the assistant's", param="messages"
-                )
+                raise ApiError(400, "continue_final_message: the last message is not the assistant's", param="messages")
             rendered, opened = rendered[:-1], rendered[-1].text
         return chat.Conversation(rendered, known, opened, calling)
 
@@ -228,9 +220,7 @@ class Service:
             raise ApiError(400, "prompt: is empty", param="prompt")
         bad = next((token for token in ids if not 0 <= token < len(bpe)), None)
         if bad is not None:
-            raise ApiError(
-                400, f"prompt: token id {bad} is outside the vocabulary of {len(bpe)}", param="prompt"
-            )
+            raise ApiError(400, f"prompt: token id {bad} is outside the vocabulary of {len(bpe)}", param="prompt")
         return _Prompt(chat.parse_ids(ids), Prefix().then(ids), ids)
 
     def _choices(
@@ -255,9 +245,7 @@ class Service:
                 param="messages" if isinstance(request, ChatRequest) else "prompt",
                 code="context_length_exceeded",
             )
-        limits = Limits(
-            min(limit or room, room), request.stops(), keep_stop=bool(request.include_stop_str_in_output)
-        )
+        limits = Limits(min(limit or room, room), request.stops(), keep_stop=bool(request.include_stop_str_in_output))
         seed = request.seed
         if seed is None or settings.ignore_seed:
             seed = secrets.randbits(62)

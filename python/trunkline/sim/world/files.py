@@ -70,8 +70,7 @@ def write_world(world: World, folder: str | os.PathLike[str]) -> tuple[Path, Pat
     base = Path(folder)
     pages: list[_Page | _Row] = [_Page(page.id, page.title, page.text) for page in world.documents]
     rows: list[_Page | _Row] = [
-        _Row(q.id, q.question, [q.answer, *q.aliases], _Facts(q.hops, q.kind, q.support))
-        for q in world.questions
+        _Row(q.id, q.question, [q.answer, *q.aliases], _Facts(q.hops, q.kind, q.support)) for q in world.questions
     ]
     targets = base / CORPUS, base / QUESTIONS
     drafts = [target.with_name(f".{target.name}.{os.getpid()}.part") for target in targets]

@@ -241,9 +241,7 @@ def _sums(draws: Draws, count: int) -> list[Question]:
     while len(drafts) < count:
         problem = arithmetic.make(draws)
         operations = len(problem.steps) - 1
-        drafts[problem.text] = Question(
-            "", problem.text, str(problem.answer), (), operations, "arithmetic", ()
-        )
+        drafts[problem.text] = Question("", problem.text, str(problem.answer), (), operations, "arithmetic", ())
     return list(drafts.values())
 
 
@@ -278,9 +276,7 @@ def _lookups(
     return list(drafts.values())
 
 
-def _walk(
-    start: _Entity, hops: int, by_name: dict[str, _Entity], draws: Draws
-) -> tuple[list[str], list[str]]:
+def _walk(start: _Entity, hops: int, by_name: dict[str, _Entity], draws: Draws) -> tuple[list[str], list[str]]:
     """The entities and relations of a random walk; no relations when it has to stop too early."""
     path, relations = [start.name], []
     for hop in range(hops):

@@ -92,9 +92,7 @@ _STATEMENT: Final = re.compile(
 )
 _ALIAS: Final = re.compile(rf"(?<![A-Za-z0-9])({NAME}) is also known as ({NAME})\.(?!\.)")
 _PHRASES: Final = {
-    phrase.removesuffix("{x}"): relation.name
-    for relation in RELATIONS.values()
-    for phrase in relation.phrases
+    phrase.removesuffix("{x}"): relation.name for relation in RELATIONS.values() for phrase in relation.phrases
 }
 _PHRASE: Final = re.compile(_any_of(set(_PHRASES)))
 _QUESTION: Final = re.compile(
@@ -137,11 +135,7 @@ def read(text: str) -> tuple[Fact, ...]:
         if wording is None:
             continue
         first = a or b
-        fact = (
-            Fact(first, wording.relation, last)
-            if wording.subject_first
-            else Fact(last, wording.relation, first)
-        )
+        fact = Fact(first, wording.relation, last) if wording.subject_first else Fact(last, wording.relation, first)
         if not fact.subject.isdigit() and fact.object.isdigit() == (ANSWER_KIND[fact.relation] == "date"):
             facts.append(fact)
     return tuple(facts)

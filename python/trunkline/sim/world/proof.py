@@ -40,17 +40,13 @@ class Evidence:
         for page in pages:
             for name, alias in read_aliases(page.text):
                 if self._names.setdefault(alias, name) != name:
-                    raise InputError(
-                        f"document {page.id}: {alias} is a name of {self._names[alias]} and of {name}"
-                    )
+                    raise InputError(f"document {page.id}: {alias} is a name of {self._names[alias]} and of {name}")
         for page in pages:
             for fact in read(page.text):
                 key, value = (self.name(fact.subject), fact.relation), self.name(fact.object)
                 known, places = self._facts.setdefault(key, (value, []))
                 if known != value:
-                    raise InputError(
-                        f"document {page.id}: {fact.relation} of {key[0]} is {known} and {value}"
-                    )
+                    raise InputError(f"document {page.id}: {fact.relation} of {key[0]} is {known} and {value}")
                 if page.id not in places:
                     places.append(page.id)
 

@@ -39,7 +39,7 @@ class Relation(msgspec.Struct, frozen=True):
         return (self.phrase, self.other)
 
 
-def _relation(  # noqa: PLR0917
+def _relation(
     name: str, subject: str, object: str, phrase: str, other: str, keywords: str, *sentences: str
 ) -> Relation:
     return Relation(name, subject, object, sentences, phrase, other, keywords)
