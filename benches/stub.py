@@ -1,4 +1,4 @@
-"""A chat-completion stub of a few microseconds a call: one tool call, then the answer. ``python stub.py`` prints its URL."""
+"""A chat-completion stub of a few microseconds a call: one tool call, then the answer. It prints its URL."""
 
 from __future__ import annotations
 

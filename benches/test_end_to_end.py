@@ -1,9 +1,9 @@
 """2,000 short rollouts without latency, from tasks to a closed run file.
 
-A rollout is two model calls and one tool call. What is counted: the client's CPU is that of the controller and its workers
-(tree, tool, run file and scoring included); start-up, taken from a run of one task on the same pool, is subtracted. The
-floor is a hand-written aiohttp + msgspec + uvloop loop that posts the same two requests a rollout and keeps nothing; it is
-run in turn with Trunkline against the same stub, whose own CPU is printed beside.
+A rollout is two model calls and one tool call. What is counted: the client's CPU is that of the controller and its
+workers (tree, tool, run file and scoring included); start-up, taken from a run of one task on the same pool, is
+subtracted. The floor is a hand-written aiohttp + msgspec + uvloop loop that posts the same two requests a rollout and
+keeps nothing; it is run in turn with Trunkline against the same stub, whose own CPU is printed beside.
 """
 
 from __future__ import annotations

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx2 as httpx
 import pytest
 from atlas import CAPITALS, agent, tasks
 from foreign import capital_cities, error, serving
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from trunkline.errors import EndpointError
 from trunkline.rollout.strategies.chain import Chain
@@ -19,11 +18,11 @@ from trunkline.score.rewards import exact_match
 async def test_a_run_goes_through_the_users_client(tmp_path: Path):
     seen: list[str] = []
 
-    async def note(request: httpx.Request) -> None:
+    async def note(request) -> None:
         seen.append(request.headers["x-team"])
 
     with serving(capital_cities) as server:
-        http = httpx.AsyncClient(headers={"x-team": "blue"}, event_hooks={"request": [note]})
+        http = DefaultAsyncHttpxClient(headers={"x-team": "blue"}, event_hooks={"request": [note]})
         async with AsyncOpenAI(base_url=server.url, api_key="sk-mine", http_client=http) as client:
             result = await arun(
                 agent(), tasks(), llm=client, strategy=Chain(2), reward=exact_match, seed=1, out=tmp_path / "r"

@@ -47,7 +47,7 @@ def load_named(name: str, what: str) -> Any:
         raise ConfigError(f"{what} {name!r}: write module:attribute, for example mytools:search")
     try:
         found = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{what} {name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
     for part in filter(None, attribute.split(".")):
         if not hasattr(found, part):

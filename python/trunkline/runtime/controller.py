@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 _SAME_REFUSALS = 10
 """So many first requests refused alike, and none answered, mean that the run itself is wrong."""
 
+_START_WITHIN = 120.0
+"""Seconds that workers have to import the user's code and come up."""
+
 _PATIENCE = 5.0
 """Seconds that engines have to send their last batches when a run is stopped."""
 
@@ -104,10 +107,16 @@ class Controller:
             self._owned = {number: set() for number in range(len(self._seats))}
             while self._open and not self.stopped:
                 event = asyncio.ensure_future(self._inbox.get())
-                await asyncio.wait((event, stop), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((event, stop), timeout=self._patience(), return_when=asyncio.FIRST_COMPLETED)
                 if not event.done():
                     event.cancel()
-                    break
+                    if self.stopped:
+                        break
+                    missing = sorted(set(self._owned) - set(self._credits))
+                    raise WorkerError(
+                        f"worker {missing[0]} did not come up within {_START_WITHIN:.0f} s: does a module of yours "
+                        "take that long to import?"
+                    )
                 self._take([event.result(), *self._queued()])
                 self._feed()
             if self._open:
@@ -116,6 +125,12 @@ class Controller:
             stop.cancel()
             self.finished.put_nowait(None)
             await self._pool.close()
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for the next event: workers must come up in time, and may then take theirs."""
+        if len(self._credits) == len(self._owned):
+            return None
+        return max(0.0, self._began + _START_WITHIN - time.monotonic())
 
     def _queued(self) -> list[tuple[int, FromWorker | Gone]]:
         """Take what has arrived meanwhile, so that it shares one transaction."""

@@ -75,14 +75,20 @@ def load(crossing: Crossing) -> Any:
         CrossingError: If its module cannot be imported there, or lacks it.
     """
     if crossing.pickled is not None:
-        cloudpickle = _cloudpickle(crossing.what)
-        return cloudpickle.loads(crossing.pickled)
+        try:
+            return _cloudpickle(crossing.what).loads(crossing.pickled)
+        except CrossingError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise CrossingError(
+                f"{crossing.what}: the worker cannot rebuild it: {type(error).__name__}: {error}"
+            ) from error
     if crossing.script:
         module = _script_module(crossing.script, crossing.what)
     else:
         try:
             module = importlib.import_module(crossing.module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CrossingError(
                 f"{crossing.what}: the worker cannot import {crossing.module!r}: {type(error).__name__}: {error}"
             ) from error

@@ -1,0 +1,94 @@
+"""Workers that do not come up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from atlas import agent, tasks
+
+import trunkline.runtime.controller as controller
+from trunkline.errors import CrossingError, WorkerError
+from trunkline.llm.spec import EndpointSpec
+from trunkline.runtime.crossing import Crossing
+from trunkline.runtime.run import run
+
+NOWHERE = EndpointSpec("http://127.0.0.1:9/v1")
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Write a module whose import in a worker does what it says; here it stays importable."""
+
+    def write(body: str) -> object:
+        text = (
+            "import os, sys, time\n"
+            "from trunkline.tools.tool import tool\n"
+            "@tool\ndef touchy(x: str) -> str:\n    'Fine here.'\n    return x\n"
+            f"if 'trunkline.runtime.worker' in ' '.join(sys.orig_argv):\n    {body}\n"
+        )
+        (tmp_path / "touchy_tools.py").write_text(text)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        sys.modules.pop("touchy_tools", None)
+        return __import__("touchy_tools").touchy
+
+    yield write
+    sys.modules.pop("touchy_tools", None)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "says"),
+    [
+        ("raise ValueError('no such thing')", CrossingError, "tool 'touchy'.*touchy_tools.*no such thing"),
+        ("sys.exit(3)", CrossingError, "tool 'touchy'.*touchy_tools.*SystemExit"),
+        ("os._exit(7)", WorkerError, "exited with code 7 before it was ready"),
+    ],
+)
+def test_a_module_that_breaks_in_the_worker(module, tmp_path: Path, body: str, kind: type, says: str):
+    touchy = module(body)
+    with pytest.raises(kind, match=says):
+        run(agent(tools=[touchy]), tasks(), llm=NOWHERE, workers=2, out=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_module_that_never_ends_its_import(module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    touchy = module("time.sleep(60)")
+    monkeypatch.setattr(controller, "_START_WITHIN", 1.0)
+    with pytest.raises(WorkerError, match=r"worker 0 did not come up within 1 s"):
+        run(agent(tools=[touchy]), tasks(), llm=NOWHERE, workers=1, out=tmp_path / "r")
+
+
+def test_a_worker_of_another_build_is_refused(tmp_path: Path):
+    import socket
+
+    from trunkline.runtime.wire import Fatal, Hello, decode_from_worker, encode
+
+    ours, theirs = socket.socketpair()
+    hold, lifeline = os.pipe()
+    with ours, theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trunkline.runtime.worker", str(theirs.fileno()), str(hold)],
+            pass_fds=(theirs.fileno(), hold),
+        )
+        theirs.close()
+        os.close(hold)
+        hello = encode(Hello(99, "0.0.0", b""))
+        ours.sendall(len(hello).to_bytes(4, "little") + hello)
+        ours.settimeout(20)
+        size = int.from_bytes(ours.recv(4), "little")
+        message = decode_from_worker(ours.recv(size))
+        assert isinstance(message, Fatal)
+        assert "protocol 99" in message.message
+        ours.close()
+        assert process.wait(10) == 0
+    os.close(lifeline)
+
+
+def test_the_error_of_a_crossing_names_the_script(tmp_path: Path):
+    with pytest.raises(CrossingError, match=r"cannot import the script .*gone\.py"):
+        from trunkline.runtime.crossing import load
+
+        load(Crossing(what="tool 'x'", script=str(tmp_path / "gone.py"), qualname="x"))
