@@ -13,7 +13,7 @@ from atlas import agent, tasks
 import trunkline.runtime.controller as controller
 from trunkline.errors import CrossingError, WorkerError
 from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.crossing import Crossing
+from trunkline.runtime.crossing import Crossing, load
 from trunkline.runtime.run import run
 
 NOWHERE = EndpointSpec("http://127.0.0.1:9/v1")
@@ -89,6 +89,4 @@ def test_a_worker_of_another_build_is_refused(tmp_path: Path):
 
 def test_the_error_of_a_crossing_names_the_script(tmp_path: Path):
     with pytest.raises(CrossingError, match=r"cannot import the script .*gone\.py"):
-        from trunkline.runtime.crossing import load
-
         load(Crossing(what="tool 'x'", script=str(tmp_path / "gone.py"), qualname="x"))

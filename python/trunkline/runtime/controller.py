@@ -110,7 +110,7 @@ class Controller:
                 await asyncio.wait((event, stop), timeout=self._patience(), return_when=asyncio.FIRST_COMPLETED)
                 if not event.done():
                     event.cancel()
-                    if self.stopped:
+                    if stop.done():
                         break
                     missing = sorted(set(self._owned) - set(self._credits))
                     raise WorkerError(
