@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "python" / "trunkline"
 
 LAYERS = (
-    {"errors", "types"},
+    {"errors", "printable", "types"},
     {"_core"},
     {"tree"},
     {"llm"},

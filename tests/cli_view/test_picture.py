@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.cli.picture import call_text, picture
-from trunkline.tree.printable import cells
+from trunkline.printable import cells
 from trunkline.tree.tree import Tree
 from trunkline.types import Task
 

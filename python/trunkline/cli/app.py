@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from trunkline.errors import TrunklineError
-from trunkline.tree.printable import printable
+from trunkline.printable import printable
 
 __all__ = ["app", "run_app"]
 

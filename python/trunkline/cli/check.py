@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from trunkline.printable import printable
 from trunkline.store.runfile import RunReader
-from trunkline.tree.printable import printable
 
 __all__ = ["check"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from trunkline.printable import cells, printable, quoted
 from trunkline.tree.node import Kind, Node
-from trunkline.tree.printable import cells, printable, quoted
 
 if TYPE_CHECKING:
     from trunkline.tree.trajectory import Trajectory

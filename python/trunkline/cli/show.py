@@ -12,8 +12,8 @@ import msgspec
 
 from trunkline.cli.picture import picture
 from trunkline.cli.table import rows_of, table
+from trunkline.printable import printable
 from trunkline.store.runfile import RunReader
-from trunkline.tree.printable import printable
 
 if TYPE_CHECKING:
     from pathlib import Path

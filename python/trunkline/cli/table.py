@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trunkline.tree.printable import printable
+from trunkline.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

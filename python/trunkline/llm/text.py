@@ -6,10 +6,12 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from trunkline.printable import printable
+
 if TYPE_CHECKING:
     from trunkline.types import JSON
 
-__all__ = ["excerpt", "loads", "printable", "redact", "scrub", "scrub_deep"]
+__all__ = ["excerpt", "loads", "redact", "scrub", "scrub_deep"]
 
 _SECRET_LENGTH = 8
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -62,16 +64,6 @@ def loads(data: bytes | str) -> JSON:
     return scrub_deep(json.loads(text, parse_constant=_no_constant))
 
 
-def printable(text: str) -> str:
-    r"""Escape what could steer a terminal or hide text: controls, ANSI, bidirectional marks, line separators.
-
-    Newlines stay; a tab and everything else that does not print is shown as ``\\xNN`` or ``\\uNNNN``.
-    """
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == "\n" else _escape(char) for char in text)
-
-
 def redact(text: str, secret: str) -> str:
     """Take a key out of a text. One too short to be a secret, such as ``EMPTY``, stays."""
     return text.replace(secret, "[key]") if len(secret) >= _SECRET_LENGTH else text
@@ -89,16 +81,9 @@ def excerpt(data: bytes | str, limit: int = 200, secret: str = "") -> str:
         # The secret could straddle the cut, so it is looked for in more than is shown.
         data = data[: 4 * limit + 4096].decode("utf-8", "replace")
     data = redact(data, secret)
-    shown = printable(data[:limit]).replace("\n", "\\n")
+    shown = printable(data[:limit])
     return shown + "..." if len(data) > limit else shown
 
 
 def _no_constant(name: str) -> JSON:
     raise ValueError(f"{name} is no JSON value")
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

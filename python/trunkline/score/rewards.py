@@ -8,8 +8,8 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from trunkline.printable import printable
 from trunkline.score.answers import normalise, number
-from trunkline.tree.printable import printable
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:

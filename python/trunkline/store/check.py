@@ -9,9 +9,9 @@ import msgspec
 
 from trunkline import _core
 from trunkline.errors import TreeError
+from trunkline.printable import printable, quoted
 from trunkline.store.derive import rows
 from trunkline.store.schema import ROLLOUT_COLUMNS, TREE_COLUMNS
-from trunkline.tree.printable import printable, quoted
 from trunkline.types import Task
 
 if TYPE_CHECKING:

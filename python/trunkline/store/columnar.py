@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.errors import ConfigError, InputError
+from trunkline.printable import printable
 from trunkline.store.place import Place
-from trunkline.tree.printable import printable
 from trunkline.types import JSON
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.errors import ConfigError, InputError
+from trunkline.printable import quoted
 from trunkline.store.columnar import HUB, read_hub, read_parquet
 from trunkline.store.fields import read_task
 from trunkline.store.formats import open_input, read_json, read_lines, read_separated
-from trunkline.tree.printable import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.tree.printable import printable, quoted
+from trunkline.printable import printable, quoted
 from trunkline.types import JSON, Message, Task
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import IO, cast
 import msgspec
 
 from trunkline.errors import InputError
+from trunkline.printable import printable, quoted
 from trunkline.store.place import Place
-from trunkline.tree.printable import printable, quoted
 from trunkline.types import JSON
 
 __all__ = ["read_json", "read_lines", "read_separated"]

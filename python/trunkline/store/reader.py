@@ -14,11 +14,11 @@ import msgspec
 
 from trunkline import _core
 from trunkline.errors import RunFileError, TreeError, UsageError
+from trunkline.printable import printable, quoted
 from trunkline.store.check import check
 from trunkline.store.identify import connect, fault, files_of
 from trunkline.store.schema import ROLLOUT_COLUMNS, TREE_COLUMNS, RolloutRow, TreeRow
 from trunkline.store.summary import Summary, summarise
-from trunkline.tree.printable import printable, quoted
 from trunkline.tree.tree import Tree
 from trunkline.types import JSON, Task
 

@@ -16,6 +16,7 @@ import msgspec
 
 from trunkline import _core
 from trunkline.errors import InfrastructureError, RunFileError, WorkerError
+from trunkline.printable import printable
 from trunkline.store.identify import describe, files_of
 from trunkline.store.redact import redact, redact_command
 from trunkline.store.schema import (
@@ -27,7 +28,6 @@ from trunkline.store.schema import (
     RolloutRow,
     TreeRow,
 )
-from trunkline.tree.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from trunkline.errors import ConfigError, ToolError
-from trunkline.llm.text import excerpt, printable
+from trunkline.llm.text import excerpt
+from trunkline.printable import printable
 from trunkline.tools.result import LIMIT, as_text, bounded
 from trunkline.tools.schema import ArgumentError
 from trunkline.tools.threads import ExhaustedError, Threads
@@ -204,7 +205,7 @@ class Toolbox:
         if isinstance(error, ToolError):
             return message
         if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("tool %s failed:\n%s", found.name, printable("".join(traceback.format_exception(error))))
+            _log.debug("tool %s failed:\n%s", found.name, "\n".join(map(printable, traceback.format_exception(error))))
         kind = type(error).__name__
         return (
             f"Error: {found.name} failed with {kind}: {message}" if message else f"Error: {found.name} failed: {kind}"

@@ -7,15 +7,14 @@ import unicodedata
 __all__ = ["cells", "printable", "quoted"]
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-# Controls, formats (bidi overrides and zero-width characters are among them), surrogates, private use,
-# unassigned, line and paragraph separators: each can move the cursor, hide text or show it in another order.
-_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def _escape(char: str) -> str:
     if char in _SHORT:
         return _SHORT[char]
-    if " " <= char <= "~" or unicodedata.category(char) not in _UNSAFE:
+    # Not printable are controls, formats (bidi overrides and zero-width characters among them), surrogates, private
+    # use, unassigned, and every space but the common one: each can move the cursor, hide text or reorder it.
+    if char.isprintable():
         return char
     code = ord(char)
     if code <= 0xFF:
