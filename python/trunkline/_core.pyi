@@ -94,10 +94,18 @@ class Tree:
         an aside that the first one lacked are filled in. The rollout's own usage is always counted.
         """
 
-    def observe(self, rollout: int, message: Buffer, agent: int, micros: int, /) -> int:
+    def observe(self, rollout: int, message: Buffer, agent: int, micros: int, failed: bool = False, /) -> int:
         """Append a tool observation at the rollout's leaf, move the leaf there, return the node.
 
         Counts one tool call, also where the node merges.
+
+        Args:
+            rollout: A growing rollout.
+            message: The tool message as it is sent.
+            agent: Interned name.
+            micros: Wall time of the tool call in microseconds; kept with the rollout, in no digest.
+            failed: Whether the call failed. Counted with the rollout, in no digest and no merge key: what the
+                model was told says it already.
         """
 
     def close(self, rollout: int, termination: str, answer: str | None = None, error: str | None = None, /) -> None:
@@ -185,7 +193,7 @@ class Tree:
     def digest(self) -> str:
         """32 hex digits over all rollouts in order of fork path: messages, terminations, answers, rewards.
 
-        Ids, times, cache hits and retries are left out, so the digest is equal for any worker count and
+        Ids, times and usage are left out, so the digest is equal for any worker count and
         arrival order.
         """
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
 import msgspec
+
+from trunkline.errors import ConfigError
+from trunkline.printable import quoted
 
 __all__ = ["FAILED", "JSON", "UNSCORED", "Message", "Task", "Termination", "Usage"]
 
@@ -51,14 +56,34 @@ UNSCORED = FAILED | {Termination.FILTERED, Termination.CENSORED, Termination.CAN
 """Rollouts that no reward function sees."""
 
 
+def _kind(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value)
+    if isinstance(value, (str, list, tuple, dict)) and not value:
+        return f"an empty {type(value).__name__}"
+    return f"of type {type(value).__name__}"
+
+
+def _answer(value: object, id: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return str(value)
+    shown = repr(value) if isinstance(value, float) else _kind(value)
+    raise ConfigError(f"task {quoted(str(id))}: an answer is {shown}, expected text or a finite number, or a list of them")
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One problem to be tried.
 
     Attributes:
-        id: Unique within a run.
-        messages: What the model is shown first, in the OpenAI chat form.
+        id: Unique within a run, and not blank.
+        messages: What the model is shown first, in the OpenAI chat form; at least one.
         reference: The accepted answers; empty when there is none to compare with.
         metadata: Whatever else the row carried; kept, never shown to the model.
+
+    Raises:
+        ConfigError: A field has a value it cannot have; the message names the task and the field.
     """
 
     id: str
@@ -66,19 +91,58 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     reference: tuple[str, ...] = ()
     metadata: dict[str, JSON] = {}
 
+    def __post_init__(self) -> None:
+        # What is annotated need not be what was given.
+        id: object = self.id
+        messages: object = self.messages
+        reference: object = self.reference
+        metadata: object = self.metadata
+        if not isinstance(id, str):
+            raise ConfigError(f"task: id is {_kind(id)}, expected a string")
+        if not id.strip():
+            raise ConfigError("task: id is empty, expected a name that is unique within the run")
+        if not isinstance(messages, list) or not messages:
+            raise self._fault("messages", messages, "a list of at least one chat message")
+        for position, message in enumerate(messages):
+            if not isinstance(message, dict):
+                raise self._fault(f"messages[{position}]", message, "a dict with role and content")
+        if isinstance(reference, str):
+            raise self._fault("reference", reference, f"the accepted answers: give a tuple, ({quoted(reference, 30)},)")
+        if isinstance(reference, list):
+            msgspec.structs.force_setattr(self, "reference", tuple(reference))
+        elif not isinstance(reference, tuple):
+            raise self._fault("reference", reference, "a tuple of strings")
+        for position, item in enumerate(reference):
+            if not isinstance(item, str):
+                raise self._fault(f"reference[{position}]", item, "a string")
+        if not isinstance(metadata, dict):
+            raise self._fault("metadata", metadata, "a dict")
+
+    def _fault(self, field: str, value: object, expected: str) -> ConfigError:
+        return ConfigError(f"task {quoted(self.id)}: {field} is {_kind(value)}, expected {expected}")
+
     @classmethod
-    def ask(cls, question: str, answer: str | None = None, *, id: str | None = None) -> Task:
+    def ask(
+        cls, question: str, answer: str | float | Sequence[str | float] | None = None, *, id: str | None = None
+    ) -> Task:
         """Make a task from one question.
 
         Args:
             question: The user's message.
-            answer: The accepted answer, if there is one.
+            answer: The accepted answer, text or a number; or a list or tuple of all that are accepted.
             id: The task's id; the question itself when not given.
+
+        Raises:
+            ConfigError: The question is empty or no text, or an answer is neither text nor a finite number.
         """
+        given: object = question
+        if not isinstance(given, str) or not given.strip():
+            raise ConfigError(f"question is {_kind(given)}, expected text that is not blank")
+        accepted: list[object] = [] if answer is None else [*answer] if isinstance(answer, (list, tuple)) else [answer]
         return cls(
             id=question if id is None else id,
             messages=[{"role": "user", "content": question}],
-            reference=() if answer is None else (answer,),
+            reference=tuple(_answer(item, question if id is None else id) for item in accepted),
         )
 
     @property
@@ -101,6 +165,7 @@ class Usage(msgspec.Struct, array_like=True):
         unreported: Calls whose reply carried no usage; their tokens are in no total.
         retries: Attempts beyond the first.
         tools: Tool calls executed.
+        tool_errors: Of these, calls that failed.
     """
 
     calls: int = 0
@@ -110,6 +175,7 @@ class Usage(msgspec.Struct, array_like=True):
     unreported: int = 0
     retries: int = 0
     tools: int = 0
+    tool_errors: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -120,4 +186,5 @@ class Usage(msgspec.Struct, array_like=True):
             self.unreported + other.unreported,
             self.retries + other.retries,
             self.tools + other.tools,
+            self.tool_errors + other.tool_errors,
         )

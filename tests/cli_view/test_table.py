@@ -18,6 +18,7 @@ def row(rollout: int, termination: str | None, answer: str | None, reward: float
         "unreported": 0,
         "retries": 1,
         "tools": 3,
+        "tool_errors": 0,
     } | usage
     return RolloutRow(
         rollout,

@@ -58,14 +58,16 @@ def test_a_turn_is_read_back() -> None:
 
 def test_a_rollout_is_read_back() -> None:
     tree, rollout, leaf = grown()
-    node = tree.observe(rollout, b'{"role":"tool"}', tree.name("search"), 70)
+    node = tree.observe(rollout, b'{"role":"tool"}', tree.name("search"), 70, True)
+    again = tree.observe(rollout, b'{"role":"tool"}', tree.name("search"), 5)
     assert tree.node(node)[:4] == (leaf, OBSERVATION, 3, "search")
+    assert tree.node(again)[:3] == (node, OBSERVATION, 4)
     point, end, path, subgroup, termination, answer, error, reward, usage, llm, tools = tree.rollout(rollout)
-    assert (point, end, path, subgroup) == (1, node, [0, 0], 3)
+    assert (point, end, path, subgroup) == (1, again, [0, 0], 3)
     assert (termination, answer, error) == (None, None, None)
     assert math.isnan(reward)
-    assert Usage(*usage) == Usage(calls=1, prompt=9, cached=4, generated=1, retries=2, tools=1)
-    assert (llm, tools) == (50, 70)
+    assert Usage(*usage) == Usage(calls=1, prompt=9, cached=4, generated=1, retries=2, tools=2, tool_errors=1)
+    assert (llm, tools) == (50, 75)
     tree.close(rollout, Termination.LLM_ERROR, None, "no reply")
     assert tree.rollout(rollout)[4:7] == ("llm_error", None, "no reply")
     assert tree.growing == []
@@ -83,7 +85,7 @@ def test_contexts_asides_and_missing_usage() -> None:
     leaf = tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, "hm, ärger".encode(), context)
     assert tree.aside(leaf) == "hm, ärger"
     assert tree.node(leaf)[6:] == (-1, -1, context)
-    assert tree.rollout(rollout)[8] == (2, 9, 4, 1, 1, 2, 0)
+    assert tree.rollout(rollout)[8] == (2, 9, 4, 1, 1, 2, 0, 0)
     assert tree.tokens() == (10, 10, 1, 1, 10, 1)
 
 
@@ -228,6 +230,7 @@ def test_an_ended_rollout_is_over() -> None:
     "misuse",
     [
         lambda t: t.name(b"bytes"),
+        lambda t: t.observe(0, USER, 0, 0, 1),
         lambda t: t.append(0, PROMPT, "text"),
         lambda t: t.node("1"),
         lambda t: t.node(1.5),
@@ -251,6 +254,21 @@ def test_errors_of_the_core_are_trunklines_own() -> None:
 
 
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(-1, 50), st.integers(-1, 9)), max_size=6)
+
+
+def test_a_failed_call_is_counted_and_in_no_digest() -> None:
+    well, ill = Tree(), Tree()
+    for tree, failed in ((well, False), (ill, True)):
+        rollout = tree.open(0, [0])
+        for said in (b'{"n":1}', b'{"n":2}'):
+            tree.observe(rollout, said, 0, 3, failed)
+    assert (well.rollout(0)[8][6:], ill.rollout(0)[8][6:]) == ((2, 0), (2, 2))
+    assert well.digest() == ill.digest()
+    assert well.delta() != ill.delta()
+    # Whether a call failed is no part of what makes two nodes one.
+    ill.observe(ill.open(0, [1]), b'{"n":1}', 0, 0)
+    assert (len(ill), ill.rollout(1)[8][6:]) == (3, (1, 0))
+    ill.check()
 
 
 def build(rollouts: list[list[tuple[bool, int, int, int]]], *, backward: bool, cut: bool) -> tuple[Tree, list[bytes]]:
@@ -320,4 +338,4 @@ def test_text_and_numbers_come_back_as_they_went_in(text: str, number: int) -> N
         assert one.node(leaf) == (0, TURN, 1, text, text, text, number, number, None)
         assert one.aside(leaf) == text
         assert one.rollout(rollout)[2:7] == ([number], number, "answer", text, text)
-        assert one.rollout(rollout)[8:] == ((1, number, number, number, 0, number, 0), 2 * number, 0)
+        assert one.rollout(rollout)[8:] == ((1, number, number, number, 0, number, 0, 0), 2 * number, 0)

@@ -26,6 +26,8 @@ from trunkline.runtime.wire import (
     decode_from_worker,
     decode_to_worker,
     encode,
+    read_task,
+    write_task,
 )
 from trunkline.store.schema import TreeRow
 from trunkline.types import Task
@@ -105,11 +107,16 @@ async def test_an_error_while_receiving_reaches_the_owner():
     a.close()
 
 
+def test_tasks_round_trip():
+    task = Task(id="1", messages=[{"role": "user", "content": "q"}], reference=("a",), metadata={"x": [1, None]})
+    assert read_task(write_task(task)) == task
+
+
 @pytest.mark.parametrize(
     "message",
     [
         Hello(1, "0.1.0", b"job"),
-        Work([(3, Task.ask("q", "a"))]),
+        Work([(3, write_task(Task.ask("q", "a")))]),
         Ack(7),
         Stop(),
     ],

@@ -30,6 +30,7 @@ def tree() -> Tree:
             message("tool", [{"type": "text", "text": "do"}, {"type": "text", "text": "c"}]),
             0,
             500_000,
+            draw == 1,
         )
         core.turn(rollout, message("assistant", answer), agent, model, stop, -1, 0, -1, 0, 2_000_000, b"hmm")
         core.close(rollout, "answer", answer)
@@ -78,6 +79,7 @@ def test_trajectories(tree: Tree) -> None:
     assert first.seconds.llm == pytest.approx(3.0)
     assert first.seconds.tools == pytest.approx(0.5)
     assert first.usage == Usage(calls=2, prompt=10, cached=4, generated=5, unreported=1, retries=1, tools=1)
+    assert second.usage == first.usage + Usage(tool_errors=1)
     assert (broken.error, broken.answer, broken.turns) == ("no reply", None, 0)
     assert math.isnan(broken.reward)
     assert first.task is tree.task
@@ -88,7 +90,9 @@ def test_trajectories(tree: Tree) -> None:
 def test_totals(tree: Tree) -> None:
     assert tree.reward == 0.5
     assert tree.answer == "Ada"  # a tie, broken by the normalised answer
-    assert tree.usage == Usage(calls=4, prompt=20, cached=8, generated=10, unreported=2, retries=2, tools=2)
+    assert tree.usage == Usage(
+        calls=4, prompt=20, cached=8, generated=10, unreported=2, retries=2, tools=2, tool_errors=1
+    )
     tokens = tree.tokens
     assert tokens.flat >= tokens.tree >= tokens.longest > 0
     assert tokens.saved == tokens.flat - tokens.tree > 0

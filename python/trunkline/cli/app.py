@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -9,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from trunkline.errors import TrunklineError
+from trunkline.errors import InfrastructureError, TrunklineError
 from trunkline.printable import printable
 
 __all__ = ["app", "run_app"]
@@ -81,16 +82,16 @@ def run_app() -> NoReturn:
     """Run the command line and exit with the code that tells the truth."""
     try:
         code = app.main(standalone_mode=False)
-        sys.stdout.flush()
-    except click.exceptions.Exit as end:
-        code = end.exit_code
-    except click.Abort:
-        code = 130
-    except click.ClickException as error:
-        error.show()
+        sys.stdout and sys.stdout.flush()
+    except (click.exceptions.Exit, SystemExit) as end:
+        code = _exit_code(end)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "trunkline"
+        _say(f"error: {error.format_message().rstrip('.')}; see {command} --help")
         code = error.exit_code
-    except SystemExit as end:
-        code = end.code
+    except click.ClickException as error:
+        _say(f"error: {error.format_message()}")
+        code = error.exit_code
     except TrunklineError as error:
         _say(f"error: {error}")
         code = error.exit_code
@@ -98,12 +99,27 @@ def run_app() -> NoReturn:
         # The reader of our output left, as `| head` does: keep the interpreter from complaining at its last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
-    except KeyboardInterrupt as stop:
-        _say(str(stop) or "interrupted")
-        code = 128 + int(getattr(stop, "signum", 2))
+    except OSError as error:
+        _say(f"error: {error}")
+        code = InfrastructureError.exit_code
+    except (click.Abort, KeyboardInterrupt) as stop:
+        # click turns a KeyboardInterrupt into an Abort, and keeps it as the cause.
+        cause = stop if isinstance(stop, KeyboardInterrupt) else stop.__cause__ or stop.__context__
+        _say(str(cause or "") or "interrupted")
+        code = 128 + int(getattr(cause, "signum", 2))
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _exit_code(end: click.exceptions.Exit | SystemExit) -> int:
+    """Return the code of an exit; one that carries a message prints it, as Python itself would."""
+    code = end.exit_code if isinstance(end, click.exceptions.Exit) else end.code
+    if code is None or isinstance(code, int):
+        return code or 0
+    _say(str(code))
+    return 1
+
+
 def _say(line: str) -> None:
-    """Print one line to stderr, made safe for a terminal and never wrapped."""
-    click.echo(printable(line), err=True)
+    """Print one line to stderr, made safe for a terminal and never wrapped; without a stderr, nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(printable(line), err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -16,10 +17,11 @@ from trunkline.cli.drive import drive
 from trunkline.cli.options import run_path
 from trunkline.errors import InfrastructureError
 from trunkline.llm.spec import EndpointSpec
+from trunkline.printable import printable
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.score.rewards import exact_match
-from trunkline.sim.model.dials import SIM_VERSION
+from trunkline.sim.model.dials import PRESETS, SIM_VERSION
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
@@ -38,8 +40,12 @@ _SYSTEM = "Answer the question with the tools you have. Put the final answer bet
 @click.option("--rollouts", "-r", default=4, show_default=True, help="Tries of each question.")
 @click.option("--workers", "-w", default=2, show_default=True, help="Worker processes; 0 stays in this one.")
 @click.option("--max-concurrency", "-c", default=128, show_default=True, help="Requests in flight, in all.")
-@click.option("--preset", default="default", show_default=True, help="Preset of the simulated model.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the world and of the run.")
+@click.option(
+    "--preset", type=click.Choice(list(PRESETS)), default="default", show_default=True, help="How the model errs."
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the world and of the run."
+)
 @click.option("--latency/--no-latency", default=True, show_default=True, help="Take time as a real server does.")
 @click.option("--out", "-o", help="Run file, which must not exist.  [default: runs/TIME-demo.run]")
 @click.pass_context
@@ -72,7 +78,7 @@ def demo(
             labels={"sim": {"version": SIM_VERSION, "preset": preset, "world_seed": seed, "latency": latency}},
             threshold=0.0,
         )
-    click.echo(f"next: trunkline show {path} --task {tasks[0].id}", err=True)
+    click.echo(printable(f"next: trunkline show {shlex.quote(str(path))} --task {tasks[0].id}"), err=True)
     click.echo("      trunkline run QUESTIONS.jsonl --model NAME --base-url URL --tools mytools:search", err=True)
     ctx.exit(code)
 

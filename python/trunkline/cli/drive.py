@@ -8,6 +8,7 @@ import click
 
 from trunkline.cli.progress import Progress
 from trunkline.cli.show import print_summary
+from trunkline.printable import printable
 from trunkline.runtime.run import run
 
 if TYPE_CHECKING:
@@ -71,11 +72,14 @@ def drive(
         )
     summary = result.summary()
     print_summary(summary, as_json=as_json)
-    click.echo(f"run file: {out}", err=True)
+    click.echo(printable(f"run file: {out}"), err=True)
     return judge(summary, threshold)
 
 
 def judge(summary: Summary, threshold: float) -> int:
-    """Return 1 if more rollouts broke than allowed, else 0. ``threshold`` is a share below 1, a count from 1 on."""
+    """Return 1 if more rollouts broke than allowed, else 0. ``threshold`` is a share below 1, a count from 1 on.
+
+    A task that broke as a whole counts even where no rollout of it did, as when its worker died while it was scored.
+    """
     allowed = threshold * summary.rollouts if threshold < 1 else threshold
-    return int(summary.failed > allowed)
+    return int(max(summary.failed, summary.broken) > allowed)

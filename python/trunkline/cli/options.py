@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import math
 import re
 import sys
 from datetime import UTC, datetime
@@ -28,8 +30,8 @@ class Threshold(click.ParamType[float]):
             number = float(value)
         except ValueError:
             self.fail(f"{value!r} is neither a count nor a share", param, ctx)
-        if not number >= 0 or (number > 1 and number != int(number)):
-            self.fail(f"{value!r} must be a share from 0 to 1, or a whole number", param, ctx)
+        if not 0 <= number < math.inf or (number > 1 and number != int(number)):
+            self.fail(f"{value!r} must be a share below 1, or a whole number", param, ctx)
         return number
 
 
@@ -40,11 +42,12 @@ def load_named(name: str, what: str) -> Any:
         ConfigError: Naming the option, the module and what went wrong in it.
     """
     module_name, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
     if not module_name or not re.fullmatch(r"[\w.]+", module_name):
         raise ConfigError(f"{what} {name!r}: write module:attribute, for example mytools:search")
+    with contextlib.suppress(OSError):
+        here = str(Path.cwd())
+        if here not in sys.path:
+            sys.path.insert(0, here)
     try:
         found = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -82,6 +85,8 @@ def load_tools(names: tuple[str, ...]) -> list[Tool]:
 def run_path(out: str | None, label: str) -> Path:
     """Return where a run file goes: as told, or ``runs/TIME-LABEL.run``."""
     if out is not None:
+        if not out:
+            raise ConfigError("--out is empty; name a file")
         return Path(out)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")[:60] or "run"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,13 +47,13 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option("--max-tokens", type=int, help="Tokens a turn may generate.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
 @click.option("--top-p", type=float, help="Nucleus sampling.")
-@click.option("--seed", type=int, help="Seed of the run.  [default: random, and recorded]")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the run.  [default: random, and recorded]")
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N questions.")
 @click.option("--workers", "-w", default=2, show_default=True, help="Worker processes; 0 stays in this one.")
 @click.option(
     "--max-concurrency", "--max-connections", "-c", default=64, show_default=True, help="Requests in flight, in all."
 )
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds a model call may take, retries included.")
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds one attempt of a model call may take.")
 @click.option("--max-retries", default=5, show_default=True, help="Retries of a model call.")
 @click.option(
     "--fail-on-error", type=Threshold(), default=0.0, help="Broken rollouts allowed: a count, or a share.  [default: 0]"
@@ -89,7 +87,7 @@ def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
         workers=given["workers"],
         seed=given["seed"],
         out=run_path(given["out"], given["model"]),
-        labels={"questions": questions, "command": shlex.join(["trunkline", *sys.argv[1:]])},
+        labels={"questions": questions},
         threshold=given["fail_on_error"],
         as_json=given["as_json"],
     )
@@ -102,6 +100,8 @@ def _reward(name: str | None, tasks: list[Task]) -> Reward | None:
         return None
     if name is None or name in _REWARDS:
         found = getattr(rewards, name or "exact_match")
+    elif ":" not in name:
+        raise ConfigError(f"--reward {name!r} is none of {', '.join(_REWARDS)}; your own is written module:attribute")
     else:
         found = load_named(name, "--reward")
     if not callable(found):

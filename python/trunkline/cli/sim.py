@@ -19,8 +19,8 @@ def sim() -> None:
     "--out", "-o", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder for the files."
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the world.")
-@click.option("--documents", default=2000, show_default=True, help="About how many documents.")
-@click.option("--questions", default=500, show_default=True, help="How many questions.")
+@click.option("--documents", type=click.IntRange(60), default=2000, show_default=True, help="About how many documents.")
+@click.option("--questions", type=click.IntRange(1), default=500, show_default=True, help="How many questions.")
 def world(out: Path, seed: int, documents: int, questions: int) -> None:
     """Write corpus.jsonl and questions.jsonl of a seeded world."""
     from trunkline.sim.world.files import write_world
@@ -38,4 +38,4 @@ def serve(arguments: tuple[str, ...]) -> None:
     """Serve the simulated models over an OpenAI-compatible API (see serve --help)."""
     from trunkline.sim.server.__main__ import main
 
-    raise SystemExit(main(arguments))
+    raise SystemExit(main(arguments, prog="trunkline sim serve"))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["EndpointSpec", "Private"]
 
 DEFAULT_URL: Final = "https://api.openai.com/v1"
+_DEFAULT_VARIABLE: Final = "OPENAI_API_KEY"
 _SUFFIXES: Final = ("/chat/completions", "/completions")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OWN: Final = frozenset({"host", "content-length", "transfer-encoding", "connection"})
@@ -72,12 +73,14 @@ class _Varargs(msgspec.StructMeta):
     def __call__(
         cls,  # noqa: N805 - ruff does not see that this is a metaclass
         *base_urls: str,
-        api_key_env: str = "OPENAI_API_KEY",
+        api_key_env: str = _DEFAULT_VARIABLE,
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         **fields: Any,
     ) -> Any:
         default = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or DEFAULT_URL
+        if api_key is None and api_key_env != _DEFAULT_VARIABLE:
+            _named(api_key_env)
         key = None if api_key is None else _key(api_key, "api_key")
         private = Private.holding(key, _headers(headers or {}))
         return super().__call__(base_urls=base_urls or (default,), api_key_env=api_key_env, private=private, **fields)
@@ -205,6 +208,14 @@ def _base_url(url: str) -> str:
             path = path.removesuffix(suffix)
             break
     return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def _named(variable: str) -> None:
+    """Refuse a variable that was named for its key and holds none. It is not shown: it may be the key itself."""
+    if not isinstance(variable, str) or not os.environ.get(variable):
+        raise ConfigError(
+            "api_key_env (--api-key-env) names a variable that is not set in the environment"
+        )
 
 
 def _key(key: str, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from trunkline.score.answers import extract_answer
 from trunkline.types import Termination
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["agent_loop"]
 
 
-async def agent_loop(rollout: Rollout, kit: Kit) -> None:
+async def agent_loop(rollout: Rollout, kit: Kit) -> NoReturn:
     """Ask, run the tools that were called, and again, until the model answers or a limit ends the rollout.
 
     A turn without tool calls is the answer, an empty one included. A turn cut off by the token limit ends the rollout

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, NoReturn, Protocol
+from zlib import crc32
 
-from trunkline.errors import ContentFiltered, LLMError
+from trunkline.errors import ContentFiltered, LLMError, TrunklineError
 from trunkline.llm import messages
 from trunkline.llm.protocol import LLM, Choice, Reply, Request, ToolCall
 from trunkline.rollout.seed import base_seed
 from trunkline.types import Task, Termination
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trunkline._core import Tree as Core
     from trunkline.rollout.agent import Kit
 
-__all__ = ["Finished", "Rollout"]
+__all__ = ["Finished", "Outlet", "Rollout"]
 
-Grown = Callable[[Reply | None], Awaitable[None]]
-"""Awaited after every event, with the reply of a model turn: a worker waits here while too much is in flight."""
+
+class Outlet(Protocol):
+    """Where a rollout says that it grew, and where it waits while too much is in flight."""
+
+    async def reserve(self) -> None:
+        """Wait until one more model turn may be in flight, and count it."""
+        ...
+
+    def release(self) -> None:
+        """Give back a reservation whose turn did not happen."""
+        ...
+
+    def grew(self, reply: Reply | None) -> None:
+        """Note that the tree grew, with the reply if it was by a model turn."""
+        ...
 
 
 class Finished(Exception):
@@ -39,10 +55,10 @@ class Rollout:
         task: The task.
         seed: The run's seed.
         llm: Who answers.
-        grown: Awaited after every event.
+        outlet: Where it says that it grew.
     """
 
-    def __init__(self, core: Core, id: int, task: Task, seed: int, llm: LLM, grown: Grown) -> None:
+    def __init__(self, core: Core, id: int, task: Task, seed: int, llm: LLM, outlet: Outlet) -> None:
         point, _leaf, path, *_rest = core.rollout(id)
         *trunk, turn, draw = path
         self.id = id
@@ -54,7 +70,9 @@ class Rollout:
         self._path = path
         self._seed = seed
         self._llm = llm
-        self._grown = grown
+        self._outlet = outlet
+        # The same for every request of this tree, so that they meet the endpoint that holds its prefix.
+        self._key = crc32(task.id.encode("utf-8", "surrogatepass"))
         # The first turn is the draw itself: base of the fork point + draw. Later ones are draw 0 of their own states.
         self._next_seed = base_seed(seed, task.id, trunk, turn) + draw
 
@@ -72,9 +90,12 @@ class Rollout:
             EndpointError: If the endpoint serves nobody.
         """
         body = self._core.request(self.leaf, kit.head, kit.tail(self._next_seed))
-        reply = await self._llm.complete(Request(body=body, key=self._affinity))
-        if not reply.choices:
-            raise LLMError("the reply holds no choices", attempts=reply.attempts)
+        await self._outlet.reserve()
+        try:
+            reply = await self._complete(Request(body=body, key=self._key))
+        except BaseException:
+            self._outlet.release()
+            raise
         choice = reply.choices[0]
         name = self._core.name
         self.leaf = self._core.turn(
@@ -92,10 +113,26 @@ class Rollout:
         )
         self.turn += 1
         self._next_seed = base_seed(self._seed, self.task.id, self._path, self.turn)
-        await self._grown(reply)
+        self._outlet.grew(reply)
         if choice.finish == "content_filter":
             raise ContentFiltered("the provider's filter withheld the reply")
         return choice
+
+    async def _complete(self, request: Request) -> Reply:
+        """Ask the LLM. Whatever somebody's own LLM raises ends this rollout, and no other."""
+        try:
+            reply = await self._llm.complete(request)
+        except TrunklineError:
+            raise
+        except asyncio.CancelledError:
+            if (own := asyncio.current_task()) is not None and own.cancelling():
+                raise
+            raise LLMError(f"{type(self._llm).__name__} was cancelled from within") from None
+        except Exception as error:
+            raise LLMError(f"{type(self._llm).__name__} raised {type(error).__name__}: {error}") from error
+        if not reply.choices:
+            raise LLMError("the reply holds no choices", attempts=reply.attempts)
+        return reply
 
     async def use(self, kit: Kit, calls: Sequence[ToolCall]) -> None:
         """Run the tool calls of a turn at once and append their observations in call order.
@@ -109,11 +146,12 @@ class Rollout:
         for index, seen in enumerate(observations):
             # The ids in the history are ours, made from the position: a server's may be missing, repeated or hostile.
             answered = messages.call_id(self.turn - 1, index)
-            self.leaf = self._core.observe(self.id, messages.tool(answered, seen.text), agent, seen.micros)
+            said = messages.tool(answered, seen.text)
+            self.leaf = self._core.observe(self.id, said, agent, seen.micros, not seen.ok)
             self.tool_calls += 1
-        await self._grown(None)
+        self._outlet.grew(None)
 
-    def finish(self, answer: str | None, termination: Termination = Termination.ANSWER) -> None:
+    def finish(self, answer: str | None, termination: Termination = Termination.ANSWER) -> NoReturn:
         """End the rollout here.
 
         Args:
@@ -124,8 +162,3 @@ class Rollout:
             Finished: Always; the session catches it.
         """
         raise Finished(termination, answer)
-
-    @property
-    def _affinity(self) -> int:
-        """A number that is the same for every request of this tree."""
-        return base_seed(0, self.task.id, (), 0)

@@ -19,15 +19,15 @@ from trunkline.errors import (
 )
 from trunkline.llm import messages
 from trunkline.rollout.loop import agent_loop
-from trunkline.rollout.rollout import Finished, Grown, Rollout
+from trunkline.rollout.rollout import Finished, Outlet, Rollout
 from trunkline.score.rewards import Reward, apply
-from trunkline.tree.tree import Tree
-from trunkline.types import UNSCORED, Task, Termination
+from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
     from trunkline.llm.protocol import LLM
     from trunkline.rollout.agent import Agent, Kit
     from trunkline.rollout.strategy import Strategy
+    from trunkline.tree.tree import Tree
 
 __all__ = ["Failure", "Session", "plant"]
 
@@ -79,40 +79,53 @@ def plant(tree: Tree, agent: Agent, strategy: Strategy) -> list[int]:
 
     Returns:
         The rollouts' ids, in order of draws.
+
+    Raises:
+        ConfigError: If the strategy raises, or begins with no rollout.
     """
     core, node = tree.core, ROOT
     if agent.system:
         node = core.append(node, PROMPT, messages.system(agent.system))
     for message in tree.task.messages:
         node = core.append(node, PROMPT, messages.encode(message))
-    draws = sum(fork.n for fork in strategy.start(tree))
-    return [core.open(node, (0, draw), draw) for draw in range(draws)]
+    return [core.open(node, (0, draw), draw) for draw in range(_draws(strategy, tree))]
+
+
+def _draws(strategy: Strategy, tree: Tree) -> int:
+    """Ask a strategy how many draws of the prompt it begins with; it may be anybody's code."""
+    name = type(strategy).__name__
+    try:
+        draws = sum(fork.n for fork in strategy.start(tree))
+    except Exception as error:
+        raise ConfigError(f"strategy {name} raised {type(error).__name__} at the start of a task: {error}") from error
+    if not isinstance(draws, int) or draws < 1:
+        raise ConfigError(f"strategy {name} begins task {tree.task.id!r} with {draws} rollouts; it must begin with one")
+    return draws
 
 
 class Session:
     """One task's tree while it grows. It has one owner and lives in one event loop.
 
     Args:
-        task: The task.
+        tree: The task's tree, with nothing in it yet.
         kit: The agent that plays it.
         strategy: Where rollouts start.
         reward: Scores each finished rollout; None leaves them unscored.
         seed: The run's seed.
         llm: Who answers.
-        grown: Awaited after every event of any rollout.
+        outlet: Where rollouts say that they grew.
     """
 
     def __init__(
-        self, task: Task, kit: Kit, strategy: Strategy, reward: Reward | None, seed: int, llm: LLM, grown: Grown
+        self, tree: Tree, kit: Kit, strategy: Strategy, reward: Reward | None, seed: int, llm: LLM, outlet: Outlet
     ) -> None:
-        self.tree = Tree(task)
-        self.task = task
+        self.tree = tree
         self._kit = kit
         self._strategy = strategy
         self._reward = reward
         self._seed = seed
         self._llm = llm
-        self._grown = grown
+        self._outlet = outlet
 
     async def run(self) -> None:
         """Grow every rollout the strategy asks for, and score it.
@@ -120,6 +133,7 @@ class Session:
         A failed rollout is recorded and the others go on.
 
         Raises:
+            ConfigError: If the strategy breaks.
             EndpointError: If the endpoint serves nobody: there is no point in going on.
         """
         growing = [self._rollout(number) for number in plant(self.tree, self._kit.agent, self._strategy)]
@@ -129,14 +143,13 @@ class Session:
 
     def _rollout(self, number: int) -> Rollout:
         """Return the handle of an opened rollout."""
-        return Rollout(self.tree.core, number, self.task, self._seed, self._llm, self._grown)
+        return Rollout(self.tree.core, number, self.tree.task, self._seed, self._llm, self._outlet)
 
     async def _grow(self, rollout: Rollout) -> None:
         """Play one rollout to its end, close it and score it."""
         answer, failure = None, None
         try:
             await agent_loop(rollout, self._kit)
-            raise ConfigError("the program returned without finishing its rollout; end it with rollout.finish(...)")
         except Finished as end:
             termination, answer = end.termination, end.answer
         except RolloutError as error:
@@ -145,4 +158,4 @@ class Session:
         self.tree.core.close(rollout.id, termination.value, answer, failure.encode() if failure else None)
         if self._reward is not None and termination not in UNSCORED:
             self.tree.core.score(rollout.id, await apply(self._reward, self.tree.rollouts[rollout.id]))
-        await self._grown(None)
+        self._outlet.grew(None)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
+from trunkline.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -19,9 +21,16 @@ class Fork(msgspec.Struct, frozen=True):
 
     Attributes:
         n: How many draws to take there.
+
+    Raises:
+        ConfigError: If ``n`` is below 1.
     """
 
     n: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.n, int) or self.n < 1:
+            raise ConfigError(f"Fork: n must be a whole number of at least 1, not {self.n!r}")
 
 
 @runtime_checkable

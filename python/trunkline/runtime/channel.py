@@ -59,6 +59,11 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Close without sending what is queued."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def _flush(self) -> None:
         self._flushing = False
         if self._out and self._transport is not None and not self._transport.is_closing():
@@ -86,8 +91,7 @@ class Channel(asyncio.Protocol):
                 self._receive(payload)
         except Exception as error:  # noqa: BLE001 - handed to the owner, whole
             self._error = error
-            if self._transport is not None:
-                self._transport.abort()
+            self.abort()
             self._buffer.clear()
             return
         del self._buffer[:start]

@@ -16,7 +16,7 @@ from trunkline.errors import EndpointError, InfrastructureError, TrunklineError,
 from trunkline.rollout.session import Failure, plant
 from trunkline.runtime.pool import Gone, Inbox, Pool, Seat
 from trunkline.runtime.snapshot import Snapshot
-from trunkline.runtime.wire import Ack, Batch, Bye, Done, Fatal, FromWorker, Ready, Stop, Work
+from trunkline.runtime.wire import Ack, Batch, Bye, Done, Fatal, FromWorker, Ready, Stop, Work, write_task
 from trunkline.store.derive import rows
 from trunkline.tree.tree import Tree
 from trunkline.types import FAILED, Task, Termination
@@ -36,6 +36,9 @@ _SAME_REFUSALS = 10
 
 _START_WITHIN = 120.0
 """Seconds that workers have to import the user's code and come up."""
+
+_WORK_BYTES = 8 * 1024 * 1024
+"""About how many bytes of tasks one message carries."""
 
 _PATIENCE = 5.0
 """Seconds that engines have to send their last batches when a run is stopped."""
@@ -72,6 +75,8 @@ class Controller:
         self._seats: Sequence[Seat] = ()
         self._open = len(tasks)
         self._refusals: list[str] = []
+        self._fatal: TrunklineError | None = None
+        self._fallen: set[int] = set()
         self._served: set[str] = set()
         self._began = time.monotonic()
         self._stop = asyncio.Event()
@@ -105,26 +110,37 @@ class Controller:
         try:
             self._seats = await self._pool.start(self._job, self._inbox)
             self._owned = {number: set() for number in range(len(self._seats))}
-            while self._open and not self.stopped:
+            while self._open and not self._ending:
                 event = asyncio.ensure_future(self._inbox.get())
                 await asyncio.wait((event, stop), timeout=self._patience(), return_when=asyncio.FIRST_COMPLETED)
                 if not event.done():
                     event.cancel()
                     if stop.done():
                         break
-                    missing = sorted(set(self._owned) - set(self._credits))
+                    missing = min(set(self._owned) - set(self._credits))
                     raise WorkerError(
-                        f"worker {missing[0]} did not come up within {_START_WITHIN:.0f} s: does a module of yours "
+                        f"worker {missing} did not come up within {_START_WITHIN:.0f} s: does a module of yours "
                         "take that long to import?"
                     )
                 self._take([event.result(), *self._queued()])
                 self._feed()
             if self._open:
                 await self._wind_down()
+            if self._fatal is not None:
+                raise self._fatal
         finally:
             stop.cancel()
             self.finished.put_nowait(None)
             await self._pool.close()
+
+    @property
+    def _ending(self) -> bool:
+        """Whether the run is to end before its tasks are done."""
+        return self.stopped or self._fatal is not None
+
+    def _fail(self, error: TrunklineError) -> None:
+        """End the run with the first error that says it makes no sense to go on."""
+        self._fatal = self._fatal or error
 
     def _patience(self) -> float | None:
         """Seconds to wait for the next event: workers must come up in time, and may then take theirs."""
@@ -148,7 +164,8 @@ class Controller:
                     self._credits[seat] = message.slots
                     self.snapshot.workers += 1
                 case Fatal():
-                    raise _rebuild(message)
+                    self._fallen.add(seat)
+                    self._fail(_rebuild(message))
                 case Gone():
                     self._bury(seat, message.reason)
                 case Batch() | Bye():
@@ -203,40 +220,49 @@ class Controller:
         """Stop a run whose every request is refused in the same way: its settings are wrong, not its questions."""
         first = self._refusals[:_SAME_REFUSALS]
         if not self.snapshot.calls and len(first) == _SAME_REFUSALS and len(set(first)) == 1:
-            raise EndpointError(f"the first {_SAME_REFUSALS} requests were all refused alike: {_message(first[0])}")
+            reason = _message(first[0])
+            self._fail(EndpointError(f"the first {_SAME_REFUSALS} requests were all refused alike: {reason}"))
 
     def _feed(self) -> None:
         """Hand out waiting tasks, one at a time to the engine with the most credits.
 
         Nothing is handed out before every engine has come up, or the first would take all of a short run.
         """
-        if len(self._credits) < len(self._owned):
+        if len(self._credits) < len(self._owned) or self._ending:
             return
-        work: dict[int, list[tuple[int, Task]]] = {}
-        while self._waiting and self._credits:
+        work: dict[int, list[tuple[int, bytes]]] = {}
+        size = 0
+        while self._waiting and self._credits and size < _WORK_BYTES:
             seat = max(self._credits, key=lambda number: (self._credits[number], -number))
             if self._credits[seat] <= 0:
                 break
             index = self._waiting.popleft()
+            data = write_task(self._tasks[index])
+            size += len(data)
             self._credits[seat] -= 1
             self._owned[seat].add(index)
-            work.setdefault(seat, []).append((index, self._tasks[index]))
+            work.setdefault(seat, []).append((index, data))
         for seat, tasks in work.items():
             self._seats[seat].send(Work(tasks))
+        if size >= _WORK_BYTES:
+            self._feed()
 
     def _bury(self, seat: int, reason: str) -> None:
         """End the tasks of a dead worker: everything it sent is in the file, what it still held is lost."""
         ready = self._credits.pop(seat, None) is not None
         self.snapshot.workers -= ready
-        if not ready and not self.stopped:
-            raise WorkerError(f"{reason} before it was ready")
         lost = sorted(self._owned.pop(seat))
-        if lost and not self.stopped:
+        if self._ending:
+            return
+        if not ready:
+            self._fail(WorkerError(f"{reason} before it was ready"))
+            return
+        if lost:
             logger.warning("%s; %d unfinished tasks end as lost", reason, len(lost))
             for index in lost:
                 self._lose(index, reason)
-        if not self._credits and self._open and not self.stopped:
-            raise WorkerError(f"{reason}, and no worker is left; {self._open} tasks were not finished")
+        if not self._credits and self._open:
+            self._fail(WorkerError(f"{reason}, and no worker is left; {self._open} tasks were not finished"))
 
     def _lose(self, index: int, reason: str) -> None:
         """Close a lost task's rollouts with a typed error, as one more delta of its tree."""
@@ -255,10 +281,10 @@ class Controller:
         self._complete(Done(index, tree, rollouts))
 
     async def _wind_down(self) -> None:
-        """Take the last batches of a run that was stopped."""
+        """Take the last batches of a run that ends early."""
         for seat in self._seats:
             seat.send(Stop())
-        leaving = set(self._owned)
+        leaving = set(self._owned) - self._fallen
         deadline = time.monotonic() + _PATIENCE
         while leaving:
             try:
@@ -268,7 +294,7 @@ class Controller:
                 logger.warning("workers did not stop within %.0f s and are ended", _PATIENCE)
                 return
             self._take([(number, message)])
-            if isinstance(message, Bye | Gone):
+            if isinstance(message, Bye | Fatal | Gone):
                 leaving.discard(number)
 
 

@@ -36,6 +36,21 @@ class Job(msgspec.Struct, kw_only=True):
     llm: EndpointSpec | LLM
     seed: int
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.agent, Agent):
+            raise ConfigError(f"agent must be an Agent, not {self.agent!r:.60}")
+        if not isinstance(self.strategy, Strategy):
+            raise ConfigError(f"strategy must have rollouts() and start(tree), which {self.strategy!r:.60} lacks")
+        if self.reward is not None and not callable(self.reward):
+            raise ConfigError(f"reward must be a function of a trajectory, not {self.reward!r:.60}")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must be a whole number from 0 to 2**63 - 1, not {self.seed!r:.60}")
+        planned = self.strategy.rollouts()
+        if not isinstance(planned, int) or planned < 1:
+            raise ConfigError(
+                f"strategy {type(self.strategy).__name__} plans {planned!r:.60} rollouts a task, not one or more"
+            )
+
 
 class _Packed(msgspec.Struct):
     """A job on the wire: data as it is, user code as crossings, the key beside it and in no file."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from trunkline._core import __version__
 from trunkline.errors import ConfigError, CrossingError
+from trunkline.llm import messages
 from trunkline.llm.client import as_llm
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
@@ -18,7 +19,9 @@ from trunkline.runtime.crossing import importing_script
 from trunkline.runtime.job import Job, settings
 from trunkline.runtime.pool import make_pool
 from trunkline.runtime.result import Run, Shelf
+from trunkline.runtime.wire import MAX_FRAME
 from trunkline.store.runfile import RunWriter
+from trunkline.types import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from trunkline.rollout.strategy import Strategy
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.score.rewards import Reward
-    from trunkline.types import Task
 
 __all__ = ["Options", "Plan"]
 
@@ -96,7 +98,7 @@ class Plan:
                 f"{sys.modules['__trunkline_main__'].__file__} starts a run while a worker imports it; "
                 'put the call under  if __name__ == "__main__":'
             )
-        self._tasks = _unique(tasks)
+        self._tasks = _checked(tasks)
         job = Job(
             agent=agent,
             strategy=Chain() if strategy is None else strategy,
@@ -104,10 +106,11 @@ class Plan:
             llm=_as_llm(llm),
             seed=secrets.randbits(31) if seed is None else seed,
         )
-        pool = make_pool(job, workers)
+        pool = make_pool(job, workers, len(self._tasks))
         self._shelf = Shelf() if out is None else None
         self.path = self._shelf.path / "run" if self._shelf else Path(out or "")
         described = settings(job) | {"trunkline": __version__, "labels": dict(labels or {})}
+        self._state = "running"
         self._writer = RunWriter.create(self.path, described, self._tasks)
         self.controller = Controller(job, self._tasks, self._writer, pool, watch)
 
@@ -118,32 +121,46 @@ class Plan:
             EndpointError: If the endpoint serves nobody.
             InfrastructureError: If workers or the run file fail.
         """
-        state = "failed"
+        self._state = "failed"
         try:
             await self.controller.run()
-            state = "interrupted" if self.controller.stopped else "done"
+            self._state = "interrupted" if self.controller.stopped else "done"
         except asyncio.CancelledError:
-            state = "interrupted"
+            self._state = "interrupted"
             raise
         finally:
             shot = self.controller.snapshot
-            if state == "done" or shot.calls or shot.tasks_done:
-                self._writer.finish(state)
+            if self._state == "done" or shot.calls or shot.tasks_done:
+                self._writer.finish(self._state)
             else:
                 self._writer.discard()
-        return Run(self.path, state, self._shelf)
+        return self.result()
+
+    def result(self) -> Run:
+        """Return what the run came to, once it is over."""
+        return Run(self.path, self._state, self._shelf)
 
 
-def _unique(tasks: Iterable[Task]) -> list[Task]:
-    """Return the tasks as a list; refuse an empty one and duplicate ids."""
+def _checked(tasks: Iterable[Task]) -> list[Task]:
+    """Return the tasks as a list; refuse what could only fail once requests are paid for."""
     listed = list(tasks)
     if not listed:
         raise ConfigError("there are no tasks to run")
     seen: set[str] = set()
     for task in listed:
+        if not isinstance(task, Task):
+            raise ConfigError(
+                f"{task!r:.60} is not a task; make one with Task.ask(question, answer), or load_tasks(path)"
+            )
         if task.id in seen:
             raise ConfigError(f"two tasks have the id {task.id!r}; ids must be unique in a run")
         seen.add(task.id)
+        try:
+            size = sum(len(messages.encode(message)) for message in task.messages)
+        except ConfigError as error:
+            raise ConfigError(f"task {task.id!r}: {error}") from None
+        if size > MAX_FRAME // 4:
+            raise ConfigError(f"task {task.id!r} has {size} bytes of messages; at most {MAX_FRAME // 4} can be sent")
     return listed
 
 

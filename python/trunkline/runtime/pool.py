@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,7 +13,7 @@ from trunkline.errors import ConfigError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.runtime.engine import Engine, slots
 from trunkline.runtime.job import Job, pack_job
-from trunkline.runtime.supervisor import Process, spawn
+from trunkline.runtime.supervisor import Process
 from trunkline.runtime.wire import (
     PROTOCOL,
     FromWorker,
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["Gone", "Inbox", "InlinePool", "LocalPool", "Pool", "Seat", "make_pool"]
+
+
+_MOST_WORKERS = 256
 
 
 class Gone(msgspec.Struct):
@@ -96,25 +98,26 @@ class LocalPool:
     """Worker processes on this machine.
 
     Args:
-        workers: How many, at least 1.
+        workers: How many, at least 1; fewer are started when the run's concurrency is below that.
     """
 
     def __init__(self, workers: int) -> None:
-        if workers < 1:
-            raise ConfigError(f"workers must be at least 1, not {workers}")
         self._workers = workers
         self._processes: list[Process] = []
 
     async def start(self, job: Job, inbox: Inbox) -> Sequence[Seat]:
         """Start the processes and greet them with the job."""
-        hello = encode(Hello(PROTOCOL, __version__, pack_job(_share(job, self._workers))))
-        for number in range(self._workers):
-            process = await spawn(
+        assert isinstance(job.llm, EndpointSpec)
+        shares = _shares(job.llm.max_concurrency, self._workers)
+        hellos = [encode(Hello(PROTOCOL, __version__, pack_job(_limited(job, share)))) for share in shares]
+        for number, hello in enumerate(hellos):
+            process = Process.start(
                 number,
                 lambda seat, payload: inbox.put_nowait((seat, decode_from_worker(payload))),
                 lambda seat, reason: inbox.put_nowait((seat, Gone(reason))),
             )
             self._processes.append(process)
+            await process.listen()
             process.send(hello)
         return [_LocalSeat(process) for process in self._processes]
 
@@ -131,22 +134,33 @@ class _LocalSeat:
         self._process.send(encode(message))
 
 
-def _share(job: Job, workers: int) -> Job:
-    """Give each worker its share of the run's concurrency."""
+def _shares(concurrency: int, workers: int) -> list[int]:
+    """Divide the run's concurrency; together the workers never exceed it."""
+    workers = min(workers, concurrency)
+    return [concurrency // workers + (number < concurrency % workers) for number in range(workers)]
+
+
+def _limited(job: Job, concurrency: int) -> Job:
     assert isinstance(job.llm, EndpointSpec)
-    each = math.ceil(job.llm.max_concurrency / workers)
-    return msgspec.structs.replace(job, llm=msgspec.structs.replace(job.llm, max_concurrency=each))
+    return msgspec.structs.replace(job, llm=msgspec.structs.replace(job.llm, max_concurrency=concurrency))
 
 
-def make_pool(job: Job, workers: int | None) -> Pool:
+def make_pool(job: Job, workers: int | None, tasks: int) -> Pool:
     """Choose a pool: worker processes for endpoints, this process for a live LLM or ``workers=0``.
 
+    Args:
+        job: What will be run.
+        workers: Worker processes, as asked for.
+        tasks: How many tasks there are: no more workers are started.
+
     Raises:
-        ConfigError: If processes are asked for with an LLM that cannot leave this one.
+        ConfigError: If the number makes no sense, or processes are asked for with an LLM that cannot leave this one.
     """
+    if workers is not None and not 0 <= workers <= _MOST_WORKERS:
+        raise ConfigError(f"workers must be from 0 to {_MOST_WORKERS}, not {workers}")
     live = not isinstance(job.llm, EndpointSpec)
     if workers is None:
-        return InlinePool() if live else LocalPool(min(2, os.cpu_count() or 1))
+        return InlinePool() if live else LocalPool(min(2, os.cpu_count() or 1, tasks))
     if workers == 0:
         return InlinePool()
     if live:
@@ -154,4 +168,4 @@ def make_pool(job: Job, workers: int | None) -> Pool:
             f"workers={workers}: a live {type(job.llm).__name__} stays in its process; "
             "leave workers out, or give the endpoint's URL"
         )
-    return LocalPool(workers)
+    return LocalPool(min(workers, tasks))

@@ -46,8 +46,13 @@ class Run:
         with RunReader.open(self.path) as reader:
             yield from reader.trees()
 
+    def __len__(self) -> int:
+        """How many tasks the run has."""
+        with RunReader.open(self.path) as reader:
+            return len(reader.tasks())
+
     def __getitem__(self, task_id: str) -> Tree:
-        """Return the tree of one task; raises KeyError."""
+        """Return the tree of one task by its id; raises :class:`~trunkline.errors.UsageError` if there is none."""
         with RunReader.open(self.path) as reader:
             return reader.tree(task_id)
 

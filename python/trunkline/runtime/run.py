@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import threading
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import uvloop
 
@@ -14,8 +14,8 @@ from trunkline.runtime.plan import Options, Plan
 from trunkline.store.runfile import RunReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from types import FrameType
 
     from trunkline.rollout.agent import Agent
     from trunkline.runtime.result import Run
@@ -24,19 +24,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Interrupted", "arun", "run", "stream"]
 
+_CLOSE_WITHIN = 4.0
+"""Seconds that cancelled work has to end before its loop is closed over it."""
+
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped by a signal; what had grown by then is in its file.
+    """A run was stopped by a signal.
 
     Args:
         signum: The signal.
-        path: The run file.
+        run: What had grown by then, if anything had.
     """
 
-    def __init__(self, signum: int, path: Path) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}; what has grown is in {path}")
+    def __init__(self, signum: int, run: Run | None) -> None:
+        kept = "nothing had grown yet" if run is None else f"what has grown is in {run.path}"
+        super().__init__(f"stopped by {signal.Signals(signum).name}; {kept}")
         self.signum = signum
-        self.path = path
+        self.run = run
 
 
 def run(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> Run:
@@ -91,38 +95,58 @@ def _in_a_loop() -> bool:
 
 def _drive(plan: Plan) -> Run:
     """Run in a loop of our own; signals become requests to stop where this thread may handle them."""
+    loop = uvloop.new_event_loop()
+    main = loop.create_task(plan.execute())
     caught: list[int] = []
 
-    async def guarded() -> Run:
-        loop, own = asyncio.get_running_loop(), asyncio.current_task()
-        assert own is not None
-
-        def on_signal(signum: int) -> None:
-            if caught:
-                own.cancel()
-            caught.append(signum)
-            plan.controller.stop()
-
-        handled = []
-        if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(signum, on_signal, signum)
-                handled.append(signum)
-        try:
-            return await plan.execute()
-        finally:
-            for signum in handled:
-                loop.remove_signal_handler(signum)
+    def on_signal(signum: int, _frame: FrameType | None) -> None:
+        caught.append(signum)
+        if len(caught) == 1:
+            loop.call_soon_threadsafe(plan.controller.stop)
+        else:
+            # In place, because a tool that runs in this process may be blocking the loop.
+            loop.call_soon_threadsafe(main.cancel)
+            raise KeyboardInterrupt
 
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            result = runner.run(guarded())
-    except asyncio.CancelledError:
-        if not caught:
-            raise
+        with _handling(on_signal):
+            try:
+                loop.run_until_complete(main)
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                if not caught:
+                    raise
+    finally:
+        _close(loop)
     if caught:
-        raise Interrupted(caught[0], plan.path)
-    return result
+        raise Interrupted(caught[0], plan.result() if plan.path.exists() else None)
+    return main.result()
+
+
+@contextlib.contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle what asks a process to end, unless the caller ignores it; the caller's own handlers come back after."""
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signum) != signal.SIG_IGN:
+                before[signum] = signal.signal(signum, handler)
+    try:
+        yield
+    finally:
+        for handled, old in before.items():
+            # None stands for a handler that was not made in Python and cannot be put back.
+            signal.signal(handled, signal.SIG_DFL if old is None else old)
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Close a loop within seconds, whatever somebody's code still does in it."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=_CLOSE_WITHIN))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
 
 
 def _drive_in_thread(plan: Plan) -> Run:
@@ -140,15 +164,15 @@ def _drive_in_thread(plan: Plan) -> Run:
 
     thread = threading.Thread(target=work, name="trunkline-run")
     thread.start()
-    interrupt: KeyboardInterrupt | None = None
+    interrupted = False
     while thread.is_alive():
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             thread.join()
-            continue
-        interrupt = Interrupted(signal.SIGINT, plan.path)
-        plan.controller.stop_soon()
-    if interrupt is not None:
-        raise interrupt
+        except KeyboardInterrupt:
+            interrupted = True
+            plan.controller.stop_soon()
+    if interrupted:
+        raise Interrupted(signal.SIGINT, plan.result() if plan.path.exists() else None)
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]

@@ -9,25 +9,30 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+from trunkline.errors import WorkerError
 from trunkline.runtime.channel import Channel, connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Process", "spawn"]
+__all__ = ["Process"]
 
 _GRACE = 2.0
 """Seconds a worker has to leave once its socket is closed."""
 
+_LAST_WORDS = 0.5
+"""Seconds to read what a dead worker had sent, should somebody else hold its end of the socket open."""
+
 
 class Process:
-    """A worker process and the channel to it.
+    """A worker process and the channel to it; make it with :meth:`start`.
 
     Args:
         number: The worker's number.
         popen: The process.
+        sock: Our end of the socket pair.
         lifeline: Write end of a pipe; the worker ends when it closes.
         deliver: Called with (number, payload) for each message.
         gone: Called with (number, reason), last.
@@ -37,6 +42,7 @@ class Process:
         self,
         number: int,
         popen: subprocess.Popen[bytes],
+        sock: socket.socket,
         lifeline: int,
         deliver: Callable[[int, bytes], None],
         gone: Callable[[int, str], None],
@@ -44,39 +50,97 @@ class Process:
         self.number = number
         self.pid = popen.pid
         self._popen = popen
-        self._lifeline: int | None = lifeline
+        self._sock = sock
+        self._lifeline = lifeline
         self._deliver = deliver
         self._gone = gone
+        self._pidfd: int | None = os.pidfd_open(popen.pid)
         self._channel: Channel | None = None
-        self._closed = False
-        self._left = asyncio.Event()
+        self._over = False
+        self._said_gone = asyncio.Event()
         self._farewell: asyncio.Task[None] | None = None
 
-    async def listen(self, sock: socket.socket) -> None:
+    @classmethod
+    def start(cls, number: int, deliver: Callable[[int, bytes], None], gone: Callable[[int, str], None]) -> Self:
+        """Start a worker process on one end of a socket pair.
+
+        It is exec'd, never forked from this process's state; it gets a session of its own, so that Ctrl-C reaches the
+        controller alone; its standard output is ours for errors, so that a tool's print never mixes with results; and
+        ``-P`` keeps files of the current folder from standing in for modules of Python's own.
+
+        Args:
+            number: The worker's number.
+            deliver: Called with (number, payload) for each message.
+            gone: Called with (number, reason), last.
+
+        Raises:
+            WorkerError: If the system has no process or descriptor left.
+        """
+        with contextlib.ExitStack() as undo:
+            try:
+                ours, theirs = socket.socketpair()
+                undo.callback(ours.close)
+                with theirs:
+                    hold, lifeline = os.pipe()
+                    undo.callback(os.close, lifeline)
+                    try:
+                        popen = subprocess.Popen(
+                            [sys.executable, "-P", "-m", "trunkline.runtime.worker", str(theirs.fileno()), str(hold)],
+                            pass_fds=(theirs.fileno(), hold),
+                            stdin=subprocess.DEVNULL,
+                            stdout=2,
+                            start_new_session=True,
+                        )
+                    finally:
+                        os.close(hold)
+                process = cls(number, popen, ours, lifeline, deliver, gone)
+            except OSError as error:
+                raise WorkerError(f"worker {number} cannot be started: {error}") from error
+            undo.pop_all()
+        return process
+
+    async def listen(self) -> None:
         """Begin to take messages."""
-        self._channel = await connect(sock, self._receive, self._lost)
+        self._channel = await connect(self._sock, self._receive, self._lost)
+        assert self._pidfd is not None
+        asyncio.get_running_loop().add_reader(self._pidfd, self._exited)
 
     def send(self, payload: bytes) -> None:
         """Send one message, unless the process is gone."""
-        if self._channel is not None and not self._closed:
+        if self._channel is not None and not self._over:
             self._channel.send(payload)
 
     async def close(self) -> None:
         """Close the socket; end the process if it does not leave by itself; reap it."""
-        if self._channel is not None:
+        if self._channel is None:
+            self._sock.close()
+        else:
             self._channel.close()
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
+        os.close(self._lifeline)
         await self._reap()
-        await self._left.wait()
+        if self._channel is not None:
+            self._channel.abort()
+            await self._said_gone.wait()
+        self._unwatch()
 
     def _receive(self, payload: bytes) -> None:
         self._deliver(self.number, payload)
 
+    def _exited(self) -> None:
+        """The process has ended: its socket is to be at its end too, unless a child of its own holds it."""
+        self._unwatch()
+        assert self._channel is not None
+        asyncio.get_running_loop().call_later(_LAST_WORDS, self._channel.abort)
+
+    def _unwatch(self) -> None:
+        if self._pidfd is not None:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
     def _lost(self, error: Exception | None) -> None:
         """The socket was read to its end: nothing more will come."""
-        self._closed = True
+        self._over = True
         self._farewell = asyncio.get_running_loop().create_task(self._say_gone(error))
 
     async def _say_gone(self, error: Exception | None) -> None:
@@ -88,7 +152,7 @@ class Process:
         else:
             reason = f"worker {self.number} (pid {self.pid}) exited with code {code}"
         self._gone(self.number, reason)
-        self._left.set()
+        self._said_gone.set()
 
     async def _reap(self) -> int:
         """Wait for the process, politely and then not; return its exit code."""
@@ -99,32 +163,3 @@ class Process:
                     self._popen.kill()
             await asyncio.sleep(0.005)
         return code
-
-
-async def spawn(number: int, deliver: Callable[[int, bytes], None], gone: Callable[[int, str], None]) -> Process:
-    """Start a worker process on one end of a socket pair.
-
-    It is exec'd, never forked from this process's state; it gets a session of its own, so that Ctrl-C reaches the
-    controller alone; its standard output is ours for errors, so that a tool's print never mixes with results.
-
-    Args:
-        number: The worker's number.
-        deliver: Called with (number, payload) for each message.
-        gone: Called with (number, reason), last.
-    """
-    ours, theirs = socket.socketpair()
-    hold, lifeline = os.pipe()
-    try:
-        popen = subprocess.Popen(  # noqa: ASYNC220 - exec takes a millisecond and must happen on this very thread
-            [sys.executable, "-m", "trunkline.runtime.worker", str(theirs.fileno()), str(hold)],
-            pass_fds=(theirs.fileno(), hold),
-            stdin=subprocess.DEVNULL,
-            stdout=2,
-            start_new_session=True,
-        )
-    finally:
-        theirs.close()
-        os.close(hold)
-    process = Process(number, popen, lifeline, deliver, gone)
-    await process.listen(ours)
-    return process

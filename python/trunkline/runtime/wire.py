@@ -25,6 +25,8 @@ __all__ = [
     "decode_from_worker",
     "decode_to_worker",
     "encode",
+    "read_task",
+    "write_task",
 ]
 
 PROTOCOL = 1
@@ -53,9 +55,9 @@ class Hello(_Message):
 
 
 class Work(_Message):
-    """Controller to worker: tasks to take on, each with its index in the run."""
+    """Controller to worker: tasks to take on, each its index in the run and what :func:`write_task` made of it."""
 
-    tasks: list[tuple[int, Task]]
+    tasks: list[tuple[int, bytes]]
 
 
 class Ack(_Message):
@@ -149,9 +151,20 @@ class Bye(_Message):
 ToWorker = Hello | Work | Ack | Stop
 FromWorker = Ready | Batch | Fatal | Bye
 
+_task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+
+
+def write_task(task: Task) -> bytes:
+    """Encode a task by itself, so that its size is known before it travels."""
+    return _encoder.encode(task)
+
+
+def read_task(data: bytes) -> Task:
+    """Decode what :func:`write_task` made; raises msgspec.MsgspecError."""
+    return _task.decode(data)
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:

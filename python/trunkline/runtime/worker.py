@@ -56,6 +56,9 @@ async def serve(sock: socket.socket) -> None:
         _same_build(greeting)
         job = unpack_job(greeting.job)
         engine = Engine(job, send)
+    except asyncio.CancelledError:
+        # The controller left before it said anything.
+        pass
     except TrunklineError as error:
         send(Fatal(type(error).__name__, str(error)))
     else:
@@ -93,6 +96,9 @@ def _die_with_parent(lifeline: int) -> None:
 def main() -> None:
     """Run the worker on the inherited descriptors."""
     descriptor, lifeline = int(sys.argv[1]), int(sys.argv[2])
+    # Not for the children of tools: one that outlives this process would keep its death from being seen.
+    os.set_inheritable(descriptor, False)
+    os.set_inheritable(lifeline, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent(lifeline)
     with socket.socket(fileno=descriptor) as sock:

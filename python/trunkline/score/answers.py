@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 
-from trunkline.tree.vote import normalise
+from trunkline.tree.vote import LONG, normalise
 
-__all__ = ["extract_answer", "normalise", "number"]
+__all__ = ["extract_answer", "normalise", "number", "tail"]
 
 _THINK, _THINK_END = "<think>", "</think>"
 _ANSWER, _ANSWER_END = "<answer>", "</answer>"
@@ -17,6 +17,7 @@ _NUMBER = re.compile(
     r"(?:(?<![\w.)])-)?(?<![\w.])(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
     r"(?:e[-+]?[0-9]{1,3})?(?![0-9])"
 )
+_SPACE = re.compile(r"\s")
 _FRACTION = re.compile(r"-?[0-9]{1,30}\s*/\s*[0-9]{1,30}")
 
 
@@ -87,8 +88,23 @@ def extract_answer(text: str) -> str:
     return text.strip() if boxed is None else boxed
 
 
+def tail(text: str, limit: int) -> str:
+    """The end of a text, without the word that the cut went through.
+
+    Args:
+        text: Any text.
+        limit: The most characters to keep; a text that is no longer comes back as it is.
+    """
+    if len(text) <= limit:
+        return text
+    space = _SPACE.search(text, len(text) - limit - 1)
+    return "" if space is None else text[space.end() :]
+
+
 def number(text: str) -> float | None:
     """The number an answer states: the whole answer if it is a fraction, else the last number in it.
+
+    Of an answer of more than 4,000 characters only the last ones are read.
 
     Args:
         text: An answer, such as ``"about 1,200.5 km"``, ``"3/4"`` or ``"-2e3"``.
@@ -96,7 +112,7 @@ def number(text: str) -> float | None:
     Returns:
         A finite number, or None if there is none.
     """
-    text = text.strip().casefold().replace("\u2212", "-")
+    text = tail(text.strip(), LONG).casefold().replace("\u2212", "-")
     if _FRACTION.fullmatch(text):
         above, below = text.split("/")
         return int(above) / int(below) if int(below) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import math
@@ -9,13 +10,19 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from trunkline.printable import printable
-from trunkline.score.answers import normalise, number
+from trunkline.score.answers import normalise, number, tail
+from trunkline.tree.vote import fold
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from trunkline.tree.trajectory import Trajectory
 
-__all__ = ["Reward", "Verdict", "apply", "contains", "exact_match", "numeric_match", "score"]
+__all__ = ["REWARD_TIMEOUT", "Reward", "Verdict", "apply", "contains", "exact_match", "numeric_match", "score"]
+
+REWARD_TIMEOUT = 300.0
+"""Seconds that an awaited reward has to give its result."""
+
+_CONTAINS = 50_000  # characters at the end of an answer that are searched
 
 _log = logging.getLogger("trunkline.score")
 
@@ -23,7 +30,8 @@ Reward = Callable[["Trajectory"], "Awaitable[float | bool | None] | float | bool
 """What scores a trajectory: a function, a coroutine function, or an object that can be called like one.
 
 It takes the trajectory (whose ``task`` has the accepted answers) and returns a number, True or False, or
-None if it cannot say. An exception in it leaves the trajectory unscored.
+None if it cannot say. An exception in it, also ``SystemExit``, leaves the trajectory unscored, and so does an
+awaited result that takes longer than ``REWARD_TIMEOUT``.
 """
 
 
@@ -44,6 +52,12 @@ def _name(reward: Reward) -> str:
     return printable(str(getattr(reward, "__qualname__", type(reward).__qualname__)), 80)
 
 
+def _cancelled() -> bool:
+    """Whether it is us who are being cancelled; a reward may raise the same error by itself."""
+    own = asyncio.current_task()
+    return own is not None and own.cancelling() > 0
+
+
 async def score(reward: Reward, trajectory: Trajectory) -> Verdict:
     """Ask a reward about a trajectory. Whatever goes wrong in it leaves the trajectory unscored, never at 0.
 
@@ -59,18 +73,28 @@ async def score(reward: Reward, trajectory: Trajectory) -> Verdict:
         return Verdict(math.nan, "the rollout has not ended")
     if ended in UNSCORED:
         return Verdict(math.nan)
+    deadline = asyncio.timeout(REWARD_TIMEOUT)
     try:
         said: object = reward(trajectory)
         if inspect.isawaitable(said):
-            said = await said
-    except Exception as problem:  # noqa: BLE001 - user code: whatever it raises is data here
-        return Verdict(math.nan, f"{_name(reward)} raised {type(problem).__name__}: {printable(str(problem), 300)}")
+            async with deadline:
+                said = await said
+    except GeneratorExit:
+        raise
+    except BaseException as problem:  # noqa: BLE001 - user code: whatever it raises is data here, SystemExit too
+        if isinstance(problem, asyncio.CancelledError) and _cancelled():
+            raise
+        if not deadline.expired():
+            shown = printable(str(problem), 300)
+            return Verdict(math.nan, f"{_name(reward)} raised {type(problem).__name__}: {shown}")
+    if deadline.expired():
+        return Verdict(math.nan, f"{_name(reward)} gave no result within {REWARD_TIMEOUT:g} s")
     if said is None:
         return Verdict(math.nan)
     try:
         # Through __float__, so that NumPy's and Decimal's numbers count; text does not, whatever it spells.
         value = math.nan if isinstance(said, (str, bytes, bytearray)) else float(cast("float", said))
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # noqa: BLE001 - whatever a foreign number's own method raises, it is no reward
         value = math.nan
     if not math.isfinite(value):
         shown = printable(repr(said), 60)
@@ -111,8 +135,14 @@ def exact_match(trajectory: Trajectory) -> float | None:
     return float(answer is not None and normalise(answer) in accepted)
 
 
+def _searched(text: str) -> str:
+    return fold(tail(text.strip(), _CONTAINS))
+
+
 def contains(trajectory: Trajectory) -> float | None:
     """1.0 if an accepted answer stands in the answer as whole words after normalisation, else 0.0.
+
+    Of an answer of more than 50,000 characters only the last ones are searched.
 
     Args:
         trajectory: An ended rollout.
@@ -120,10 +150,10 @@ def contains(trajectory: Trajectory) -> float | None:
     Returns:
         The reward; None if the task has no accepted answer.
     """
-    accepted = [normalise(reference) for reference in trajectory.task.reference]
+    accepted = [_searched(reference) for reference in trajectory.task.reference]
     if not any(accepted):
         return None
-    answer = f" {normalise(trajectory.answer or '')} "
+    answer = f" {_searched(trajectory.answer or '')} "
     return float(any(f" {reference} " in answer for reference in accepted if reference))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import sys
+import zlib
 from collections import Counter
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,19 +26,43 @@ if TYPE_CHECKING:
 
 __all__ = ["load_tasks"]
 
-_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+_TEXTS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+_SUFFIXES = (*_TEXTS, ".parquet")
+_PACKED = (".gz", ".zst")
+
+
+def _suffix(path: str) -> str:
+    """What kind of file a name promises, whether compressed or not."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    if suffixes and suffixes[-1] in _PACKED:
+        suffixes.pop()
+        return suffixes[-1] if suffixes and suffixes[-1] in _TEXTS else _PACKED[0]
+    return suffixes[-1] if suffixes else ""
 
 
 def _rows(path: str, limit: int | None) -> Generator[tuple[Place, JSON], None, None]:
-    suffix = Path(path).suffix.lower()
+    suffix = _suffix(path)
+    if not path.strip():
+        raise InputError("the path is empty: name a file of questions, or - for standard input")
     if path == "-":
         yield from read_lines(sys.stdin.buffer, "<stdin>")
-    elif path.startswith("hf:") or (suffix not in _SUFFIXES and not Path(path).exists() and HUB.fullmatch(path)):
+    elif path.startswith("hf:") or (
+        suffix not in (*_SUFFIXES, *_PACKED) and not Path(path).exists() and HUB.fullmatch(path)
+    ):
         yield from read_hub(path)
     elif suffix not in _SUFFIXES and Path(path).is_file():
-        raise InputError(f"unknown kind of file; expected one of {', '.join(_SUFFIXES)}", path)
+        expected = f"{', '.join(_SUFFIXES)}; all but the last also with .gz"
+        raise InputError(f"unknown kind of file; expected one of {expected}", path)
+    elif suffix == ".parquet":
+        with open_input(path):
+            yield from read_parquet(path, limit)
     else:
-        with open_input(path) as stream:
+        yield from _texts(path, suffix)
+
+
+def _texts(path: str, suffix: str) -> Generator[tuple[Place, JSON], None, None]:
+    with open_input(path) as stream:
+        try:
             match suffix:
                 case ".json":
                     yield from read_json(stream, path)
@@ -45,15 +70,12 @@ def _rows(path: str, limit: int | None) -> Generator[tuple[Place, JSON], None, N
                     yield from read_separated(stream, path, ",")
                 case ".tsv":
                     yield from read_separated(stream, path, "\t")
-                case ".parquet":
-                    yield from read_parquet(path, limit)
                 case _:
                     yield from read_lines(stream, path)
-
-
-def _content_id(task: Task) -> str:
-    content = msgspec.json.encode((task.messages, task.reference, task.metadata), order="deterministic")
-    return blake2b(content, digest_size=8).hexdigest()
+        except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
+            raise InputError(f"damaged, it cannot be unpacked: {problem}", path) from None
+        except OSError as problem:
+            raise InputError(f"cannot be read: {problem.strerror or problem}", path) from None
 
 
 def _numbered(base: str, taken: dict[str, Place], seen: Counter[str]) -> str:
@@ -70,12 +92,13 @@ def load_tasks(path: str | Path, limit: int | None = None) -> list[Task]:
     A row has a question (``question``, ``input``, ``prompt`` or ``problem``: text or chat messages; or
     ``messages``), and may have an ``id``, an accepted answer (``answer``, ``target``, ``label``, ``ideal``
     or ``reference``: text, a number, or a list of them) and ``metadata`` or ``info``. All its other fields
-    are kept as metadata too. A row without an id is named by a hash of its content, so that it has the same
+    are kept as metadata too. In a cell of a table, a JSON array that begins with a string, such as
+    ``["Paris", "City of Light"]``, lists several accepted answers. A row without an id is named by a hash of its content, so that it has the same
     id in every run.
 
     Args:
-        path: A ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet`` file, ``-`` for JSON lines on
-            standard input, or ``org/name[:config][@revision][#split]`` for a Hugging Face data set (also
+        path: A ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet`` file (all but the last may be compressed by
+            gzip, with ``.gz`` at the end of the name or not), ``-`` for JSON lines on standard input, or ``org/name[:config][@revision][#split]`` for a Hugging Face data set (also
             with ``hf:`` before it).
         limit: Read at most so many rows.
 
@@ -94,11 +117,11 @@ def load_tasks(path: str | Path, limit: int | None = None) -> list[Task]:
     seen: Counter[str] = Counter()
     with contextlib.closing(_rows(name, limit)) as rows:
         for place, row in rows:
-            task = read_task(row, place)
+            task, named = read_task(row, place)
             if task.id in taken:
-                raise place.error(f"id {quoted(task.id)} is there already, in {taken[task.id]}: ids must be unique")
-            if not task.id:
-                task = msgspec.structs.replace(task, id=_numbered(_content_id(task), taken, seen))
+                if named:
+                    raise place.error(f"id {quoted(task.id)} is there already, in {taken[task.id]}: ids must be unique")
+                task = msgspec.structs.replace(task, id=_numbered(task.id, taken, seen))
             taken[task.id] = place
             tasks.append(task)
             if len(tasks) == limit:

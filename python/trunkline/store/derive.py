@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from trunkline import _core
 from trunkline.store.schema import RolloutRow, TreeRow
+from trunkline.tree.failure import usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,13 +52,7 @@ def rows(core: _core.Tree, error: str | None = None) -> tuple[TreeRow, list[Roll
             problem,
             None if math.isnan(reward) else reward,
             turns[leaf],
-            usage[0],
-            usage[1],
-            usage[2],
-            usage[3],
-            usage[4],
-            usage[5],
-            usage[6],
+            *msgspec.structs.astuple(usage_of(usage, problem)),
             llm,
             tools,
         )

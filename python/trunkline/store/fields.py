@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from trunkline.errors import ConfigError
+from trunkline.llm.messages import encode
 from trunkline.printable import printable, quoted
 from trunkline.types import JSON, Message, Task
 
@@ -20,6 +23,7 @@ Row = dict[str, JSON]
 QUESTIONS = ("question", "input", "prompt", "messages", "problem")
 ANSWERS = ("answer", "target", "label", "ideal", "reference")
 EXTRAS = ("metadata", "info")
+_LONGEST = 16 * 1024 * 1024  # bytes of a question, which travels to a worker in one frame
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
@@ -60,14 +64,18 @@ def _message(value: JSON, place: Place, name: str, position: int) -> Message:
     if not isinstance(value, dict):
         raise place.error(f"{where} is {_kind(value)}, expected a message object with role and content")
     role = value.get("role")
-    if role not in _ROLES:
-        shown = "missing" if role is None else quoted(str(role), 30)
+    if not isinstance(role, str) or role not in _ROLES:
+        shown = "missing" if role is None else quoted(role, 30) if isinstance(role, str) else _kind(role)
         raise place.error(f"{where}.role is {shown}, expected one of {', '.join(sorted(_ROLES))}")
     content = value.get("content")
     parts = isinstance(content, list) and all(isinstance(part, dict) and "type" in part for part in content)
     calls = content is None and role == "assistant" and bool(value.get("tool_calls"))
     if not (isinstance(content, str) or parts or calls):
         raise place.error(f"{where}.content is {_kind(content)}, expected a string or a list of typed parts")
+    try:
+        encode(value)
+    except ConfigError as problem:
+        raise place.error(f"{where}: {printable(str(problem), 200)}") from None
     return value
 
 
@@ -138,7 +146,11 @@ def _id(row: Row, place: Place) -> str | None:
     return str(value)
 
 
-def read_task(row: JSON, place: Place) -> Task:
+def _content_id(*content: JSON) -> str:
+    return blake2b(msgspec.json.encode(content, order="deterministic"), digest_size=8).hexdigest()
+
+
+def read_task(row: JSON, place: Place) -> tuple[Task, bool]:
     """Make a task from a row.
 
     Args:
@@ -146,21 +158,20 @@ def read_task(row: JSON, place: Place) -> Task:
         place: Where it stands there.
 
     Returns:
-        The task; its id is empty if the row names none.
+        The task, and whether the row names its id; else that is a hash of the content.
 
     Raises:
         InputError: The row cannot be used; the message names the place and the field.
     """
     if not isinstance(row, dict):
         raise place.error(f"{_kind(row)}, expected an object with a question field")
-    task = Task(
-        id=_id(row, place) or "",
-        messages=_messages(row, place),
-        reference=_references(row, place),
-        metadata=_metadata(row, place),
-    )
+    id = _id(row, place)
+    messages, reference, metadata = _messages(row, place), _references(row, place), _metadata(row, place)
     try:
-        msgspec.json.encode(task)
+        size = len(msgspec.json.encode(messages))
+        content = _content_id(messages, reference, metadata)
     except (TypeError, ValueError, RecursionError) as problem:
         raise place.error(f"cannot be stored as JSON: {printable(str(problem), 80)}") from None
-    return task
+    if size > _LONGEST:
+        raise place.error(f"the question is {size:,} bytes long, at most {_LONGEST:,} can be sent: shorten it")
+    return Task(id=id or content, messages=messages, reference=reference, metadata=metadata), id is not None

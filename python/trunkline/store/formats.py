@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import io
 import re
 import sys
@@ -15,6 +16,7 @@ import msgspec
 
 from trunkline.errors import InputError
 from trunkline.printable import printable, quoted
+from trunkline.store.fields import ANSWERS, QUESTIONS
 from trunkline.store.place import Place
 from trunkline.types import JSON
 
@@ -23,7 +25,10 @@ __all__ = ["read_json", "read_lines", "read_separated"]
 Rows = Iterator[tuple[Place, JSON]]
 
 _BYTE = re.compile(r" \(byte ([0-9]+)\)$")
+_STRINGS = re.compile(r'\s*\[\s*"')
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
 _JSON_CELLS = ("messages", "metadata", "info")
 
 
@@ -34,6 +39,8 @@ def _text(data: bytes, path: str, first_line: int = 1) -> str:
         line = first_line + data.count(b"\n", 0, problem.start)
         if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             hint = "it looks like UTF-16: save it as UTF-8"
+        elif data.startswith((_GZIP, _ZSTD)):
+            hint = "it is compressed: unpack it first"
         else:
             hint = f"byte 0x{data[problem.start]:02x} cannot stand there: save the file as UTF-8"
         raise InputError(f"not UTF-8, {hint}", path, line) from None
@@ -74,12 +81,21 @@ def read_lines(stream: IO[bytes], path: str) -> Rows:
         Each row with its place.
 
     Raises:
-        InputError: A line is not JSON or not UTF-8.
+        InputError: A line is not JSON or not UTF-8, or the file begins as an array does.
     """
+    begun = False
     for line, data in enumerate(stream, 1):
         text = data.removeprefix(codecs.BOM_UTF8) if line == 1 else data
         text = text.strip(b" \t\r\n")
         if text:
+            if not begun and text.startswith(b"["):
+                raise InputError(
+                    "it begins with [, as a JSON array does, but one object per line is read here; "
+                    "name a file that holds an array .json",
+                    path,
+                    line,
+                )
+            begun = True
             yield Place(path, line), _decode(text, path, line)
 
 
@@ -122,6 +138,12 @@ def _cell(name: str, text: str, place: Place) -> JSON:
             return msgspec.json.decode(text)
         except (msgspec.MsgspecError, RecursionError):
             raise place.error(f"{name} is not valid JSON: {quoted(text, 40)}") from None
+    if name in ANSWERS and _STRINGS.match(text):
+        # Only an array that begins with a string: "[0, 1]" may be an answer itself, an interval.
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.MsgspecError, RecursionError):
+            return text
     return text
 
 
@@ -156,10 +178,11 @@ def read_separated(stream: IO[bytes], path: str, separator: str) -> Rows:
         Each row with its place.
 
     Raises:
-        InputError: There is no usable header, or a row has more or fewer cells than it.
+        InputError: There is no usable header, or no row under it, or a row has more or fewer cells than it.
     """
     text = _text(stream.read().removeprefix(codecs.BOM_UTF8), path)
     names: list[str] | None = None
+    place: Place | None = None
     for line, cells in _records(text, path, separator):
         if names is None:
             names = _header(cells, path, line)
@@ -168,19 +191,53 @@ def read_separated(stream: IO[bytes], path: str, separator: str) -> Rows:
             raise InputError(f"{len(cells)} cells, but the header has {len(names)}", path, line)
         place = Place(path, line)
         yield place, {name: _cell(name, cell, place) for name, cell in zip(names, cells, strict=True)}
+    if names is not None and place is None:
+        raise InputError(_only_header(names), path)
+
+
+def _only_header(names: list[str]) -> str:
+    if any(name in QUESTIONS for name in names):
+        return "it has a header and no rows"
+    found = printable(", ".join(names), 120)
+    return (
+        f"it has one line, which was read as a header with the columns {found}; "
+        f"the first line must name the columns, one of them {', '.join(QUESTIONS)}"
+    )
+
+
+class _Unpacked(gzip.GzipFile):
+    """Closes the file it reads from along with itself."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        super().__init__(fileobj=file, mode="rb")
+        self._packed = file
+
+    def close(self) -> None:
+        super().close()
+        self._packed.close()
 
 
 def open_input(path: str) -> IO[bytes]:
-    """Open an input file for bytes, with one clear error if it cannot be read.
+    """Open an input file for bytes, unpacked if gzip made it, with one clear error if it cannot be read.
 
     Args:
         path: A local file.
 
     Raises:
-        InputError: It does not exist, is a directory or may not be read.
+        InputError: It does not exist, is a directory, may not be read or is compressed in another way.
     """
     try:
-        return cast("IO[bytes]", Path(path).open("rb"))
+        file = Path(path).open("rb")  # noqa: SIM115 - the caller closes it
+        begin = file.peek(4)[:4]
+        if path.lower().endswith(".zst") or begin.startswith(_ZSTD):
+            file.close()
+            raise InputError("compressed by Zstandard, which is not read: unpack it first, as with zstd -d", path)
+        if begin.startswith(_GZIP):
+            return cast("IO[bytes]", _Unpacked(file))
+        if path.lower().endswith(".gz") and begin:
+            file.close()
+            raise InputError("named .gz, but gzip did not make it: rename it or pack it again", path)
+        return file
     except FileNotFoundError:
         raise InputError("no such file", path) from None
     except IsADirectoryError:

@@ -32,7 +32,7 @@ CREATE TABLE rollouts (
     leaf INTEGER NOT NULL, termination TEXT, answer TEXT, error TEXT, reward REAL, turns INTEGER NOT NULL,
     calls INTEGER NOT NULL, prompt INTEGER NOT NULL, cached INTEGER NOT NULL, generated INTEGER NOT NULL,
     unreported INTEGER NOT NULL, retries INTEGER NOT NULL, tools INTEGER NOT NULL,
-    llm_micros INTEGER NOT NULL, tool_micros INTEGER NOT NULL, PRIMARY KEY (task, rollout)
+    tool_errors INTEGER NOT NULL, llm_micros INTEGER NOT NULL, tool_micros INTEGER NOT NULL, PRIMARY KEY (task, rollout)
 ) WITHOUT ROWID;
 CREATE TABLE trees (
     task INTEGER PRIMARY KEY, nodes INTEGER NOT NULL, rollouts INTEGER NOT NULL, digest TEXT NOT NULL,
@@ -63,6 +63,7 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
         unreported: Calls without usage.
         retries: Attempts beyond the first.
         tools: Tool calls.
+        tool_errors: Of these, calls that failed.
         llm_micros: Microseconds in model calls.
         tool_micros: Microseconds in tool calls.
     """
@@ -83,6 +84,7 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
     unreported: int
     retries: int
     tools: int
+    tool_errors: int
     llm_micros: int
     tool_micros: int
 

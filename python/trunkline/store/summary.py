@@ -103,7 +103,16 @@ def summarise(
         counts = row.termination is not None and row.termination not in UNSCORED
         rewards.setdefault(task, []).append(math.nan if row.reward is None else row.reward)
         answers.setdefault(task, []).append(row.answer if counts else None)
-        usage += Usage(row.calls, row.prompt, row.cached, row.generated, row.unreported, row.retries, row.tools)
+        usage += Usage(
+            row.calls,
+            row.prompt,
+            row.cached,
+            row.generated,
+            row.unreported,
+            row.retries,
+            row.tools,
+            row.tool_errors,
+        )
         llm_micros += row.llm_micros
         tool_micros += row.tool_micros
     order = sorted(rewards)

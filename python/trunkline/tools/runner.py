@@ -223,7 +223,7 @@ async def _awaited(function: Callable[[], Any]) -> object:
     # Inside the task: a SystemExit that leaves a task would end the event loop.
     try:
         return await function()
-    except (asyncio.CancelledError, KeyboardInterrupt):
+    except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001
         return _Failure(error)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from trunkline import _core
+from trunkline.tree.failure import usage_of
 from trunkline.tree.node import Node
 from trunkline.tree.tokens import Seconds
-from trunkline.types import Termination, Usage
+from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from trunkline.tree.tree import Tree
-    from trunkline.types import Message, Task
+    from trunkline.types import Message, Task, Usage
 
 __all__ = ["Trajectory"]
 
@@ -99,8 +100,9 @@ class Trajectory:
 
     @property
     def usage(self) -> Usage:
-        """What its own calls cost; those of a trunk it was forked from belong to who made them."""
-        return Usage(*self.tree.core.rollout(self.id)[8])
+        """What its own calls cost, failed attempts too; those of a trunk it was forked from belong to who made them."""
+        facts = self.tree.core.rollout(self.id)
+        return usage_of(facts[8], facts[6])
 
     @property
     def seconds(self) -> Seconds:

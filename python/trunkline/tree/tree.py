@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from trunkline import _core
+from trunkline.tree.failure import usage_of
 from trunkline.tree.node import Node
 from trunkline.tree.tokens import Tokens
 from trunkline.tree.trajectory import Trajectory
@@ -100,7 +101,8 @@ class Tree:
         """What all calls of all rollouts cost."""
         total = Usage()
         for number in range(self.core.rollouts):
-            total += Usage(*self.core.rollout(number)[8])
+            facts = self.core.rollout(number)
+            total += usage_of(facts[8], facts[6])
         return total
 
     @property

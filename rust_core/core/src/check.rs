@@ -109,6 +109,10 @@ impl Tree {
         if self.rollouts.reward(id).is_infinite() {
             return Err(format!("rollout {}: its reward is infinite", id.get()));
         }
+        let usage = self.rollouts.usage(id);
+        if usage.tool_errors > usage.tools {
+            return Err(format!("rollout {}: it counts more failed tool calls than tool calls", id.get()));
+        }
         Ok(())
     }
 
@@ -134,7 +138,7 @@ mod tests {
         let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{}", NameId::EMPTY).unwrap();
         for draw in 0..2u8 {
             let rollout = tree.open(prompt, &[draw.into()], 0).unwrap();
-            tree.observe(rollout, format!("{{{draw}}}").as_bytes(), NameId::EMPTY, 0).unwrap();
+            tree.observe(rollout, format!("{{{draw}}}").as_bytes(), NameId::EMPTY, 0, draw == 1).unwrap();
         }
         tree.close(RolloutId::new(0), Termination::Answer, None, None).unwrap();
         assert_eq!(tree.check(), Ok(()));
@@ -200,6 +204,15 @@ mod tests {
     fn a_reward_before_the_end_is_found() {
         let text = finding(|tree| tree.rollouts.score(RolloutId::new(1), 1.0));
         assert!(text.ends_with("rollout 1: it is scored and has not ended"), "{text}");
+    }
+
+    #[test]
+    fn a_failure_of_no_call_is_found() {
+        let text = finding(|tree| {
+            let (id, cost) = (RolloutId::new(1), Usage { tool_errors: 1, ..Usage::default() });
+            tree.rollouts.advance(id, tree.rollouts.leaf(id), &cost);
+        });
+        assert!(text.ends_with("rollout 1: it counts more failed tool calls than tool calls"), "{text}");
     }
 
     #[test]

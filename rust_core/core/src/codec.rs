@@ -62,6 +62,14 @@ impl<'a> Reader<'a> {
         Ok(byte)
     }
 
+    pub(crate) fn flag(&mut self) -> Result<bool, Reason> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err("a flag is neither 0 nor 1"),
+        }
+    }
+
     pub(crate) fn number(&mut self) -> Result<u64, Reason> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {

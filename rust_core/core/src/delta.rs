@@ -23,7 +23,7 @@ use crate::rules::{self, View};
 use crate::tree::Tree;
 
 const MAGIC: [u8; 4] = *b"TKDL";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const HEADER: usize = 24;
 const CHECKSUM: usize = 8;
 

@@ -42,7 +42,7 @@ pub(crate) enum Op<'a> {
     Append { parent: NodeId, kind: Kind, fragment: FragmentId, agent: NameId },
     Open { point: NodeId, path: Cow<'a, [u32]>, subgroup: u32 },
     Turn { rollout: RolloutId, fragment: FragmentId, call: Call<'a> },
-    Observe { rollout: RolloutId, fragment: FragmentId, agent: NameId, micros: u64 },
+    Observe { rollout: RolloutId, fragment: FragmentId, agent: NameId, micros: u64, failed: bool },
     Close { rollout: RolloutId, termination: Termination, answer: Option<&'a str>, error: Option<&'a str> },
     Score { rollout: RolloutId, reward: f64 },
 }
@@ -91,12 +91,13 @@ impl<'a> Op<'a> {
                 codec::put(out, fragment.get().into());
                 encode_call(call, out);
             }
-            Self::Observe { rollout, fragment, agent, micros } => {
+            Self::Observe { rollout, fragment, agent, micros, failed } => {
                 out.push(OBSERVE);
                 for word in [rollout.get(), fragment.get(), agent.get()] {
                     codec::put(out, word.into());
                 }
                 codec::put(out, *micros);
+                out.push(u8::from(*failed));
             }
             Self::Close { rollout, termination, answer, error } => {
                 out.push(CLOSE);
@@ -136,6 +137,7 @@ impl<'a> Op<'a> {
                 fragment: reader.word()?.into(),
                 agent: reader.word()?.into(),
                 micros: reader.number()?,
+                failed: reader.flag()?,
             },
             CLOSE => Self::Close {
                 rollout: reader.word()?.into(),

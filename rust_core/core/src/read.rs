@@ -178,7 +178,7 @@ impl Tree {
         })
     }
 
-    /// What the tree says, in 128 bits: equal for any order of arrival. Ids, times, cache hits and retries are left out.
+    /// What the tree says, in 128 bits: equal for any order of arrival. Ids, times and usage are left out.
     #[must_use]
     pub fn digest(&self) -> u128 {
         digest::tree(&self.nodes, &self.rollouts)

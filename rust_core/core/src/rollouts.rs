@@ -24,6 +24,8 @@ pub struct Usage {
     pub retries: u64,
     /// Tool calls.
     pub tools: u64,
+    /// Tool calls that failed.
+    pub tool_errors: u64,
     /// Wall time of the model calls, in microseconds.
     pub llm_micros: u64,
     /// Wall time of the tool calls, in microseconds.
@@ -110,6 +112,7 @@ impl Rollouts {
             (&mut usage.unreported, cost.unreported),
             (&mut usage.retries, cost.retries),
             (&mut usage.tools, cost.tools),
+            (&mut usage.tool_errors, cost.tool_errors),
             (&mut usage.llm_micros, cost.llm_micros),
             (&mut usage.tool_micros, cost.tool_micros),
         ] {

@@ -122,12 +122,19 @@ impl Tree {
         self.perform_with(message, |fragment| Op::Turn { rollout, fragment, call })
     }
 
-    /// Append a tool observation at a rollout's leaf and move the leaf there.
+    /// Append a tool observation at a rollout's leaf, move the leaf there, and count the call, as failed where it did.
     ///
     /// # Errors
     /// If the rollout has ended, an id does not exist, or the bytes are no message.
-    pub fn observe(&mut self, rollout: RolloutId, message: &[u8], agent: NameId, micros: u64) -> Result<NodeId> {
-        self.perform_with(message, |fragment| Op::Observe { rollout, fragment, agent, micros })
+    pub fn observe(
+        &mut self,
+        rollout: RolloutId,
+        message: &[u8],
+        agent: NameId,
+        micros: u64,
+        failed: bool,
+    ) -> Result<NodeId> {
+        self.perform_with(message, |fragment| Op::Observe { rollout, fragment, agent, micros, failed })
     }
 
     /// End a rollout for good.
@@ -188,10 +195,11 @@ impl Tree {
             }
             Op::Open { point, path, subgroup } => self.rollouts.open(*point, path, *subgroup).map(RolloutId::get),
             Op::Turn { rollout, fragment, call } => self.commit_turn(*rollout, *fragment, call),
-            Op::Observe { rollout, fragment, agent, micros } => {
+            Op::Observe { rollout, fragment, agent, micros, failed } => {
                 let parent = self.rollouts.leaf(*rollout);
                 let leaf = self.merge(key(parent, Kind::Observation, *agent, *fragment), Extra::NOTHING)?;
-                let cost = Usage { tools: 1, tool_micros: *micros, ..Usage::default() };
+                let tool_errors = u64::from(*failed);
+                let cost = Usage { tools: 1, tool_errors, tool_micros: *micros, ..Usage::default() };
                 self.rollouts.advance(*rollout, leaf, &cost);
                 Ok(leaf.get())
             }

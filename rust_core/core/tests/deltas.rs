@@ -176,11 +176,13 @@ fn a_reader_says_what_is_wrong() {
     assert_eq!(error(b""), "delta refused: it is truncated: 0 bytes where 32 are needed");
     assert_eq!(error(b"SQLite format 3\0 and so on"), "delta refused: it does not start like a delta");
     let version = [&delta[..4], &[9, 0], &delta[6..]].concat();
-    assert_eq!(error(&version), "delta refused: its format version is 9; this build reads version 1");
+    assert_eq!(error(&version), "delta refused: its format version is 9; this build reads version 2");
     let unknown = seal(0, 0, &[200]);
     assert_eq!(error(&unknown), "delta refused: operation 0 at byte 0 cannot be read: its kind is unknown");
     let early = seal(0, 0, &[1, 1, b'a', 8, 0]);
     assert_eq!(error(&early), "delta refused: operation 1 at byte 3 cannot be read: it ends too early");
+    let maybe = seal(0, 0, &[7, 0, 0, 0, 0, 2]);
+    assert_eq!(error(&maybe), "delta refused: operation 0 at byte 0 cannot be read: a flag is neither 0 nor 1");
     let twice = seal(0, 0, &[1, 1, b'a', 1, 1, b'a']);
     assert_eq!(error(&twice), "delta refused: operation 1 is against the rules: this name is interned already");
     let lonely = seal(0, 0, &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -205,8 +207,8 @@ fn operations_are_judged_by_what_comes_before_them() {
         // A node that merges, with one of the tree or with one just made, makes no id.
         (&[4, 0, 1, 0, 0, 4, 2, 1, 0, 0], 1, "node 2 does not exist; there are 2"),
         (&[4, 1, 1, 0, 0, 4, 1, 1, 0, 0, 4, 3, 1, 0, 0], 2, "node 3 does not exist; there are 3"),
-        (&[7, 0, 0, 0, 0, 7, 0, 0, 0, 0, 4, 4, 1, 0, 0], 2, "node 4 does not exist; there are 4"),
-        (&[8, 0, 0, 0, 0, 7, 0, 0, 0, 0], 1, "rollout 0 has ended (answer) and cannot be continued"),
+        (&[7, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 1, 4, 4, 1, 0, 0], 2, "node 4 does not exist; there are 4"),
+        (&[8, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0], 1, "rollout 0 has ended (answer) and cannot be continued"),
         (&[9, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, "rollout 0 is still growing"),
         (&infinite, 1, "a reward must be a finite number"),
     ];

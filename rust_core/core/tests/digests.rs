@@ -76,12 +76,12 @@ impl<'p> Grower<'p> {
         let Some(&(number, turn)) = self.plans[at].steps.get(self.nodes[at].len()) else { return };
         let agent = self.tree.name(["searcher", "solver"][at % 2]).unwrap();
         let node = if turn {
-            // Times, retries and cache hits differ from one growing to the next.
+            // Times, retries and failures differ from one growing to the next.
             let mut call = common::call(50, 7);
             (call.agent, call.micros, call.retries) = (agent, self.noise, u32::try_from(self.noise % 5).unwrap());
             self.tree.turn(rollout, &message(number), call).unwrap()
         } else {
-            self.tree.observe(rollout, &message(number), agent, self.noise).unwrap()
+            self.tree.observe(rollout, &message(number), agent, self.noise, self.noise % 2 == 1).unwrap()
         };
         self.nodes[at].push(node);
     }

@@ -45,8 +45,9 @@ fn check_rollouts(tree: &Tree, model: &Model) {
         assert_eq!(rollout.reward.is_nan(), expected.reward.is_nan());
         assert!(rollout.reward.is_nan() || rollout.reward.to_bits() == expected.reward.to_bits());
         let usage = rollout.usage;
-        let counted = [usage.calls, usage.prompt, usage.cached, usage.generated, usage.unreported, usage.tools];
-        assert_eq!((&counted[..], usage.tool_micros), (&expected.usage[..6], expected.usage[6]));
+        let counted = [usage.calls, usage.prompt, usage.cached, usage.generated, usage.unreported];
+        let tools = [usage.tools, usage.tool_errors, usage.tool_micros];
+        assert_eq!((&counted[..], &tools[..]), expected.usage.split_at(5));
         assert_eq!((usage.retries, usage.llm_micros), (usage.calls, 7 * usage.calls));
     }
     let growing: Vec<usize> = (0..model.rollouts.len()).filter(|&id| model.rollouts[id].ended.is_none()).collect();
@@ -171,7 +172,7 @@ fn ended_rollouts_stay_ended() {
     let refused = tree.close(rollout, Termination::Answer, None, None).unwrap_err().to_string();
     assert_eq!(refused, "rollout 0 has ended (max_turns) and cannot be closed");
     assert!(tree.turn(rollout, &message(1), common::call(1, 1)).is_err());
-    assert!(tree.observe(rollout, &message(1), NameId::EMPTY, 0).is_err());
+    assert!(tree.observe(rollout, &message(1), NameId::EMPTY, 0, true).is_err());
     assert!(tree.score(rollout, f64::NEG_INFINITY).is_err());
     tree.score(rollout, 0.5).unwrap();
     tree.score(rollout, f64::NAN).unwrap();
@@ -188,7 +189,7 @@ fn siblings_share_the_prompt_they_were_asked_with() {
     for draw in 0..3u8 {
         let rollout = tree.open(prompt, &[0, draw.into()], 0).unwrap();
         tree.turn(rollout, &message(10 + draw), common::call(100, 20)).unwrap();
-        tree.observe(rollout, &message(2), NameId::EMPTY, 0).unwrap();
+        tree.observe(rollout, &message(2), NameId::EMPTY, 0, false).unwrap();
         tree.turn(rollout, &message(20 + draw), common::call(150, 5)).unwrap();
     }
     let totals = tree.tokens();

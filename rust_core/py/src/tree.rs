@@ -14,7 +14,7 @@ const LARGE_TREE: u32 = 2048;
 const LARGE_BYTES: usize = 1 << 18;
 
 type NodeTuple = (u32, u8, u32, String, String, String, i64, i64, Option<u32>);
-type UsageTuple = (u64, u64, u64, u64, u64, u64, u64);
+type UsageTuple = (u64, u64, u64, u64, u64, u64, u64, u64);
 type Maybe = Option<String>;
 type RolloutTuple = (u32, u32, Vec<u32>, u32, Option<&'static str>, Maybe, Maybe, f64, UsageTuple, u64, u64);
 
@@ -127,8 +127,8 @@ impl Tree {
         self.0.with(py, turn).map(NodeId::get)
     }
 
-    /// Append a tool observation at the rollout's leaf, move the leaf there, and count one tool call. Returns the node.
-    #[pyo3(signature = (rollout, message, agent, micros, /))]
+    /// Append a tool observation at the rollout's leaf, move the leaf there, and count the call. Returns the node.
+    #[pyo3(signature = (rollout, message, agent, micros, failed=false, /))]
     fn observe(
         &self,
         py: Python<'_>,
@@ -136,8 +136,10 @@ impl Tree {
         message: Data<'_>,
         #[pyo3(from_py_with = number)] agent: u32,
         #[pyo3(from_py_with = number)] micros: u64,
+        failed: bool,
     ) -> PyResult<u32> {
-        self.0.with(py, |tree| tree.observe(rollout.into(), &message, agent.into(), micros)).map(NodeId::get)
+        let observe = |tree: &mut core::Tree| tree.observe(rollout.into(), &message, agent.into(), micros, failed);
+        self.0.with(py, observe).map(NodeId::get)
     }
 
     /// End a rollout for good; raises if it has ended already.
@@ -257,8 +259,16 @@ impl Tree {
         self.0.with(py, |tree| {
             let view = tree.rollout(rollout.into())?;
             let used = view.usage;
-            let usage =
-                (used.calls, used.prompt, used.cached, used.generated, used.unreported, used.retries, used.tools);
+            let usage = (
+                used.calls,
+                used.prompt,
+                used.cached,
+                used.generated,
+                used.unreported,
+                used.retries,
+                used.tools,
+                used.tool_errors,
+            );
             Ok((
                 view.point.get(),
                 view.leaf.get(),

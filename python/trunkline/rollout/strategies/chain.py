@@ -30,8 +30,8 @@ class Chain(msgspec.Struct, frozen=True):
     n: int = 1
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ConfigError(f"Chain: n must be at least 1, not {self.n}")
+        if not isinstance(self.n, int) or self.n < 1:
+            raise ConfigError(f"Chain: n must be a whole number of at least 1, not {self.n!r}")
 
     def rollouts(self) -> int:
         """Return n."""

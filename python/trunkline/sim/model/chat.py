@@ -37,6 +37,7 @@ __all__ = [
     "tools_from",
 ]
 
+_SAID: Final = frozenset({"tool_calls", "reasoning_content", "reasoning"})
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
 _THINK: Final = re.compile(r"\A\s*<think>\n?(.*?)(?:\n?</think>\n?|\Z)", re.DOTALL)
@@ -118,7 +119,7 @@ def render(
         role = message.get("role")
         if role not in ROLES:
             raise ConfigError(f"messages[{index}].role: expected one of {', '.join(ROLES)}, got {role!r}")
-        text = _content(message.get("content"), index)
+        text = _content(message, index)
         if role == "assistant":
             text = _assistant(message, text, index, drop_thinking=drop_thinking)
         elif role == "tool":
@@ -260,11 +261,16 @@ def _unquote(text: str) -> str:
         return text
 
 
-def _content(content: object, index: int) -> str:
+def _content(message: dict[str, Any], index: int) -> str:
+    content = message.get("content")
     if isinstance(content, str):
         return content
     if content is None:
-        return ""
+        # An assistant may have said nothing, in words: null, or no content beside calls or thinking.
+        if message.get("role") == "assistant" and ("content" in message or _SAID.intersection(message)):
+            return ""
+        state = "is null" if "content" in message else "is missing"
+        raise ConfigError(f"messages[{index}].content: {state}; expected text or a list of parts")
     if isinstance(content, list):
         pieces = []
         for place, part in enumerate(content):
@@ -273,7 +279,7 @@ def _content(content: object, index: int) -> str:
                 raise ConfigError(f"messages[{index}].content[{place}]: only parts of type text are supported")
             pieces.append(text)
         return "".join(pieces)
-    raise ConfigError(f"messages[{index}].content: expected text, a list of parts or null")
+    raise ConfigError(f"messages[{index}].content: expected text or a list of parts")
 
 
 def _assistant(message: dict[str, Any], content: str, index: int, *, drop_thinking: bool) -> str:

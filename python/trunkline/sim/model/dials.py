@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
 from trunkline.errors import ConfigError
 
-__all__ = ["PRESETS", "SIM_VERSION", "Dials", "Position", "with_dials"]
+__all__ = ["PRESETS", "SIM_VERSION", "Dials", "Position", "fingerprint", "with_dials"]
 
 SIM_VERSION: Final = "1"
 """Version of the generative model; any change of a formula, a dial's meaning or a preset raises it."""
@@ -104,5 +106,26 @@ def with_dials(preset: str, changes: dict[str, object] | None = None) -> Dials:
     try:
         return msgspec.convert(values, Dials, strict=False)
     except msgspec.ValidationError as error:
-        choices = f"; positions are {', '.join(get_args(Position))}" if "position" in (changes or {}) else ""
-        raise ConfigError(f"dials: {error}{choices}") from None
+        what, _, place = str(error).partition(" - at ")
+        name = re.sub(r"\W", "", place)
+        if name == "position":
+            what = f"positions are {', '.join(get_args(Position))}"
+        raise ConfigError(f"dial {name!r}: {what}, got {values.get(name)!r}") from None
+
+
+def fingerprint(preset: str, dials: Dials) -> str:
+    """The name of a generative model: equal for equal dials, in every process.
+
+    Args:
+        preset: The preset that the dials began as.
+        dials: The dials as they are.
+
+    Returns:
+        ``sim-1`` for the default preset of version 1, ``sim-1:late-decisive`` for another one; where dials were
+        turned, the preset's name is given and followed by ``+dials-`` and eight hex digits of all their values.
+    """
+    base = f"sim-{SIM_VERSION}"
+    if dials != PRESETS[preset]:
+        digest = hashlib.blake2b(msgspec.json.encode(dials), digest_size=4).hexdigest()
+        return f"{base}:{preset}+dials-{digest}"
+    return base if preset == "default" else f"{base}:{preset}"

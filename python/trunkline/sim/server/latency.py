@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Latency", "Span"]
 
-Positive = Annotated[float, msgspec.Meta(gt=0.0)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+# The upper ends leave out infinity, which no clock can wait for.
+Rate = Annotated[float, msgspec.Meta(gt=0.0, le=1e12)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=86400.0)]
 
 _NORMAL = NormalDist()
 
@@ -38,12 +39,12 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         tail: Sigma of the lognormal factor.
     """
 
-    overhead: NotNegative = 0.015
-    prefill: Positive = 20000.0
-    token: NotNegative = 0.002
-    slowdown: NotNegative = 1.0
+    overhead: Seconds = 0.015
+    prefill: Rate = 20000.0
+    token: Seconds = 0.002
+    slowdown: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)] = 1.0
     max_batch: Annotated[int, msgspec.Meta(ge=1)] = 96
-    tail: NotNegative = 0.3
+    tail: Annotated[float, msgspec.Meta(ge=0.0, le=5.0)] = 0.3
 
 
 class Span(msgspec.Struct, frozen=True):

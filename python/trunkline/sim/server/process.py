@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvloop
 
+from trunkline.errors import InfrastructureError
 from trunkline.sim.server.serve import start_server
 
 if TYPE_CHECKING:
@@ -42,13 +43,14 @@ def serve(
         host: The address to bind; only this machine can reach the default.
         port: The port, or 0 for a free one.
         exit_with_parent: Also stop when the parent dies or, where standard input is a pipe or a socket,
-        closes it. On
-            Linux the thread that started this process counts as the parent.
-        ready: Called with the base URL when requests are served; prints it when not given.
+            closes it. On Linux the thread that started this process counts as the parent.
+        ready: Called with the base URL when requests are served; prints it when not given. Where nobody is left
+            to read what it prints (``BrokenPipeError``), the server stops.
 
     Raises:
-        ConfigError: The preset or a dial does not exist.
+        ConfigError: The preset or a dial does not exist, or there is no such port.
         EndpointError: The address cannot be bound.
+        InfrastructureError: The URL cannot be printed.
     """
     uvloop.run(_serve(settings, host, port, ready or _announce, exit_with_parent=exit_with_parent))
 
@@ -71,15 +73,25 @@ async def _serve(
         # What was loaded so far stays; without this the collector walks it again and again under load.
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
-        ready(server.base_url)
-        await stopped.wait()
+        with suppress(BrokenPipeError):
+            ready(server.base_url)
+            await stopped.wait()
     finally:
         await server.stop()
 
 
 def _announce(url: str) -> None:
-    sys.stdout.write(url + "\n")
-    sys.stdout.flush()
+    if sys.stdout is None:  # Closed by whoever started this process.
+        return
+    try:
+        sys.stdout.write(url + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        # What is still buffered would fail again when the interpreter ends, and be reported there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise InfrastructureError(f"cannot print the server's URL: {error.strerror}") from error
 
 
 def _die_with_parent() -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from aiohttp import web
 
-from trunkline.errors import EndpointError
+from trunkline.errors import ConfigError, EndpointError
 from trunkline.sim.model.catalog import MODELS
-from trunkline.sim.model.dials import PRESETS, SIM_VERSION
+from trunkline.sim.model.dials import PRESETS
 from trunkline.sim.server.chat_api import chat_deltas
 from trunkline.sim.server.completion_api import completion_deltas
 from trunkline.sim.server.latency import Engine
@@ -24,7 +24,7 @@ from trunkline.sim.server.requests import (
     decode,
 )
 from trunkline.sim.server.service import Service
-from trunkline.sim.server.settings import Settings
+from trunkline.sim.server.settings import MOST_PORT, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -36,6 +36,9 @@ __all__ = ["App", "Server", "start_server"]
 _MOST_BYTES: Final = 256 * 2**20
 _ENCODE: Final = msgspec.json.Encoder().encode
 _JSON: Final = "application/json"
+_CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+_MOST_SHOWN: Final = 200
+_PATIENCE: Final = 0.5
 
 
 class App:
@@ -52,6 +55,8 @@ class App:
         self.settings = settings or Settings()
         self.service = Service(self.settings)
         self._engine = Engine(self.settings.latency)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing = False
         self.web = web.Application(client_max_size=_MOST_BYTES, middlewares=[self._guard])
         self.web.add_routes(
             [
@@ -60,20 +65,38 @@ class App:
                 web.post("/tokenize", self._tokenize),
                 web.post("/detokenize", self._detokenize),
                 web.get("/v1/models", self._models),
+                web.get("/v1/models/{name:.+}", self._one_model),
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
             ]
         )
+
+    async def close(self) -> None:
+        """Refuse new requests and cut those in flight, in half a second at most."""
+        self._closing = True
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_PATIENCE)
 
     @web.middleware
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         metrics = self.service.metrics
-        path = request.path if request.match_info.http_exception is None else "other"
+        resource = request.match_info.route.resource
+        path = resource.canonical if resource is not None else "other"
         metrics.in_flight += 1
         status = 499
         try:
+            # aiohttp may not be left to cut requests itself: where one ends just then, it logs a traceback.
+            task = asyncio.current_task()
+            if task is not None:
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            if self._closing:
+                raise ApiError(503, "The server is stopping.", kind="server_error", code="stopping")
             self._authorise(request)
             response = await handler(request)
             status = response.status
@@ -81,14 +104,34 @@ class App:
             status = error.status
             return web.Response(status=error.status, body=error.body, content_type=_JSON, headers=error.headers)
         except web.HTTPException as error:
-            status = error.status
-            refused = ApiError(error.status, f"{request.method} {path}: {error.reason}", code="not_found")
-            return web.Response(status=error.status, body=refused.body, content_type=_JSON)
+            refused = self._refusal(request, error)
+            status = refused.status
+            return web.Response(status=status, body=refused.body, content_type=_JSON, headers=refused.headers)
+        except web.RequestPayloadError as error:
+            status = 400
+            refused = ApiError(400, f"the body cannot be read: {error}", code="invalid_body")
+            return web.Response(status=400, body=refused.body, content_type=_JSON)
+        except ConnectionError:
+            # The client has gone; sending this fails in the same way, which aiohttp takes for an end.
+            return web.Response(status=status)
         else:
             return response
         finally:
             metrics.in_flight -= 1
             metrics.requests[path, status] += 1
+
+    def _refusal(self, request: web.Request, error: web.HTTPException) -> ApiError:
+        """What aiohttp refuses, in the OpenAI form."""
+        asked = f"{request.method} {request.rel_url.raw_path}"
+        asked = asked if len(asked) <= _MOST_SHOWN else asked[:_MOST_SHOWN] + "..."
+        message, headers = f"{asked}: {error.reason}", {}
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            allowed = ", ".join(sorted(error.allowed_methods))
+            message, headers = f"wrong method: {asked}; this path takes {allowed}", {"Allow": allowed}
+        elif error.status == 404:
+            paths = dict.fromkeys(resource.canonical for resource in self.web.router.resources())
+            message = f"no such path: {asked}; this server has {', '.join(paths)}"
+        return ApiError(error.status, message, code=_CODES.get(error.status, "invalid_request"), headers=headers)
 
     def _authorise(self, request: web.Request) -> None:
         key = self.settings.api_key
@@ -161,18 +204,11 @@ class App:
 
     async def _models(self, _request: web.Request) -> web.Response:
         names = [name for base in MODELS for name in (base, *(f"{base}:{preset}" for preset in PRESETS))]
-        rows = [
-            {
-                "id": name,
-                "object": "model",
-                "created": 0,
-                "owned_by": "trunkline",
-                "max_model_len": self.settings.max_context,
-                "sim_version": SIM_VERSION,
-            }
-            for name in names
-        ]
+        rows = [self.service.describe(name) for name in names]
         return web.Response(body=_ENCODE({"object": "list", "data": rows}), content_type=_JSON)
+
+    async def _one_model(self, request: web.Request) -> web.Response:
+        return web.Response(body=_ENCODE(self.service.describe(request.match_info["name"])), content_type=_JSON)
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(body=b'{"status":"ok"}', content_type=_JSON)
@@ -201,6 +237,7 @@ class Server:
 
     async def stop(self) -> None:
         """Close the port and all connections; replies in flight are cut."""
+        await self.app.close()
         await self._runner.cleanup()
 
 
@@ -213,17 +250,22 @@ async def start_server(settings: Settings | None = None, *, host: str = "127.0.0
         port: The port, or 0 for a free one.
 
     Raises:
-        ConfigError: The preset or a dial does not exist.
+        ConfigError: The preset or a dial does not exist, or there is no such port.
         EndpointError: The address cannot be bound.
     """
+    if not 0 <= port <= MOST_PORT:
+        raise ConfigError(f"port: expected a whole number from 0 to {MOST_PORT}, got {port}")
+    if not host:
+        raise ConfigError("host: is empty; name an address, or 0.0.0.0 for all of this machine's")
     app = App(settings)
     runner = web.AppRunner(app.web, access_log=None, handle_signals=False, shutdown_timeout=0.1)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         await runner.cleanup()
-        raise EndpointError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise EndpointError(f"cannot listen on {host}:{port}: {reason}") from error
     bound = runner.addresses[0]
     shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
     return Server(runner, f"http://{shown}:{bound[1]}/v1", app)

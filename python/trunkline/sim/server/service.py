@@ -11,7 +11,7 @@ from trunkline.errors import ConfigError
 from trunkline.sim.model import chat
 from trunkline.sim.model.bpe import default_bpe
 from trunkline.sim.model.catalog import find_model, reply
-from trunkline.sim.model.dials import SIM_VERSION, with_dials
+from trunkline.sim.model.dials import PRESETS, SIM_VERSION, fingerprint, with_dials
 from trunkline.sim.model.mind import Sampling
 from trunkline.sim.server.chat_api import chat_choice
 from trunkline.sim.server.completion_api import completion_choice
@@ -78,8 +78,31 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         self._dials = with_dials(settings.preset, dict(settings.dials))
+        self._fingerprint = fingerprint(settings.preset, self._dials)
         self._cache = PrefixCache(settings.cache_tokens)
         self._failures: Counter[bytes] = Counter()
+
+    def fingerprint(self, name: str) -> str:
+        """What a known model's replies say of how it errs: version, preset and dials."""
+        preset = name.partition(":")[2]
+        return fingerprint(preset, PRESETS[preset]) if preset else self._fingerprint
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """A model as ``/v1/models`` has it.
+
+        Raises:
+            ApiError: There is no such model.
+        """
+        self._model(name)
+        return {
+            "id": name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "trunkline",
+            "max_model_len": self.settings.max_context,
+            "sim_version": SIM_VERSION,
+            "system_fingerprint": self.fingerprint(name),
+        }
 
     def maybe_fail(self, body: bytes) -> None:
         """Fail a share of all requests, decided by the body and how often it was sent, not by arrival order.
@@ -289,7 +312,7 @@ class Service:
             "object": head["object"],
             "created": _EPOCH + int.from_bytes(key[:3], "little"),
             "model": head["model"],
-            "system_fingerprint": f"sim-{SIM_VERSION}",
+            "system_fingerprint": self.fingerprint(head["model"]),
         }
         usage = {
             "prompt_tokens": prompt,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from trunkline.sim.server.latency import Latency
 
-__all__ = ["Settings"]
+__all__ = ["MOST_PORT", "Settings"]
+
+MOST_PORT: Final = 65535
+"""The highest port there is."""
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
@@ -23,8 +26,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         latency: The latency model, or ``None`` to answer at once.
         tool_logprobs: Whether the tokens of tool calls have log-probs.
         noncanonical: Probability of sampling a merged token as its two parts.
-        reasoning: Where thinking is returned: in the content between tags, in ``reasoning_content``, or
-        not. history_thinking: ``keep`` the thinking of earlier replies in the prompt, or ``drop`` it.
+        reasoning: Where thinking is returned: in the content between tags, in ``reasoning_content``, or not.
+        history_thinking: ``keep`` the thinking of earlier replies in the prompt, or ``drop`` it.
         max_context: Most tokens of prompt and reply together.
         cache_tokens: Size of the prefix cache in tokens; 0 turns it off.
         ignore_n: Always return one choice.

@@ -34,8 +34,8 @@ pub struct Rollout {
     pub ended: Option<u8>,
     pub answer: Option<String>,
     pub reward: f64,
-    /// calls, prompt, cached, generated, unreported, tools, tool micros
-    pub usage: [u64; 7],
+    /// calls, prompt, cached, generated, unreported, tools, tool errors, tool micros
+    pub usage: [u64; 8],
 }
 
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Model {
                     return Err(());
                 }
                 let point = pick(point, nodes) as usize;
-                let (ended, answer, reward, usage) = (None, None, f64::NAN, [0; 7]);
+                let (ended, answer, reward, usage) = (None, None, f64::NAN, [0; 8]);
                 self.rollouts.push(Rollout { point, leaf: point, path, subgroup, ended, answer, reward, usage });
                 Ok(None)
             }
@@ -127,7 +127,7 @@ impl Model {
                 }
                 Ok(Some(leaf))
             }
-            Cmd::Observe { rollout, message: number, micros } => {
+            Cmd::Observe { rollout, message: number, micros, failed } => {
                 let at = self.growing(rollout)?;
                 let key = Key {
                     parent: self.rollouts[at].leaf,
@@ -141,7 +141,8 @@ impl Model {
                 let rollout = &mut self.rollouts[at];
                 rollout.leaf = leaf;
                 rollout.usage[5] += 1;
-                rollout.usage[6] += micros;
+                rollout.usage[6] += u64::from(failed);
+                rollout.usage[7] += micros;
                 Ok(Some(leaf))
             }
             Cmd::Context { messages } => {

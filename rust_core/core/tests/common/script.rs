@@ -9,7 +9,7 @@ pub enum Cmd {
     Append { parent: u32, message: u8, agent: u8, prompt: bool },
     Open { point: u32, path: Vec<u32>, subgroup: u32 },
     Turn { rollout: u32, message: u8, agent: u8, figures: (i64, i64, i64), aside: Option<u8>, context: Option<u32> },
-    Observe { rollout: u32, message: u8, micros: u64 },
+    Observe { rollout: u32, message: u8, micros: u64, failed: bool },
     Context { messages: Vec<u8> },
     Close { rollout: u32, code: u8, answer: Option<u8> },
     Score { rollout: u32, reward: f64 },
@@ -41,8 +41,8 @@ fn cmd() -> impl Strategy<Value = Cmd> {
                 rollout, message, agent, figures, aside, context
             }
         ),
-        4 => (id.clone(), 0u8..4, 0u64..50)
-            .prop_map(|(rollout, message, micros)| Cmd::Observe { rollout, message, micros }),
+        4 => (id.clone(), 0u8..4, 0u64..50, any::<bool>())
+            .prop_map(|(rollout, message, micros, failed)| Cmd::Observe { rollout, message, micros, failed }),
         1 => prop::collection::vec(0u8..4, 0..4).prop_map(|messages| Cmd::Context { messages }),
         2 => (id.clone(), 0u8..14, prop::option::of(0u8..3))
             .prop_map(|(rollout, code, answer)| Cmd::Close { rollout, code, answer }),
@@ -90,8 +90,8 @@ pub fn run(tree: &mut Tree, contexts: &mut u32, cmd: &Cmd) -> Result<Option<Node
             };
             tree.turn(rollout(*id), &message(*number), call).map(Some)
         }
-        Cmd::Observe { rollout: id, message: number, micros } => {
-            tree.observe(rollout(*id), &message(*number), NameId::EMPTY, *micros).map(Some)
+        Cmd::Observe { rollout: id, message: number, micros, failed } => {
+            tree.observe(rollout(*id), &message(*number), NameId::EMPTY, *micros, *failed).map(Some)
         }
         Cmd::Context { messages } => {
             let mut list = Vec::new();

@@ -1,0 +1,178 @@
+"""The outbox: what grew in a worker, on its way into the run file, and how much of it may be in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from trunkline.errors import InfrastructureError
+from trunkline.runtime.wire import MAX_FRAME, Batch, Delta, Done
+from trunkline.store.derive import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trunkline.llm.protocol import Reply
+    from trunkline.tree.tree import Tree
+
+__all__ = ["IN_FLIGHT", "Growth", "Outbox"]
+
+IN_FLIGHT = 64
+"""Model turns that may wait for their acknowledgement, beside those that wait for their reply."""
+
+_FLUSH_AFTER = 0.05
+"""Seconds a turn waits for company before its batch leaves."""
+
+_BATCH_BYTES = 4 * 1024 * 1024
+"""About how large a batch gets before the next one begins."""
+
+
+class Growth:
+    """One task's tree, as far as it was sent. It is the outlet of the task's rollouts.
+
+    Args:
+        outbox: Where it is sent from.
+        index: The task's index in the run.
+        tree: The tree.
+    """
+
+    def __init__(self, outbox: Outbox, index: int, tree: Tree) -> None:
+        self.index = index
+        self.tree = tree
+        self.done = False
+        self._outbox = outbox
+        self._seq = 0
+        self._turns = 0
+        self._ended = 0
+
+    async def reserve(self) -> None:
+        """Wait until one more turn may be in flight, and count it."""
+        await self._outbox.reserve()
+
+    def release(self) -> None:
+        """Give back a reservation whose turn did not happen."""
+        self._outbox.release(1)
+
+    def grew(self, reply: Reply | None) -> None:
+        """Note that the tree grew, with the reply if it was by a model turn."""
+        self._turns += reply is not None
+        self._outbox.note(self, reply)
+
+    def take(self) -> Delta | None:
+        """Take what changed since the last call.
+
+        Raises:
+            InfrastructureError: If it is more than a message can carry.
+        """
+        core = self.tree.core
+        data = core.delta()
+        if data is None:
+            return None
+        if len(data) > MAX_FRAME // 2:
+            raise InfrastructureError(
+                f"task {self.tree.task.id!r} grew by {len(data)} bytes at once, more than a worker can send; "
+                "shorten its prompt or what its tools return"
+            )
+        ended = core.rollouts - len(core.growing)
+        delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended)
+        self._seq += 1
+        self._turns = 0
+        self._ended = ended
+        return delta
+
+
+class Outbox:
+    """Gathers what grew and sends it in batches; each is in flight until it is acknowledged.
+
+    Args:
+        concurrency: Requests that may wait for their reply at once.
+        send: Takes each batch.
+        failed: Called with the error when a batch cannot be sent.
+    """
+
+    def __init__(self, concurrency: int, send: Callable[[Batch], None], failed: Callable[[Exception], None]) -> None:
+        self._send = send
+        self._failed = failed
+        self._free = concurrency + IN_FLIGHT
+        self._acked = asyncio.Event()
+        self._dirty: dict[int, Growth] = {}
+        self._turns = 0
+        self._unacked: dict[int, int] = {}
+        self._batches = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._load = (0, 0, 0)
+        self._latency: list[float] = []
+        self._served: set[str] = set()
+
+    async def reserve(self) -> None:
+        """Wait until one more turn may be in flight, and count it."""
+        while self._free <= 0:
+            self._acked.clear()
+            await self._acked.wait()
+        self._free -= 1
+
+    def release(self, turns: int) -> None:
+        """Let so many more turns be in flight."""
+        self._free += turns
+        self._acked.set()
+
+    def acknowledge(self, batch: int) -> None:
+        """Note that a batch is in the run file."""
+        self.release(self._unacked.pop(batch, 0))
+
+    def note(self, growth: Growth, reply: Reply | None = None) -> None:
+        """Note that a tree grew; its batch leaves when enough turns wait, or shortly."""
+        self._dirty[growth.index] = growth
+        if reply is not None:
+            self._turns += 1
+            prompt, generated, retries = self._load
+            self._load = (
+                prompt + max(0, reply.prompt),
+                generated + max(0, reply.generated),
+                retries + reply.attempts - 1,
+            )
+            self._latency.append(reply.micros / 1e6)
+            if reply.served:
+                self._served.add(reply.served)
+        if self._turns >= IN_FLIGHT:
+            self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_AFTER, self.flush)
+
+    def flush(self) -> None:
+        """Send everything that grew, in as many batches as its size asks for."""
+        self.close()
+        dirty, self._dirty = list(self._dirty.values()), {}
+        deltas: list[Delta] = []
+        done: list[Done] = []
+        size = 0
+        try:
+            for growth in dirty:
+                delta = growth.take()
+                if delta is not None:
+                    deltas.append(delta)
+                    size += len(delta.data)
+                if growth.done:
+                    done.append(Done(growth.index, *rows(growth.tree.core)))
+                if size >= _BATCH_BYTES:
+                    self._batch(deltas, done)
+                    deltas, done, size = [], [], 0
+            self._batch(deltas, done)
+        except Exception as error:  # noqa: BLE001 - nothing that grew may be dropped in silence
+            self._failed(error)
+
+    def close(self) -> None:
+        """Forget the timer; nothing is sent any more but by :meth:`flush`."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _batch(self, deltas: list[Delta], done: list[Done]) -> None:
+        if not deltas and not done:
+            return
+        self._batches += 1
+        turns = sum(delta.turns for delta in deltas)
+        self._unacked[self._batches] = turns
+        self._turns -= turns
+        self._send(Batch(self._batches, deltas, done, self._load, self._latency, sorted(self._served)))
+        self._load, self._latency, self._served = (0, 0, 0), [], set()

@@ -1,0 +1,172 @@
+"""The server's options: from the command line, then from the environment, checked before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+
+import msgspec
+
+from trunkline.errors import ConfigError
+from trunkline.sim.model.dials import PRESETS, with_dials
+from trunkline.sim.server.latency import Latency
+from trunkline.sim.server.settings import MOST_PORT, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["VARIABLES", "Options", "read_options"]
+
+VARIABLES: Final = "TRUNKLINE_SIM_SERVE_"
+"""What the name of an option's environment variable begins with."""
+
+_PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
+_WORDS: Final = {
+    word: truth for truth, words in ((True, "1 true yes on"), (False, "0 false no off")) for word in words.split()
+}
+
+
+class Options(NamedTuple):
+    """What a command line asks for.
+
+    Attributes:
+        settings: What the server is told.
+        host: The address to bind.
+        port: The port, or 0 for a free one.
+        exit_with_parent: Whether to stop when the parent does.
+    """
+
+    settings: Settings
+    host: str
+    port: int
+    exit_with_parent: bool
+
+
+def read_options(arguments: Sequence[str], environment: Mapping[str, str], prog: str) -> Options:
+    """Read the options.
+
+    Args:
+        arguments: The command line, without the name of the command.
+        environment: Variables ``TRUNKLINE_SIM_SERVE_<OPTION>``; the command line goes first, and an empty
+            variable counts for nothing.
+        prog: How the command is called, for its help.
+
+    Raises:
+        ConfigError: An option or a variable is wrong; the message begins with its name.
+        SystemExit: Help was asked for and printed.
+    """
+    parser = _parser(prog)
+    values = vars(parser.parse_args(arguments))
+    names = {name: _option(name) for name in (*_TEXTS, *_FLAGS)}
+    for name in names:
+        variable = VARIABLES + name.upper()
+        text = environment.get(variable, "").strip()
+        if not text or name in values:
+            continue
+        names[name] = variable
+        if name in _FLAGS:
+            if text.lower() not in _WORDS:
+                raise ConfigError(f"{variable}: expected 1, true, 0 or false, got {text!r}")
+            values[name] = _WORDS[text.lower()]
+            continue
+        texts = re.split(r"[\s,]+", text) if name == "dial" else [text]
+        try:
+            values |= vars(parser.parse_args([f"{_option(name)}={each}" for each in texts]))
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(_option(name), variable, 1)) from None
+    host, port = values.pop("host", "127.0.0.1"), values.pop("port", 0)
+    exit_with_parent = values.pop("exit_with_parent", False)
+    return Options(_settings(values, names), host, port, exit_with_parent)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises what is wrong, where the usual one prints its usage and leaves."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message.removeprefix("argument "))
+
+
+def _port(text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,5}", text) and int(text) <= MOST_PORT:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {MOST_PORT}, got {text!r}")
+
+
+_TEXTS: Final[dict[str, dict[str, Any]]] = {
+    "host": {"help": "address to bind; the default, 127.0.0.1, is reachable from this machine only"},
+    "port": {"type": _port, "help": "port; 0, the default, takes a free one"},
+    "preset": {"choices": list(PRESETS), "help": "how the models err"},
+    "dial": {"action": "append", "metavar": "NAME=VALUE", "help": "turn one dial; repeatable"},
+    "latency": {"metavar": "off|on|NAME=VALUE,...", "help": "the latency model and its values"},
+    "cache_tokens": {"type": int, "metavar": "N", "help": "size of the prefix cache; 0 is off"},
+    "max_context": {"type": int, "metavar": "N", "help": "most tokens of prompt and reply"},
+    "noncanonical": {"type": float, "metavar": "RATE", "help": "share of merged tokens sampled in two"},
+    "reasoning": {"choices": ["content", "field", "dropped"], "help": "where thinking goes"},
+    "history_thinking": {"choices": ["keep", "drop"], "help": "thinking of earlier replies"},
+    "fail_rate": {"type": float, "metavar": "RATE", "help": "share of requests that fail"},
+    "fail_seed": {"type": int, "metavar": "SEED", "help": "what decides which ones fail"},
+    "api_key": {"metavar": "KEY", "help": "key that requests must carry"},
+}
+
+_FLAGS: Final = {
+    "no_tool_logprobs": "give no log-probs on tool calls",
+    "ignore_n": "always return one choice",
+    "ignore_seed": "draw a new seed for each request",
+    "exit_with_parent": "stop when the parent dies or closes standard input",
+}
+
+
+def _parser(prog: str) -> _Parser:
+    parser = _Parser(
+        prog=prog,
+        description="Serve the simulated models over HTTP.",
+        epilog=f"Every option can also be set in the environment: {VARIABLES}PORT is --port.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    for name, given in _TEXTS.items():
+        parser.add_argument(_option(name), **given)
+    for name, text in _FLAGS.items():
+        parser.add_argument(_option(name), action="store_true", help=text)
+    return parser
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _settings(values: dict[str, Any], names: Mapping[str, str]) -> Settings:
+    """Settings from the values given; ``names`` says what each of them is called where it was given."""
+    if "no_tool_logprobs" in values:
+        values["tool_logprobs"] = not values.pop("no_tool_logprobs")
+    dials: dict[str, object] = dict(_pair(text, names["dial"]) for text in values.pop("dial", ()))
+    try:
+        with_dials(values.get("preset", "default"), dials)
+    except ConfigError as error:
+        raise ConfigError(f"{names['dial']}: {error}") from None
+    latency = values.pop("latency", "off")
+    if latency != "off":
+        pairs = [] if latency == "on" else latency.split(",")
+        try:
+            values["latency"] = msgspec.convert(
+                dict(_pair(text, names["latency"]) for text in pairs), Latency, strict=False
+            )
+        except msgspec.ValidationError as error:
+            place = _PLACE.search(str(error))
+            what = f"{place[1]}: {_PLACE.sub('', str(error))}" if place else str(error)
+            raise ConfigError(f"{names['latency']}: {what}") from None
+    try:
+        return msgspec.convert({**values, "dials": dials}, Settings)
+    except msgspec.ValidationError as error:
+        place = _PLACE.search(str(error))
+        name = place[1] if place else ""
+        got = f", got {values[name]!r}" if name in values else ""
+        raise ConfigError(f"{names.get(name, 'options')}: {_PLACE.sub('', str(error))}{got}") from None
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"{option}: expected NAME=VALUE, got {text!r}")
+    return name.strip(), value.strip()

@@ -1,0 +1,376 @@
+"""User code that misbehaves, floods, and signals at bad moments: nothing hangs, nothing is lost in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from atlas import agent, lookup, tasks
+from foreign import capital_cities, error, message, serving
+
+from trunkline.errors import ConfigError, EndpointError, LLMError
+from trunkline.llm.protocol import Choice, Reply, Request
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategy import Fork
+from trunkline.runtime.outbox import IN_FLIGHT, Growth, Outbox
+from trunkline.runtime.run import arun, run
+from trunkline.runtime.wire import Batch
+from trunkline.score.rewards import exact_match
+from trunkline.store.runfile import RunReader
+from trunkline.tools.tool import tool
+from trunkline.tree.tree import Tree
+from trunkline.types import Task, Termination
+
+
+@tool
+def flood(x: str) -> str:
+    """Say so much that it has to be escaped sixfold.
+
+    Args:
+        x: Anything.
+    """
+    time.sleep(0.2)
+    return "\x1b" * 90_000
+
+
+@tool
+def leave_a_child(country: str) -> str:
+    """Start a child that outlives this process, and die.
+
+    Args:
+        country: Dies for Brazil only.
+    """
+    if country == "Brazil":
+        subprocess.Popen(["sleep", "20"], close_fds=False)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "capital: x"
+
+
+@tool
+async def interrupted(country: str) -> str:
+    """Raise what no tool should.
+
+    Args:
+        country: Anything.
+    """
+    raise KeyboardInterrupt
+
+
+def calls_twice(body: dict) -> dict:
+    """Calls the first tool four times at once, then answers."""
+    if any(m["role"] == "tool" for m in body["messages"]):
+        return message("<answer>done</answer>")
+    function = body["tools"][0]["function"]
+    (argument,) = function["parameters"]["properties"]
+    return message(None, [(function["name"], json.dumps({argument: "Brazil"}))] * 4)
+
+
+def test_a_flood_of_observations_reaches_the_file_whole(tmp_path: Path):
+    many = [Task.ask(f"q{i}", id=str(i)) for i in range(48)]
+    with serving(calls_twice) as server:
+        llm = EndpointSpec(server.url, max_concurrency=48)
+        result = run(agent(tools=[flood]), many, llm=llm, workers=1, out=tmp_path / "r")
+    assert {r.termination for t in result for r in t.rollouts} == {Termination.ANSWER}
+    with RunReader.open(result.path) as reader:
+        assert reader.check() == []
+    assert (tmp_path / "r").stat().st_size > 48 * 4 * 6 * 80_000 / 2, "the observations are there"
+
+
+async def test_batches_are_cut_by_size_and_lose_nothing():
+    sent: list[Batch] = []
+    outbox = Outbox(8, sent.append, lambda problem: pytest.fail(str(problem)))
+    growths = [Growth(outbox, i, Tree(Task.ask(str(i)))) for i in range(5)]
+    for growth in growths:
+        node = growth.tree.core.append(0, 1, b'{"role":"user","content":"' + b"x" * 3_000_000 + b'"}')
+        growth.tree.core.open(node, (0, 0))
+        growth.done = True
+        outbox.note(growth)
+    outbox.flush()
+    assert len(sent) > 1
+    assert [delta.task for batch in sent for delta in batch.deltas] == [0, 1, 2, 3, 4]
+    for batch in sent:
+        assert [done.task for done in batch.done] == [delta.task for delta in batch.deltas]
+
+
+async def test_a_batch_that_cannot_be_sent_is_an_error_not_a_gap():
+    problems: list[Exception] = []
+
+    def refuse(_batch: Batch) -> None:
+        raise RuntimeError("no")
+
+    outbox = Outbox(8, refuse, problems.append)
+    growth = Growth(outbox, 0, Tree(Task.ask("q")))
+    growth.tree.core.append(0, 1, b'{"a":1}')
+    outbox.note(growth)
+    outbox.flush()
+    assert [str(problem) for problem in problems] == ["no"]
+
+
+async def test_so_many_turns_are_in_flight_and_no_more():
+    sent: list[Batch] = []
+    outbox = Outbox(3, sent.append, lambda problem: pytest.fail(str(problem)))
+    growth = Growth(outbox, 0, Tree(Task.ask("q")))
+    core = growth.tree.core
+    rollout = core.open(core.append(0, 1, b'{"a":1}'), (0, 0))
+    reply = Reply([], 1, 0, 1, 1, 1)
+    for i in range(IN_FLIGHT + 3):
+        async with asyncio.timeout(1):
+            await growth.reserve()
+        if i < IN_FLIGHT:
+            core.turn(rollout, b'{"t":%d}' % i, 0, 0, 0, 1, 0, 1, 0, 1)
+            growth.grew(reply)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await growth.reserve()
+    assert sum(delta.turns for batch in sent for delta in batch.deltas) == IN_FLIGHT
+    growth.release()
+    async with asyncio.timeout(1):
+        await growth.reserve()
+    for batch in sent:
+        outbox.acknowledge(batch.batch)
+    for _ in range(IN_FLIGHT):
+        async with asyncio.timeout(1):
+            await growth.reserve()
+
+
+def test_a_dead_worker_is_noticed_though_its_child_holds_on(tmp_path: Path):
+    began = time.monotonic()
+    with serving(calls_twice) as server:
+        llm = EndpointSpec(server.url, max_concurrency=2)
+        result = run(agent(tools=[leave_a_child]), tasks()[:2], llm=llm, workers=2, out=tmp_path / "r")
+    assert time.monotonic() - began < 10
+    assert {r.termination for t in result for r in t.rollouts} == {Termination.LOST}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_tool_that_raises_keyboardinterrupt_is_an_observation(workers: int):
+    with serving(calls_twice) as server:
+        result = run(agent(tools=[interrupted]), tasks()[:1], llm=server.url, workers=workers)
+    (rollout,) = result["France"].rollouts
+    assert rollout.termination == Termination.ANSWER
+    assert rollout.usage.tools == rollout.usage.tool_errors == 4
+
+
+class Raising(msgspec.Struct, frozen=True):
+    def rollouts(self) -> int:
+        return 1
+
+    def start(self, tree: Tree) -> list[Fork]:
+        raise ValueError("I do not know")
+
+
+class Empty(Raising, frozen=True):
+    def start(self, tree: Tree) -> list[Fork]:
+        return []
+
+
+class Garbage(Raising, frozen=True):
+    def start(self, tree: Tree) -> list[int]:
+        return [3]
+
+
+class Twice(Raising, frozen=True):
+    def start(self, tree: Tree) -> list[Fork]:
+        return [Fork(2), Fork(1)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("strategy", "says"),
+    [(Raising(), "Raising raised ValueError.*I do not know"), (Empty(), "0 rollouts"), (Garbage(), "AttributeError")],
+)
+def test_a_strategy_that_breaks_ends_the_run(tmp_path: Path, workers: int, strategy: object, says: str):
+    with serving(capital_cities) as server:
+        with pytest.raises(ConfigError, match=says):
+            run(agent(), tasks(), llm=server.url, strategy=strategy, workers=workers, out=tmp_path / "r")
+        assert not server.bodies
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_strategy_of_ones_own():
+    with serving(capital_cities) as server:
+        result = run(agent(), tasks(), llm=server.url, strategy=Twice(), workers=1)
+    assert {len(tree.rollouts) for tree in result} == {3}
+
+
+class Flaky:
+    """An LLM of the user's own that raises whatever it likes."""
+
+    def __init__(self, problem: type[BaseException]) -> None:
+        self.problem = problem
+        self.asked = 0
+
+    async def complete(self, request: Request) -> Reply:
+        self.asked += 1
+        if self.asked == 3:
+            raise self.problem("third time unlucky")
+        return Reply([Choice("<answer>Paris</answer>", None, [], "stop")], 5, 0, 2, 1, 10)
+
+    async def close(self) -> None:
+        raise AssertionError("it is not ours to close")
+
+
+@pytest.mark.parametrize("problem", [ValueError, asyncio.CancelledError, LLMError])
+async def test_whatever_an_llm_raises_ends_one_rollout(problem: type[BaseException]):
+    result = await arun(agent(), tasks()[:1], llm=Flaky(problem), strategy=Chain(4), reward=exact_match)
+    ends = [r.termination for r in result["France"].rollouts]
+    assert sorted(ends) == [Termination.ANSWER] * 3 + [Termination.LLM_ERROR]
+
+
+def test_a_refusal_keeps_what_was_paid_for(tmp_path: Path):
+    answered = []
+
+    def later(body: dict) -> object:
+        if len(answered) >= 60:
+            return error(401, "revoked", "invalid_api_key")
+        answered.append(1)
+        return message("<answer>x</answer>")
+
+    many = [Task.ask(f"q{i}", id=str(i)) for i in range(400)]
+    with serving(later) as server, pytest.raises(EndpointError):
+        run(agent(), many, llm=EndpointSpec(server.url, max_concurrency=8), workers=2, out=tmp_path / "r")
+    with RunReader.open(tmp_path / "r") as reader:
+        assert reader.check() == []
+        kept = sum(node.kind.name == "TURN" for t in reader.tasks() for node in reader.tree(t.id).nodes)
+    assert 60 - 8 <= kept <= 60
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seed": 2**63}, "seed"),
+        ({"seed": "x"}, "seed"),
+        ({"seed": -1}, "seed"),
+        ({"reward": "exact_match"}, "reward"),
+        ({"strategy": 4}, "strategy"),
+        ({"workers": -1}, "from 0 to"),
+        ({"workers": 100_000}, "from 0 to"),
+        ({"llm": 7}, "llm|LLM|complete"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_made(tmp_path: Path, changes: dict, says: str):
+    options = {"llm": "http://127.0.0.1:9/v1", "out": tmp_path / "r"} | changes
+    with pytest.raises(ConfigError, match=says):
+        run(agent(), tasks(), **options)
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("wrong", [["q"], [{"question": "q"}], "questions.jsonl"])
+def test_what_is_no_task_is_named(tmp_path: Path, wrong: object):
+    with pytest.raises(ConfigError, match="is not a task"):
+        run(agent(), wrong, llm="http://127.0.0.1:9/v1", out=tmp_path / "r")
+
+
+def test_a_message_that_cannot_be_sent_is_refused_before_anything_is_paid(tmp_path: Path):
+    with serving(capital_cities) as server:
+        bad = Task(id="odd", messages=[{"role": "user", "content": []}])
+        with pytest.raises(ConfigError, match="task 'odd'.*content"):
+            run(agent(), [*tasks(), bad], llm=server.url, out=tmp_path / "r")
+        assert not server.bodies
+
+
+def test_a_small_concurrency_is_kept_by_many_workers():
+    most, now = [0], [0]
+
+    def note(body: dict) -> dict:
+        return capital_cities(body)
+
+    with serving(note, delay=0.05) as server:
+        began = time.monotonic()
+        result = run(agent(), tasks(), llm=EndpointSpec(server.url, max_concurrency=1), workers=4)
+        took = time.monotonic() - began
+        assert took >= 0.05 * len(server.bodies), "one request at a time"
+    assert len(result) == 5
+    assert most == now
+
+
+SLEEPER = """
+import signal, sys, time
+import trunkline as tl
+
+@tl.tool
+async def lookup(country: str) -> str:
+    '''Block the loop.
+
+    Args:
+        country: Anything.
+    '''
+    print("blocking", flush=True)
+    time.sleep(30)
+    return "x"
+
+if __name__ == "__main__":
+    tl.run(tl.Agent(model="m", tools=[lookup]), [tl.Task.ask("Capital of France?")], llm=tl.LLM(sys.argv[1]), workers=0)
+"""
+
+
+def test_a_blocked_loop_in_this_process_can_be_interrupted(tmp_path: Path):
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    with serving(capital_cities) as server:
+        process = subprocess.Popen(
+            [sys.executable, "sleeper.py", server.url],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout.readline() == "blocking\n"
+        began = time.monotonic()
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+        _, said = process.communicate(timeout=20)
+        assert time.monotonic() - began < 8
+    assert "stopped by SIGINT" in said
+
+
+def test_the_callers_signal_handlers_come_back():
+    def mine(*_: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, mine), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with serving(capital_cities) as server:
+            run(agent(), tasks()[:1], llm=server.url, workers=0)
+        assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
+
+
+def test_descriptors_come_back(tmp_path: Path):
+    with serving(capital_cities) as server:
+
+        def once() -> int:
+            run(agent(tools=[lookup]), tasks()[:1], llm=server.url, workers=1)
+            return len(os.listdir("/proc/self/fd"))
+
+        once()
+        first = once()
+        assert [once() for _ in range(3)] == [first] * 3
+
+
+async def test_an_early_cancel_leaks_nothing():
+    import gc
+
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for ticks in range(6):
+        running = asyncio.ensure_future(arun(agent(), tasks(), llm="http://127.0.0.1:9/v1", workers=2))
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    del running
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
