@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trunkline.errors import ConfigError
 from trunkline.printable import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["FAILED", "JSON", "UNSCORED", "Message", "Task", "Termination", "Usage"]
 
@@ -70,7 +72,9 @@ def _answer(value: object, id: object) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return str(value)
     shown = repr(value) if isinstance(value, float) else _kind(value)
-    raise ConfigError(f"task {quoted(str(id))}: an answer is {shown}, expected text or a finite number, or a list of them")
+    raise ConfigError(
+        f"task {quoted(str(id))}: an answer is {shown}, expected text or a finite number, or a list of them"
+    )
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,13 +97,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         # What is annotated need not be what was given.
-        id: object = self.id
+        name: object = self.id
         messages: object = self.messages
         reference: object = self.reference
         metadata: object = self.metadata
-        if not isinstance(id, str):
-            raise ConfigError(f"task: id is {_kind(id)}, expected a string")
-        if not id.strip():
+        if not isinstance(name, str):
+            raise ConfigError(f"task: id is {_kind(name)}, expected a string")
+        if not name.strip():
             raise ConfigError("task: id is empty, expected a name that is unique within the run")
         if not isinstance(messages, list) or not messages:
             raise self._fault("messages", messages, "a list of at least one chat message")
@@ -136,8 +140,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: The question is empty or no text, or an answer is neither text nor a finite number.
         """
         given: object = question
-        if not isinstance(given, str) or not given.strip():
-            raise ConfigError(f"question is {_kind(given)}, expected text that is not blank")
+        if not isinstance(given, str):
+            raise ConfigError(f"question is {_kind(given)}, expected text")
+        if not given.strip():
+            raise ConfigError("question is empty, expected text")
         accepted: list[object] = [] if answer is None else [*answer] if isinstance(answer, (list, tuple)) else [answer]
         return cls(
             id=question if id is None else id,

@@ -91,7 +91,7 @@ def test_calls(calls: object, text: str) -> None:
     st.integers(20, 120),
 )
 def test_hostile_text_stays_on_its_line(text: str, nasty: str, width: int) -> None:
-    drawn = picture(grown([[nasty + text, text + nasty]], answer=text + nasty, question=nasty + text), width=width)
+    drawn = picture(grown([[nasty + text, text + nasty]], answer=text + nasty, question=f"?{nasty}{text}"), width=width)
     rows = drawn.split("\n")
     # heading, prompt, two turns (or one hidden when equal texts merge), one end
     assert len(rows) == 5

@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from trunkline.errors import InfrastructureError, TrunklineError
 from trunkline.printable import printable
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 __all__ = ["app", "run_app"]
 
@@ -80,6 +84,9 @@ def app() -> None:
 
 def run_app() -> NoReturn:
     """Run the command line and exit with the code that tells the truth."""
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) == signal.SIG_DFL:
+            signal.signal(signum, _terminate)
     try:
         code = app.main(standalone_mode=False)
         sys.stdout and sys.stdout.flush()
@@ -108,6 +115,18 @@ def run_app() -> NoReturn:
         _say(str(cause or "") or "interrupted")
         code = 128 + int(getattr(cause, "signum", 2))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+class _Terminated(KeyboardInterrupt):
+    """A signal that asks to end, raised so that what was begun is put away."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.signum = signum
+
+
+def _terminate(signum: int, _frame: FrameType | None) -> None:
+    raise _Terminated(signum)
 
 
 def _exit_code(end: click.exceptions.Exit | SystemExit) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from trunkline.cli.output import put
 from trunkline.printable import printable
 from trunkline.store.runfile import RunReader
 
@@ -22,7 +23,7 @@ def check(ctx: click.Context, run: str) -> None:
         problems = reader.check()
         tasks = len(reader.tasks())
     for problem in problems:
-        click.echo(printable(problem))
+        put(printable(problem))
     if problems:
         ctx.exit(1)
-    click.echo(f"{run}: {tasks} tasks, every row follows from the deltas")
+    put(f"{printable(run)}: {tasks} task{'' if tasks == 1 else 's'}, every row follows from the deltas")

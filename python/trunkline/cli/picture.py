@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trunkline.printable import cells, printable, quoted
+from trunkline.tree.failure import broken
 from trunkline.tree.node import Kind, Node
 
 if TYPE_CHECKING:
@@ -69,16 +70,7 @@ def _words(node: Node) -> str:
     return f"{calls}  {text}" if calls and text else calls or text or "(empty)"
 
 
-def _reason(error: str | None) -> str:
-    # The session records a failure as JSON; other writers may leave plain text.
-    try:
-        failure = msgspec.json.decode(error or "")
-    except (msgspec.MsgspecError, RecursionError):
-        return error or ""
-    return str(failure.get("message", error)) if isinstance(failure, dict) else str(error)
-
-
-def _ends(rollouts: list[Trajectory]) -> list[str]:
+def _ends(rollouts: list[Trajectory], width: int) -> list[str]:
     """What stands under a leaf: one line for all rollouts that ended alike."""
     alike: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for rollout in rollouts:
@@ -87,7 +79,9 @@ def _ends(rollouts: list[Trajectory]) -> list[str]:
         if rollout.answer is not None:
             said = quoted(" ".join(rollout.answer.split()), 50)
         else:
-            said = printable(_reason(rollout.error), 60)
+            failure = broken(rollout.error)
+            # Nothing stands behind a failure: it may take what the line has.
+            said = "" if failure is None else printable(failure.message, width)
         reward = "" if math.isnan(rollout.reward) else f"reward {rollout.reward:g}"
         alike[word, said, reward].append(f"#{rollout.id}")
     lines: list[str] = []
@@ -107,7 +101,7 @@ def _hidden(nodes: int) -> str:
     return f"┆ {nodes} more node{'' if nodes == 1 else 's'}"
 
 
-def _draw(tree: Tree, values: Values, lines: int) -> list[_Line]:
+def _draw(tree: Tree, values: Values, lines: int, width: int) -> list[_Line]:
     ends: dict[int, list[Trajectory]] = defaultdict(list)
     for rollout in tree.rollouts:
         ends[rollout.leaf.id].append(rollout)
@@ -133,7 +127,7 @@ def _draw(tree: Tree, values: Values, lines: int) -> list[_Line]:
             elif position == cut.start:
                 drawn.append(_Line(indent, _hidden(len(cut))))
             indent = below
-        drawn.extend(_Line(below, line) for line in _ends(ends.get(stretch[-1], [])))
+        drawn.extend(_Line(below, line) for line in _ends(ends.get(stretch[-1], []), width))
         if len(onward) == 1:
             waiting.append((onward[0], below, below))
         else:
@@ -172,10 +166,10 @@ def picture(tree: Tree, width: int = 100, max_lines: int = 80) -> str:
         Lines of plain text without a line break at the end.
     """
     width = max(20, width)
-    head = f"task {printable(tree.task.id, 60)}"
-    counts = f"{len(tree) - 1} nodes, {tree.core.rollouts} rollouts"
-    drawn = _draw(tree, tree.values(), max_lines)
+    counts = f": {len(tree) - 1} nodes, {tree.core.rollouts} rollouts"
+    head = f"task {printable(tree.task.id, max(12, width - 5 - len(counts)))}"
+    drawn = _draw(tree, tree.values(), max_lines, width)
     shown = [_fit(line, width) for line in drawn[:max_lines]]
     if len(drawn) > max_lines:
         shown.append(printable(f"┆ {len(drawn) - max_lines} more lines are hidden", width))
-    return "\n".join([printable(f"{head}: {counts}", width), *shown])
+    return "\n".join([printable(f"{head}{counts}", width), *shown])

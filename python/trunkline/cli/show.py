@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from trunkline.cli.output import put
 from trunkline.cli.picture import picture
 from trunkline.cli.table import rows_of, table
 from trunkline.printable import printable
@@ -75,11 +76,7 @@ def _tree_data(tree: Tree) -> dict[str, Any]:
 
 def _write_json(data: dict[str, Any]) -> None:
     # Everything beyond ASCII is escaped, so that no control character of any kind reaches a terminal.
-    _write(stdjson.dumps(_plain(data), indent=2))
-
-
-def _write(text: str) -> None:
-    click.echo(text)
+    put(stdjson.dumps(_plain(data), indent=2))
 
 
 def print_summary(summary: Summary, *, as_json: bool = False) -> None:
@@ -92,8 +89,8 @@ def print_summary(summary: Summary, *, as_json: bool = False) -> None:
     if as_json:
         _write_json(_summary_data(summary))
         return
-    if not sys.stdout.isatty():
-        _write(table(summary))
+    if sys.stdout is None or sys.stdout.closed or not sys.stdout.isatty():
+        put(table(summary))
         return
     from rich.console import Console
     from rich.text import Text
@@ -101,9 +98,11 @@ def print_summary(summary: Summary, *, as_json: bool = False) -> None:
     console = Console(file=sys.stdout)
     rows = rows_of(summary)
     width = max(len(label) for label, _value in rows)
-    for label, value in rows:
-        # Soft wrap leaves long lines to the terminal, so that they can be copied whole.
-        console.print(Text.assemble((f"{label:<{width}}", "bold"), "  ", value), soft_wrap=True)
+    with console.capture() as drawn:
+        for label, value in rows:
+            # Soft wrap leaves long lines to the terminal, so that they can be copied whole.
+            console.print(Text.assemble((f"{label:<{width}}", "bold"), "  ", value), soft_wrap=True)
+    put(drawn.get().removesuffix("\n"))
 
 
 def _interesting(reader: RunReader) -> str | None:
@@ -139,14 +138,14 @@ def show_run(path: str | Path, task: str | None = None, *, json: bool = False) -
             data["tree"] = _tree_data(tree)
         _write_json(data)
         return
-    _write(f"run file  {printable(str(path))}")
+    put(f"run file  {printable(str(path))}")
     print_summary(summary)
     if tree is not None:
         width = shutil.get_terminal_size((100, 24)).columns
-        _write("")
-        _write(picture(tree, width=width, max_lines=_LINES))
+        put("")
+        put(picture(tree, width=width, max_lines=_LINES))
         if tree.task.reference:
-            _write("accepted: " + ", ".join(printable(answer, 60) for answer in tree.task.reference[:5]))
+            put("accepted: " + ", ".join(printable(answer, 60) for answer in tree.task.reference[:5]))
 
 
 @click.command()

@@ -45,7 +45,10 @@ def _scores(summary: Summary) -> Iterator[Row]:
     yield "accuracy of one try", _share(summary.accuracy, missing)
     if summary.accuracy is None:
         return
-    yield f"best of {summary.tries}", _share(summary.best_of_n, missing)
+    best = _share(summary.best_of_n, missing)
+    if summary.short:
+        best += f"  ({summary.short:,} of {summary.finished:,} tasks have fewer than {summary.tries} scored tries)"
+    yield f"best of {summary.tries}", best
     yield f"majority of {summary.tries}", _share(summary.majority, missing)
     if summary.scored < summary.rollouts:
         yield "scored", f"{summary.scored:,} of {summary.rollouts:,} rollouts"
@@ -53,8 +56,11 @@ def _scores(summary: Summary) -> Iterator[Row]:
 
 def _costs(summary: Summary) -> Iterator[Row]:
     tokens, usage = summary.tokens, summary.usage
-    if usage.calls and usage.unreported >= usage.calls:
-        yield "tokens (server usage)", "the server reported none"
+    if usage.unreported >= usage.calls or not (tokens.flat or usage.prompt or usage.generated):
+        yield (
+            "tokens (server usage)",
+            "not reported by the server" if usage.calls else "none, no model call was answered",
+        )
     else:
         yield "tokens flat (server usage)", f"{tokens.flat:,}  ({tokens.flat_generated:,} generated)"
         yield "tokens as a tree", f"{tokens.tree:,}  ({tokens.tree_generated:,} generated)"
@@ -64,7 +70,13 @@ def _costs(summary: Summary) -> Iterator[Row]:
         share = f"  ({usage.cached / usage.prompt:.1%})".replace("%", " %") if usage.prompt else ""
         yield "prompt tokens", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}"
     yield "model calls", f"{usage.calls:,}"
-    yield "tool calls", f"{usage.tools:,}"
+    failed = f", {usage.tool_errors:,} of them failed" if usage.tool_errors else ""
+    yield "tool calls", f"{usage.tools:,}{failed}"
+    if 0 < usage.tools <= usage.tool_errors:
+        yield (
+            "warning",
+            "every tool call failed, so the model saw no tool result: the answers are its own; check the tools",
+        )
     yield "retries", f"{usage.retries:,}"
 
 
@@ -82,6 +94,8 @@ def rows_of(summary: Summary) -> list[Row]:
     rows.append(("rollouts", f"{summary.rollouts:,}" + (f"  ({ended})" if ended else "")))
     if summary.failed:
         rows.append(("rollouts that broke", f"{summary.failed:,}, not scored"))
+    for message, count in summary.failures[:1]:
+        rows.append(("most frequent error", f"({count:,} of {summary.failed:,}) {message}"))
     rows.extend(_scores(summary))
     rows.extend(_costs(summary))
     rows.append(("wall time", f"{duration(summary.seconds)}  ({summary.rate:,.1f} rollouts/s)"))

@@ -213,9 +213,7 @@ def _base_url(url: str) -> str:
 def _named(variable: str) -> None:
     """Refuse a variable that was named for its key and holds none. It is not shown: it may be the key itself."""
     if not isinstance(variable, str) or not os.environ.get(variable):
-        raise ConfigError(
-            "api_key_env (--api-key-env) names a variable that is not set in the environment"
-        )
+        raise ConfigError("api_key_env (--api-key-env) names a variable that is not set in the environment")
 
 
 def _key(key: str, name: str) -> str:

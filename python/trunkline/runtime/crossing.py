@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -167,14 +168,14 @@ def _script_module(path: str, what: str) -> ModuleType:
     loaded = sys.modules.get(_SCRIPT)
     if loaded is not None:
         return loaded
-    spec = importlib.util.spec_from_file_location(_SCRIPT, path)
-    if spec is None or spec.loader is None:
-        raise CrossingError(f"{what}: the worker cannot import the script {path}")
-    module = importlib.util.module_from_spec(spec)
+    # Named outright, because a script needs no suffix to be one.
+    loader = SourceFileLoader(_SCRIPT, path)
+    module = importlib.util.module_from_spec(ModuleSpec(_SCRIPT, loader, origin=path))
+    module.__file__ = path
     sys.modules[_SCRIPT] = module
     _state["importing"] = True
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except CrossingError:
         raise
     except (Exception, SystemExit) as error:

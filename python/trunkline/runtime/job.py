@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -95,7 +96,7 @@ def pack_job(job: Job) -> bytes:
         llm=job.llm,
         secret=job.llm.secret,
         seed=job.seed,
-        path=[entry for entry in sys.path if entry],
+        path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
     )
     return msgspec.msgpack.encode(packed)
 

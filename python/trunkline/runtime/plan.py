@@ -92,7 +92,10 @@ class Plan:
         out: str | Path | None = None,
         labels: Mapping[str, Any] | None = None,
         watch: Callable[[Snapshot], None] | None = None,
+        **unknown: object,
     ) -> None:
+        if unknown:
+            raise TypeError(f"a run has no option {next(iter(unknown))!r}; it has {', '.join(Options.__annotations__)}")
         if importing_script():
             raise CrossingError(
                 f"{sys.modules['__trunkline_main__'].__file__} starts a run while a worker imports it; "

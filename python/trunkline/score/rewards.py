@@ -58,11 +58,32 @@ def _cancelled() -> bool:
     return own is not None and own.cancelling() > 0
 
 
+async def _asked(reward: Reward, trajectory: Trajectory) -> tuple[object, str | None]:
+    """What a reward says, or what went wrong in it: it is user code, and whatever it raises is data here."""
+    deadline = asyncio.timeout(REWARD_TIMEOUT)
+    try:
+        said: object = reward(trajectory)
+        if inspect.isawaitable(said):
+            async with deadline:
+                said = await said
+    except GeneratorExit:
+        raise
+    except BaseException as problem:
+        if isinstance(problem, asyncio.CancelledError) and _cancelled():
+            raise
+        if not deadline.expired():
+            return None, f"{_name(reward)} raised {type(problem).__name__}: {printable(str(problem), 300)}"
+    if deadline.expired():
+        return None, f"{_name(reward)} gave no result within {REWARD_TIMEOUT:g} s"
+    return said, None
+
+
 async def score(reward: Reward, trajectory: Trajectory) -> Verdict:
     """Ask a reward about a trajectory. Whatever goes wrong in it leaves the trajectory unscored, never at 0.
 
     Args:
-        reward: The reward; a plain function runs in this thread, an awaitable result is awaited.
+        reward: The reward; a plain function runs in this thread, an awaitable result is awaited, for at most
+            ``REWARD_TIMEOUT`` seconds.
         trajectory: An ended rollout. One that broke, was cut or filtered is not shown to the reward.
 
     Returns:
@@ -73,24 +94,9 @@ async def score(reward: Reward, trajectory: Trajectory) -> Verdict:
         return Verdict(math.nan, "the rollout has not ended")
     if ended in UNSCORED:
         return Verdict(math.nan)
-    deadline = asyncio.timeout(REWARD_TIMEOUT)
-    try:
-        said: object = reward(trajectory)
-        if inspect.isawaitable(said):
-            async with deadline:
-                said = await said
-    except GeneratorExit:
-        raise
-    except BaseException as problem:  # noqa: BLE001 - user code: whatever it raises is data here, SystemExit too
-        if isinstance(problem, asyncio.CancelledError) and _cancelled():
-            raise
-        if not deadline.expired():
-            shown = printable(str(problem), 300)
-            return Verdict(math.nan, f"{_name(reward)} raised {type(problem).__name__}: {shown}")
-    if deadline.expired():
-        return Verdict(math.nan, f"{_name(reward)} gave no result within {REWARD_TIMEOUT:g} s")
+    said, problem = await _asked(reward, trajectory)
     if said is None:
-        return Verdict(math.nan)
+        return Verdict(math.nan, problem)
     try:
         # Through __float__, so that NumPy's and Decimal's numbers count; text does not, whatever it spells.
         value = math.nan if isinstance(said, (str, bytes, bytearray)) else float(cast("float", said))

@@ -93,13 +93,13 @@ def load_tasks(path: str | Path, limit: int | None = None) -> list[Task]:
     ``messages``), and may have an ``id``, an accepted answer (``answer``, ``target``, ``label``, ``ideal``
     or ``reference``: text, a number, or a list of them) and ``metadata`` or ``info``. All its other fields
     are kept as metadata too. In a cell of a table, a JSON array that begins with a string, such as
-    ``["Paris", "City of Light"]``, lists several accepted answers. A row without an id is named by a hash of its content, so that it has the same
-    id in every run.
+    ``["Paris", "City of Light"]``, lists several accepted answers. A row without an id is named by a hash of
+    its content, so that it has the same id in every run.
 
     Args:
-        path: A ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet`` file (all but the last may be compressed by
-            gzip, with ``.gz`` at the end of the name or not), ``-`` for JSON lines on standard input, or ``org/name[:config][@revision][#split]`` for a Hugging Face data set (also
-            with ``hf:`` before it).
+        path: A ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet`` file, of which all but the last may be
+            compressed by gzip (``.jsonl.gz``); ``-`` for JSON lines on standard input; or
+            ``org/name[:config][@revision][#split]`` for a Hugging Face data set (also with ``hf:`` before it).
         limit: Read at most so many rows.
 
     Returns:

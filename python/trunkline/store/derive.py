@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from trunkline import _core
 from trunkline.store.schema import RolloutRow, TreeRow
 from trunkline.tree.failure import usage_of
@@ -42,19 +40,27 @@ def rows(core: _core.Tree, error: str | None = None) -> tuple[TreeRow, list[Roll
     for number in range(core.rollouts):
         facts = core.rollout(number)
         _point, leaf, path, subgroup, termination, answer, problem, reward, usage, llm, tools = facts
+        spent = usage_of(usage, problem)
         row = RolloutRow(
-            number,
-            ",".join(map(str, path)),
-            subgroup,
-            leaf,
-            termination,
-            answer,
-            problem,
-            None if math.isnan(reward) else reward,
-            turns[leaf],
-            *msgspec.structs.astuple(usage_of(usage, problem)),
-            llm,
-            tools,
+            rollout=number,
+            path=",".join(map(str, path)),
+            subgroup=subgroup,
+            leaf=leaf,
+            termination=termination,
+            answer=answer,
+            error=problem,
+            reward=None if math.isnan(reward) else reward,
+            turns=turns[leaf],
+            calls=spent.calls,
+            prompt=spent.prompt,
+            cached=spent.cached,
+            generated=spent.generated,
+            unreported=spent.unreported,
+            retries=spent.retries,
+            tools=spent.tools,
+            tool_errors=spent.tool_errors,
+            llm_micros=llm,
+            tool_micros=tools,
         )
         rollouts.append(row)
     flat, tree, flat_generated, tree_generated, _longest, unreported = core.tokens()

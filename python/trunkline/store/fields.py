@@ -165,7 +165,7 @@ def read_task(row: JSON, place: Place) -> tuple[Task, bool]:
     """
     if not isinstance(row, dict):
         raise place.error(f"{_kind(row)}, expected an object with a question field")
-    id = _id(row, place)
+    name = _id(row, place)
     messages, reference, metadata = _messages(row, place), _references(row, place), _metadata(row, place)
     try:
         size = len(msgspec.json.encode(messages))
@@ -174,4 +174,4 @@ def read_task(row: JSON, place: Place) -> tuple[Task, bool]:
         raise place.error(f"cannot be stored as JSON: {printable(str(problem), 80)}") from None
     if size > _LONGEST:
         raise place.error(f"the question is {size:,} bytes long, at most {_LONGEST:,} can be sent: shorten it")
-    return Task(id=id or content, messages=messages, reference=reference, metadata=metadata), id is not None
+    return Task(id=name or content, messages=messages, reference=reference, metadata=metadata), name is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import gzip
 import io
@@ -227,17 +228,16 @@ def open_input(path: str) -> IO[bytes]:
         InputError: It does not exist, is a directory, may not be read or is compressed in another way.
     """
     try:
-        file = Path(path).open("rb")  # noqa: SIM115 - the caller closes it
-        begin = file.peek(4)[:4]
-        if path.lower().endswith(".zst") or begin.startswith(_ZSTD):
-            file.close()
-            raise InputError("compressed by Zstandard, which is not read: unpack it first, as with zstd -d", path)
-        if begin.startswith(_GZIP):
-            return cast("IO[bytes]", _Unpacked(file))
-        if path.lower().endswith(".gz") and begin:
-            file.close()
-            raise InputError("named .gz, but gzip did not make it: rename it or pack it again", path)
-        return file
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(Path(path).open("rb"))
+            begin = file.peek(4)[:4]
+            if path.lower().endswith(".zst") or begin.startswith(_ZSTD):
+                raise InputError("compressed by Zstandard, which is not read: unpack it first, as with zstd -d", path)
+            packed = begin.startswith(_GZIP)
+            if begin and path.lower().endswith(".gz") and not packed:
+                raise InputError("named .gz, but gzip did not make it: rename it or pack it again", path)
+            stack.pop_all()
+            return cast("IO[bytes]", _Unpacked(file)) if packed else file
     except FileNotFoundError:
         raise InputError("no such file", path) from None
     except IsADirectoryError:

@@ -116,6 +116,10 @@ class RunReader:
                 raise self._damaged(f"task number {number}: {printable(str(problem), 120)}") from None
         return tasks
 
+    def task_ids(self) -> list[str]:
+        """The ids of all tasks, in their order, without reading the tasks themselves."""
+        return [str(name) for (name,) in self._query("SELECT id FROM tasks ORDER BY task")]
+
     def tasks(self) -> list[Task]:
         """All tasks of the run, finished or not, in their order."""
         return list(self._records.values())
@@ -123,7 +127,7 @@ class RunReader:
     def _number(self, task_id: str) -> int:
         found = self._query("SELECT task FROM tasks WHERE id = ?", task_id)
         if not found:
-            some = ", ".join(quoted(task.id, 40) for task in self.tasks()[:5])
+            some = ", ".join(quoted(name, 40) for name in self.task_ids()[:5])
             where = printable(str(self.path))
             raise UsageError(f"no task {quoted(task_id)} in {where}; it begins with {some or 'no task'}")
         return int(found[0][0])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.score.metrics import Estimate, accuracy, best_of_n, majority_at_n
+from trunkline.tree.failure import broken
 from trunkline.tree.tokens import Tokens
 from trunkline.types import FAILED, UNSCORED, Usage
 
@@ -31,6 +32,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         rollouts: Rollouts of finished tasks.
         scored: Rollouts with a reward.
         tries: The largest number of rollouts of one task.
+        short: Finished tasks with fewer scored rollouts than that.
         accuracy: Accuracy of one try; None if nothing is scored.
         best_of_n: The best reward of each task; None if nothing is scored.
         majority: The reward of each task's most frequent answer; None if nothing is scored.
@@ -38,6 +40,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         usage: Calls, tokens, retries and tool calls.
         terminations: How many rollouts ended for each reason; ``growing`` for those that never ended.
         failed: Rollouts that broke.
+        failures: Why: the most frequent messages among them, at most three, each with how many rollouts it broke.
+            They may quote a model or a server: escape them before printing.
         llm_seconds: Seconds in model calls, summed over rollouts that ran side by side.
         tool_seconds: Seconds in tool calls, likewise.
         seconds: Wall time of the run, up to its last write.
@@ -50,6 +54,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: int
     scored: int
     tries: int
+    short: int
     accuracy: Estimate | None
     best_of_n: Estimate | None
     majority: Estimate | None
@@ -57,6 +62,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     terminations: dict[str, int]
     failed: int
+    failures: list[tuple[str, int]]
     llm_seconds: float
     tool_seconds: float
     seconds: float
@@ -95,11 +101,14 @@ def summarise(
     rewards: dict[int, list[float]] = {}
     answers: dict[int, list[str | None]] = {}
     terminations: Counter[str] = Counter()
+    failures: Counter[str] = Counter()
     usage = Usage()
     llm_micros = tool_micros = 0
     for task, row in rollouts:
         ended = "growing" if row.termination is None else row.termination
         terminations[ended] += 1
+        if row.termination in FAILED and (failure := broken(row.error)) is not None:
+            failures[failure.message] += 1
         counts = row.termination is not None and row.termination not in UNSCORED
         rewards.setdefault(task, []).append(math.nan if row.reward is None else row.reward)
         answers.setdefault(task, []).append(row.answer if counts else None)
@@ -117,6 +126,7 @@ def summarise(
         tool_micros += row.tool_micros
     order = sorted(rewards)
     worth: Sequence[Sequence[float]] = [rewards[task] for task in order]
+    tries = max(map(len, worth), default=0)
     return Summary(
         state=meta.get("state", "unknown"),
         tasks=tasks,
@@ -124,7 +134,8 @@ def summarise(
         broken=sum(tree.error is not None for tree in trees),
         rollouts=terminations.total(),
         scored=sum(not math.isnan(reward) for task in worth for reward in task),
-        tries=max(map(len, worth), default=0),
+        tries=tries,
+        short=len(trees) - sum(sum(not math.isnan(reward) for reward in task) == tries for task in worth),
         accuracy=accuracy(worth),
         best_of_n=best_of_n(worth),
         majority=majority_at_n([answers[task] for task in order], worth),
@@ -139,6 +150,7 @@ def summarise(
         usage=usage,
         terminations=dict(sorted(terminations.items(), key=lambda item: (-item[1], item[0]))),
         failed=sum(count for word, count in terminations.items() if word in FAILED),
+        failures=sorted(failures.items(), key=lambda item: (-item[1], item[0]))[:3],
         llm_seconds=llm_micros / 1e6,
         tool_seconds=tool_micros / 1e6,
         seconds=_seconds(meta),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import sqlite3
 import sys
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunWriter"]
 
+_LOOK_EVERY = 1.0  # seconds between looks at whether the file is still where it was made
+
 _META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _DELTA = "INSERT INTO deltas VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _TREE = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(TREE_COLUMNS)})"  # noqa: S608 - our own names
@@ -53,6 +56,10 @@ class RunWriter:
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: int, made: Sequence[Path] = ()) -> None:
         self.path = path
+        # Where it is, also for a program that changes its directory meanwhile.
+        self._place = path.absolute()
+        self._looked = -math.inf
+        self._gone = False
         self._made = made
         self._connection = connection
         self._lock = lock
@@ -84,7 +91,7 @@ class RunWriter:
             InfrastructureError: The file cannot be written.
         """
         path = Path(path)
-        made = [folder for folder in path.parents if not folder.exists()]
+        made = [folder for folder in path.absolute().parents if not folder.exists()]
         lock = _claim(path)
         connection: sqlite3.Connection | None = None
         try:
@@ -134,9 +141,20 @@ class RunWriter:
 
         Raises:
             WorkerError: A delta with this number is there with other bytes.
-            InfrastructureError: The disk is full or failed; what was committed before stays readable.
+            InfrastructureError: The disk is full or failed; what was committed before stays readable. Or the file was
+                deleted, moved or replaced, which is seen within a second.
         """
-        with self._guard, _written(self.path), _transaction(self._connection) as connection:
+        with self._guard:
+            if self._gone or time.monotonic() - self._looked >= _LOOK_EVERY:
+                self._look()
+            self._commit(deltas, finished)
+
+    def _commit(
+        self,
+        deltas: Sequence[tuple[int, int, bytes]],
+        finished: Sequence[tuple[int, TreeRow, Sequence[RolloutRow]]],
+    ) -> None:
+        with _written(self.path), _transaction(self._connection) as connection:
             for task, seq, data in deltas:
                 if connection.execute(_DELTA, (task, seq, data)).rowcount == 0:
                     stored = connection.execute(
@@ -148,6 +166,26 @@ class RunWriter:
                 connection.execute(_TREE, (task, *msgspec.structs.astuple(tree)))
                 connection.executemany(_ROLLOUT, ((task, *msgspec.structs.astuple(row)) for row in rollouts))
             connection.execute(_META, ("updated", repr(time.time())))
+
+    def _is_there(self) -> bool:
+        try:
+            return os.path.samestat(self._place.stat(), os.fstat(self._lock))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # It cannot be told; if something is wrong, writing will say so.
+
+    def _look(self) -> None:
+        """Refuse to go on writing into a file that nobody will find again."""
+        self._looked = time.monotonic()
+        if not self._gone and self._is_there():
+            return
+        self._gone = True
+        there = "another file stands in its place" if os.path.lexists(self._place) else "it was deleted or moved"
+        raise InfrastructureError(
+            f"{printable(str(self.path))} is no longer the file this run writes: {there}; "
+            "what comes now would be lost, so the run stops"
+        )
 
     def deltas(self, task: int) -> list[bytes]:
         """The committed deltas of a task, in order: what is known of it when its worker dies.
@@ -179,12 +217,15 @@ class RunWriter:
             state: How the run ended: ``done``, or another word such as ``interrupted``.
 
         Raises:
-            InfrastructureError: The disk is full or failed.
+            InfrastructureError: The disk is full or failed, or the file is gone and :meth:`commit` has not said so.
         """
         with self._guard:
             if not self._open:
                 return
             try:
+                if self._gone:
+                    return
+                self._look()
                 with _written(self.path), _transaction(self._connection) as connection:
                     connection.executemany(_META, [("state", state), ("finished", repr(time.time()))])
                 # Without a log beside it the file can be copied and read anywhere. A reader that has it open
@@ -202,7 +243,8 @@ class RunWriter:
             if self._open:
                 # Removed while the lock is held: nobody can take the name for a run in between.
                 self._connection.close()
-                _remove(self.path, self._made)
+                if self._is_there():
+                    _remove(self._place, self._made)
                 self._close()
 
     def _close(self) -> None:

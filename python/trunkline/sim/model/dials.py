@@ -107,6 +107,7 @@ def with_dials(preset: str, changes: dict[str, object] | None = None) -> Dials:
         return msgspec.convert(values, Dials, strict=False)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at ")
+        what = what.partition(", got ")[0]
         name = re.sub(r"\W", "", place)
         if name == "position":
             what = f"positions are {', '.join(get_args(Position))}"

@@ -21,7 +21,6 @@ __all__ = ["VARIABLES", "Options", "read_options"]
 VARIABLES: Final = "TRUNKLINE_SIM_SERVE_"
 """What the name of an option's environment variable begins with."""
 
-_PLACE: Final = re.compile(r" - at `\$\.?([^`]*)`$")
 _WORDS: Final = {
     word: truth for truth, words in ((True, "1 true yes on"), (False, "0 false no off")) for word in words.split()
 }
@@ -93,8 +92,14 @@ def _port(text: str) -> int:
     raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {MOST_PORT}, got {text!r}")
 
 
+def _host(text: str) -> str:
+    if text:
+        return text
+    raise argparse.ArgumentTypeError("expected an address; 0.0.0.0 stands for all of this machine's")
+
+
 _TEXTS: Final[dict[str, dict[str, Any]]] = {
-    "host": {"help": "address to bind; the default, 127.0.0.1, is reachable from this machine only"},
+    "host": {"type": _host, "help": "address to bind; the default, 127.0.0.1, is reachable from this machine only"},
     "port": {"type": _port, "help": "port; 0, the default, takes a free one"},
     "preset": {"choices": list(PRESETS), "help": "how the models err"},
     "dial": {"action": "append", "metavar": "NAME=VALUE", "help": "turn one dial; repeatable"},
@@ -147,22 +152,31 @@ def _settings(values: dict[str, Any], names: Mapping[str, str]) -> Settings:
         raise ConfigError(f"{names['dial']}: {error}") from None
     latency = values.pop("latency", "off")
     if latency != "off":
-        pairs = [] if latency == "on" else latency.split(",")
-        try:
-            values["latency"] = msgspec.convert(
-                dict(_pair(text, names["latency"]) for text in pairs), Latency, strict=False
-            )
-        except msgspec.ValidationError as error:
-            place = _PLACE.search(str(error))
-            what = f"{place[1]}: {_PLACE.sub('', str(error))}" if place else str(error)
-            raise ConfigError(f"{names['latency']}: {what}") from None
+        values["latency"] = _latency(latency, names["latency"])
     try:
         return msgspec.convert({**values, "dials": dials}, Settings)
     except msgspec.ValidationError as error:
-        place = _PLACE.search(str(error))
-        name = place[1] if place else ""
-        got = f", got {values[name]!r}" if name in values else ""
-        raise ConfigError(f"{names.get(name, 'options')}: {_PLACE.sub('', str(error))}{got}") from None
+        name, what = _place(error)
+        raise ConfigError(f"{names[name]}: {what}, got {values[name]!r}") from None
+
+
+def _latency(text: str, option: str) -> Latency:
+    values = {} if text == "on" else dict(_pair(part, option) for part in text.split(","))
+    known = Latency.__struct_fields__
+    unknown = next((name for name in values if name not in known), None)
+    if unknown is not None:
+        raise ConfigError(f"{option}: no value {unknown!r}; there are {', '.join(known)}")
+    try:
+        return msgspec.convert(values, Latency, strict=False)
+    except msgspec.ValidationError as error:
+        name, what = _place(error)
+        raise ConfigError(f"{option}: {name}: {what}, got {values[name]!r}") from None
+
+
+def _place(error: msgspec.ValidationError) -> tuple[str, str]:
+    """The field that a value was wrong for, and what it should have been."""
+    what, _, place = str(error).partition(" - at ")
+    return place.strip("`$."), what.partition(", got ")[0]
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
