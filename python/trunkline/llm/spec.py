@@ -16,11 +16,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from trunkline.errors import ConfigError
-from trunkline.llm.http import HttpLLM
 from trunkline.llm.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from trunkline.llm.http import HttpLLM
 
 __all__ = ["EndpointSpec", "Private"]
 
@@ -165,6 +166,9 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         Raises:
             ConfigError: The key is missing although the endpoint is OpenAI's, or it cannot stand in a header.
         """
+        # Here, because a controller whose workers do the talking needs no HTTP client.
+        from trunkline.llm.http import HttpLLM  # noqa: PLC0415
+
         key, headers = self.private.values
         if key is None:
             key = os.environ.get(self.api_key_env) or None
