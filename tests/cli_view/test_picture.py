@@ -99,6 +99,21 @@ def test_hostile_text_stays_on_its_line(text: str, nasty: str, width: int) -> No
     assert not any(unicodedata.category(char) in UNSAFE for char in drawn.replace("\n", ""))
 
 
+def test_a_failure_takes_the_whole_line() -> None:
+    tree = Tree(Task.ask("Who " + "really " * 20 + "was it?"))
+    core = tree.core
+    point = core.append(0, 1, body("user", "Who?"))
+    reason = "the endpoint answered 503 to each of 6 attempts, the last after 40 s: " + "upstream is overloaded, " * 3
+    core.close(core.open(point, [0, 0], 0), "llm_error", None, json.dumps({"message": reason}))
+    wide = picture(tree, width=200).split("\n")
+    assert wide[0] == f"task {tree.task.id}: 1 nodes, 1 rollouts"
+    assert wide[2] == f"\u25c6 #0 llm_error: {reason}"
+    narrow = picture(tree, width=80).split("\n")
+    assert [cells(line) for line in narrow[::2]] == [80, 80]
+    assert narrow[0].endswith("\u2026: 1 nodes, 1 rollouts")
+    assert narrow[2].endswith("\u2026")
+
+
 def test_a_long_chain_is_cut_in_the_middle() -> None:
     drawn = picture(grown([[f"step {n}" for n in range(300)]]), max_lines=20)
     rows = drawn.split("\n")

@@ -72,6 +72,13 @@ def test_json(path: Path) -> None:
     assert data["tree"]["nodes"][0]["message"] == {"role": "user", "content": "Who?"}
 
 
+def test_json_has_the_failures_and_the_tool_errors(path: Path) -> None:
+    data = json.loads(CliRunner().invoke(show, [str(path), "--json"]).output)
+    assert data["summary"]["failures"] == []
+    assert data["summary"]["short"] == 1
+    assert data["summary"]["usage"]["tool_errors"] == 0
+
+
 def test_the_summary_alone(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunReader.open(path) as reader:
         summary = reader.summary()

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+
+import msgspec
 import pytest
 
 from trunkline.cli.table import duration, table
@@ -34,6 +37,9 @@ def row(rollout: int, termination: str | None, answer: str | None, reward: float
         llm_micros=1,
         tool_micros=1,
     )
+
+
+NONE = {"prompt": 0, "cached": 0, "generated": 0}
 
 
 def tree(**figures: int) -> TreeRow:
@@ -99,10 +105,60 @@ def test_what_is_partly_scored_or_unfinished_is_said() -> None:
 
 def test_missing_usage_is_said_and_not_shown_as_zero() -> None:
     found = cells(totals(row(0, "answer", "Ada", 1.0, prompt=0, cached=0, generated=0, unreported=2)))
-    assert found["tokens (server usage)"] == "the server reported none"
+    assert found["tokens (server usage)"] == "not reported by the server"
     assert "tokens as a tree" not in found
+    assert "reuse" not in found
+    assert "prompt tokens" not in found
+    zeros = summarise(
+        META, 1, [tree(flat=0, tree=0, flat_generated=0, tree_generated=0)], [(0, row(0, "answer", "a", 1.0, **NONE))]
+    )
+    assert cells(zeros)["tokens (server usage)"] == "not reported by the server"
+    assert "prompt tokens" not in cells(zeros)
+    unanswered = cells(totals(row(0, "llm_error", None, None, calls=0, **NONE)))
+    assert unanswered["tokens (server usage)"] == "none, no model call was answered"
     partly = cells(totals(row(0, "answer", "Ada", 1.0, unreported=1)))
     assert partly["calls without usage"] == "1, counted in no total"
+
+
+def broke(rollout: int, error: str) -> RolloutRow:
+    return msgspec.structs.replace(row(rollout, "llm_error", None, None), error=error)
+
+
+def test_the_most_frequent_error_is_shown_whole_and_escaped() -> None:
+    long = "503 from \x1b[2J " + "x" * 500
+    rows = [
+        broke(0, json.dumps({"message": long, "attempts": 6})),
+        broke(1, "other"),
+        broke(2, json.dumps({"message": long})),
+    ]
+    found = cells(totals(*rows))
+    assert found["rollouts that broke"] == "3, not scored"
+    assert found["most frequent error"] == "(2 of 3) 503 from \\x1b[2J " + "x" * 500
+    assert "most frequent error" not in cells(totals(row(0, "answer", "a", 1.0)))
+
+
+def test_failed_tool_calls_are_said() -> None:
+    some = cells(totals(row(0, "answer", "a", 1.0, tools=3, tool_errors=2)))
+    assert some["tool calls"] == "3, 2 of them failed"
+    assert "warning" not in some
+    every = cells(
+        totals(
+            row(0, "answer", "a", 1.0, tools=78, tool_errors=78), row(1, "answer", "a", 1.0, tools=78, tool_errors=78)
+        )
+    )
+    assert every["tool calls"] == "156, 156 of them failed"
+    assert every["warning"].startswith("every tool call failed")
+    assert "warning" not in cells(totals(row(0, "answer", "a", 1.0, tools=0)))
+
+
+def test_tries_that_are_missing_from_the_best_of_them_are_said() -> None:
+    rows = [(task, row(draw, "answer", "a", 1.0)) for task in range(3) for draw in range(4)]
+    whole = cells(summarise(META, 3, [tree()] * 3, rows))
+    assert "fewer" not in whole["best of 4"]
+    rows[0] = (0, row(0, "lost", None, None))
+    rows[4:8] = [(1, row(draw, "lost", None, None)) for draw in range(4)]
+    found = cells(summarise(META, 3, [tree()] * 3, rows))
+    assert found["best of 4"].endswith("  (2 of 3 tasks have fewer than 4 scored tries)")
 
 
 def test_intervals_and_rewards_beyond_one() -> None:

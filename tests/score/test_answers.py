@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from trunkline.score.answers import extract_answer, number
+from trunkline.score.answers import extract_answer, number, tail
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,20 @@ def test_hostile_text_takes_linear_time(piece: str) -> None:
 )
 def test_numbers(text: str, value: float | None) -> None:
     assert number(text) == value
+
+
+def test_the_number_of_a_long_answer_is_looked_for_at_its_end() -> None:
+    assert number("step 7. " * 1_000 + "So it is 1,234.") == 1234.0
+    assert number("7 " + "word " * 1_000) is None
+    assert number("7" * 5_000) is None  # no part of a longer number is a number
+    began = time.process_time()
+    assert number("1." * 1_000_000) is None
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "end"),
+    [("a bc", 4, "a bc"), ("a bc de", 4, "de"), ("a\tbc de", 5, "bc de"), ("abcdef", 3, ""), ("", 3, "")],
+)
+def test_the_tail_begins_with_a_whole_word(text: str, limit: int, end: str) -> None:
+    assert tail(text, limit) == end

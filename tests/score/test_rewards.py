@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
+import sys
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -119,6 +121,88 @@ async def test_broken_and_cut_rollouts_are_not_shown_to_the_reward(termination: 
     verdict = await score(lambda t: bool(seen.append(t)), ended("a", "a", termination=termination))
     assert math.isnan(verdict.value)
     assert not seen
+
+
+def leave(_trajectory: Trajectory) -> float:
+    sys.exit("no judge")
+
+
+async def leave_later(_trajectory: Trajectory) -> float:
+    await asyncio.sleep(0)
+    raise KeyboardInterrupt
+
+
+def cancel(_trajectory: Trajectory) -> float:
+    raise asyncio.CancelledError("mine")
+
+
+async def cancel_later(_trajectory: Trajectory) -> float:
+    await asyncio.sleep(0)
+    raise asyncio.CancelledError
+
+
+class Odd:
+    def __float__(self) -> float:
+        raise RuntimeError("more than one element")
+
+    def __repr__(self) -> str:
+        return "Odd"
+
+
+async def late(_trajectory: Trajectory) -> float:
+    await asyncio.sleep(60)
+    return 1.0
+
+
+async def stubborn(_trajectory: Trajectory) -> float:
+    try:
+        await asyncio.sleep(60)
+    finally:
+        raise ValueError("cleaning up")
+
+
+async def deaf(_trajectory: Trajectory) -> float:
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(60)
+    return 1.0
+
+
+async def impatient(_trajectory: Trajectory) -> float:
+    raise TimeoutError("its own")
+
+
+@pytest.mark.parametrize(
+    ("reward", "problem"),
+    [
+        (leave, "leave raised SystemExit: no judge"),
+        (leave_later, "leave_later raised KeyboardInterrupt: "),
+        (cancel, "cancel raised CancelledError: mine"),
+        (cancel_later, "cancel_later raised CancelledError: "),
+        (impatient, "impatient raised TimeoutError: its own"),
+        (lambda _: Odd(), "<lambda> returned Odd, expected a finite number, a bool or None"),
+    ],
+)
+async def test_a_reward_cannot_end_the_process(reward: Callable[[Trajectory], object], problem: str) -> None:
+    verdict = await score(reward, ended("a", "a"))
+    assert math.isnan(verdict.value)
+    assert verdict.problem == problem
+
+
+@pytest.mark.parametrize("reward", [late, stubborn, deaf])
+async def test_a_reward_has_a_deadline(reward: Callable[[Trajectory], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trunkline.score.rewards.REWARD_TIMEOUT", 0.02)
+    verdict = await score(reward, ended("a", "a"))
+    assert math.isnan(verdict.value)
+    assert verdict.problem == f"{reward.__name__} gave no result within 0.02 s"
+    own = asyncio.current_task()
+    assert own is not None
+    assert own.cancelling() == 0  # nobody has to pay for it later
+
+
+def test_long_answers_are_searched_at_their_end() -> None:
+    assert contains(ended("word " * 5_000 + "It is Paris, France.", "paris")) == 1.0
+    assert contains(ended("It is Paris. " + "word " * 20_000, "paris")) == 0.0
+    assert contains(ended("x" * 60_000 + "paris", "paris")) == 0.0
 
 
 async def test_cancelling_a_reward_is_not_swallowed() -> None:

@@ -16,8 +16,15 @@ import pytest
 ARGS = [sys.executable, "-m", "trunkline.sim.server", "--port", "0"]
 
 
-def start(*options, stdin=subprocess.DEVNULL):
-    return subprocess.Popen([*ARGS, *options], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(*options, stdin=subprocess.DEVNULL, **variables):
+    return subprocess.Popen(
+        [*ARGS, *options],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **variables},
+    )
 
 
 def ask(url, path="/chat/completions", **fields):
@@ -114,6 +121,10 @@ def test_it_ends_when_the_parent_is_killed():
         (["--dial", "skil=1"], 2, "no dial 'skil'"),
         (["--dial", "skill"], 2, "expected NAME=VALUE"),
         (["--dial", "skill=high"], 2, "skill"),
+        (["--port", "70000"], 2, "--port: expected a whole number from 0 to 65535"),
+        (["--port", "-1"], 2, "--port: expected a whole number from 0 to 65535"),
+        (["--cache-tokens", "-1"], 2, "--cache-tokens: "),
+        (["--prt", "1"], 2, "unrecognized arguments: --prt"),
         (["--noncanonical", "2"], 2, "noncanonical"),
         (["--latency", "sometimes"], 2, "expected NAME=VALUE"),
         (["--latency", "speed=1"], 2, "speed"),
@@ -127,5 +138,86 @@ def test_wrong_options_are_one_clear_line(options, code, words):
     assert out == ""
     assert words in err
     assert "Traceback" not in err
-    if "invalid choice" not in words:
-        assert err.count("\n") == 1
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_options_from_the_environment():
+    settings = {"PRESET": "null", "DIAL": "skill=0.4", "MAX_CONTEXT": "4096", "PORT": "99999"}
+    process = start(**{f"TRUNKLINE_SIM_SERVE_{name}": value for name, value in settings.items()})
+    url = process.stdout.readline().strip()
+    with urllib.request.urlopen(url + "/models/sim-agent", timeout=10) as response:
+        row = json.loads(response.read())
+    assert row["max_model_len"] == 4096
+    assert row["system_fingerprint"].startswith("sim-1:null+dials-")
+    process.terminate()
+    ended(process)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_it_serves_ends_it_quietly(number, tmp_path):
+    """The signal comes in the middle of an import, where a module of this test holds it up."""
+    (tmp_path / "uvloop.py").write_text("import sys, time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    process = start(PYTHONPATH=path)
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(number)
+    ended(process, 128 + number)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.15, 0.3, 0.45, 0.6, 0.9])
+def test_a_signal_at_any_time_leaves_nothing_on_standard_error(delay):
+    process = start("--latency", "on")
+    time.sleep(delay)
+    process.terminate()
+    out, err = process.communicate(timeout=20)
+    assert process.returncode in {0, 143, -signal.SIGTERM}  # the last: before Python ran any of this package
+    assert err == ""
+    assert out.count("\n") <= 1
+
+
+def test_nobody_left_to_read_the_url():
+    process = start()
+    process.stdout.close()
+    process.stdout = None
+    assert process.wait(20) == 0
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the full device")
+def test_a_url_that_cannot_be_written_is_one_clear_line():
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(ARGS, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert process.returncode == 3
+    assert process.stderr == "error: cannot print the server's URL: No space left on device\n"
+
+
+def test_closed_output_does_not_matter():
+    read, write = os.pipe()
+    os.close(write)
+    code = f"import os,sys; os.close(1); os.execv(sys.executable, {[*ARGS, '--exit-with-parent']!r})"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=read, stderr=subprocess.PIPE, text=True)
+    os.close(read)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_a_signal_under_load_leaves_nothing_on_standard_error():
+    hurry = (
+        "import sys,threading,urllib.request as u\n"
+        "def ask(i):\n"
+        '    body=b\'{"model":"sim-solver","stream":%s,"messages":[{"role":"user","content":"x"}]}\'\n'
+        "    try:\n"
+        "        while True: u.urlopen(sys.argv[1], body % (b'true' if i % 2 else b'false')).read()\n"
+        "    except Exception: pass\n"
+        "for i in range(40): threading.Thread(target=ask, args=(i,)).start()\n"
+    )
+    for delay in (0.4, 0.55, 0.7):
+        process = start("--latency", "on")
+        url = process.stdout.readline().strip()
+        client = subprocess.Popen([sys.executable, "-c", hurry, url + "/chat/completions"], stdin=subprocess.DEVNULL)
+        time.sleep(delay)
+        process.terminate()
+        ended(process)
+        assert client.wait(20) == 0

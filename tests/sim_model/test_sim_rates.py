@@ -31,6 +31,14 @@ def near(rate, count):
     return pytest.approx(rate, abs=4 * math.sqrt(rate * (1 - rate) / count) + 1e-9)
 
 
+def stated(question, kind):
+    """The right answer by the name that is in view: that two names are one, a verifier can only read."""
+    if kind != "verifier-lookup":
+        return question.answer
+    last = index().get(question.support[-1]).text
+    return next(name for name in (question.answer, *question.aliases) if name in last)
+
+
 def lookup(question, answer):
     pages = "\n".join(f"<information>{index().get(one).text}</information>" for one in question.support)
     return f"{question.question}\n{pages}\nProposed: <answer>{answer}</answer>\n{OFFER}"
@@ -41,7 +49,8 @@ def problem(question, answer):
 
 
 def comparison(question, answer):
-    return f"Question: {question.question}\nReference answer: {question.answer}\nResponse: {answer}\nSay correct: yes or no"
+    given = f"Question: {question.question}\nReference answer: {question.answer}\nResponse: {answer}"
+    return f"{given}\nSay correct: yes or no"
 
 
 def accepted(text):
@@ -65,7 +74,7 @@ def test_verdicts_err_at_their_dials(kind, false_accept, false_reject):
     asked = [(question, seed) for question in questions[:40] for seed in range(20)]
     wrong = "7777777" if kind == "verifier-problem" else WRONG
     accepts = sum(accepted(say(behaviour, ask(q, wrong), dials, seed)) for q, seed in asked)
-    rejects = sum(not accepted(say(behaviour, ask(q, q.answer), dials, seed)) for q, seed in asked)
+    rejects = sum(not accepted(say(behaviour, ask(q, stated(q, kind)), dials, seed)) for q, seed in asked)
     assert accepts / len(asked) == near(false_accept, len(asked))
     assert rejects / len(asked) == near(false_reject, len(asked))
 
@@ -75,10 +84,10 @@ def test_verdicts_of_the_default_preset_and_at_temperature_zero(kind):
     behaviour, questions, ask = KINDS[kind]
     dials = PRESETS["default"]
     for question in questions[:25]:
-        assert accepted(say(behaviour, ask(question, question.answer), dials, 1, temperature=0.0))
+        assert accepted(say(behaviour, ask(question, stated(question, kind)), dials, 1, temperature=0.0))
         assert not accepted(say(behaviour, ask(question, "7777777"), dials, 1, temperature=0.0))
     # The default empties a turn now and then, which is neither verdict.
-    texts = [say(behaviour, ask(q, q.answer), dials, seed) for q in questions[:40] for seed in range(20)]
+    texts = [say(behaviour, ask(q, stated(q, kind)), dials, seed) for q in questions[:40] for seed in range(20)]
     said = [text for text in texts if text]
     assert 1 - len(said) / len(texts) == near(dials.empty, len(texts))
     assert sum(not accepted(text) for text in said) / len(said) == near(dials.false_reject, len(said))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import random
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -45,6 +46,10 @@ class Client:
         status, reply, _ = await self.post("/v1/completions", body)
         assert status == 200, reply
         return reply
+
+    @property
+    def port(self):
+        return int(self.server.root_url.rpartition(":")[2])
 
     async def get(self, path):
         async with self.session.get(self.server.root_url + path) as response:
@@ -383,6 +388,11 @@ def body(**changes):
         (body(messages=...), 400, "messages", "invalid_value"),
         (body(messages=[]), 400, "messages", "invalid_value"),
         (body(messages=[{"role": "king"}]), 400, "messages[0].role", "invalid_value"),
+        (body(messages=[{"role": "user"}]), 400, "messages[0].content", "invalid_value"),
+        (body(messages=[*ASK, {"role": "user", "content": None}]), 400, "messages[2].content", "invalid_value"),
+        (body(messages=[*ASK, {"role": "tool"}]), 400, "messages[2].content", "invalid_value"),
+        (body(messages=[*ASK, {"role": "assistant"}]), 400, "messages[2].content", "invalid_value"),
+        (body(messages=[{"role": "user", "content": 7}]), 400, "messages[0].content", "invalid_value"),
         (body(temperature=3), 400, "temperature", "invalid_value"),
         (body(n=0), 400, "n", "invalid_value"),
         (body(seed="x"), 400, "seed", "invalid_value"),
@@ -414,13 +424,150 @@ async def test_bad_prompts_are_refused(prompt):
         assert reply["error"]["param"] == "prompt"
 
 
-async def test_unknown_paths_and_methods_are_errors_of_the_same_form():
+async def test_unknown_paths_name_what_was_asked_and_what_there_is():
     async with serving() as client:
-        status, reply, _ = await client.post("/v1/embeddings", {})
-        assert (status, reply["error"]["code"]) == (404, "not_found")
-        status, text = await client.get("/v1/chat/completions")
-        assert status == 405
-        assert "error" in json.loads(text)
+        for path in ("/chat/completions", "/v1/embeddings", "/v1/chat/completions/", "/"):
+            status, reply, _ = await client.post(path, {})
+            error = reply["error"]
+            assert (status, error["code"]) == (404, "not_found")
+            assert error["message"].startswith(f"no such path: POST {path}; this server has /v1/chat/completions, ")
+            assert "/v1/models" in error["message"]
+        _, reply, _ = await client.post("/%1b[31m" + "x" * 900, {})
+        assert "\x1b" not in reply["error"]["message"]
+        assert len(reply["error"]["message"]) < 500
+        _, text = await client.get("/metrics")
+        assert 'trunkline_sim_requests_total{path="other",status="404"} 5' in text
+
+
+async def test_wrong_methods_name_the_right_ones():
+    async with serving() as client:
+        async with client.session.get(client.server.base_url + "/chat/completions") as response:
+            assert response.status == 405
+            assert response.headers["Allow"] == "POST"
+            error = (await response.json())["error"]
+        assert error["code"] == "method_not_allowed"
+        assert error["message"] == "wrong method: GET /v1/chat/completions; this path takes POST"
+
+
+async def test_one_model():
+    async with serving() as client:
+        _, text = await client.get("/v1/models")
+        rows = json.loads(text)["data"]
+        for row in rows:
+            status, text = await client.get(f"/v1/models/{row['id']}")
+            assert status == 200
+            assert json.loads(text) == row
+        for name in ("gpt-9", "sim-agent:hard", "sim-agent/x", "sim-agent:"):
+            status, text = await client.get(f"/v1/models/{name}")
+            assert (status, json.loads(text)["error"]["code"]) == (404, "model_not_found")
+            assert name in json.loads(text)["error"]["message"]
+        _, text = await client.get("/metrics")
+        assert 'path="/v1/models/{name}",status="404"} 4' in text
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\nnoise",
+        b"Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+    ],
+)
+async def test_a_body_that_cannot_be_read_is_refused_without_a_traceback(raw, caplog):
+    async with serving() as client:
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n" + raw)
+        assert (await reader.readline()).split()[1] == b"400"
+        writer.close()
+        await writer.wait_closed()
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(
+    ("changes", "preset", "expected"),
+    [
+        ({}, "default", "sim-1"),
+        ({"skill": "0.54", "wrong_options": 4}, "default", "sim-1"),
+        ({}, "late-decisive", "sim-1:late-decisive"),
+        ({"skill": 0.9}, "default", "sim-1:default+dials-"),
+        ({"skill": 0.9}, "null", "sim-1:null+dials-"),
+    ],
+)
+async def test_the_fingerprint_names_the_generative_model(changes, preset, expected):
+    seen = []
+    for _ in range(2):
+        async with serving(preset=preset, dials=changes) as client:
+            _, text = await client.get("/v1/models")
+            rows = {row["id"]: row["system_fingerprint"] for row in json.loads(text)["data"]}
+            assert rows["sim-agent:null"] == "sim-1:null"
+            assert rows["sim-agent:default"] == "sim-1"
+            for model, named in rows.items():
+                if model.startswith("sim-agent"):
+                    assert (await client.chat(model=model))["system_fingerprint"] == named
+            assert (await client.complete("hello"))["system_fingerprint"] == rows["sim-agent"]
+            body = {"model": "sim-agent", "messages": ASK}
+            chunks = await stream(client, "/v1/chat/completions", body)
+            assert {chunk["system_fingerprint"] for chunk in chunks} == {rows["sim-agent"]}
+            seen.append(rows["sim-agent"])
+    assert seen[0] == seen[1]
+    if expected.endswith("-"):
+        digest = seen[0].removeprefix(expected)
+        assert len(digest) == 8
+        int(digest, 16)
+    else:
+        assert seen[0] == expected
+
+
+def test_fingerprints_tell_settings_apart_and_never_change():
+    from trunkline.sim.model.dials import fingerprint, with_dials
+
+    turned = [{"skill": 0.9}, {"skill": "0.9"}, {"skill": 0.91}, {"empty": 0.9}, {"wrong_options": 9}]
+    names = [fingerprint("default", with_dials("default", changes)) for changes in turned]
+    assert names[0] == names[1] == "sim-1:default+dials-f2fea554"
+    assert len(set(names)) == 4
+
+
+async def test_stopping_with_replies_in_flight_says_nothing(caplog):
+    """Requests that end just when the server gives up waiting for them must not be logged as errors."""
+    draws = random.Random(5)
+    for _ in range(10):
+        latency = Latency(overhead=0.08, token=0.0005, tail=0.6)
+        server = await start_server(Settings(latency=latency))
+        body = {"model": "sim-solver", "messages": [{"role": "user", "content": "x"}]}
+
+        async def ask(session, number, url=server.base_url, body=body):
+            for seed in range(number, 10**6, 1000):
+                data = json.dumps({**body, "seed": seed, "stream": number % 2 == 0})
+                async with session.post(url + "/chat/completions", data=data) as response:
+                    await response.read()
+                    if response.status != 200:
+                        assert response.status == 503
+                        return
+
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            asking = [asyncio.create_task(ask(session, number)) for number in range(40)]
+            await asyncio.sleep(draws.uniform(0.03, 0.25))
+            start = asyncio.get_running_loop().time()
+            await server.stop()
+            assert asyncio.get_running_loop().time() - start < 2.5
+            ended = await asyncio.gather(*asking, return_exceptions=True)
+        assert all(end is None or isinstance(end, aiohttp.ClientError) for end in ended)
+    assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == []
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_stream_is_no_error(caplog):
+    async with serving(latency=Latency(overhead=0.0, token=0.001, tail=0.0)) as client:
+        for _ in range(5):
+            body = json.dumps({"model": "sim-agent", "messages": ASK, "stream": True})
+            async with client.session.post(client.server.base_url + "/chat/completions", data=body) as response:
+                await response.content.readany()
+                response.close()
+        for _ in range(100):
+            if client.server.app.service.metrics.in_flight == 0:
+                break
+            await asyncio.sleep(0.05)
+        _, text = await client.get("/metrics")
+        assert 'path="/v1/chat/completions",status="499"} 5' in text
+    assert [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"] == []
 
 
 async def test_a_key_can_be_required():
@@ -547,6 +694,12 @@ async def test_start_refuses_what_cannot_be():
     with pytest.raises(ConfigError, match="no preset"):
         await start_server(Settings(preset="hard"))
     async with serving() as client:
-        port = int(client.server.root_url.rpartition(":")[2])
         with pytest.raises(EndpointError, match="cannot listen"):
+            await start_server(port=client.port)
+    for port in (-1, 65536, 70000):
+        with pytest.raises(ConfigError, match=f"port: expected a whole number from 0 to 65535, got {port}"):
             await start_server(port=port)
+    with pytest.raises(ConfigError, match="host: is empty"):
+        await start_server(host="")
+    with pytest.raises(EndpointError, match="cannot listen"):
+        await start_server(host="a" * 70)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import sys
@@ -60,7 +61,11 @@ def test_messages(tmp_path: Path, field: str) -> None:
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "Who?"}]},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        },
         {"role": "tool", "content": "x", "tool_call_id": "1"},
     ]
     (task,) = load(tmp_path, lines({field: messages}))
@@ -122,6 +127,97 @@ def test_table_cells(tmp_path: Path) -> None:
     assert task.question == "hi"
 
 
+@pytest.mark.parametrize(
+    ("cell", "reference"),
+    [
+        ('["a", "b"]', ("a", "b")),
+        ('[ "a",7,"a"]', ("a", "7")),
+        ("[0, 1]", ("[0, 1]",)),
+        ('["a"', ('["a"',)),
+        ('["x"] or not', ('["x"] or not',)),
+        ("[]", ("[]",)),
+        ("[" * 3000 + '"', ("[" * 3000 + '"',)),
+    ],
+)
+def test_a_cell_may_list_answers(tmp_path: Path, cell: str, reference: tuple[str, ...]) -> None:
+    quoted = cell.replace('"', '""')
+    (task,) = load(tmp_path, f'question,answer\n?,"{quoted}"\n', "q.csv")
+    assert task.reference == reference
+
+
+def test_a_listed_answer_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"q.tsv:2: answer\[1\] is null, expected a string or a number"):
+        load(tmp_path, 'question\tanswer\n?\t"[""a"", null]"\n', "q.tsv")
+
+
+def test_a_question_that_no_frame_could_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trunkline.store.fields._LONGEST", 2_000)
+    fits = lines({"question": "x" * 1_900, "metadata": {"notes": "y" * 5_000}})
+    assert len(load(tmp_path, fits)) == 1
+    with pytest.raises(InputError, match=r"q.jsonl:2: the question is 2,0\d\d bytes long, at most 2,000 can be sent"):
+        load(tmp_path, fits + lines({"question": "x" * 2_000}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("q.jsonl.gz", lines({"question": "a", "answer": "b"})),
+        ("Q.CSV.GZ", "question,answer\na,b\n"),
+        ("q.tsv.gz", "question\tanswer\na\tb\n"),
+        ("q.json.gz", '[{"question": "a", "answer": "b"}]'),
+        ("q.jsonl", lines({"question": "a", "answer": "b"})),
+    ],
+)
+def test_files_packed_by_gzip(tmp_path: Path, name: str, text: str) -> None:
+    (task,) = load(tmp_path, gzip.compress(text.encode()), name)
+    assert (task.question, task.reference) == ("a", ("b",))
+    (plain,) = load(tmp_path, text, name.lower().removesuffix(".gz"))
+    assert plain.id == task.id
+
+
+HALF_BAD = b'{"question": "a"}\n{"question"}\n'
+PACKED = gzip.compress(lines({"question": "a"}).encode() * 500)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("q.jsonl.gz", PACKED[:60], "damaged, it cannot be unpacked: Compressed file ended"),
+        ("q.jsonl.gz", PACKED[:20] + b"\x00\xff" * 9 + PACKED[38:], "damaged, it cannot be unpacked"),
+        ("q.jsonl.gz", PACKED[:-8] + b"\0" * 8, "damaged, it cannot be unpacked: CRC check failed"),
+        (
+            "q.jsonl.gz",
+            gzip.compress(HALF_BAD),
+            "q.jsonl.gz:2: invalid JSON",
+        ),
+        ("q.jsonl.gz", HALF_BAD, "named .gz, but gzip did not make it"),
+        ("q.jsonl.gz", b"", "the file is empty"),
+        ("q.jsonl.zst", b"x", "compressed by Zstandard, which is not read: unpack it first"),
+        ("q.jsonl", b"\x28\xb5\x2f\xfd\x00", "compressed by Zstandard"),
+        ("q.txt.gz", PACKED, r"unknown kind of file; expected one of \.jsonl"),
+        ("q.parquet.gz", PACKED, r"unknown kind of file; expected one of \.jsonl"),
+    ],
+)
+def test_files_that_cannot_be_unpacked(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load(tmp_path, data, name)
+
+
+def test_packed_files_that_are_not_there_are_no_data_set_of_a_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("data/q.jsonl.gz", "data/q.csv.zst", "data/q.gz"):
+        with pytest.raises(InputError, match="no such file"):
+            load_tasks(name)
+
+
+def test_packed_standard_input_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(PACKED)))
+    with pytest.raises(InputError, match=r"^<stdin>:1: not UTF-8, it is compressed: unpack it first"):
+        load_tasks("-")
+
+
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(lines({"question": "a"}).encode())))
     assert load_tasks("-")[0].question == "a"
@@ -171,6 +267,24 @@ BAD_LINES: list[tuple[str | bytes, int | None, str]] = [
         17,
         'role is "human", expected one of assistant',
     ),
+    (GOOD + lines({"messages": [{"role": ["x\x1b"], "content": "hi"}]}), 17, r"messages\[0\].role is a list, expected"),
+    (GOOD + lines({"messages": [{"role": "user", "content": None}]}), 17, r"messages\[0\].content is null"),
+    (
+        GOOD + lines({"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]}),
+        17,
+        r"messages\[1\]: a tool message needs the field 'tool_call_id'",
+    ),
+    (
+        GOOD + lines({"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]}),
+        17,
+        r"messages\[0\]: assistant message field 'tool_calls\[0\].function' must be an object",
+    ),
+    (
+        GOOD + lines({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}),
+        17,
+        r"messages\[0\]: user message field 'content\[0\].text' must be a string",
+    ),
+    ("\n" + lines([{"question": "a"}]), 2, r"it begins with \[, as a JSON array does.*\.json"),
     (GOOD + lines({"messages": [{"role": "user", "content": 3}]}), 17, r"messages\[0\].content is a number"),
     (GOOD + lines({"question": "a", "answer": True}), 17, "answer is true or false"),
     (GOOD + lines({"question": "a", "answer": {"x": 1}}), 17, "answer is an object"),
@@ -208,7 +322,8 @@ def test_bad_lines(tmp_path: Path, text: str | bytes, line: int | None, message:
         ("q.json", "[]", "the file is empty"),
         ("q.json", " ", "the file is empty"),
         ("q.csv", "", "the file is empty"),
-        ("q.csv", "question,answer\n", "the file is empty"),
+        ("q.csv", "question,answer\n", "q.csv: it has a header and no rows"),
+        ("q.csv", "\nWho\x1b?,Ada\n", r"q.csv: it has one line.* the columns Who\\x1b\?, Ada; .*one of them question"),
         ("q.csv", "Who?,Ada\nWo?,Bob\n", r"q.csv:2: no question field: it has Who\?, Ada"),
         ("q.csv", "question,answer\na,b\nc\n", "q.csv:3: 1 cells, but the header has 2"),
         ("q.csv", "question,answer\na,b,c\n", "q.csv:2: 3 cells, but the header has 2"),
@@ -225,6 +340,9 @@ def test_bad_files(tmp_path: Path, name: str, text: str | bytes, message: str) -
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
+    for nothing in ("", "  "):
+        with pytest.raises(InputError, match=r"^the path is empty"):
+            load_tasks(nothing)
     with pytest.raises(InputError, match=r"none\.jsonl: no such file"):
         load_tasks(tmp_path / "none.jsonl")
     with pytest.raises(InputError, match="a directory"):

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,125 @@ def test_notes_and_tree_errors(tmp_path: Path) -> None:
         assert reader.meta["served"] == '["m","Bearer (not stored)"]'
         assert reader.summary().broken == 1
         assert reader.check() == []
+
+
+def failed(path: Path, errors: list[str | None]) -> RunWriter:
+    """A run of one finished task whose rollouts broke as told; None is one that answered."""
+    writer = RunWriter.create(path, {}, TASKS[:1])
+    core = _core.Tree()
+    point = core.append(0, 1, message("user", "?"))
+    for draw, error in enumerate(errors):
+        rollout = core.open(point, [0, draw], draw)
+        core.turn(rollout, message("assistant", "x"), 0, core.name("m"), core.name("stop"), 10, 4, 3, 1, 250)
+        core.close(rollout, *(("answer", "x") if error is None else ("llm_error", None, error)))
+    delta = core.delta()
+    assert delta is not None
+    writer.commit([(0, 0, delta)], [(0, *rows(core))])
+    writer.finish()
+    return writer
+
+
+def recorded(text: str, attempts: int) -> str:
+    return json.dumps({"kind": "LLMError", "message": text, "attempts": attempts, "retryable": True})
+
+
+def test_the_attempts_of_a_failed_call_are_retries(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    failed(path, [recorded("busy", 6), "plain text", None, recorded("hostile", 2**62)])
+    with RunReader.open(path) as reader:
+        own = [row.retries for _task, row in reader.rollouts()]
+        assert reader.check() == []
+        tree = reader.tree("q0")
+        assert reader.summary().usage == tree.usage
+    # The turn that each rollout had took one attempt more than it needed.
+    assert own[:3] == [1 + 5, 1, 1]
+    assert own == [rollout.usage.retries for rollout in tree.rollouts]
+    edit(path, "UPDATE rollouts SET retries = 1 WHERE rollout = 0")
+    with RunReader.open(path) as reader:
+        assert reader.check() == ['task "q0": rollout 0: retries is 1 in the row and 6 in the deltas']
+
+
+def test_the_most_frequent_failures_are_named(tmp_path: Path) -> None:
+    errors = [*["503"] * 2, *[recorded("timeout", 1), recorded("timeout", 4)], recorded("reset", 2), "a", None]
+    failed(tmp_path / "run", errors)
+    with RunReader.open(tmp_path / "run") as reader:
+        summary = reader.summary()
+    assert summary.failures == [("503", 2), ("timeout", 2), ("a", 1)]
+    assert (summary.failed, summary.rollouts, summary.broken) == (6, 7, 0)
+
+
+def test_tasks_with_too_few_scored_rollouts_are_counted(path: Path) -> None:
+    with RunReader.open(path) as reader:
+        summary = reader.summary()
+    assert summary.tries == 3
+    assert summary.short == 2  # one has a broken rollout, the other only two
+
+
+def test_ids_are_listed(path: Path) -> None:
+    with RunReader.open(path) as reader:
+        assert reader.task_ids() == ["q0", "q1", "q2"]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_gone_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool) -> None:
+    monkeypatch.setattr("trunkline.store.writer._LOOK_EVERY", 0.0)
+    path = tmp_path / "run"
+    writer = write(path, finish=False)
+    path.rename(tmp_path / "elsewhere")
+    if replaced:
+        path.write_text("mine")
+    what = "another file stands in its place" if replaced else "it was deleted or moved"
+    for _ in range(2):
+        with pytest.raises(InfrastructureError, match=f"run is no longer the file this run writes: {what}"):
+            writer.commit([(2, 1, b"x")])
+    writer.finish("failed")  # it has been said
+    writer.finish("failed")
+    assert not replaced or path.read_text() == "mine"
+
+
+def test_a_file_that_is_gone_at_the_end_is_said_once(tmp_path: Path) -> None:
+    writer = write(tmp_path / "run", finish=False)
+    (tmp_path / "run").unlink()
+    with pytest.raises(InfrastructureError, match="it was deleted or moved"):
+        writer.finish()
+    writer.finish()
+
+
+def test_a_file_is_looked_for_at_most_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = write(tmp_path / "run", finish=False)
+    looks: list[int] = []
+    there = writer._is_there
+    monkeypatch.setattr(writer, "_is_there", lambda: bool(looks.append(1)) or there())
+    clock = [time.monotonic() + 100]
+    monkeypatch.setattr("trunkline.store.writer.time.monotonic", lambda: clock[0])
+    for _ in range(10):
+        writer.commit([])
+        clock[0] += 0.25
+    assert len(looks) == 3
+    writer.finish()
+
+
+def test_discard_leaves_the_file_of_somebody_else_alone(tmp_path: Path) -> None:
+    writer = write(tmp_path / "run", finish=False)
+    (tmp_path / "run").unlink()
+    (tmp_path / "run").write_text("mine")
+    writer.discard()
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_a_program_that_changes_its_directory_does_not_lose_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    kept, dropped = write(Path("kept"), finish=False), write(Path("made/dropped"), finish=False)
+    monkeypatch.chdir(tmp_path / "other")
+    kept.commit([])
+    kept.finish()
+    dropped.discard()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["kept", "other"]
+    with RunReader.open(tmp_path / "kept") as reader:
+        assert reader.summary().state == "done"
 
 
 def test_discard_leaves_nothing(tmp_path: Path) -> None:

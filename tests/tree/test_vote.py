@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.tree.vote import majority, normalise, vote
+from trunkline.tree.vote import LONG, fold, majority, normalise, vote
 
 if TYPE_CHECKING:
     import random
@@ -80,3 +81,20 @@ def test_majority_takes_the_most_frequent_spelling_and_breaks_ties_by_key() -> N
     assert majority(["b", "x", "B", "X"]) == "B"
     assert majority([]) is None
     assert majority([None, "  "]) is None
+
+
+def test_long_answers_compare_as_they_stand() -> None:
+    long = "The cat, 1,200.0! " * 500
+    assert normalise(f"\n {long}") == normalise(long.upper()) == long.strip().casefold()
+    assert normalise(normalise(long)) == normalise(long)
+    assert normalise("The " + "x" * (LONG - 4)) == "x" * (LONG - 4)
+    assert normalise("The " + "x" * (LONG - 3)) == "the " + "x" * (LONG - 3)
+    assert fold(long) == "cat 1200 " * 499 + "cat 1200"
+
+
+@pytest.mark.parametrize("piece", ["word, 1,200.5 ", "1,", "e\u0301\u0323", "\ufdfa", "-"])
+def test_a_runaway_answer_does_not_cost_seconds(piece: str) -> None:
+    long = piece * (2_000_000 // len(piece))
+    began = time.process_time()
+    assert majority([long, long, "short"]) == long.strip()
+    assert time.process_time() - began < 1.0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from aiohttp import web
+from aiohttp import http_exceptions, web
 
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.sim.model.catalog import MODELS
@@ -39,6 +40,7 @@ _JSON: Final = "application/json"
 _CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 _MOST_SHOWN: Final = 200
 _PATIENCE: Final = 0.5
+_LOG: Final = logging.getLogger(__name__)
 
 
 class App:
@@ -217,6 +219,15 @@ class App:
         return web.Response(text=self.service.metrics.text())
 
 
+def _worth_a_record(record: logging.LogRecord) -> bool:
+    """Whether a record is of more than a client that sent no proper HTTP, who was told so in the reply."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, (http_exceptions.HttpProcessingError, web.RequestPayloadError))
+
+
+_LOG.addFilter(_worth_a_record)
+
+
 class Server:
     """A running server.
 
@@ -258,7 +269,7 @@ async def start_server(settings: Settings | None = None, *, host: str = "127.0.0
     if not host:
         raise ConfigError("host: is empty; name an address, or 0.0.0.0 for all of this machine's")
     app = App(settings)
-    runner = web.AppRunner(app.web, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+    runner = web.AppRunner(app.web, access_log=None, logger=_LOG, handle_signals=False, shutdown_timeout=0.1)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trunkline.cli.output import put
+from trunkline.errors import InfrastructureError
+from trunkline.store.derive import rows
+from trunkline.store.runfile import RunWriter
+from trunkline.tree.tree import Tree
+from trunkline.types import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMMAND = [sys.executable, "-m", "trunkline.cli"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run whose picture fills more than a pipe takes, and whose name could steer a terminal."""
+    path = tmp_path / "a\x1b[2Jb.run"
+    task = Task.ask("Who?", "Ada", id="q")
+    writer = RunWriter.create(path, {}, [task])
+    core = Tree(task).core
+    point = core.append(0, 1, json.dumps(task.messages[0]).encode())
+    for draw in range(40):
+        rollout = core.open(point, [0, draw], draw)
+        said = json.dumps({"role": "assistant", "content": f"{draw} \u2192 " + "x" * 3_000}).encode()
+        core.turn(rollout, said, 0, 0, 0, 5, 0, 2, 0, 9)
+        core.close(rollout, "answer", str(draw))
+    delta = core.delta()
+    assert delta is not None
+    writer.commit([(0, 0, delta)], [(0, *rows(core))])
+    writer.finish()
+    return path
+
+
+def shell(line: str, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    command = shlex.join([*COMMAND, *map(str, arguments)])
+    return subprocess.run(
+        ["/bin/bash", "-c", line.format(command)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **env},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_reader_that_leaves_is_no_error(run: Path, more: list[str]) -> None:
+    done = shell("{} | head -c 5; exit ${{PIPESTATUS[0]}}", "show", run, *more)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout) == 5
+
+
+def test_a_full_disk_is_one_line(run: Path) -> None:
+    for command in (["show", run], ["show", run, "--json"], ["check", run]):
+        done = shell("{} > /dev/full", *command)
+        assert done.returncode == 3
+        assert done.stderr == "error: cannot write to standard output: No space left on device\n"
+
+
+def test_without_a_standard_output_the_exit_code_tells(run: Path) -> None:
+    for command in (["show", run], ["show", run, "--json"], ["check", run]):
+        done = shell("{} >&-", *command)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_check_shows_a_path_safely_and_keeps_its_exit_code(run: Path) -> None:
+    done = shell("{}", "check", run)
+    assert done.returncode == 0
+    assert done.stdout == f"{run.parent}/a\\x1b[2Jb.run: 1 task, every row follows from the deltas\n"
+    torn = run.with_name("torn")
+    torn.write_bytes(run.read_bytes())
+    connection = sqlite3.connect(torn)
+    connection.execute("UPDATE rollouts SET turns = 7")
+    connection.commit()
+    connection.close()
+    done = shell("{}", "check", torn)
+    assert done.returncode == 1
+    assert 'task "q": rollout 0: turns is 7' in done.stdout
+    done = shell("{} | true; exit ${{PIPESTATUS[0]}}", "check", torn)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_an_output_that_lacks_the_characters(run: Path) -> None:
+    done = shell("{}", "show", run, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\u25c6 #0 answer" in done.stdout
+
+
+class Failing(io.StringIO):
+    def __init__(self, problem: OSError) -> None:
+        super().__init__()
+        self.problem = problem
+
+    def flush(self) -> None:
+        raise self.problem
+
+
+def closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("make", [lambda: None, closed, lambda: Failing(BrokenPipeError(32, "Broken pipe"))])
+def test_nothing_is_raised_where_nobody_reads(
+    make: Callable[[], io.StringIO | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", make())
+    put("text")
+
+
+def test_another_failure_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Failing(OSError(5, "Input/output error")))
+    with pytest.raises(InfrastructureError, match=r"^cannot write to standard output: Input/output error$"):
+        put("text")
