@@ -273,7 +273,7 @@ def test_what_is_no_task_is_named(tmp_path: Path, wrong: object):
 def test_a_message_that_cannot_be_sent_is_refused_before_anything_is_paid(tmp_path: Path):
     with serving(capital_cities) as server:
         bad = Task(id="odd", messages=[{"role": "user", "content": []}])
-        with pytest.raises(ConfigError, match="task 'odd'.*content"):
+        with pytest.raises(ConfigError, match=r"task 'odd'.*content"):
             run(agent(), [*tasks(), bad], llm=server.url, out=tmp_path / "r")
         assert not server.bodies
 
@@ -352,7 +352,7 @@ def test_descriptors_come_back(tmp_path: Path):
 
         def once() -> int:
             run(agent(tools=[lookup]), tasks()[:1], llm=server.url, workers=1)
-            return len(os.listdir("/proc/self/fd"))
+            return len(list(Path("/proc/self/fd").iterdir()))
 
         once()
         first = once()
@@ -363,7 +363,7 @@ async def test_an_early_cancel_leaks_nothing():
     import gc
 
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for ticks in range(6):
         running = asyncio.ensure_future(arun(agent(), tasks(), llm="http://127.0.0.1:9/v1", workers=2))
         for _ in range(ticks):
@@ -373,4 +373,4 @@ async def test_an_early_cancel_leaks_nothing():
             await running
     del running
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before

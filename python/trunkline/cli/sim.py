@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from trunkline.cli.output import put
+from trunkline.printable import printable
+
 __all__ = ["sim"]
 
 
@@ -28,8 +31,8 @@ def world(out: Path, seed: int, documents: int, questions: int) -> None:
 
     made = make_world(seed, documents, questions)
     write_world(made, out)
-    click.echo(f"{out / 'corpus.jsonl'}: {len(made.documents)} documents")
-    click.echo(f"{out / 'questions.jsonl'}: {len(made.questions)} questions")
+    put(printable(f"{out / 'corpus.jsonl'}: {len(made.documents)} documents"))
+    put(printable(f"{out / 'questions.jsonl'}: {len(made.questions)} questions"))
 
 
 @sim.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, add_help_option=False)
