@@ -23,6 +23,9 @@ IN_FLIGHT = 64
 _FLUSH_AFTER = 0.05
 """Seconds a turn waits for company before its batch leaves."""
 
+_DONE_AFTER = 0.005
+"""Seconds a finished task waits: until it is reported its worker gets no new one in its place."""
+
 _BATCH_BYTES = 4 * 1024 * 1024
 """About how large a batch gets before the next one begins."""
 
@@ -136,8 +139,8 @@ class Outbox:
                 self._served.add(reply.served)
         if self._turns >= IN_FLIGHT:
             self.flush()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_FLUSH_AFTER, self.flush)
+        else:
+            self._flush_within(_DONE_AFTER if growth.done else _FLUSH_AFTER)
 
     def flush(self) -> None:
         """Send everything that grew, in as many batches as its size asks for."""
@@ -166,6 +169,13 @@ class Outbox:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _flush_within(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + seconds
+        if self._timer is None or self._timer.when() > due:
+            self.close()
+            self._timer = loop.call_at(due, self.flush)
 
     def _batch(self, deltas: list[Delta], done: list[Done]) -> None:
         if not deltas and not done:
