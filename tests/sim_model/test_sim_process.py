@@ -193,7 +193,7 @@ def test_a_url_that_cannot_be_written_is_one_clear_line():
     assert process.stderr == "error: cannot print the server's URL: No space left on device\n"
 
 
-def test_closed_output_does_not_matter():
+def test_closed_standard_output_does_not_matter():
     read, write = os.pipe()
     os.close(write)
     code = f"import os,sys; os.close(1); os.execv(sys.executable, {[*ARGS, '--exit-with-parent']!r})"

@@ -52,6 +52,7 @@ def serve(
         EndpointError: The address cannot be bound.
         InfrastructureError: The URL cannot be printed.
     """
+    _fill_descriptors()
     uvloop.run(_serve(settings, host, port, ready or _announce, exit_with_parent=exit_with_parent))
 
 
@@ -92,6 +93,15 @@ def _announce(url: str) -> None:
         if isinstance(error, BrokenPipeError):
             raise
         raise InfrastructureError(f"cannot print the server's URL: {error.strerror}") from error
+
+
+def _fill_descriptors() -> None:
+    """Put the null device where a standard stream is closed; the event loop may not get those numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # The lowest number that is free, so this one.
 
 
 def _die_with_parent() -> None:
