@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trunkline import errors
     from trunkline._core import __version__
     from trunkline.errors import ToolError, TrunklineError
     from trunkline.llm.request import Sampling
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Agent
     from trunkline.rollout.strategies.chain import Chain
     from trunkline.rollout.strategy import Fork, Strategy
+    from trunkline.runtime.plan import Options
     from trunkline.runtime.result import Run
     from trunkline.runtime.run import Interrupted, arun, run, stream
+    from trunkline.runtime.snapshot import Snapshot
     from trunkline.score.rewards import contains, exact_match, numeric_match
     from trunkline.store.dataset import load_tasks
     from trunkline.store.runfile import RunReader
@@ -34,9 +37,11 @@ _HOMES = {
     "Fork": "rollout.strategy",
     "Interrupted": "runtime.run",
     "Node": "tree.node",
+    "Options": "runtime.plan",
     "Run": "runtime.result",
     "RunReader": "store.runfile",
     "Sampling": "llm.request",
+    "Snapshot": "runtime.snapshot",
     "Strategy": "rollout.strategy",
     "Task": "types",
     "Termination": "types",
@@ -49,6 +54,7 @@ _HOMES = {
     "__version__": "_core",
     "arun": "runtime.run",
     "contains": "score.rewards",
+    "errors": "errors:",
     "exact_match": "score.rewards",
     "load_tasks": "store.dataset",
     "numeric_match": "score.rewards",
@@ -64,9 +70,11 @@ __all__ = [
     "Fork",
     "Interrupted",
     "Node",
+    "Options",
     "Run",
     "RunReader",
     "Sampling",
+    "Snapshot",
     "Strategy",
     "Task",
     "Termination",
@@ -79,6 +87,7 @@ __all__ = [
     "__version__",
     "arun",
     "contains",
+    "errors",
     "exact_match",
     "load_tasks",
     "numeric_match",
@@ -92,8 +101,10 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'trunkline' has no attribute {name!r}")
-    module, _, attribute = home.partition(":")
-    value = getattr(importlib.import_module(f"trunkline.{module}"), attribute or name)
+    module, colon, attribute = home.partition(":")
+    value = importlib.import_module(f"trunkline.{module}")
+    if not colon or attribute:
+        value = getattr(value, attribute or name)
     globals()[name] = value
     return value
 

@@ -180,7 +180,7 @@ class Garbage(Raising, frozen=True):
 
 class Twice(Raising, frozen=True):
     def start(self, tree: Tree) -> list[Fork]:
-        return [Fork(2), Fork(1)]
+        return [Fork(n=2), Fork(n=1)]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -266,7 +266,7 @@ def test_a_wrong_option_is_refused_before_anything_is_made(tmp_path: Path, chang
 
 @pytest.mark.parametrize("wrong", [["q"], [{"question": "q"}], "questions.jsonl"])
 def test_what_is_no_task_is_named(tmp_path: Path, wrong: object):
-    with pytest.raises(ConfigError, match="is not a task"):
+    with pytest.raises(ConfigError, match="is not a task|must be a list of tasks"):
         run(agent(), wrong, llm="http://127.0.0.1:9/v1", out=tmp_path / "r")
 
 

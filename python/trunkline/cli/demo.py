@@ -96,6 +96,8 @@ def simulator(preset: str, latency: bool) -> Iterator[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
+        # What is meant for a server of the user's own must not reach this one.
+        env={name: value for name, value in os.environ.items() if not name.startswith("TRUNKLINE_SIM_SERVE_")},
         text=True,
     ) as process:
         try:

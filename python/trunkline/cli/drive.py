@@ -51,7 +51,7 @@ def drive(
         seed: Seed of the run.
         out: The run file.
         labels: Kept with the settings.
-        threshold: Broken rollouts allowed: a share up to 1, else a count.
+        threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
         as_json: Print the summary as JSON.
 
     Returns:

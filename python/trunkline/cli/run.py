@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+_STRATEGIES = {"chain": Chain}
 _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 
 
@@ -39,7 +40,9 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option(
     "--rollouts", "--num-rollouts", "--epochs", "-r", default=1, show_default=True, help="Tries of each question."
 )
-@click.option("--strategy", type=click.Choice(["chain"]), default="chain", show_default=True, help="Where tries start.")
+@click.option(
+    "--strategy", type=click.Choice(list(_STRATEGIES)), default="chain", show_default=True, help="Where tries start."
+)
 @click.option(
     "--reward", metavar="NAME|MODULE:ATTR", help=f"{', '.join(_REWARDS)}, or your own.  [default: exact_match]"
 )
@@ -51,7 +54,13 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N questions.")
 @click.option("--workers", "-w", default=2, show_default=True, help="Worker processes; 0 stays in this one.")
 @click.option(
-    "--max-concurrency", "--max-connections", "-c", default=64, show_default=True, help="Requests in flight, in all."
+    "--max-concurrency",
+    "--max-connections",
+    "-c",
+    "-j",
+    default=64,
+    show_default=True,
+    help="Requests in flight, in all.",
 )
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds one attempt of a model call may take.")
 @click.option("--max-retries", default=5, show_default=True, help="Retries of a model call.")
@@ -82,7 +91,7 @@ def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
         agent,
         tasks,
         llm=llm,
-        strategy=Chain(given["rollouts"]),
+        strategy=_STRATEGIES[given["strategy"]](given["rollouts"]),
         reward=_reward(given["reward"], tasks),
         workers=given["workers"],
         seed=given["seed"],

@@ -9,11 +9,13 @@ from zlib import crc32
 from trunkline.errors import ContentFiltered, LLMError, TrunklineError
 from trunkline.llm import messages
 from trunkline.llm.protocol import LLM, Choice, Reply, Request, ToolCall
+from trunkline.llm.text import excerpt, scrub
 from trunkline.rollout.seed import base_seed
+from trunkline.store.redact import redact as hide_secrets
 from trunkline.types import Task, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trunkline._core import Tree as Core
     from trunkline.rollout.agent import Kit
@@ -37,6 +39,10 @@ class Outlet(Protocol):
         ...
 
 
+_MOST_TOKENS = 2**31
+"""A usage figure from here on is a broken server's, and counts as not reported."""
+
+
 class Finished(Exception):
     """Raised by :meth:`Rollout.finish` to end the program where it stands."""
 
@@ -56,9 +62,12 @@ class Rollout:
         seed: The run's seed.
         llm: Who answers.
         outlet: Where it says that it grew.
+        name: Interns a string in the tree.
     """
 
-    def __init__(self, core: Core, id: int, task: Task, seed: int, llm: LLM, outlet: Outlet) -> None:
+    def __init__(
+        self, core: Core, id: int, task: Task, seed: int, llm: LLM, outlet: Outlet, name: Callable[[str], int]
+    ) -> None:
         point, _leaf, path, *_rest = core.rollout(id)
         *trunk, turn, draw = path
         self.id = id
@@ -71,6 +80,7 @@ class Rollout:
         self._seed = seed
         self._llm = llm
         self._outlet = outlet
+        self._name = name
         # The same for every request of this tree, so that they meet the endpoint that holds its prefix.
         self._key = crc32(task.id.encode("utf-8", "surrogatepass"))
         # The first turn is the draw itself: base of the fork point + draw. Later ones are draw 0 of their own states.
@@ -97,7 +107,7 @@ class Rollout:
             self._outlet.release()
             raise
         choice = reply.choices[0]
-        name = self._core.name
+        name = self._name
         self.leaf = self._core.turn(
             self.id,
             messages.assistant(choice.content, choice.tool_calls, self.turn),
@@ -129,10 +139,9 @@ class Rollout:
                 raise
             raise LLMError(f"{type(self._llm).__name__} was cancelled from within") from None
         except Exception as error:
-            raise LLMError(f"{type(self._llm).__name__} raised {type(error).__name__}: {error}") from error
-        if not reply.choices:
-            raise LLMError("the reply holds no choices", attempts=reply.attempts)
-        return reply
+            said = hide_secrets(excerpt(str(error), 300))
+            raise LLMError(f"{type(self._llm).__name__} raised {type(error).__name__}: {said}") from error
+        return _checked(reply, self._llm)
 
     async def use(self, kit: Kit, calls: Sequence[ToolCall]) -> None:
         """Run the tool calls of a turn at once and append their observations in call order.
@@ -142,7 +151,7 @@ class Rollout:
             calls: The calls, as :meth:`ask` returned them.
         """
         observations = await kit.toolbox.call_all(list(calls))
-        agent = self._core.name(kit.agent.name)
+        agent = self._name(kit.agent.name)
         for index, seen in enumerate(observations):
             # The ids in the history are ours, made from the position: a server's may be missing, repeated or hostile.
             answered = messages.call_id(self.turn - 1, index)
@@ -162,3 +171,19 @@ class Rollout:
             Finished: Always; the session catches it.
         """
         raise Finished(termination, answer)
+
+
+def _checked(reply: object, llm: LLM) -> Reply:
+    """Return a reply that the tree can take: somebody's own LLM may return anything.
+
+    Raises:
+        LLMError: If there is no choice in it.
+    """
+    if not isinstance(reply, Reply) or not reply.choices or not isinstance(reply.choices[0], Choice):
+        raise LLMError(f"{type(llm).__name__} returned {excerpt(repr(reply), 80)}, not a Reply with a choice")
+    choice = reply.choices[0]
+    choice.content, choice.finish = scrub(choice.content), scrub(choice.finish)
+    for field in ("prompt", "cached", "generated"):
+        if not -1 <= getattr(reply, field) < _MOST_TOKENS:
+            setattr(reply, field, -1)
+    return reply

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,9 +15,11 @@ from trunkline.errors import (
     ConfigError,
     ContentFiltered,
     ContextTooLong,
+    InfrastructureError,
     LLMError,
     RolloutError,
     ToolError,
+    UsageError,
 )
 from trunkline.llm import messages
 from trunkline.rollout.loop import agent_loop
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from trunkline.tree.tree import Tree
 
 __all__ = ["Failure", "Session", "plant"]
+
+logger = logging.getLogger(__name__)
 
 _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (ContextTooLong, Termination.MAX_CONTEXT),
@@ -126,6 +132,7 @@ class Session:
         self._seed = seed
         self._llm = llm
         self._outlet = outlet
+        self._name = cache(tree.core.name)
 
     async def run(self) -> None:
         """Grow every rollout the strategy asks for, and score it.
@@ -143,7 +150,7 @@ class Session:
 
     def _rollout(self, number: int) -> Rollout:
         """Return the handle of an opened rollout."""
-        return Rollout(self.tree.core, number, self.tree.task, self._seed, self._llm, self._outlet)
+        return Rollout(self.tree.core, number, self.tree.task, self._seed, self._llm, self._outlet, self._name)
 
     async def _grow(self, rollout: Rollout) -> None:
         """Play one rollout to its end, close it and score it."""
@@ -155,6 +162,12 @@ class Session:
         except RolloutError as error:
             termination = next((end for kind, end in _ENDS if isinstance(error, kind)), Termination.LLM_ERROR)
             failure = Failure.of(error)
+        except (InfrastructureError, UsageError):
+            raise
+        except Exception as error:
+            # A fault of ours or of user code that nobody foresaw: it ends this rollout, and no other.
+            logger.exception("task %r, rollout %d broke", self.tree.task.id, rollout.id)
+            termination, failure = Termination.LOST, Failure.of(error)
         self.tree.core.close(rollout.id, termination.value, answer, failure.encode() if failure else None)
         if self._reward is not None and termination not in UNSCORED:
             self.tree.core.score(rollout.id, await apply(self._reward, self.tree.rollouts[rollout.id]))

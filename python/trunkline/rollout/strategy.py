@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Fork", "Strategy"]
 
 
-class Fork(msgspec.Struct, frozen=True):
+class Fork(msgspec.Struct, frozen=True, kw_only=True):
     """Grow ``n`` new rollouts from the task's prompt.
 
     Attributes:
@@ -38,7 +38,7 @@ class Strategy(Protocol):
     """Decides where the rollouts of one task start. It must be a pure function of the tree it is shown."""
 
     def rollouts(self) -> int:
-        """How many rollouts a task gets: what progress bars and budgets are laid out for."""
+        """How many rollouts a task is planned to get; progress and a worker's share of tasks are laid out for it."""
         ...
 
     def start(self, tree: Tree) -> Iterable[Fork]:

@@ -40,7 +40,7 @@ _START_WITHIN = 120.0
 _WORK_BYTES = 8 * 1024 * 1024
 """About how many bytes of tasks one message carries."""
 
-_PATIENCE = 5.0
+_WIND_DOWN = 5.0
 """Seconds that engines have to send their last batches when a run is stopped."""
 
 
@@ -112,7 +112,7 @@ class Controller:
             self._owned = {number: set() for number in range(len(self._seats))}
             while self._open and not self._ending:
                 event = asyncio.ensure_future(self._inbox.get())
-                await asyncio.wait((event, stop), timeout=self._patience(), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((event, stop), timeout=self._start_left(), return_when=asyncio.FIRST_COMPLETED)
                 if not event.done():
                     event.cancel()
                     if stop.done():
@@ -142,7 +142,7 @@ class Controller:
         """End the run with the first error that says it makes no sense to go on."""
         self._fatal = self._fatal or error
 
-    def _patience(self) -> float | None:
+    def _start_left(self) -> float | None:
         """Seconds to wait for the next event: workers must come up in time, and may then take theirs."""
         if len(self._credits) == len(self._owned):
             return None
@@ -230,22 +230,24 @@ class Controller:
         """
         if len(self._credits) < len(self._owned) or self._ending:
             return
-        work: dict[int, list[tuple[int, bytes]]] = {}
-        size = 0
-        while self._waiting and self._credits and size < _WORK_BYTES:
+        work: dict[int, list[tuple[int, bytes]]] = {seat: [] for seat in self._credits}
+        sizes = dict.fromkeys(work, 0)
+        while self._waiting and self._credits:
             seat = max(self._credits, key=lambda number: (self._credits[number], -number))
             if self._credits[seat] <= 0:
                 break
             index = self._waiting.popleft()
             data = write_task(self._tasks[index])
-            size += len(data)
             self._credits[seat] -= 1
             self._owned[seat].add(index)
-            work.setdefault(seat, []).append((index, data))
+            work[seat].append((index, data))
+            sizes[seat] += len(data)
+            if sizes[seat] >= _WORK_BYTES:
+                self._seats[seat].send(Work(work[seat]))
+                work[seat], sizes[seat] = [], 0
         for seat, tasks in work.items():
-            self._seats[seat].send(Work(tasks))
-        if size >= _WORK_BYTES:
-            self._feed()
+            if tasks:
+                self._seats[seat].send(Work(tasks))
 
     def _bury(self, seat: int, reason: str) -> None:
         """End the tasks of a dead worker: everything it sent is in the file, what it still held is lost."""
@@ -285,13 +287,13 @@ class Controller:
         for seat in self._seats:
             seat.send(Stop())
         leaving = set(self._owned) - self._fallen
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _WIND_DOWN
         while leaving:
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
                     number, message = await self._inbox.get()
             except TimeoutError:
-                logger.warning("workers did not stop within %.0f s and are ended", _PATIENCE)
+                logger.warning("workers did not stop within %.0f s and are ended", _WIND_DOWN)
                 return
             self._take([(number, message)])
             if isinstance(message, Bye | Fatal | Gone):

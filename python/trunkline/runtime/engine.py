@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
 from trunkline.llm.spec import EndpointSpec
+from trunkline.llm.text import excerpt
 from trunkline.rollout.agent import Kit
 from trunkline.rollout.session import Failure, Session
 from trunkline.runtime.outbox import Growth, Outbox
@@ -122,6 +123,7 @@ class Engine:
                 return
             logger.error("task %r broke", growth.tree.task.id, exc_info=error)  # noqa: TRY400 - the leaf, not the group
             core = growth.tree.core
+            growth.broke = f"{type(error).__name__}: {excerpt(str(error))}"
             for rollout in core.growing:
                 core.close(rollout, Termination.LOST.value, None, Failure.of(error).encode())
         growth.done = True

@@ -43,6 +43,7 @@ class Growth:
         self.index = index
         self.tree = tree
         self.done = False
+        self.broke: str | None = None
         self._outbox = outbox
         self._seq = 0
         self._turns = 0
@@ -156,7 +157,7 @@ class Outbox:
                     deltas.append(delta)
                     size += len(delta.data)
                 if growth.done:
-                    done.append(Done(growth.index, *rows(growth.tree.core)))
+                    done.append(Done(growth.index, *rows(growth.tree.core, growth.broke)))
                 if size >= _BATCH_BYTES:
                     self._batch(deltas, done)
                     deltas, done, size = [], [], 0

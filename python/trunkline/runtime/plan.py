@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -24,7 +25,7 @@ from trunkline.store.runfile import RunWriter
 from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from trunkline.llm.protocol import LLM
     from trunkline.rollout.agent import Agent
@@ -101,6 +102,8 @@ class Plan:
                 f"{sys.modules['__trunkline_main__'].__file__} starts a run while a worker imports it; "
                 'put the call under  if __name__ == "__main__":'
             )
+        if labels is not None and not isinstance(labels, Mapping):
+            raise ConfigError(f"labels must be a mapping, not {labels!r:.60}")
         self._tasks = _checked(tasks)
         job = Job(
             agent=agent,
@@ -146,6 +149,8 @@ class Plan:
 
 def _checked(tasks: Iterable[Task]) -> list[Task]:
     """Return the tasks as a list; refuse what could only fail once requests are paid for."""
+    if isinstance(tasks, Task | str):
+        raise ConfigError(f"tasks must be a list of tasks, not {tasks!r:.60}; load_tasks(path) reads one from a file")
     listed = list(tasks)
     if not listed:
         raise ConfigError("there are no tasks to run")

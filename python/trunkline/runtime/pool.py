@@ -156,8 +156,8 @@ def make_pool(job: Job, workers: int | None, tasks: int) -> Pool:
     Raises:
         ConfigError: If the number makes no sense, or processes are asked for with an LLM that cannot leave this one.
     """
-    if workers is not None and not 0 <= workers <= _MOST_WORKERS:
-        raise ConfigError(f"workers must be from 0 to {_MOST_WORKERS}, not {workers}")
+    if workers is not None and not (isinstance(workers, int) and 0 <= workers <= _MOST_WORKERS):
+        raise ConfigError(f"workers must be a whole number from 0 to {_MOST_WORKERS}, not {workers!r:.60}")
     live = not isinstance(job.llm, EndpointSpec)
     if workers is None:
         return InlinePool() if live else LocalPool(min(2, os.cpu_count() or 1, tasks))

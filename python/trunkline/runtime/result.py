@@ -47,9 +47,14 @@ class Run:
             yield from reader.trees()
 
     def __len__(self) -> int:
-        """How many tasks the run has."""
+        """How many tasks are finished: so many trees the iteration yields."""
         with RunReader.open(self.path) as reader:
-            return len(reader.tasks())
+            return reader.summary().finished
+
+    def __contains__(self, task_id: object) -> bool:
+        """Whether the run has a task of that id, finished or not."""
+        with RunReader.open(self.path) as reader:
+            return task_id in reader.task_ids()
 
     def __getitem__(self, task_id: str) -> Tree:
         """Return the tree of one task by its id; raises :class:`~trunkline.errors.UsageError` if there is none."""

@@ -162,4 +162,7 @@ class Process:
                 with contextlib.suppress(ProcessLookupError):
                     self._popen.kill()
             await asyncio.sleep(0.005)
+        # Its tools' children are of its process group, unless they left it on purpose.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
         return code
