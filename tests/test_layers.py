@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "python" / "trunkline"
 
 LAYERS = (
-    {"errors", "printable", "types"},
+    {"errors", "printable", "bounds", "types"},
     {"_core"},
     {"tree"},
     {"llm"},

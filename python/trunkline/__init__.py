@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.score.rewards import contains, exact_match, numeric_match
     from trunkline.store.dataset import load_tasks
-    from trunkline.store.runfile import RunReader
+    from trunkline.store.reader import RunReader
     from trunkline.tools.tool import Tool, tool
     from trunkline.tree.node import Node
     from trunkline.tree.trajectory import Trajectory
@@ -39,7 +39,7 @@ _HOMES = {
     "Node": "tree.node",
     "Options": "runtime.plan",
     "Run": "runtime.result",
-    "RunReader": "store.runfile",
+    "RunReader": "store.reader",
     "Sampling": "llm.request",
     "Snapshot": "runtime.snapshot",
     "Strategy": "rollout.strategy",

@@ -10,10 +10,30 @@ from typing import Final, final
 
 from typing_extensions import Buffer
 
-__all__ = ["DEBUG", "MESSAGE", "OBSERVATION", "PROMPT", "ROOT", "TURN", "Lanes", "Tree", "__version__"]
+__all__ = [
+    "DEBUG",
+    "DIGEST_VERSION",
+    "FORMAT",
+    "MESSAGE",
+    "OBSERVATION",
+    "PROMPT",
+    "ROOT",
+    "TURN",
+    "Lanes",
+    "Node",
+    "Rollout",
+    "Tree",
+    "__version__",
+]
 
 __version__: Final[str]
 DEBUG: Final[bool]
+
+FORMAT: Final[int]
+"""Version of the format of deltas: :meth:`Tree.apply` takes no other."""
+
+DIGEST_VERSION: Final[int]
+"""Version of :meth:`Tree.digest`: digests of two versions are never equal."""
 
 ROOT: Final = 0
 PROMPT: Final = 1
@@ -138,11 +158,8 @@ class Tree:
     def children(self, node: int, /) -> list[int]:
         """Children of ``node`` in the order they were made."""
 
-    def node(self, node: int, /) -> tuple[int, int, int, str, str, str, int, int, int | None]:
-        """``(parent, kind, depth, agent, namespace, finish, prompt, generated, context)`` of a node.
-
-        Tokens are -1 where unreported. The root is its own parent.
-        """
+    def node(self, node: int, /) -> Node:
+        """Read one node."""
 
     def message(self, node: int, /) -> bytes:
         """The node's message; empty for the root."""
@@ -150,16 +167,8 @@ class Tree:
     def aside(self, node: int, /) -> str | None:
         """What a model turn said beside its message, or None."""
 
-    def rollout(
-        self, rollout: int, /
-    ) -> tuple[int, int, list[int], int, str | None, str | None, str | None, float, tuple[int, ...], int, int]:
-        """One rollout.
-
-        Returns:
-            ``(point, leaf, path, subgroup, termination, answer, error, reward, usage, llm_micros,
-            tool_micros)``: termination is None while it grows, reward NaN while unscored, usage in the order
-            of :class:`trunkline.types.Usage`.
-        """
+    def rollout(self, rollout: int, /) -> Rollout:
+        """Read one rollout, as it is now."""
 
     @property
     def growing(self) -> list[int]:
@@ -210,6 +219,102 @@ class Tree:
 
     def check(self) -> None:
         """Walk every invariant; raises TreeError naming the first that fails."""
+
+@final
+class Node:
+    """One node, as it was when :meth:`Tree.node` read it."""
+
+    @property
+    def parent(self) -> int:
+        """The node before it; the root is its own parent."""
+
+    @property
+    def kind(self) -> int:
+        """``ROOT``, ``PROMPT``, ``TURN``, ``OBSERVATION`` or ``MESSAGE``."""
+
+    @property
+    def depth(self) -> int:
+        """Nodes above it; 0 for the root."""
+
+    @property
+    def turns(self) -> int:
+        """Model turns from the root to it, itself included."""
+
+    @property
+    def agent(self) -> str:
+        """Agent or role; empty for none."""
+
+    @property
+    def namespace(self) -> str:
+        """Model, sampling parameters and weight version of a model turn; else empty."""
+
+    @property
+    def finish(self) -> str:
+        """Why the model stopped; empty for what is no model turn."""
+
+    @property
+    def prompt(self) -> int | None:
+        """Prompt tokens of a model turn as the server reported them; None where it did not."""
+
+    @property
+    def generated(self) -> int | None:
+        """Completion tokens of a model turn, likewise."""
+
+    @property
+    def context(self) -> int | None:
+        """Id of what was sent where that is not the path, as :meth:`Tree.context` gave it; else None."""
+
+@final
+class Rollout:
+    """One rollout, as it was when :meth:`Tree.rollout` read it."""
+
+    @property
+    def point(self) -> int:
+        """The node it grew from."""
+
+    @property
+    def leaf(self) -> int:
+        """Its last node."""
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """Its fork path, flattened: turn, draw, turn, draw, ..."""
+
+    @property
+    def subgroup(self) -> int:
+        """The initial chain it was expanded for."""
+
+    @property
+    def termination(self) -> str | None:
+        """Why it ended; None while it grows."""
+
+    @property
+    def answer(self) -> str | None:
+        """Its final answer."""
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong, as it was given to :meth:`Tree.close`."""
+
+    @property
+    def reward(self) -> float:
+        """Its reward; NaN while unscored."""
+
+    @property
+    def usage(self) -> tuple[int, ...]:
+        """What its own calls cost, in the order of :class:`trunkline.types.Usage`."""
+
+    @property
+    def turns(self) -> int:
+        """Model turns from the root to its leaf, shared ones included."""
+
+    @property
+    def llm_micros(self) -> int:
+        """Microseconds in its own model calls."""
+
+    @property
+    def tool_micros(self) -> int:
+        """Microseconds in its own tool calls."""
 
 @final
 class Lanes:

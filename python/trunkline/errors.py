@@ -1,4 +1,4 @@
-"""Every error Trunkline raises, in one tree.
+"""Every error that reaches a caller, but for Interrupted (a KeyboardInterrupt), in one tree.
 
 TrunklineError
 + UsageError (ValueError)        the caller's mistake; the command line exits with 2

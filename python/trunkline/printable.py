@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["cells", "printable", "quoted"]
+__all__ = ["cells", "printable", "quoted", "said"]
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -68,3 +68,11 @@ def printable(text: str, width: int | None = None) -> str:
 def quoted(text: str, width: int = 60) -> str:
     """A short, escaped excerpt between double quotes, for error messages."""
     return '"' + printable(text, width).replace('"', '\\"') + '"'
+
+
+def said(error: BaseException, width: int | None = 300) -> str:
+    """What an exception says, on one printable line; foreign ones may fail even at that."""
+    try:
+        return printable(str(error), width)
+    except Exception:  # noqa: BLE001 - its own __str__ is anybody's code
+        return "(its message cannot be read)"

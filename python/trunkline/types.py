@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trunkline.bounds import kind
 from trunkline.errors import ConfigError
 from trunkline.printable import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["FAILED", "JSON", "UNSCORED", "Message", "Task", "Termination", "Usage"]
+__all__ = ["FAILED", "JSON", "UNSCORED", "Message", "Task", "Termination", "Usage", "accepted"]
 
 JSON = Any
 """A value that JSON can hold."""
@@ -58,23 +60,26 @@ UNSCORED = FAILED | {Termination.FILTERED, Termination.CENSORED, Termination.CAN
 """Rollouts that no reward function sees."""
 
 
-def _kind(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return str(value)
-    if isinstance(value, (str, list, tuple, dict)) and not value:
-        return f"an empty {type(value).__name__}"
-    return f"of type {type(value).__name__}"
+def accepted(name: str, value: object) -> tuple[str, ...]:
+    """Read the accepted answers that somebody wrote: text, a number, or a list of them.
 
+    Args:
+        name: What they are called, for the message.
+        value: What was given; None, and text that is blank, is no answer.
 
-def _answer(value: object, id: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return str(value)
-    shown = repr(value) if isinstance(value, float) else _kind(value)
-    raise ConfigError(
-        f"task {quoted(str(id))}: an answer is {shown}, expected text or a finite number, or a list of them"
-    )
+    Returns:
+        The answers as text, each once.
+
+    Raises:
+        ConfigError: One is neither text nor a finite number.
+    """
+    listed = value if isinstance(value, list | tuple) else () if value is None else (value,)
+    for position, item in enumerate(listed):
+        finite = not isinstance(item, float) or math.isfinite(item)
+        if isinstance(item, bool) or not isinstance(item, str | int | float) or not finite:
+            place = name if item is value else f"{name}[{position}]"
+            raise ConfigError(f"{place} is {kind(item)}, expected a string or a number, or a list of them")
+    return tuple(dict.fromkeys(answer for answer in map(str, listed) if answer.strip()))
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +107,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         reference: object = self.reference
         metadata: object = self.metadata
         if not isinstance(name, str):
-            raise ConfigError(f"task: id is {_kind(name)}, expected a string")
+            raise ConfigError(f"task: id is {kind(name)}, expected a string")
         if not name.strip():
             raise ConfigError("task: id is empty, expected a name that is unique within the run")
         if not isinstance(messages, list) or not messages:
@@ -123,7 +128,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             raise self._fault("metadata", metadata, "a dict")
 
     def _fault(self, field: str, value: object, expected: str) -> ConfigError:
-        return ConfigError(f"task {quoted(self.id)}: {field} is {_kind(value)}, expected {expected}")
+        return ConfigError(f"task {quoted(self.id)}: {field} is {kind(value)}, expected {expected}")
 
     @classmethod
     def ask(
@@ -141,14 +146,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """
         given: object = question
         if not isinstance(given, str):
-            raise ConfigError(f"question is {_kind(given)}, expected text")
+            raise ConfigError(f"question is {kind(given)}, expected a string")
         if not given.strip():
-            raise ConfigError("question is empty, expected text")
-        accepted: list[object] = [] if answer is None else [*answer] if isinstance(answer, (list, tuple)) else [answer]
+            raise ConfigError("question is empty")
+        name = question if id is None else id
         return cls(
-            id=question if id is None else id,
+            id=name,
             messages=[{"role": "user", "content": question}],
-            reference=tuple(_answer(item, question if id is None else id) for item in accepted),
+            reference=accepted(f"task {quoted(str(name))}: answer", answer),
         )
 
     @property
@@ -184,13 +189,4 @@ class Usage(msgspec.Struct, array_like=True):
     tool_errors: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.calls + other.calls,
-            self.prompt + other.prompt,
-            self.cached + other.cached,
-            self.generated + other.generated,
-            self.unreported + other.unreported,
-            self.retries + other.retries,
-            self.tools + other.tools,
-            self.tool_errors + other.tool_errors,
-        )
+        return Usage(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))

@@ -15,7 +15,7 @@ import pytest
 from trunkline.cli.output import put
 from trunkline.errors import InfrastructureError
 from trunkline.store.derive import rows
-from trunkline.store.runfile import RunWriter
+from trunkline.store.writer import RunWriter
 from trunkline.tree.tree import Tree
 from trunkline.types import Task
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from trunkline.cli.picture import call_text, picture
 from trunkline.printable import cells
+from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
 from trunkline.types import Task
 
@@ -104,7 +105,7 @@ def test_a_failure_takes_the_whole_line() -> None:
     core = tree.core
     point = core.append(0, 1, body("user", "Who?"))
     reason = "the endpoint answered 503 to each of 6 attempts, the last after 40 s: " + "upstream is overloaded, " * 3
-    core.close(core.open(point, [0, 0], 0), "llm_error", None, json.dumps({"message": reason}))
+    core.close(core.open(point, [0, 0], 0), "llm_error", None, Failure("LLMError", reason).encode())
     wide = picture(tree, width=200).split("\n")
     assert wide[0] == f"task {tree.task.id}: 1 nodes, 1 rollouts"
     assert wide[2] == f"\u25c6 #0 llm_error: {reason}"

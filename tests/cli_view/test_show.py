@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from trunkline.cli.show import print_summary, show, show_run
 from trunkline.errors import RunFileError, UsageError
 from trunkline.store.derive import rows
-from trunkline.store.runfile import RunReader, RunWriter
+from trunkline.store.reader import RunReader
+from trunkline.store.writer import RunWriter
 from trunkline.tree.tree import Tree
 from trunkline.types import Task
 
@@ -67,8 +68,10 @@ def test_json(path: Path) -> None:
     assert data["run"] == str(path)
     assert data["summary"]["rollouts"] == 4
     assert data["summary"]["usage"]["calls"] == 4
+    assert data["summary"]["tokens"]["longest"] == data["tree"]["tokens"]["longest"] == 7
     assert data["summary"]["accuracy"]["tasks"] == 2
     assert [rollout["reward"] for rollout in data["tree"]["rollouts"]] == [1.0, None]
+    assert [(rollout["turns"], rollout["error"]) for rollout in data["tree"]["rollouts"]] == [(1, None), (1, None)]
     assert data["tree"]["nodes"][0]["message"] == {"role": "user", "content": "Who?"}
 
 

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import json
-
 import msgspec
 import pytest
 
 from trunkline.cli.table import duration, table
 from trunkline.store.schema import RolloutRow, TreeRow
 from trunkline.store.summary import Summary, summarise
+from trunkline.tree.failure import Failure
 
 META = {"state": "done", "created": "100.0", "updated": "160.0", "finished": "162.0"}
 
@@ -48,6 +47,7 @@ def tree(**figures: int) -> TreeRow:
         "rollouts": 2,
         "flat": 1000,
         "tree": 600,
+        "longest": 500,
         "flat_generated": 80,
         "tree_generated": 60,
         "unreported": 0,
@@ -127,9 +127,9 @@ def broke(rollout: int, error: str) -> RolloutRow:
 def test_the_most_frequent_error_is_shown_whole_and_escaped() -> None:
     long = "503 from \x1b[2J " + "x" * 500
     rows = [
-        broke(0, json.dumps({"message": long, "attempts": 6})),
+        broke(0, Failure("LLMError", long, 6).encode()),
         broke(1, "other"),
-        broke(2, json.dumps({"message": long})),
+        broke(2, Failure("LLMError", long).encode()),
     ]
     found = cells(totals(*rows))
     assert found["rollouts that broke"] == "3, not scored"

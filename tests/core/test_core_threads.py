@@ -10,6 +10,7 @@ import pytest
 
 from trunkline._core import Lanes, Tree
 from trunkline.errors import TreeError
+from trunkline.types import Usage
 
 
 def test_many_threads_grow_one_tree() -> None:
@@ -43,8 +44,8 @@ def test_many_threads_grow_one_tree() -> None:
         assert all(future.result(timeout=60) > 0 for future in reading)
     tree.check()
     assert tree.growing == []
-    assert all(tree.rollout(rollout)[8][0] == 150 for rollout in rollouts)
-    assert all(tree.rollout(rollout)[8][6] == 150 for rollout in rollouts)
+    assert all(Usage(*tree.rollout(rollout).usage).calls == 150 for rollout in rollouts)
+    assert all(Usage(*tree.rollout(rollout).usage).tools == 150 for rollout in rollouts)
 
 
 def test_two_threads_combine_lanes_with_each_other() -> None:

@@ -19,6 +19,19 @@ USER = b'{"role":"user","content":"1+1?"}'
 REPLY = b'{"role":"assistant","content":"2"}'
 
 
+NODE = ("parent", "kind", "depth", "turns", "agent", "namespace", "finish", "prompt", "generated", "context")
+ROLLOUT = (
+    *("point", "leaf", "path", "subgroup", "termination", "answer", "error"),
+    *("reward", "usage", "turns", "llm_micros", "tool_micros"),
+)
+
+
+def facts(read: _core.Node | _core.Rollout) -> tuple[object, ...]:
+    """All that a node or a rollout says; a missing reward as text, because it equals nothing."""
+    values = [getattr(read, name) for name in (NODE if isinstance(read, _core.Node) else ROLLOUT)]
+    return tuple("nan" if value != value else value for value in values)
+
+
 def grown() -> tuple[Tree, int, int]:
     """A tree with a prompt and a rollout that has said one thing."""
     tree = Tree()
@@ -32,6 +45,10 @@ def test_module_says_what_it_is() -> None:
     assert _core.__version__.count(".") == 2
     assert isinstance(_core.DEBUG, bool)
     assert (ROOT, PROMPT, TURN, OBSERVATION, MESSAGE) == (0, 1, 2, 3, 4)
+    assert (_core.FORMAT, _core.DIGEST_VERSION) == (2, 1)
+    for kind in (_core.Node, _core.Rollout):
+        with pytest.raises(TypeError, match="cannot create"):
+            kind()
     assert Tree.__module__ == "trunkline._core"
     assert Tree.turn.__text_signature__.endswith("micros, aside=None, context=None, /)")
 
@@ -40,8 +57,9 @@ def test_a_turn_is_read_back() -> None:
     tree, rollout, leaf = grown()
     assert leaf == 2
     assert len(tree) == 3
-    assert tree.node(leaf) == (1, TURN, 2, "solver", "m", "stop", 9, 1, None)
-    assert tree.node(0) == (0, ROOT, 0, "", "", "", -1, -1, None)
+    assert facts(tree.node(leaf)) == (1, TURN, 2, 1, "solver", "m", "stop", 9, 1, None)
+    assert facts(tree.node(0)) == (0, ROOT, 0, 0, "", "", "", None, None, None)
+    assert repr(tree.node(leaf)) == "<Node: kind 2, depth 2, parent 1>"
     assert tree.message(leaf) == REPLY
     assert tree.message(0) == b""
     assert tree.path(leaf) == [1, 2]
@@ -60,19 +78,24 @@ def test_a_rollout_is_read_back() -> None:
     tree, rollout, leaf = grown()
     node = tree.observe(rollout, b'{"role":"tool"}', tree.name("search"), 70, True)
     again = tree.observe(rollout, b'{"role":"tool"}', tree.name("search"), 5)
-    assert tree.node(node)[:4] == (leaf, OBSERVATION, 3, "search")
-    assert tree.node(again)[:3] == (node, OBSERVATION, 4)
-    point, end, path, subgroup, termination, answer, error, reward, usage, llm, tools = tree.rollout(rollout)
-    assert (point, end, path, subgroup) == (1, again, [0, 0], 3)
-    assert (termination, answer, error) == (None, None, None)
-    assert math.isnan(reward)
-    assert Usage(*usage) == Usage(calls=1, prompt=9, cached=4, generated=1, retries=2, tools=2, tool_errors=1)
-    assert (llm, tools) == (50, 75)
+    assert facts(tree.node(node))[:5] == (leaf, OBSERVATION, 3, 1, "search")
+    assert facts(tree.node(again))[:4] == (node, OBSERVATION, 4, 1)
+    before = tree.rollout(rollout)
+    assert (before.point, before.leaf, before.path, before.subgroup, before.turns) == (1, again, (0, 0), 3, 1)
+    assert (before.termination, before.answer, before.error) == (None, None, None)
+    assert math.isnan(before.reward)
+    assert Usage(*before.usage) == Usage(calls=1, prompt=9, cached=4, generated=1, retries=2, tools=2, tool_errors=1)
+    assert (before.llm_micros, before.tool_micros) == (50, 75)
+    assert repr(before) == f"<Rollout: growing, point 1, leaf {again}, 1 turns>"
     tree.close(rollout, Termination.LLM_ERROR, None, "no reply")
-    assert tree.rollout(rollout)[4:7] == ("llm_error", None, "no reply")
+    after = tree.rollout(rollout)
+    assert (after.termination, after.answer, after.error) == ("llm_error", None, "no reply")
+    assert before.termination is None, "what was read stays as it was"
+    with pytest.raises(AttributeError):
+        after.reward = 1.0
     assert tree.growing == []
     tree.score(rollout, 1)
-    assert tree.rollout(rollout)[7] == 1.0
+    assert tree.rollout(rollout).reward == 1.0
     tree.check()
 
 
@@ -84,8 +107,9 @@ def test_contexts_asides_and_missing_usage() -> None:
     assert tree.request_context(context + 1, b"a", b"b") == b"ab"
     leaf = tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, "hm, ärger".encode(), context)
     assert tree.aside(leaf) == "hm, ärger"
-    assert tree.node(leaf)[6:] == (-1, -1, context)
-    assert tree.rollout(rollout)[8] == (2, 9, 4, 1, 1, 2, 0, 0)
+    assert facts(tree.node(leaf))[-3:] == (None, None, context)
+    assert tree.rollout(rollout).usage == (2, 9, 4, 1, 1, 2, 0, 0)
+    assert tree.rollout(rollout).turns == tree.node(leaf).turns == 2
     assert tree.tokens() == (10, 10, 1, 1, 10, 1)
 
 
@@ -108,7 +132,7 @@ def test_every_termination_of_python_is_known() -> None:
     for draw, termination in enumerate(Termination):
         rollout = tree.open(0, [draw])
         tree.close(rollout, termination)
-        assert tree.rollout(rollout)[4] == termination.value
+        assert tree.rollout(rollout).termination == termination.value
 
 
 def test_deltas_rebuild_the_tree() -> None:
@@ -126,7 +150,7 @@ def test_deltas_rebuild_the_tree() -> None:
     assert copy.apply(bytearray(second)) is True
     assert copy.digest() == tree.digest()
     assert len(copy.digest()) == 32
-    assert copy.rollout(rollout)[:7] == tree.rollout(rollout)[:7]
+    assert facts(copy.rollout(rollout)) == facts(tree.rollout(rollout))
     copy.check()
     with pytest.raises(TreeError, match="checksum"):
         Tree().apply(first[:-1] + bytes([first[-1] ^ 1]))
@@ -203,11 +227,11 @@ REFUSALS = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_refusals_are_tree_errors_and_change_nothing(case: str) -> None:
     tree, _, _ = grown()
-    before = (tree.digest(), len(tree), tree.rollout(0)[8:], tree.delta())
+    before = (tree.digest(), len(tree), facts(tree.rollout(0)), tree.delta())
     attempt, message = REFUSALS[case]
     with pytest.raises(TreeError, match=message):
         attempt(tree)
-    assert (tree.digest(), len(tree), tree.rollout(0)[8:]) == before[:3]
+    assert (tree.digest(), len(tree), facts(tree.rollout(0))) == before[:3]
     assert tree.delta() is None
     tree.check()
 
@@ -262,12 +286,12 @@ def test_a_failed_call_is_counted_and_in_no_digest() -> None:
         rollout = tree.open(0, [0])
         for said in (b'{"n":1}', b'{"n":2}'):
             tree.observe(rollout, said, 0, 3, failed)
-    assert (well.rollout(0)[8][6:], ill.rollout(0)[8][6:]) == ((2, 0), (2, 2))
+    assert (well.rollout(0).usage[6:], ill.rollout(0).usage[6:]) == ((2, 0), (2, 2))
     assert well.digest() == ill.digest()
     assert well.delta() != ill.delta()
     # Whether a call failed is no part of what makes two nodes one.
     ill.observe(ill.open(0, [1]), b'{"n":1}', 0, 0)
-    assert (len(ill), ill.rollout(1)[8][6:]) == (3, (1, 0))
+    assert (len(ill), ill.rollout(1).usage[6:]) == (3, (1, 0))
     ill.check()
 
 
@@ -335,7 +359,8 @@ def test_text_and_numbers_come_back_as_they_went_in(text: str, number: int) -> N
     copy = Tree()
     copy.apply(tree.delta() or b"")
     for one in (tree, copy):
-        assert one.node(leaf) == (0, TURN, 1, text, text, text, number, number, None)
+        assert facts(one.node(leaf)) == (0, TURN, 1, 1, text, text, text, number, number, None)
         assert one.aside(leaf) == text
-        assert one.rollout(rollout)[2:7] == ([number], number, "answer", text, text)
-        assert one.rollout(rollout)[8:] == ((1, number, number, number, 0, number, 0, 0), 2 * number, 0)
+        usage = (1, number, number, number, 0, number, 0, 0)
+        read = facts(one.rollout(rollout))
+        assert read == (0, leaf, (number,), number, "answer", text, text, "nan", usage, 1, 2 * number, 0)

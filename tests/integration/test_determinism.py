@@ -37,6 +37,14 @@ def digests(url: str, tasks: list[Task], workers: int, concurrency: int, seed: i
         workers=workers,
         seed=seed,
     )
+    sums = []
+    for tree in result:
+        counted = tree.tokens
+        assert counted.flat > counted.tree >= counted.longest > 0, "three rollouts share at least their prompt"
+        sums.append((counted.flat, counted.tree, counted.longest))
+    total = result.summary().tokens
+    flat, shared, longest = zip(*sums, strict=True)
+    assert (total.flat, total.tree, total.longest) == (sum(flat), sum(shared), max(longest))
     return {tree.task.id: tree.digest() for tree in result}
 
 

@@ -19,14 +19,13 @@ CALLS = st.lists(st.builds(ToolCall, id=ANY_TEXT, name=ANY_TEXT, arguments=ANY_T
 
 def test_the_order_of_fields_is_fixed():
     assert messages.system("a") == b'{"role":"system","content":"a"}'
-    assert messages.user('say "hi"\n') == b'{"role":"user","content":"say \\"hi\\"\\n"}'
+    assert messages.encode({"content": 'say "hi"\n', "role": "user"}) == b'{"role":"user","content":"say \\"hi\\"\\n"}'
     assert messages.tool("t0000c000", "out") == b'{"role":"tool","tool_call_id":"t0000c000","content":"out"}'
     assert messages.assistant("done") == b'{"role":"assistant","content":"done"}'
     call = ToolCall("server-id", "search", '{"query": ["a"]}')
-    assert json.loads(messages.assistant("", [call, call], 3, reasoning="hm")) == {
+    assert json.loads(messages.assistant("", [call, call], 3)) == {
         "role": "assistant",
         "content": None,
-        "reasoning_content": "hm",
         "tool_calls": [
             {
                 "id": "t0003c000",
@@ -82,9 +81,9 @@ def test_any_turn_becomes_a_message_a_server_accepts(content, calls, turn):
 @given(ANY_TEXT)
 @settings(max_examples=100, deadline=None)
 def test_any_text_round_trips_but_for_lone_surrogates(text):
-    for data in (messages.user(text), messages.system(text), messages.tool("t", text)):
+    user = messages.encode({"role": "user", "content": text})
+    for data in (user, messages.system(text), messages.tool("t", text)):
         assert json.loads(data.decode("utf-8"))["content"] == scrub(text)
-        assert messages.encode({"role": "user", "content": text}) == messages.user(text)
 
 
 def test_call_ids_are_distinct_and_bounded():
@@ -114,7 +113,7 @@ def test_a_users_own_messages():
     assert json.loads(encoded[2]) == {**history[2], "content": None}
     assert list(json.loads(encoded[2])) == ["role", "tool_calls", "content"] or b'"content":null' in encoded[2]
     assert encoded[3].endswith(b'"tool_call_id":"abc","alpha":{"a":2,"b":1},"zeta":1}')
-    assert messages.encode({"role": "user", "content": "\ud800"}) == messages.user("\ufffd")
+    assert messages.encode({"role": "user", "content": "\ud800"}) == b'{"role":"user","content":"\xef\xbf\xbd"}'
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,9 @@ def test_a_users_own_messages():
         ("hi", "must be an object"),
         ({}, "'role'"),
         ({"role": "robot", "content": "x"}, "'role'"),
-        ({"role": "user"}, "no field 'content'"),
+        ({"role": "user"}, "'content' is missing"),
+        ({"role": "assistant", "content": None}, "'content' is null"),
+        ({"role": "assistant", "tool_calls": []}, "'content' is missing"),
         ({"role": "user", "content": None}, "'content' is null"),
         ({"role": "user", "content": 5}, "'content' must be a string"),
         ({"role": "user", "content": []}, "empty list"),
@@ -147,13 +148,22 @@ def test_a_message_that_cannot_be_sent_names_its_field(message, words):
         messages.encode(message)
 
 
+def test_a_conversation_is_checked_as_a_whole(monkeypatch):
+    messages.check([{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "refusal": "no"}])
+    with pytest.raises(ConfigError, match=r"^prompt\[1\]: message field 'role' must be one of .*, not 'robot'"):
+        messages.check([{"role": "user", "content": "x"}, {"role": "robot", "content": "x"}], "prompt")
+    monkeypatch.setattr(messages, "LONGEST", 1_000)
+    with pytest.raises(ConfigError, match=r"^messages is 1,0\d\d bytes long, at most 1,000 can be sent"):
+        messages.check([{"role": "user", "content": "x" * 500}] * 2)
+
+
 def test_a_body_is_head_messages_and_tail():
     sampling = Sampling(temperature=0.5, max_tokens=64, stop=("</s>",), extra={"top_k": 5, "a": 1})
     tools = b'[{"type":"function"}]'
-    body = head("my/model") + messages.user("hi") + b"," + messages.assistant("x") + tail(sampling, tools, 7, 4)
+    body = head("my/model") + messages.system("hi") + b"," + messages.assistant("x") + tail(sampling, tools, 7, 4)
     assert json.loads(body) == {
         "model": "my/model",
-        "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "x"}],
+        "messages": [{"role": "system", "content": "hi"}, {"role": "assistant", "content": "x"}],
         "tools": [{"type": "function"}],
         "temperature": 0.5,
         "max_tokens": 64,
@@ -200,6 +210,8 @@ def test_a_namespace_says_what_makes_draws_comparable():
         ({"stop": "x"}, "stop"),
         ({"stop": ("",)}, "stop"),
         ({"stop": ()}, "stop"),
+        ({"stop": ("x", "\ud800")}, "stop[1] holds a lone surrogate"),
+        ({"top_p": 10**400}, "top_p"),
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"frequency_penalty": -3}, "frequency_penalty"),
         ({"top_logprobs": 5}, "top_logprobs"),

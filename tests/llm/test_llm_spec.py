@@ -134,6 +134,25 @@ def test_it_crosses_without_what_is_secret():
     assert plain.with_secret(None) is plain
 
 
+def test_it_shows_itself_as_its_user_wrote_it():
+    assert repr(EndpointSpec(URL)) == "LLM('http://127.0.0.1:8000/v1')"
+    spec = EndpointSpec(URL, "http://h/v1", api_key=KEY, headers={"X-Team": "hush"}, max_concurrency=9)
+    assert repr(spec) == "LLM('http://127.0.0.1:8000/v1', 'http://h/v1', max_concurrency=9)"
+
+
+def test_settings_name_headers_and_hold_no_value_of_them():
+    spec = EndpointSpec(URL, api_key=KEY, headers={"X-Team": "hush", "A": "b"}, max_retries=1)
+    assert spec.settings() == {
+        "base_urls": (URL,),
+        "api_key_env": "OPENAI_API_KEY",
+        "max_concurrency": 256,
+        "timeout": 600.0,
+        "max_retries": 1,
+        "deadline": 3600.0,
+        "headers": ("A", "X-Team"),
+    }
+
+
 def test_what_crosses_is_checked_again():
     with pytest.raises(msgspec.ValidationError, match="max_concurrency"):
         msgspec.json.decode(b'{"base_urls":["http://h/v1"],"max_concurrency":0}', type=EndpointSpec)

@@ -63,7 +63,7 @@ async def test_failed_tool_calls_are_counted_in_the_tree_and_its_rows() -> None:
     texts = [json.loads(core.message(node))["content"] for node in core.path(rollout.leaf)[1:]]
     assert texts[0] == texts[4] == "4"
     assert "7 is odd" in texts[1]
-    assert Usage(*core.rollout(number)[8]) == Usage(tools=5, tool_errors=3)
+    assert Usage(*core.rollout(number).usage) == Usage(tools=5, tool_errors=3)
     assert (rollout.tool_calls, silent.grown) == (5, 2)
 
     core.close(number, "answer", "4")
@@ -72,4 +72,5 @@ async def test_failed_tool_calls_are_counted_in_the_tree_and_its_rows() -> None:
     for tree in (core, copy):
         (row,) = rows(tree)[1]
         assert (row.calls, row.retries, row.tools, row.tool_errors) == (0, 0, 5, 3)
-        assert (row.llm_micros, row.tool_micros) == core.rollout(number)[9:]
+        facts = core.rollout(number)
+        assert (row.llm_micros, row.tool_micros) == (facts.llm_micros, facts.tool_micros)

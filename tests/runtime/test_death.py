@@ -19,7 +19,7 @@ from trunkline.errors import WorkerError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.runtime.run import run
 from trunkline.score.rewards import exact_match
-from trunkline.store.runfile import RunReader
+from trunkline.store.reader import RunReader
 from trunkline.types import Termination
 
 CONTROLLER = """
@@ -50,7 +50,8 @@ def test_a_dead_worker_ends_its_tasks_and_no_others(tmp_path: Path):
         )
     lost = result["Brazil"].rollouts
     assert [r.termination for r in lost] == [Termination.LOST]
-    assert "SIGKILL" in lost[0].error
+    assert "SIGKILL" in lost[0].error.message
+    assert (lost[0].error.kind, lost[0].error.retryable) == ("WorkerError", True)
     assert math.isnan(lost[0].reward)
     done = {tree.task.id: tree.answer for tree in result if tree.rollouts[0].termination == Termination.ANSWER}
     assert done.items() <= CAPITALS.items()

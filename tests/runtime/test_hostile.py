@@ -25,7 +25,7 @@ from trunkline.runtime.outbox import IN_FLIGHT, Growth, Outbox
 from trunkline.runtime.run import arun, run
 from trunkline.runtime.wire import Batch
 from trunkline.score.rewards import exact_match
-from trunkline.store.runfile import RunReader
+from trunkline.store.reader import RunReader
 from trunkline.tools.tool import tool
 from trunkline.tree.tree import Tree
 from trunkline.types import Task, Termination
@@ -266,7 +266,7 @@ def test_a_wrong_option_is_refused_before_anything_is_made(tmp_path: Path, chang
 
 @pytest.mark.parametrize("wrong", [["q"], [{"question": "q"}], "questions.jsonl"])
 def test_what_is_no_task_is_named(tmp_path: Path, wrong: object):
-    with pytest.raises(ConfigError, match="is not a task|must be a list of tasks"):
+    with pytest.raises(ConfigError, match=r"is not a task|must be a list of tasks"):
         run(agent(), wrong, llm="http://127.0.0.1:9/v1", out=tmp_path / "r")
 
 

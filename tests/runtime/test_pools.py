@@ -16,7 +16,7 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.run import arun, run, stream
 from trunkline.score.rewards import exact_match
-from trunkline.store.runfile import RunReader
+from trunkline.store.reader import RunReader
 from trunkline.types import Task, Termination
 
 
@@ -71,7 +71,8 @@ def test_failures_are_data_and_leave_the_others_alone(workers: int, tmp_path: Pa
     ends = {tree.task.id: tree.rollouts[0] for tree in result}
     assert ends["Chile"].termination == Termination.MAX_CONTEXT
     assert ends["Japan"].termination == Termination.BAD_REQUEST
-    assert "I do not like it" in ends["Japan"].error
+    assert "I do not like it" in ends["Japan"].error.message
+    assert ends["Japan"].error.kind == "BadRequest"
     assert ends["Benin"].termination == Termination.LLM_ERROR
     assert all(math.isnan(ends[name].reward) for name in ("Japan", "Benin"))
     assert ends["France"].reward == ends["Brazil"].reward == 1.0

@@ -100,7 +100,7 @@ def test_blank_lines_a_byte_order_mark_and_long_lines_are_fine(tmp_path: Path) -
 def test_limit_reads_no_further(tmp_path: Path) -> None:
     text = lines({"question": "a"}, {"question": "b"}) + "not json\n"
     assert len(load(tmp_path, text, limit=2)) == 2
-    with pytest.raises(ConfigError, match="limit is 0"):
+    with pytest.raises(ConfigError, match="limit must be a whole number of at least 1, not 0"):
         load(tmp_path, text, limit=0)
 
 
@@ -151,10 +151,10 @@ def test_a_listed_answer_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_a_question_that_no_frame_could_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trunkline.store.fields._LONGEST", 2_000)
+    monkeypatch.setattr("trunkline.llm.messages.LONGEST", 2_000)
     fits = lines({"question": "x" * 1_900, "metadata": {"notes": "y" * 5_000}})
     assert len(load(tmp_path, fits)) == 1
-    with pytest.raises(InputError, match=r"q.jsonl:2: the question is 2,0\d\d bytes long, at most 2,000 can be sent"):
+    with pytest.raises(InputError, match=r"q.jsonl:2: question is 2,0\d\d bytes long, at most 2,000 can be sent"):
         load(tmp_path, fits + lines({"question": "x" * 2_000}))
 
 
@@ -260,15 +260,19 @@ BAD_LINES: list[tuple[str | bytes, int | None, str]] = [
     (GOOD + lines({"question": " "}), 17, "question is empty"),
     (GOOD + lines({"messages": "hi"}), 17, "messages is a string, expected a list of messages"),
     (GOOD + lines({"messages": []}), 17, "messages is an empty list"),
-    (GOOD + lines({"messages": ["hi"]}), 17, r"messages\[0\] is a string"),
-    (GOOD + lines({"messages": [{"content": "hi"}]}), 17, r"messages\[0\].role is missing"),
+    (GOOD + lines({"messages": ["hi"]}), 17, r"messages\[0\]: a message must be an object .*, not a string"),
+    (
+        GOOD + lines({"messages": [{"content": "hi"}]}),
+        17,
+        r"messages\[0\]: message field 'role' must be .*, not None",
+    ),
     (
         GOOD + lines({"messages": [{"role": "human", "content": "hi"}]}),
         17,
-        'role is "human", expected one of assistant',
+        r"messages\[0\]: message field 'role' must be one of system, .*, not 'human'",
     ),
-    (GOOD + lines({"messages": [{"role": ["x\x1b"], "content": "hi"}]}), 17, r"messages\[0\].role is a list, expected"),
-    (GOOD + lines({"messages": [{"role": "user", "content": None}]}), 17, r"messages\[0\].content is null"),
+    (GOOD + lines({"messages": [{"role": ["x\x1b"], "content": "hi"}]}), 17, r"messages\[0\]: .*'role' .*\\x1b"),
+    (GOOD + lines({"messages": [{"role": "user", "content": None}]}), 17, r"messages\[0\]: .*'content' is null"),
     (
         GOOD + lines({"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]}),
         17,
@@ -285,7 +289,11 @@ BAD_LINES: list[tuple[str | bytes, int | None, str]] = [
         r"messages\[0\]: user message field 'content\[0\].text' must be a string",
     ),
     ("\n" + lines([{"question": "a"}]), 2, r"it begins with \[, as a JSON array does.*\.json"),
-    (GOOD + lines({"messages": [{"role": "user", "content": 3}]}), 17, r"messages\[0\].content is a number"),
+    (
+        GOOD + lines({"messages": [{"role": "user", "content": 3}]}),
+        17,
+        r"messages\[0\]: .*'content' .* not a number",
+    ),
     (GOOD + lines({"question": "a", "answer": True}), 17, "answer is true or false"),
     (GOOD + lines({"question": "a", "answer": {"x": 1}}), 17, "answer is an object"),
     (GOOD + lines({"question": "a", "answer": ["x", None]}), 17, r"answer\[1\] is null"),

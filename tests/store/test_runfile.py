@@ -11,13 +11,15 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from trunkline import _core
 from trunkline.errors import InfrastructureError, RunFileError, UsageError, WorkerError
 from trunkline.store.derive import rows
-from trunkline.store.runfile import RunReader, RunWriter
-from trunkline.store.schema import APPLICATION_ID, SCHEMA_VERSION
+from trunkline.store.reader import RunReader
+from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION
+from trunkline.store.writer import RunWriter
 from trunkline.types import Task, Usage
 
 TASKS = [Task.ask(f"Who is {n}?", "Ada", id=f"q{n}") for n in range(3)]
@@ -122,6 +124,9 @@ def test_the_summary_follows_from_the_rows(path: Path) -> None:
     assert summary.usage == sum((tree.usage for tree in trees), Usage())
     assert summary.tokens.flat == sum(tree.tokens.flat for tree in trees)
     assert summary.tokens.tree == sum(tree.tokens.tree for tree in trees)
+    assert summary.tokens.longest == max(tree.tokens.longest for tree in trees) == 13
+    assert all(tree.tokens.flat > tree.tokens.tree > tree.tokens.longest for tree in trees[:1])
+    assert summary.tokens.flat >= summary.tokens.tree >= summary.tokens.longest
     assert summary.llm_seconds == pytest.approx(4 * 250e-6)
     assert summary.seconds >= 0
     assert math.isfinite(summary.rate)
@@ -385,10 +390,45 @@ def test_another_schema_version_names_both(path: Path) -> None:
         assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(RunFileError, match="schema version 99, but 1 is read here"):
+    with pytest.raises(RunFileError, match=f"schema version 99, but {SCHEMA_VERSION} is read here"):
         RunReader.open(path)
     with pytest.raises(RunFileError, match=r"schema version 99.*choose another --out"):
         RunWriter.create(path, {}, TASKS)
+
+
+def revise(path: Path, **changes: object) -> None:
+    """Let a run file say that it was made by something else."""
+    with RunReader.open(path) as reader:
+        made = json.loads(reader.meta["versions"])
+    assert made == msgspec.structs.asdict(HERE)
+    edit(path, "UPDATE meta SET value = ? WHERE key = 'versions'", json.dumps(made | changes))
+
+
+def test_another_delta_format_names_both_and_who_made_it(path: Path) -> None:
+    revise(path, trunkline="0.0.7\x1b", delta=_core.FORMAT - 1)
+    what = (
+        rf"was made by trunkline 0\.0\.7\\x1b with delta format {_core.FORMAT - 1}, but format {_core.FORMAT} is read"
+    )
+    with pytest.raises(RunFileError, match=what):
+        RunReader.open(path)
+    with pytest.raises(RunFileError, match=f"{what}.*choose another --out"):
+        RunWriter.create(path, {}, TASKS)
+
+
+def test_digests_of_another_version_are_not_compared(path: Path) -> None:
+    revise(path, digest=99)
+    edit(path, "UPDATE trees SET digest = 'beef', flat = flat + 1 WHERE task = 0")
+    with RunReader.open(path) as reader:
+        first, second = reader.check()
+    assert first == f"meta: digests of version 99 cannot be compared, version {_core.DIGEST_VERSION} is computed here"
+    assert second.startswith('task "q0": trees: flat is')
+
+
+@pytest.mark.parametrize("versions", ["{", "{}", '{"trunkline":"1","python":"3","delta":"x","digest":1}'])
+def test_versions_that_cannot_be_read_are_found(path: Path, versions: str) -> None:
+    edit(path, "UPDATE meta SET value = ? WHERE key = 'versions'", versions)
+    with RunReader.open(path) as reader:
+        assert reader.check() == ["meta: no versions that can be read"]
 
 
 def test_no_secret_is_stored(tmp_path: Path) -> None:
@@ -450,6 +490,9 @@ TAMPERED = [
     ("UPDATE rollouts SET rollout = 9 WHERE task = 1 AND rollout = 1", "rollout 9: there is a row, but none"),
     ("UPDATE trees SET digest = 'beef' WHERE task = 0", 'task "q0": trees: digest is "beef"'),
     ("UPDATE trees SET flat = flat + 1 WHERE task = 1", 'task "q1": trees: flat is'),
+    ("UPDATE trees SET longest = 0 WHERE task = 1", 'task "q1": trees: longest is 0 in the row and 13 in the deltas'),
+    ("UPDATE rollouts SET turns = 2 WHERE task = 1 AND rollout = 0", "rollout 0: turns is 2 in the row and 1 in"),
+    ("DELETE FROM meta WHERE key = 'versions'", "meta: no versions that can be read"),
     ("DELETE FROM trees WHERE task = 1", 'task "q1": trees: no row, but rollouts has some'),
     ("DELETE FROM deltas WHERE task = 0 AND seq = 1", 'task "q0": delta 2:'),
     ("DELETE FROM deltas WHERE task = 0", 'task "q0": it is marked as finished, but has no deltas'),
@@ -541,7 +584,7 @@ def test_a_copy_with_its_log_is_complete(tmp_path: Path) -> None:
 
 READ = """
 import os, sys
-from trunkline.store.runfile import RunReader
+from trunkline.store.reader import RunReader
 if os.getuid() == 0:
     os.setgid(65534); os.setuid(65534)
 try:

@@ -18,7 +18,7 @@ from trunkline.errors import ConfigError, ToolError
 from trunkline.llm.protocol import ToolCall
 from trunkline.tools.result import as_text
 from trunkline.tools.runner import Observation, Toolbox
-from trunkline.tools.tool import tool
+from trunkline.tools.tool import Tool, tool
 
 WHO = contextvars.ContextVar("who", default="nobody")
 
@@ -35,7 +35,7 @@ def where(word: str) -> str:
 
 
 def box(*tools, **options):
-    return Toolbox(tools, **options)
+    return Toolbox([item if isinstance(item, Tool) else tool(item) for item in tools], **options)
 
 
 async def test_sync_and_async_tools_run():
@@ -370,13 +370,18 @@ def test_any_text_can_be_sent(text):
     assert "\0" not in out
 
 
+def test_a_function_is_no_tool():
+    with pytest.raises(ConfigError, match=r"<function box .* in tools is not a tool; decorate the function with @tool"):
+        Toolbox([box])
+
+
 def test_two_tools_of_one_name():
     with pytest.raises(ConfigError, match="two tools are named 'add'"):
         box(add, add)
 
 
 @pytest.mark.parametrize(
-    "options", [{"timeout": 0}, {"timeout": float("nan")}, {"limit": 0}, {"threads": 0}, {"parallel": 0}]
+    "options", [{"timeout": 0}, {"timeout": float("nan")}, {"limit": 0}, {"threads": True}, {"parallel": 0}]
 )
 def test_options_out_of_range(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
@@ -388,7 +393,8 @@ async def test_a_hung_tool_does_not_keep_the_process(tmp_path):
     script.write_text(
         "import asyncio, time\n"
         "from trunkline.tools.runner import Toolbox\n"
-        "def hang() -> str:\n    time.sleep(600)\n"
+        "from trunkline.tools.tool import tool\n"
+        "@tool\ndef hang() -> str:\n    time.sleep(600)\n"
         "print(asyncio.run(Toolbox([hang], timeout=0.1).call('hang', '')).text)\n"
     )
     source = Path(__file__).parents[2] / "python"

@@ -3,34 +3,55 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from trunkline.tree.failure import Broken, broken, usage_of
+from trunkline.errors import LLMError
+from trunkline.tree.failure import Failure, usage_of
 from trunkline.types import Usage
 
 
 @pytest.mark.parametrize(
-    ("error", "found"),
+    ("text", "found"),
     [
-        (None, None),
-        ("", None),
-        ("no reply", Broken("no reply")),
-        ('{"kind":"LLMError","message":"busy","attempts":6,"retryable":true}', Broken("busy", 6)),
-        ('{"message":"busy"}', Broken("busy")),
-        ('{"message":"busy","attempts":-3}', Broken("busy")),
-        ('{"message":5}', Broken('{"message":5}')),
-        ('["busy"]', Broken('["busy"]')),
-        ("null", Broken("null")),
-        ("[" * 5_000, Broken("[" * 5_000)),
-        ("\ud800", Broken("\ud800")),
+        ("no reply", Failure("", "no reply")),
+        ('{"kind":"LLMError","message":"busy","attempts":6,"retryable":true}', Failure("LLMError", "busy", 6, True)),
+        ('{"kind":"LLMError","message":"busy"}', Failure("LLMError", "busy")),
+        ('{"kind":"K","message":"busy","attempts":-3}', Failure("K", "busy")),
+        ('{"kind":"K","message":5}', Failure("", '{"kind":"K","message":5}')),
+        ('{"message":"busy"}', Failure("", '{"message":"busy"}')),
+        ('["busy"]', Failure("", '["busy"]')),
+        ("null", Failure("", "null")),
+        ("[" * 5_000, Failure("", "[" * 5_000)),
+        ("\ud800", Failure("", "\\ud800")),
     ],
 )
-def test_recorded_failures(error: str | None, found: Broken | None) -> None:
-    assert broken(error) == found
+def test_recorded_failures(text: str, found: Failure) -> None:
+    assert Failure.decode(text) == found
+
+
+def test_exceptions_become_failures() -> None:
+    assert Failure.of(LLMError("busy", attempts=3, retryable=True)) == Failure("LLMError", "busy", 3, True)
+    assert Failure.of(OSError("no\x1b[2J")) == Failure("OSError", "no\\x1b[2J")
+
+
+@given(st.builds(Failure, st.text(), st.text(), st.integers(-5, 2**40), st.booleans()))
+def test_what_is_written_is_read_and_safe_to_print(failure: Failure) -> None:
+    assert Failure.decode(failure.encode()) == failure
+    assert failure.message.isprintable()
+    assert failure.kind.isprintable()
+    assert 1 <= failure.attempts <= 1_000_000
+
+
+@given(st.text(min_size=1))
+def test_whatever_was_recorded_is_safe_to_print(text: str) -> None:
+    assert Failure.decode(text).message.isprintable()
+    assert Failure.decode(json.dumps({"kind": text, "message": text})).message.isprintable()
 
 
 def test_failed_attempts_are_retries() -> None:
     counts = (2, 10, 4, 5, 0, 3, 1, 1)
     assert usage_of(counts, None) == usage_of(counts, "text") == Usage(*counts)
-    assert usage_of(counts, json.dumps({"message": "m", "attempts": 6})).retries == 3 + 5
-    believed = usage_of(counts, json.dumps({"message": "m", "attempts": 10**15})).retries
+    assert usage_of(counts, Failure("LLMError", "m", 6).encode()).retries == 3 + 5
+    believed = usage_of(counts, json.dumps({"kind": "K", "message": "m", "attempts": 10**15})).retries
     assert 3 < believed < 2**31

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from trunkline.errors import TreeError
+from trunkline.tree.failure import Failure
 from trunkline.tree.node import Kind
 from trunkline.tree.tree import Tree
 from trunkline.types import Task, Termination, Usage
@@ -60,6 +61,7 @@ def test_nodes(tree: Tree) -> None:
     assert (turn.prompt_tokens, turn.generated_tokens) == (10, 5)
     assert (first.prompt_tokens, first.generated_tokens) == (None, None)
     assert first.aside == "hmm"
+    assert [node.turns for node in tree.nodes] == [0, 0, 1, 1, 2, 2]
     assert (turn.visits, turn.value) == (2, 0.5)
     assert (prompt.visits, prompt.value) == (3, 0.5)
     assert len({prompt, tree.node(1)}) == 1
@@ -80,7 +82,7 @@ def test_trajectories(tree: Tree) -> None:
     assert first.seconds.tools == pytest.approx(0.5)
     assert first.usage == Usage(calls=2, prompt=10, cached=4, generated=5, unreported=1, retries=1, tools=1)
     assert second.usage == first.usage + Usage(tool_errors=1)
-    assert (broken.error, broken.answer, broken.turns) == ("no reply", None, 0)
+    assert (broken.error, broken.answer, broken.turns) == (Failure("", "no reply"), None, 0)
     assert math.isnan(broken.reward)
     assert first.task is tree.task
     with pytest.raises(TreeError):

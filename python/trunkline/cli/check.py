@@ -6,7 +6,7 @@ import click
 
 from trunkline.cli.output import put
 from trunkline.printable import printable
-from trunkline.store.runfile import RunReader
+from trunkline.store.reader import RunReader
 
 __all__ = ["check"]
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trunkline.printable import cells, printable, quoted
-from trunkline.tree.failure import broken
 from trunkline.tree.node import Kind, Node
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def _ends(rollouts: list[Trajectory], width: int) -> list[str]:
         if rollout.answer is not None:
             said = quoted(" ".join(rollout.answer.split()), 50)
         else:
-            failure = broken(rollout.error)
+            failure = rollout.error
             # Nothing stands behind a failure: it may take what the line has.
             said = "" if failure is None else printable(failure.message, width)
         reward = "" if math.isnan(rollout.reward) else f"reward {rollout.reward:g}"

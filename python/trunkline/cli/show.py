@@ -14,7 +14,7 @@ from trunkline.cli.output import put
 from trunkline.cli.picture import picture
 from trunkline.cli.table import rows_of, table
 from trunkline.printable import printable
-from trunkline.store.runfile import RunReader
+from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,8 +36,6 @@ def _summary_data(summary: Summary) -> dict[str, Any]:
     data["usage"] = msgspec.structs.asdict(summary.usage)
     data["tokens"] |= {"saved": summary.tokens.saved, "reuse": summary.tokens.reuse}
     data["rate"] = summary.rate
-    # What the tables do not keep is left out rather than shown as 0.
-    del data["tokens"]["longest"]
     return data
 
 

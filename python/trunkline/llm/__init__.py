@@ -1,3 +1,1 @@
 """Everything between a turn and the model that makes it: messages, requests, transports, replies."""
-
-from __future__ import annotations

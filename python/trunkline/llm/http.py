@@ -13,7 +13,7 @@ from trunkline.llm.classify import Site, Verdict, classify, embedded_status
 from trunkline.llm.protocol import Reply
 from trunkline.llm.reply import decode
 from trunkline.llm.retry import Backoff
-from trunkline.llm.text import redact
+from trunkline.llm.text import without_key
 from trunkline.llm.transport import AioTransport, Transport, TransportError
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class HttpLLM:
         message = verdict.message if attempts == 1 else f"{verdict.message} (after {attempts} attempts)"
         if verdict.kind is EndpointError and verdict.retry:
             message += "; is a server running there, and is the base URL right?"
-        message = redact(message, endpoint.site.secret)
+        message = without_key(message, endpoint.site.secret)
         if issubclass(verdict.kind, RolloutError):
             kind = LLMError if verdict.kind is _UnusableError else verdict.kind
             raise kind(message, attempts=attempts, retryable=verdict.retry)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from trunkline.bounds import kind, shown
 from trunkline.errors import ConfigError
 from trunkline.llm.text import scrub, scrub_deep
 
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
     from trunkline.llm.protocol import ToolCall
     from trunkline.types import JSON, Message
 
-__all__ = ["assistant", "call_id", "encode", "system", "tool", "user"]
+__all__ = ["LONGEST", "assistant", "call_id", "check", "encode", "system", "tool"]
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+LONGEST: Final = 16 << 20
+"""Bytes of the longest prompt of a task, which travels to a worker in one frame."""
+
 _FIELDS: Final = ("role", "content", "reasoning_content", "refusal", "name", "tool_calls", "tool_call_id")
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -37,12 +41,7 @@ def system(text: str) -> bytes:
     return b'{"role":"system","content":' + _text(text) + b"}"
 
 
-def user(text: str) -> bytes:
-    """Encode a user message."""
-    return b'{"role":"user","content":' + _text(text) + b"}"
-
-
-def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0, *, reasoning: str | None = None) -> bytes:
+def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0) -> bytes:
     """Encode a model's turn for the history.
 
     What a server would refuse in a history is made acceptable, the same way each time: calls get our own ids
@@ -53,11 +52,8 @@ def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0, *, re
         content: The visible text; sent as null when it is empty and there are calls.
         calls: The tool calls of the turn.
         turn: Zero-based index of this turn on its path; it makes the call ids.
-        reasoning: Thinking to hand back in ``reasoning_content``, for models that want it.
     """
     parts = [b'{"role":"assistant","content":', b"null" if calls and not content else _text(content)]
-    if reasoning is not None:
-        parts += (b',"reasoning_content":', _text(reasoning))
     if calls:
         parts.append(b',"tool_calls":[')
         for index, call in enumerate(calls):
@@ -114,13 +110,11 @@ def encode(message: Message) -> bytes:
         ConfigError: Names the field that cannot be sent.
     """
     if not isinstance(message, dict):
-        raise ConfigError(f"a message must be an object with role and content, not {type(message).__name__}")
+        raise ConfigError(f"a message must be an object with role and content, not {kind(message)}")
     role = message.get("role")
     if role not in ROLES:
-        raise ConfigError(f"message field 'role' must be one of {', '.join(ROLES)}, not {role!r:.60}")
-    if "content" not in message and not message.get("tool_calls"):
-        raise ConfigError(f"the {role} message has no field 'content'")
-    _check_content(role, message.get("content"))
+        raise ConfigError(f"message field 'role' must be one of {', '.join(ROLES)}, not {shown(role)}")
+    _check_content(role, message)
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
         raise ConfigError("a tool message needs the field 'tool_call_id', a string")
     if message.get("tool_calls") is not None:
@@ -131,32 +125,53 @@ def encode(message: Message) -> bytes:
     return _canonical(role, ordered)
 
 
+def check(conversation: Sequence[Message], name: str = "messages") -> None:
+    """Refuse a conversation that cannot be sent.
+
+    Args:
+        conversation: Messages as the user wrote them.
+        name: What the list is called, for the message.
+
+    Raises:
+        ConfigError: Names the message and its field, or says that together they are more than :data:`LONGEST`.
+    """
+    size = 0
+    for position, message in enumerate(conversation):
+        try:
+            size += len(encode(message))
+        except ConfigError as problem:
+            raise ConfigError(f"{name}[{position}]: {problem}") from None
+    if size > LONGEST:
+        raise ConfigError(f"{name} is {size:,} bytes long, at most {LONGEST:,} can be sent: shorten it")
+
+
 def _canonical(role: str, ordered: dict[str, Any]) -> bytes:
     parts = []
     for field, value in ordered.items():
         if not isinstance(field, str):
-            raise ConfigError(f"the {role} message has a field name that is not a string: {field!r:.60}")
+            raise ConfigError(f"the {role} message has a field name that is not a string: {shown(field)}")
         try:
             try:
                 data = _sorted.encode(value) if field not in {"content", "tool_calls"} else _encoder.encode(value)
             except UnicodeEncodeError:
                 data = _encoder.encode(scrub_deep(value))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise ConfigError(f"{role} message field {field!r} is not JSON: {error}") from None
+            raise ConfigError(f"{role} message field {shown(field)} is not JSON: {error}") from None
         parts.append(_text(field) + b":" + data)
     return b"{" + b",".join(parts) + b"}"
 
 
-def _check_content(role: str, content: JSON) -> None:
+def _check_content(role: str, message: Message) -> None:
+    content = message.get("content")
     if content is None:
-        if role != "assistant":
-            raise ConfigError(f"{role} message field 'content' is null; only an assistant message may have no content")
+        if role != "assistant" or not (message.get("tool_calls") or message.get("refusal")):
+            absent = f"{role} message field 'content' is {'null' if 'content' in message else 'missing'}"
+            raise ConfigError(f"{absent}; only an assistant message with tool calls may have none")
         return
     if isinstance(content, str):
         return
     if not isinstance(content, list) or not content:
-        kind = "an empty list" if content == [] else type(content).__name__
-        raise ConfigError(f"{role} message field 'content' must be a string or a list of parts, not {kind}")
+        raise ConfigError(f"{role} message field 'content' must be a string or a list of parts, not {kind(content)}")
     for index, part in enumerate(content):
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             raise ConfigError(f"{role} message field 'content[{index}]' must be an object with a string 'type'")
@@ -168,7 +183,7 @@ def _check_calls(role: str, calls: JSON) -> None:
     if role != "assistant":
         raise ConfigError(f"{role} message field 'tool_calls' belongs to assistant messages only")
     if not isinstance(calls, list):
-        raise ConfigError(f"assistant message field 'tool_calls' must be a list, not {type(calls).__name__}")
+        raise ConfigError(f"assistant message field 'tool_calls' must be a list, not {kind(calls)}")
     for index, call in enumerate(calls):
         place = f"assistant message field 'tool_calls[{index}]"
         function = call.get("function") if isinstance(call, dict) else None

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from functools import lru_cache
 from typing import Final
 
 import msgspec
 
+from trunkline.bounds import kind, number, shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.types import JSON
 
@@ -19,6 +19,12 @@ __all__ = ["Sampling", "head", "namespace", "tail"]
 
 RESERVED: Final = frozenset({"messages", "model", "n", "seed", "stream", "stream_options", "tools"})
 _CACHED: Final = 256
+_RANGES: Final = (
+    ("temperature", 0.0, math.inf),
+    ("top_p", 0.0, 1.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+)
 
 _encoder = msgspec.json.Encoder(order="sorted")
 
@@ -52,16 +58,16 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     extra: dict[str, JSON] = {}
 
     def __post_init__(self) -> None:
-        _number("temperature", self.temperature, 0.0, math.inf)
-        _number("top_p", self.top_p, 0.0, 1.0)
-        if self.top_p == 0:
-            raise ConfigError("sampling.top_p must be above 0")
-        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _whole("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _whole("top_logprobs", self.top_logprobs, 0, 20)
+        for field, low, high in _RANGES:
+            value = getattr(self, field)
+            if value is not None:
+                number(f"sampling.{field}", value, low, high, above=field == "top_p")
+        if self.max_tokens is not None:
+            whole("sampling.max_tokens", self.max_tokens, 1, 2**31 - 1)
+        if self.top_logprobs is not None:
+            whole("sampling.top_logprobs", self.top_logprobs, 0, 20)
         if self.logprobs is not None and not isinstance(self.logprobs, bool):
-            raise ConfigError(f"sampling.logprobs must be true or false, not {self.logprobs!r:.60}")
+            raise ConfigError(f"sampling.logprobs must be true or false, not {shown(self.logprobs)}")
         if self.top_logprobs is not None and not self.logprobs:
             raise ConfigError("sampling.top_logprobs needs sampling.logprobs=True")
         _stop(self.stop)
@@ -74,9 +80,9 @@ def head(model: str) -> bytes:
     Raises:
         ConfigError: The model's name is empty or no text.
     """
-    if not isinstance(model, str) or not model.strip():
-        raise ConfigError(f"model must be a name, not {model!r:.60}")
-    return _head(model)
+    if not text("Agent: model", model).strip():
+        raise ConfigError("Agent: model is empty; name the model as its endpoint does")
+    return b'{"model":' + _encoder.encode(model) + b',"messages":['
 
 
 def tail(sampling: Sampling, tools: bytes = b"", seed: int | None = None, n: int = 1) -> bytes:
@@ -103,14 +109,6 @@ def namespace(model: str, sampling: Sampling, tools: bytes = b"") -> str:
     """
     digest = hashlib.blake2b(tools, digest_size=8).hexdigest() if len(tools) > 2 else "none"
     return f"{model} {_fields(sampling).decode()} tools:{digest}"
-
-
-@lru_cache(maxsize=_CACHED)
-def _head(model: str) -> bytes:
-    try:
-        return b'{"model":' + _encoder.encode(model) + b',"messages":['
-    except UnicodeEncodeError:
-        raise ConfigError("model holds a lone surrogate, which no request can carry") from None
 
 
 _tails: dict[tuple[int, bytes], tuple[Sampling, bytes]] = {}
@@ -141,38 +139,22 @@ def _fields(sampling: Sampling) -> bytes:
     return _encoder.encode({**known, **extra})
 
 
-def _number(field: str, value: object, low: float, high: float) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"sampling.{field} must be a finite number, not {value!r:.60}")
-    if not low <= value <= high:
-        span = f"at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
-        raise ConfigError(f"sampling.{field} must be {span}, not {value!r}")
-
-
-def _whole(field: str, value: object, low: int, high: int) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"sampling.{field} must be a whole number from {low} to {high}, not {value!r:.60}")
-
-
 def _stop(value: object) -> None:
     if value is None:
         return
     if not isinstance(value, tuple | list) or not 1 <= len(value) <= 16:
-        raise ConfigError(f"sampling.stop must be one to sixteen strings, not {value!r:.60}")
-    if not all(isinstance(text, str) and text for text in value):
-        raise ConfigError("sampling.stop must hold strings that are not empty")
+        raise ConfigError(f"sampling.stop must be one to sixteen strings, not {shown(value)}")
+    for position, item in enumerate(value):
+        if not text(f"sampling.stop[{position}]", item):
+            raise ConfigError(f"sampling.stop[{position}] is empty")
 
 
 def _extra(value: object) -> None:
     if not isinstance(value, dict):
-        raise ConfigError(f"sampling.extra must be a dict of body fields, not {type(value).__name__}")
+        raise ConfigError(f"sampling.extra must be a dict of body fields, not {kind(value)}")
     for name in value:
         if not isinstance(name, str):
-            raise ConfigError(f"sampling.extra has a field name that is not a string: {name!r:.60}")
+            raise ConfigError(f"sampling.extra has a field name that is not a string: {shown(name)}")
         if name in RESERVED:
             raise ConfigError(f"sampling.extra must not hold {name!r}: it is set for every request")
         if name in Sampling.__struct_fields__:

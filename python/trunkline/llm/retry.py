@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from datetime import UTC
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.errors import ConfigError
+from trunkline.bounds import number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,12 +36,9 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float = 3600.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ConfigError(f"attempts must be at least 1, not {self.attempts}")
+        whole("attempts", self.attempts, 1)
         for name in ("base", "cap", "after_cap", "deadline"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"{name} must be a number of seconds, not {value!r}")
+            number(name, getattr(self, name), 0, unit="seconds")
 
     def delay(self, attempt: int, after: float | None = None, draw: Callable[[], float] = random.random) -> float:
         """Seconds to wait before the next attempt.

@@ -7,7 +7,6 @@ a key or header given directly stays in memory, outside every encoding, and cros
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from trunkline.bounds import number, shown, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.retry import Backoff
 
@@ -131,16 +131,29 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         if not self.base_urls:
             raise ConfigError("an endpoint needs at least one base URL")
         msgspec.structs.force_setattr(self, "base_urls", tuple(_base_url(url) for url in self.base_urls))
-        _whole("max_concurrency", self.max_concurrency, 1)
-        _whole("max_retries", self.max_retries, 0)
-        _seconds("timeout", self.timeout)
-        _seconds("deadline", self.deadline)
+        whole("max_concurrency", self.max_concurrency, 1)
+        whole("max_retries", self.max_retries, 0)
+        number("timeout", self.timeout, 0, above=True, unit="seconds")
+        number("deadline", self.deadline, 0, above=True, unit="seconds")
         if not isinstance(self.api_key_env, str) or not self.api_key_env.isidentifier():
             # It may be a key put in the wrong place, so it is not shown.
             raise ConfigError("api_key_env must be the name of an environment variable, not a key")
 
+    def __repr__(self) -> str:
+        given = [repr(url) for url in self.base_urls]
+        for field, usual in zip(("api_key_env", "max_concurrency"), EndpointSpec.__struct_defaults__, strict=False):
+            if getattr(self, field) != usual:
+                given.append(f"{field}={getattr(self, field)!r}")
+        return f"LLM({', '.join(given)})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return msgspec.convert, (msgspec.to_builtins(self), EndpointSpec)
+
+    def settings(self) -> dict[str, Any]:
+        """Describe it for a run file: every field but what was given directly, of which the header names stay."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        del fields["private"]
+        return fields | {"headers": self.private.headers}
 
     @property
     def secret(self) -> str | None:
@@ -231,18 +244,8 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     checked: dict[str, str] = {}
     for name, value in headers.items():
         if not isinstance(name, str) or not _TOKEN.fullmatch(name) or name.lower() in _OWN:
-            raise ConfigError(f"{name!r:.60} is no header that can be set")
+            raise ConfigError(f"{shown(name)} is no header that can be set")
         if not isinstance(value, str) or not value.isascii() or not value.isprintable():
             raise ConfigError(f"the value of the header {name} must be printable ASCII")
         checked[name] = value
     return checked
-
-
-def _whole(name: str, value: object, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ConfigError(f"{name} must be a whole number of at least {low}, not {value!r:.60}")
-
-
-def _seconds(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigError(f"{name} must be a positive number of seconds, not {value!r:.60}")

@@ -11,7 +11,7 @@ from trunkline.printable import printable
 if TYPE_CHECKING:
     from trunkline.types import JSON
 
-__all__ = ["excerpt", "loads", "redact", "scrub", "scrub_deep"]
+__all__ = ["excerpt", "loads", "scrub", "scrub_deep", "without_key"]
 
 _SECRET_LENGTH = 8
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -64,7 +64,7 @@ def loads(data: bytes | str) -> JSON:
     return scrub_deep(json.loads(text, parse_constant=_no_constant))
 
 
-def redact(text: str, secret: str) -> str:
+def without_key(text: str, secret: str) -> str:
     """Take a key out of a text. One too short to be a secret, such as ``EMPTY``, stays."""
     return text.replace(secret, "[key]") if len(secret) >= _SECRET_LENGTH else text
 
@@ -80,7 +80,7 @@ def excerpt(data: bytes | str, limit: int = 200, secret: str = "") -> str:
     if isinstance(data, bytes):
         # The secret could straddle the cut, so it is looked for in more than is shown.
         data = data[: 4 * limit + 4096].decode("utf-8", "replace")
-    data = redact(data, secret)
+    data = without_key(data, secret)
     shown = printable(data[:limit])
     return shown + "..." if len(data) > limit else shown
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from trunkline.bounds import shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.llm import request
 from trunkline.llm.request import Sampling
@@ -40,34 +41,17 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "agent"
 
     def __post_init__(self) -> None:
-        for field in ("model", "system", "name"):
-            _text(field, getattr(self, field))
-        if not self.model:
-            raise ConfigError("Agent: model is empty; name the model as its endpoint does")
+        request.head(self.model)
+        text("Agent: system", self.system)
+        text("Agent: name", self.name)
         if not isinstance(self.sampling, Sampling):
-            raise ConfigError(f"Agent: sampling must be a Sampling, not {self.sampling!r:.60}")
-        _at_least("max_turns", self.max_turns, 1)
+            raise ConfigError(f"Agent: sampling must be a Sampling, not {shown(self.sampling)}")
+        whole("Agent: max_turns", self.max_turns, 1)
         if self.max_tool_calls is not None:
-            _at_least("max_tool_calls", self.max_tool_calls, 0)
+            whole("Agent: max_tool_calls", self.max_tool_calls, 0)
         if not isinstance(self.tools, list | tuple):
-            raise ConfigError(f"Agent: tools must be a list of tools, not {self.tools!r:.60}")
-        for item in self.tools:
-            if not isinstance(item, Tool):
-                raise ConfigError(f"Agent: {item!r:.60} in tools is not a tool; decorate the function with @tool")
+            raise ConfigError(f"Agent: tools must be a list of tools, not {shown(self.tools)}")
         Toolbox(self.tools)
-
-
-def _text(field: str, value: object) -> None:
-    """Refuse what no request can carry."""
-    if not isinstance(value, str):
-        raise ConfigError(f"Agent: {field} must be a string, not {value!r:.60}")
-    if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
-        raise ConfigError(f"Agent: {field} holds bytes that are no text (a lone surrogate)")
-
-
-def _at_least(field: str, value: object, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ConfigError(f"Agent: {field} must be a whole number of at least {low}, not {value!r:.60}")
 
 
 class Kit:

@@ -6,10 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, NoReturn, Protocol
 from zlib import crc32
 
+from trunkline.bounds import shown
 from trunkline.errors import ContentFiltered, LLMError, TrunklineError
 from trunkline.llm import messages
 from trunkline.llm.protocol import LLM, Choice, Reply, Request, ToolCall
-from trunkline.llm.text import excerpt, scrub
+from trunkline.llm.text import scrub
+from trunkline.printable import said
 from trunkline.rollout.seed import base_seed
 from trunkline.store.redact import redact as hide_secrets
 from trunkline.types import Task, Termination
@@ -68,15 +70,15 @@ class Rollout:
     def __init__(
         self, core: Core, id: int, task: Task, seed: int, llm: LLM, outlet: Outlet, name: Callable[[str], int]
     ) -> None:
-        point, _leaf, path, *_rest = core.rollout(id)
-        *trunk, turn, draw = path
+        facts = core.rollout(id)
+        *trunk, turn, draw = facts.path
         self.id = id
         self.task = task
         self.turn = turn
-        self.leaf = point
+        self.leaf = facts.point
         self.tool_calls = 0
         self._core = core
-        self._path = path
+        self._path = facts.path
         self._seed = seed
         self._llm = llm
         self._outlet = outlet
@@ -139,8 +141,8 @@ class Rollout:
                 raise
             raise LLMError(f"{type(self._llm).__name__} was cancelled from within") from None
         except Exception as error:
-            said = hide_secrets(excerpt(str(error), 300))
-            raise LLMError(f"{type(self._llm).__name__} raised {type(error).__name__}: {said}") from error
+            message = hide_secrets(said(error))
+            raise LLMError(f"{type(self._llm).__name__} raised {type(error).__name__}: {message}") from error
         return _checked(reply, self._llm)
 
     async def use(self, kit: Kit, calls: Sequence[ToolCall]) -> None:
@@ -180,7 +182,7 @@ def _checked(reply: object, llm: LLM) -> Reply:
         LLMError: If there is no choice in it.
     """
     if not isinstance(reply, Reply) or not reply.choices or not isinstance(reply.choices[0], Choice):
-        raise LLMError(f"{type(llm).__name__} returned {excerpt(repr(reply), 80)}, not a Reply with a choice")
+        raise LLMError(f"{type(llm).__name__} returned {shown(reply)}, not a Reply with a choice")
     choice = reply.choices[0]
     choice.content, choice.finish = scrub(choice.content), scrub(choice.finish)
     for field in ("prompt", "cached", "generated"):

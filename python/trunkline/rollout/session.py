@@ -7,8 +7,6 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from trunkline._core import PROMPT, ROOT
 from trunkline.errors import (
     BadRequest,
@@ -25,6 +23,7 @@ from trunkline.llm import messages
 from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.rollout import Finished, Outlet, Rollout
 from trunkline.score.rewards import Reward, apply
+from trunkline.tree.failure import Failure
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.strategy import Strategy
     from trunkline.tree.tree import Tree
 
-__all__ = ["Failure", "Session", "plant"]
+__all__ = ["Session", "plant"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,33 +43,6 @@ _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (LLMError, Termination.LLM_ERROR),
     (ToolError, Termination.TOOL_ERROR),
 )
-
-
-class Failure(msgspec.Struct):
-    """Why a rollout broke, as the run file keeps it (JSON).
-
-    Attributes:
-        kind: The error's class name.
-        message: What happened; safe to print.
-        attempts: How often it was tried.
-        retryable: Whether trying again later could succeed.
-    """
-
-    kind: str
-    message: str
-    attempts: int = 1
-    retryable: bool = False
-
-    @classmethod
-    def of(cls, error: BaseException) -> Failure:
-        """Describe an exception."""
-        if isinstance(error, RolloutError):
-            return cls(type(error).__name__, str(error), error.attempts, error.retryable)
-        return cls(type(error).__name__, str(error))
-
-    def encode(self) -> str:
-        """Return the failure as one line of JSON."""
-        return msgspec.json.encode(self).decode()
 
 
 def plant(tree: Tree, agent: Agent, strategy: Strategy) -> list[int]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline.errors import ConfigError
+from trunkline.bounds import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,8 +29,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n, int) or self.n < 1:
-            raise ConfigError(f"Fork: n must be a whole number of at least 1, not {self.n!r}")
+        whole("Fork: n", self.n, 1)
 
 
 @runtime_checkable

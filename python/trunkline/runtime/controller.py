@@ -8,16 +8,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from trunkline import errors
 from trunkline._core import Tree as Core
 from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
-from trunkline.rollout.session import Failure, plant
+from trunkline.rollout.session import plant
 from trunkline.runtime.pool import Gone, Inbox, Pool, Seat
 from trunkline.runtime.snapshot import Snapshot
 from trunkline.runtime.wire import Ack, Batch, Bye, Done, Fatal, FromWorker, Ready, Stop, Work, write_task
 from trunkline.store.derive import rows
+from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
 from trunkline.types import FAILED, Task, Termination
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trunkline.runtime.job import Job
-    from trunkline.store.runfile import RunWriter
+    from trunkline.store.writer import RunWriter
 
 __all__ = ["Controller"]
 
@@ -220,7 +219,7 @@ class Controller:
         """Stop a run whose every request is refused in the same way: its settings are wrong, not its questions."""
         first = self._refusals[:_SAME_REFUSALS]
         if not self.snapshot.calls and len(first) == _SAME_REFUSALS and len(set(first)) == 1:
-            reason = _message(first[0])
+            reason = Failure.decode(first[0]).message
             self._fail(EndpointError(f"the first {_SAME_REFUSALS} requests were all refused alike: {reason}"))
 
     def _feed(self) -> None:
@@ -306,11 +305,3 @@ def _rebuild(fatal: Fatal) -> TrunklineError:
     if isinstance(kind, type) and issubclass(kind, TrunklineError):
         return kind(fatal.message)
     return InfrastructureError(fatal.message)
-
-
-def _message(error: str) -> str:
-    """Return the message of a recorded failure."""
-    try:
-        return msgspec.json.decode(error, type=Failure).message
-    except msgspec.MsgspecError:
-        return error

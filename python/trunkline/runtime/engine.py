@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
 from trunkline.llm.spec import EndpointSpec
-from trunkline.llm.text import excerpt
+from trunkline.printable import said
 from trunkline.rollout.agent import Kit
-from trunkline.rollout.session import Failure, Session
+from trunkline.rollout.session import Session
 from trunkline.runtime.outbox import Growth, Outbox
 from trunkline.runtime.wire import Ack, Bye, Fatal, FromWorker, Stop, ToWorker, Work, read_task
+from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
 from trunkline.types import Task, Termination
 
@@ -123,7 +124,7 @@ class Engine:
                 return
             logger.error("task %r broke", growth.tree.task.id, exc_info=error)  # noqa: TRY400 - the leaf, not the group
             core = growth.tree.core
-            growth.broke = f"{type(error).__name__}: {excerpt(str(error))}"
+            growth.broke = f"{type(error).__name__}: {said(error)}"
             for rollout in core.growing:
                 core.close(rollout, Termination.LOST.value, None, Failure.of(error).encode())
         growth.done = True

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from trunkline.bounds import whole
 from trunkline.errors import ConfigError
 from trunkline.llm.protocol import LLM
 from trunkline.llm.request import Sampling
@@ -44,13 +45,8 @@ class Job(msgspec.Struct, kw_only=True):
             raise ConfigError(f"strategy must have rollouts() and start(tree), which {self.strategy!r:.60} lacks")
         if self.reward is not None and not callable(self.reward):
             raise ConfigError(f"reward must be a function of a trajectory, not {self.reward!r:.60}")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed must be a whole number from 0 to 2**63 - 1, not {self.seed!r:.60}")
-        planned = self.strategy.rollouts()
-        if not isinstance(planned, int) or planned < 1:
-            raise ConfigError(
-                f"strategy {type(self.strategy).__name__} plans {planned!r:.60} rollouts a task, not one or more"
-            )
+        whole("seed", self.seed, 0, 2**63 - 1)
+        whole(f"the number of rollouts that strategy {type(self.strategy).__name__} plans", self.strategy.rollouts(), 1)
 
 
 class _Packed(msgspec.Struct):
@@ -141,7 +137,7 @@ def settings(job: Job) -> dict[str, Any]:
         },
         "strategy": {"kind": type(job.strategy).__name__, "options": _options(job.strategy)},
         "reward": None if job.reward is None else reward_name(job.reward),
-        "llm": msgspec.to_builtins(job.llm) if isinstance(job.llm, EndpointSpec) else type(job.llm).__name__,
+        "llm": job.llm.settings() if isinstance(job.llm, EndpointSpec) else type(job.llm).__name__,
         "seed": job.seed,
     }
 

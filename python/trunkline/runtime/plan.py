@@ -20,8 +20,7 @@ from trunkline.runtime.crossing import importing_script
 from trunkline.runtime.job import Job, settings
 from trunkline.runtime.pool import make_pool
 from trunkline.runtime.result import Run, Shelf
-from trunkline.runtime.wire import MAX_FRAME
-from trunkline.store.runfile import RunWriter
+from trunkline.store.writer import RunWriter
 from trunkline.types import Task
 
 if TYPE_CHECKING:
@@ -164,11 +163,9 @@ def _checked(tasks: Iterable[Task]) -> list[Task]:
             raise ConfigError(f"two tasks have the id {task.id!r}; ids must be unique in a run")
         seen.add(task.id)
         try:
-            size = sum(len(messages.encode(message)) for message in task.messages)
+            messages.check(task.messages)
         except ConfigError as error:
             raise ConfigError(f"task {task.id!r}: {error}") from None
-        if size > MAX_FRAME // 4:
-            raise ConfigError(f"task {task.id!r} has {size} bytes of messages; at most {MAX_FRAME // 4} can be sent")
     return listed
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from trunkline._core import __version__
+from trunkline.bounds import whole
 from trunkline.errors import ConfigError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.runtime.engine import Engine, slots
@@ -156,8 +157,8 @@ def make_pool(job: Job, workers: int | None, tasks: int) -> Pool:
     Raises:
         ConfigError: If the number makes no sense, or processes are asked for with an LLM that cannot leave this one.
     """
-    if workers is not None and not (isinstance(workers, int) and 0 <= workers <= _MOST_WORKERS):
-        raise ConfigError(f"workers must be a whole number from 0 to {_MOST_WORKERS}, not {workers!r:.60}")
+    if workers is not None:
+        whole("workers", workers, 0, _MOST_WORKERS)
     live = not isinstance(job.llm, EndpointSpec)
     if workers is None:
         return InlinePool() if live else LocalPool(min(2, os.cpu_count() or 1, tasks))

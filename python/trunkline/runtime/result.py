@@ -8,7 +8,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trunkline.store.runfile import RunReader
+from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

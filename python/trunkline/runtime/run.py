@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import uvloop
 
 from trunkline.runtime.plan import Options, Plan
-from trunkline.store.runfile import RunReader
+from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator

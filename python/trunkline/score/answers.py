@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 import re
 
-from trunkline.tree.vote import LONG, normalise
+from trunkline.tree.vote import DIGITS, LONG
 
-__all__ = ["extract_answer", "normalise", "number", "tail"]
+__all__ = ["extract_answer", "number", "tail"]
 
 _THINK, _THINK_END = "<think>", "</think>"
 _ANSWER, _ANSWER_END = "<answer>", "</answer>"
 _BOXED = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"\\[{}\\]|[{}]")  # an escaped brace balances nothing
-_NUMBER = re.compile(
-    r"(?:(?<![\w.)])-)?(?<![\w.])(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
-    r"(?:e[-+]?[0-9]{1,3})?(?![0-9])"
-)
+_NUMBER = re.compile(rf"(?:(?<![\w.)])-)?(?<![\w.]){DIGITS}(?:e[-+]?[0-9]{{1,3}})?(?![0-9])")
 _SPACE = re.compile(r"\s")
 _FRACTION = re.compile(r"-?[0-9]{1,30}\s*/\s*[0-9]{1,30}")
 

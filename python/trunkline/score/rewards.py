@@ -9,15 +9,16 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from trunkline.printable import printable
-from trunkline.score.answers import normalise, number, tail
-from trunkline.tree.vote import fold
+from trunkline.bounds import shown
+from trunkline.printable import printable, said
+from trunkline.score.answers import number, tail
+from trunkline.tree.vote import fold, normalise
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from trunkline.tree.trajectory import Trajectory
 
-__all__ = ["REWARD_TIMEOUT", "Reward", "Verdict", "apply", "contains", "exact_match", "numeric_match", "score"]
+__all__ = ["REWARD_TIMEOUT", "Reward", "Scored", "apply", "contains", "exact_match", "numeric_match", "score"]
 
 REWARD_TIMEOUT = 300.0
 """Seconds that an awaited reward has to give its result."""
@@ -35,7 +36,7 @@ awaited result that takes longer than ``REWARD_TIMEOUT``.
 """
 
 
-class Verdict(NamedTuple):
+class Scored(NamedTuple):
     """What a reward said about one trajectory.
 
     Attributes:
@@ -62,23 +63,23 @@ async def _asked(reward: Reward, trajectory: Trajectory) -> tuple[object, str | 
     """What a reward says, or what went wrong in it: it is user code, and whatever it raises is data here."""
     deadline = asyncio.timeout(REWARD_TIMEOUT)
     try:
-        said: object = reward(trajectory)
-        if inspect.isawaitable(said):
+        result: object = reward(trajectory)
+        if inspect.isawaitable(result):
             async with deadline:
-                said = await said
+                result = await result
     except GeneratorExit:
         raise
     except BaseException as problem:
         if isinstance(problem, asyncio.CancelledError) and _cancelled():
             raise
         if not deadline.expired():
-            return None, f"{_name(reward)} raised {type(problem).__name__}: {printable(str(problem), 300)}"
+            return None, f"{_name(reward)} raised {type(problem).__name__}: {said(problem)}"
     if deadline.expired():
         return None, f"{_name(reward)} gave no result within {REWARD_TIMEOUT:g} s"
-    return said, None
+    return result, None
 
 
-async def score(reward: Reward, trajectory: Trajectory) -> Verdict:
+async def score(reward: Reward, trajectory: Trajectory) -> Scored:
     """Ask a reward about a trajectory. Whatever goes wrong in it leaves the trajectory unscored, never at 0.
 
     Args:
@@ -91,21 +92,20 @@ async def score(reward: Reward, trajectory: Trajectory) -> Verdict:
     """
     ended = trajectory.termination
     if ended is None:
-        return Verdict(math.nan, "the rollout has not ended")
+        return Scored(math.nan, "the rollout has not ended")
     if ended in UNSCORED:
-        return Verdict(math.nan)
-    said, problem = await _asked(reward, trajectory)
-    if said is None:
-        return Verdict(math.nan, problem)
+        return Scored(math.nan)
+    result, problem = await _asked(reward, trajectory)
+    if result is None:
+        return Scored(math.nan, problem)
     try:
         # Through __float__, so that NumPy's and Decimal's numbers count; text does not, whatever it spells.
-        value = math.nan if isinstance(said, (str, bytes, bytearray)) else float(cast("float", said))
+        value = math.nan if isinstance(result, (str, bytes, bytearray)) else float(cast("float", result))
     except Exception:  # noqa: BLE001 - whatever a foreign number's own method raises, it is no reward
         value = math.nan
     if not math.isfinite(value):
-        shown = printable(repr(said), 60)
-        return Verdict(math.nan, f"{_name(reward)} returned {shown}, expected a finite number, a bool or None")
-    return Verdict(value)
+        return Scored(math.nan, f"{_name(reward)} returned {shown(result)}, expected a finite number, a bool or None")
+    return Scored(value)
 
 
 async def apply(reward: Reward, trajectory: Trajectory) -> float:
@@ -118,11 +118,11 @@ async def apply(reward: Reward, trajectory: Trajectory) -> float:
     Returns:
         A finite number, or NaN. See :func:`score` for the reason as data.
     """
-    verdict = await score(reward, trajectory)
-    if verdict.problem is not None:
+    said = await score(reward, trajectory)
+    if said.problem is not None:
         task = printable(trajectory.task.id, 80)
-        _log.warning("task %s, rollout %d is unscored: %s", task, trajectory.id, verdict.problem)
-    return verdict.value
+        _log.warning("task %s, rollout %d is unscored: %s", task, trajectory.id, said.problem)
+    return said.value
 
 
 def exact_match(trajectory: Trajectory) -> float | None:

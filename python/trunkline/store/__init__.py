@@ -1,11 +1,5 @@
-"""Data sets in, run files out."""
+"""Data sets in, run files out: one SQLite file for each run, made by one writer and open to any reader.
 
-from __future__ import annotations
-
-from trunkline.store.dataset import load_tasks
-from trunkline.store.derive import rows
-from trunkline.store.runfile import RunReader, RunWriter
-from trunkline.store.schema import RolloutRow, TreeRow
-from trunkline.store.summary import Summary
-
-__all__ = ["RolloutRow", "RunReader", "RunWriter", "Summary", "TreeRow", "load_tasks", "rows"]
+Deltas are the truth. Rows of trees and rollouts are derived from them, written in the same transaction as
+the last delta of their task, and can be checked against them at any time.
+"""

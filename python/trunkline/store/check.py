@@ -11,7 +11,8 @@ from trunkline import _core
 from trunkline.errors import TreeError
 from trunkline.printable import printable, quoted
 from trunkline.store.derive import rows
-from trunkline.store.schema import ROLLOUT_COLUMNS, TREE_COLUMNS
+from trunkline.store.identify import versions_of
+from trunkline.store.schema import HERE, ROLLOUT_COLUMNS, TREE_COLUMNS
 from trunkline.types import Task
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _rebuild(connection: sqlite3.Connection, number: int) -> tuple[_core.Tree, i
     return core, count, []
 
 
-def _task(connection: sqlite3.Connection, number: int) -> Iterator[str]:
+def _task(connection: sqlite3.Connection, number: int, *, digests: bool) -> Iterator[str]:
     core, deltas, problems = _rebuild(connection, number)
     if problems:
         # What cannot be derived cannot be compared.
@@ -71,6 +72,8 @@ def _task(connection: sqlite3.Connection, number: int) -> Iterator[str]:
             yield "trees: no row, but rollouts has some"
         return
     tree, rollouts = rows(core, error=stored[-1])
+    if not digests:
+        tree = msgspec.structs.replace(tree, digest=stored[TREE_COLUMNS.index("digest")])
     if deltas == 0 and tree.error is None:
         yield "it is marked as finished, but has no deltas"
     for problem in _differences(TREE_COLUMNS, stored, msgspec.structs.astuple(tree)):
@@ -87,13 +90,7 @@ def _task(connection: sqlite3.Connection, number: int) -> Iterator[str]:
         yield f"rollout {rollout}: no row, but it is in the deltas"
 
 
-def _run(connection: sqlite3.Connection) -> Iterator[str]:
-    for (line,) in connection.execute("PRAGMA integrity_check(20)"):
-        if line != "ok":
-            yield f"SQLite: {printable(str(line), 200)}"
-    for table in ("deltas", "rollouts", "trees"):
-        for (number,) in connection.execute(_ORPHANS.format(table)):
-            yield f"{table}: rows of task number {_shown(number)}, which is in no row of tasks"
+def _tasks(connection: sqlite3.Connection, *, digests: bool) -> Iterator[str]:
     for number, name, record in connection.execute("SELECT task, id, record FROM tasks ORDER BY task").fetchall():
         where = f"task {_shown(name)}"
         try:
@@ -102,8 +99,24 @@ def _run(connection: sqlite3.Connection) -> Iterator[str]:
                 yield f"{where}: id is {_shown(task.id)} in its record"
         except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as problem:
             yield f"{where}: record: {printable(str(problem), 120)}"
-        for line in _task(connection, number):
+        for line in _task(connection, number, digests=digests):
             yield f"{where}: {line}"
+
+
+def _run(connection: sqlite3.Connection) -> Iterator[str]:
+    for (line,) in connection.execute("PRAGMA integrity_check(20)"):
+        if line != "ok":
+            yield f"SQLite: {printable(str(line), 200)}"
+    for table in ("deltas", "rollouts", "trees"):
+        for (number,) in connection.execute(_ORPHANS.format(table)):
+            yield f"{table}: rows of task number {_shown(number)}, which is in no row of tasks"
+    made = versions_of(connection)
+    digests = made is None or made.digest == HERE.digest
+    if made is None:
+        yield "meta: no versions that can be read"
+    elif not digests:
+        yield f"meta: digests of version {made.digest} cannot be compared, version {HERE.digest} is computed here"
+    yield from _tasks(connection, digests=digests)
     (state,) = connection.execute("SELECT value FROM meta WHERE key = 'state'").fetchone() or (None,)
     if state is None:
         yield "meta: no state"

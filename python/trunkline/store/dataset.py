@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.errors import ConfigError, InputError
+from trunkline.bounds import whole
+from trunkline.errors import InputError
 from trunkline.printable import quoted
 from trunkline.store.columnar import HUB, read_hub, read_parquet
 from trunkline.store.fields import read_task
@@ -109,8 +110,8 @@ def load_tasks(path: str | Path, limit: int | None = None) -> list[Task]:
         InputError: The file cannot be used; the message names the line and the field.
         ConfigError: An extra is missing, or the limit is not positive.
     """
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit is {limit}, expected at least 1")
+    if limit is not None:
+        whole("limit", limit, 1)
     name = str(path)
     tasks: list[Task] = []
     taken: dict[str, Place] = {}

@@ -8,43 +8,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trunkline.bounds import kind
 from trunkline.errors import ConfigError
-from trunkline.llm.messages import encode
-from trunkline.printable import printable, quoted
-from trunkline.types import JSON, Message, Task
+from trunkline.llm.messages import check
+from trunkline.printable import printable
+from trunkline.types import JSON, Message, Task, accepted
 
 if TYPE_CHECKING:
     from trunkline.store.place import Place
 
-__all__ = ["ANSWERS", "EXTRAS", "QUESTIONS", "Row", "read_task"]
+__all__ = ["ANSWERS", "EXTRAS", "QUESTIONS", "read_task"]
 
 Row = dict[str, JSON]
 
 QUESTIONS = ("question", "input", "prompt", "messages", "problem")
 ANSWERS = ("answer", "target", "label", "ideal", "reference")
 EXTRAS = ("metadata", "info")
-_LONGEST = 16 * 1024 * 1024  # bytes of a question, which travels to a worker in one frame
-_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 def _present(row: Row, name: str) -> bool:
     value = row.get(name)
     return value is not None and not (isinstance(value, float) and math.isnan(value))
-
-
-_KINDS = {
-    type(None): "null",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "a string",
-    list: "a list",
-    dict: "an object",
-}
-
-
-def _kind(value: JSON) -> str:
-    return _KINDS.get(type(value), type(value).__name__)
 
 
 def _names(names: list[str]) -> str:
@@ -59,24 +43,12 @@ def _one_of(row: Row, names: tuple[str, ...], what: str, place: Place) -> str | 
     return found[0] if found else None
 
 
-def _message(value: JSON, place: Place, name: str, position: int) -> Message:
-    where = f"{name}[{position}]"
-    if not isinstance(value, dict):
-        raise place.error(f"{where} is {_kind(value)}, expected a message object with role and content")
-    role = value.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        shown = "missing" if role is None else quoted(role, 30) if isinstance(role, str) else _kind(role)
-        raise place.error(f"{where}.role is {shown}, expected one of {', '.join(sorted(_ROLES))}")
-    content = value.get("content")
-    parts = isinstance(content, list) and all(isinstance(part, dict) and "type" in part for part in content)
-    calls = content is None and role == "assistant" and bool(value.get("tool_calls"))
-    if not (isinstance(content, str) or parts or calls):
-        raise place.error(f"{where}.content is {_kind(content)}, expected a string or a list of typed parts")
+def _sendable(messages: list[Message], place: Place, name: str) -> list[Message]:
     try:
-        encode(value)
+        check(messages, name)
     except ConfigError as problem:
-        raise place.error(f"{where}: {printable(str(problem), 200)}") from None
-    return value
+        raise place.error(printable(str(problem), 300)) from None
+    return messages
 
 
 def _messages(row: Row, place: Place) -> list[Message]:
@@ -88,33 +60,23 @@ def _messages(row: Row, place: Place) -> list[Message]:
     if isinstance(value, list):
         if not value:
             raise place.error(f"{name} is an empty list, expected at least one message")
-        return [_message(message, place, name, position) for position, message in enumerate(value)]
+        return _sendable(value, place, name)
     if not isinstance(value, str) or name == "messages":
         expected = "a list of messages" if name == "messages" else "a string or a list of messages"
-        raise place.error(f"{name} is {_kind(value)}, expected {expected}")
+        raise place.error(f"{name} is {kind(value)}, expected {expected}")
     if not value.strip():
         raise place.error(f"{name} is empty")
-    return [{"role": "user", "content": value}]
-
-
-def _reference(value: JSON, place: Place, name: str) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return str(value)
-    raise place.error(f"{name} is {_kind(value)}, expected a string or a number, or a list of them")
+    return _sendable([{"role": "user", "content": value}], place, name)
 
 
 def _references(row: Row, place: Place) -> tuple[str, ...]:
     name = _one_of(row, ANSWERS, "answer", place)
     if name is None:
         return ()
-    value = row[name]
-    if isinstance(value, list):
-        accepted = [_reference(item, place, f"{name}[{position}]") for position, item in enumerate(value)]
-    else:
-        accepted = [_reference(value, place, name)]
-    return tuple(dict.fromkeys(answer for answer in accepted if answer.strip()))
+    try:
+        return accepted(name, row[name])
+    except ConfigError as problem:
+        raise place.error(str(problem)) from None
 
 
 def _metadata(row: Row, place: Place) -> dict[str, JSON]:
@@ -125,7 +87,7 @@ def _metadata(row: Row, place: Place) -> dict[str, JSON]:
             continue
         value = row[name]
         if not isinstance(value, dict):
-            raise place.error(f"{name} is {_kind(value)}, expected an object")
+            raise place.error(f"{name} is {kind(value)}, expected an object")
         for key, item in value.items():
             if key in metadata and metadata[key] != item:
                 raise place.error(f"{printable(key, 40)} stands in {name} and beside it with another value: keep one")
@@ -140,7 +102,7 @@ def _id(row: Row, place: Place) -> str | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # a table with a gap in the column holds its ids as floats
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise place.error(f"id is {_kind(value)}, expected a string or a whole number")
+        raise place.error(f"id is {kind(value)}, expected a string or a whole number")
     if not str(value).strip():
         raise place.error("id is empty: give it a value or leave the field out")
     return str(value)
@@ -164,14 +126,11 @@ def read_task(row: JSON, place: Place) -> tuple[Task, bool]:
         InputError: The row cannot be used; the message names the place and the field.
     """
     if not isinstance(row, dict):
-        raise place.error(f"{_kind(row)}, expected an object with a question field")
+        raise place.error(f"{kind(row)}, expected an object with a question field")
     name = _id(row, place)
     messages, reference, metadata = _messages(row, place), _references(row, place), _metadata(row, place)
     try:
-        size = len(msgspec.json.encode(messages))
         content = _content_id(messages, reference, metadata)
     except (TypeError, ValueError, RecursionError) as problem:
         raise place.error(f"cannot be stored as JSON: {printable(str(problem), 80)}") from None
-    if size > _LONGEST:
-        raise place.error(f"the question is {size:,} bytes long, at most {_LONGEST:,} can be sent: shorten it")
     return Task(id=name or content, messages=messages, reference=reference, metadata=metadata), name is not None

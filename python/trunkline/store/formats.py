@@ -17,11 +17,11 @@ import msgspec
 
 from trunkline.errors import InputError
 from trunkline.printable import printable, quoted
-from trunkline.store.fields import ANSWERS, QUESTIONS
+from trunkline.store.fields import ANSWERS, EXTRAS, QUESTIONS
 from trunkline.store.place import Place
 from trunkline.types import JSON
 
-__all__ = ["read_json", "read_lines", "read_separated"]
+__all__ = ["open_input", "read_json", "read_lines", "read_separated"]
 
 Rows = Iterator[tuple[Place, JSON]]
 
@@ -30,7 +30,7 @@ _STRINGS = re.compile(r'\s*\[\s*"')
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
-_JSON_CELLS = ("messages", "metadata", "info")
+_JSON_CELLS = ("messages", *EXTRAS)
 
 
 def _text(data: bytes, path: str, first_line: int = 1) -> str:

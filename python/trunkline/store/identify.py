@@ -5,12 +5,15 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING
 
-from trunkline.store.schema import APPLICATION_ID, SCHEMA_VERSION
+import msgspec
+
+from trunkline.printable import printable
+from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, Versions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["connect", "describe", "fault", "files_of"]
+__all__ = ["connect", "describe", "fault", "files_of", "versions_of"]
 
 
 def files_of(path: Path) -> list[Path]:
@@ -34,6 +37,15 @@ def connect(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
 
 
+def versions_of(connection: sqlite3.Connection) -> Versions | None:
+    """What made a run file; None where that cannot be read, which is for a check of the file to say."""
+    try:
+        (text,) = connection.execute("SELECT value FROM meta WHERE key = 'versions'").fetchone()
+        return msgspec.json.decode(text, type=Versions)
+    except (sqlite3.Error, msgspec.MsgspecError, UnicodeError, TypeError):
+        return None
+
+
 def fault(connection: sqlite3.Connection) -> str | None:
     """Why a database is not a run file that can be read here, as the end of a sentence; None if it is one.
 
@@ -47,6 +59,10 @@ def fault(connection: sqlite3.Connection) -> str | None:
         return "is another SQLite file" if tables else "is empty"
     if version != SCHEMA_VERSION:
         return f"is a Trunkline run of schema version {version}, but {SCHEMA_VERSION} is read here"
+    made = versions_of(connection)
+    if made is not None and made.delta != HERE.delta:
+        by = printable(made.trunkline, 30)
+        return f"was made by trunkline {by} with delta format {made.delta}, but format {HERE.delta} is read here"
     return None
 
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Final
 
 import msgspec
 
+from trunkline import _core
+from trunkline.types import Usage
+
 __all__ = [
     "APPLICATION_ID",
+    "HERE",
     "ROLLOUT_COLUMNS",
     "SCHEMA_VERSION",
     "TABLES",
     "TREE_COLUMNS",
     "RolloutRow",
     "TreeRow",
+    "Versions",
 ]
 
 APPLICATION_ID: Final = 0x54524C4E
 """``TRLN``, in the header of every run file."""
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 TABLES: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -36,7 +42,7 @@ CREATE TABLE rollouts (
 ) WITHOUT ROWID;
 CREATE TABLE trees (
     task INTEGER PRIMARY KEY, nodes INTEGER NOT NULL, rollouts INTEGER NOT NULL, digest TEXT NOT NULL,
-    flat INTEGER NOT NULL, tree INTEGER NOT NULL, flat_generated INTEGER NOT NULL,
+    flat INTEGER NOT NULL, tree INTEGER NOT NULL, longest INTEGER NOT NULL, flat_generated INTEGER NOT NULL,
     tree_generated INTEGER NOT NULL, unreported INTEGER NOT NULL, error TEXT
 );
 """
@@ -88,6 +94,11 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
     llm_micros: int
     tool_micros: int
 
+    @property
+    def usage(self) -> Usage:
+        """What its own calls cost."""
+        return Usage(*(getattr(self, name) for name in Usage.__struct_fields__))
+
 
 class TreeRow(msgspec.Struct, frozen=True, array_like=True):
     """One finished task as a row; all but ``error`` can be derived from the deltas.
@@ -98,6 +109,7 @@ class TreeRow(msgspec.Struct, frozen=True, array_like=True):
         digest: The tree's digest.
         flat: Tokens if every rollout were a chain of its own.
         tree: Tokens with shared parts counted once.
+        longest: Tokens of the longest path.
         flat_generated: Generated ones among ``flat``.
         tree_generated: Generated ones among ``tree``.
         unreported: Model turns without usage.
@@ -109,11 +121,31 @@ class TreeRow(msgspec.Struct, frozen=True, array_like=True):
     digest: str
     flat: int
     tree: int
+    longest: int
     flat_generated: int
     tree_generated: int
     unreported: int
     error: str | None = None
 
+
+class Versions(msgspec.Struct, frozen=True):
+    """What made a run file, as its table ``meta`` has it under ``versions`` (JSON).
+
+    Attributes:
+        trunkline: The version of this package.
+        python: The version of Python.
+        delta: The format of the deltas; one version reads one format.
+        digest: The version of the digests.
+    """
+
+    trunkline: str
+    python: str
+    delta: int
+    digest: int
+
+
+HERE: Final = Versions(_core.__version__, platform.python_version(), _core.FORMAT, _core.DIGEST_VERSION)
+"""The versions that this process writes and reads."""
 
 ROLLOUT_COLUMNS: Final = RolloutRow.__struct_fields__
 TREE_COLUMNS: Final = TreeRow.__struct_fields__

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.score.metrics import Estimate, accuracy, best_of_n, majority_at_n
-from trunkline.tree.failure import broken
+from trunkline.tree.failure import Failure
 from trunkline.tree.tokens import Tokens
 from trunkline.types import FAILED, UNSCORED, Usage
 
@@ -41,7 +41,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         terminations: How many rollouts ended for each reason; ``growing`` for those that never ended.
         failed: Rollouts that broke.
         failures: Why: the most frequent messages among them, at most three, each with how many rollouts it broke.
-            They may quote a model or a server: escape them before printing.
+            They are safe to print.
         llm_seconds: Seconds in model calls, summed over rollouts that ran side by side.
         tool_seconds: Seconds in tool calls, likewise.
         seconds: Wall time of the run, up to its last write.
@@ -107,21 +107,12 @@ def summarise(
     for task, row in rollouts:
         ended = "growing" if row.termination is None else row.termination
         terminations[ended] += 1
-        if row.termination in FAILED and (failure := broken(row.error)) is not None:
-            failures[failure.message] += 1
+        if row.termination in FAILED and row.error:
+            failures[Failure.decode(row.error).message] += 1
         counts = row.termination is not None and row.termination not in UNSCORED
         rewards.setdefault(task, []).append(math.nan if row.reward is None else row.reward)
         answers.setdefault(task, []).append(row.answer if counts else None)
-        usage += Usage(
-            row.calls,
-            row.prompt,
-            row.cached,
-            row.generated,
-            row.unreported,
-            row.retries,
-            row.tools,
-            row.tool_errors,
-        )
+        usage += row.usage
         llm_micros += row.llm_micros
         tool_micros += row.tool_micros
     order = sorted(rewards)
@@ -144,7 +135,7 @@ def summarise(
             tree=sum(tree.tree for tree in trees),
             flat_generated=sum(tree.flat_generated for tree in trees),
             tree_generated=sum(tree.tree_generated for tree in trees),
-            longest=0,
+            longest=max((tree.longest for tree in trees), default=0),
             unreported=sum(tree.unreported for tree in trees),
         ),
         usage=usage,

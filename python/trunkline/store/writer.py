@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from trunkline import _core
 from trunkline.errors import InfrastructureError, RunFileError, WorkerError
 from trunkline.printable import printable
 from trunkline.store.identify import describe, files_of
 from trunkline.store.redact import redact, redact_command
 from trunkline.store.schema import (
     APPLICATION_ID,
+    HERE,
     ROLLOUT_COLUMNS,
     SCHEMA_VERSION,
     TABLES,
@@ -105,7 +105,7 @@ class RunWriter:
                 meta = {
                     "settings": _json(redact(msgspec.to_builtins(dict(settings), enc_hook=str))),
                     "command": _json(redact_command(list(sys.argv if command is None else command))),
-                    "versions": _json({"trunkline": _core.__version__, "python": sys.version.split()[0]}),
+                    "versions": _json(HERE),
                     "state": "running",
                     "created": now,
                     "updated": now,

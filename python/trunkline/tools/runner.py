@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import math
 import time
 import traceback
 from functools import partial
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from trunkline.bounds import number, shown, whole
 from trunkline.errors import ConfigError, ToolError
 from trunkline.llm.text import excerpt
 from trunkline.printable import printable
 from trunkline.tools.result import LIMIT, as_text, bounded
 from trunkline.tools.schema import ArgumentError
 from trunkline.tools.threads import ExhaustedError, Threads
-from trunkline.tools.tool import Tool, tool
+from trunkline.tools.tool import Tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -58,36 +58,35 @@ class Toolbox:
     """The tools of one agent, ready to be called by name.
 
     Args:
-        tools: Tools, or annotated functions.
+        tools: The tools.
         timeout: Seconds a call may take when its tool sets no limit.
         limit: Characters of a result that are kept.
         threads: Sync tools that run at once.
         parallel: Calls of one turn that run at once; the others wait their turn.
 
     Raises:
-        ConfigError: Two tools share a name, or an option is out of range.
+        ConfigError: One is no tool, two share a name, or an option is out of range.
     """
 
     def __init__(
         self,
-        tools: Iterable[Tool[..., Any] | Callable[..., Any]] = (),
+        tools: Iterable[Tool[..., Any]] = (),
         *,
         timeout: float = 60.0,
         limit: int = LIMIT,
         threads: int = 32,
         parallel: int = 32,
     ) -> None:
-        if not 0 < timeout < math.inf:
-            raise ConfigError(f"tool timeout must be a positive number of seconds, not {timeout!r}")
+        number("tool timeout", timeout, 0, above=True, unit="seconds")
         for option, value in (("limit", limit), ("threads", threads), ("parallel", parallel)):
-            if value < 1:
-                raise ConfigError(f"toolbox option {option} must be at least 1, not {value!r}")
+            whole(f"toolbox option {option}", value, 1)
         self._tools: dict[str, Tool[..., Any]] = {}
         for item in tools:
-            added = item if isinstance(item, Tool) else tool(item)
-            if added.name in self._tools:
-                raise ConfigError(f"two tools are named {added.name!r}; rename one with @tool(name=...)")
-            self._tools[added.name] = added
+            if not isinstance(item, Tool):
+                raise ConfigError(f"{shown(item)} in tools is not a tool; decorate the function with @tool")
+            if item.name in self._tools:
+                raise ConfigError(f"two tools are named {item.name!r}; rename one with @tool(name=...)")
+            self._tools[item.name] = item
         self._timeout = timeout
         self._limit = limit
         self._parallel = parallel

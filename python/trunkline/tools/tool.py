@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import re
 from typing import TYPE_CHECKING, Any, Final, Generic, overload
 
+from trunkline.bounds import number, shown, text
 from trunkline.errors import ConfigError
 from trunkline.tools.schema import Schema, build
 
@@ -65,12 +65,14 @@ class Tool(Generic[P, R]):
         self.name = getattr(function, "__name__", type(function).__name__) if name is None else name
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ConfigError(
-                f"tool name {self.name!r:.80} must be 1 to 64 of a-z, A-Z, 0-9, _ and -; pass @tool(name=)"
+                f"tool name {shown(self.name)} must be 1 to 64 of a-z, A-Z, 0-9, _ and -; pass @tool(name=)"
             )
-        if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < math.inf):
-            raise ConfigError(f"tool {self.name!r}: timeout must be a positive number of seconds, not {timeout!r}")
+        if timeout is not None:
+            number(f"tool {self.name!r}: timeout", timeout, 0, above=True, unit="seconds")
         self.schema: Schema = build(function, self.name)
-        self.description: str = self.schema.docstring.summary if description is None else description
+        self.description = text(
+            f"tool {self.name!r}: description", self.schema.docstring.summary if description is None else description
+        )
         self.timeout = timeout
         self.is_async = _is_async(function)
         functools.update_wrapper(self, function)

@@ -1,67 +1,81 @@
-"""Why a rollout broke, read back from what was recorded."""
+"""Why a rollout broke: as an exception says it, as it is recorded, and as it is read back."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from trunkline.errors import RolloutError
+from trunkline.printable import printable, said
 from trunkline.types import Usage
 
-__all__ = ["Broken", "broken", "usage_of"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Failure", "usage_of"]
 
 _MOST = 1_000_000  # attempts that are believed; a recorded failure is data, and may be damaged
 
 
-class Broken(NamedTuple):
-    """What is known of a rollout's failure.
+class Failure(msgspec.Struct, frozen=True):
+    """Why a rollout broke. A tree keeps it as the JSON that :meth:`encode` writes.
 
     Attributes:
-        message: What happened. It may quote a model or a server: escape it before printing.
-        attempts: How often it was tried.
+        kind: The error's class name; empty where another writer left plain text.
+        message: What happened; safe to print, whoever wrote it.
+        attempts: How often it was tried, from 1.
+        retryable: Whether trying again later could succeed.
     """
 
+    kind: str
     message: str
     attempts: int = 1
+    retryable: bool = False
+
+    def __post_init__(self) -> None:
+        # Here, because a failure is read from files as well as made: no way around it leads to a terminal.
+        msgspec.structs.force_setattr(self, "kind", printable(self.kind))
+        msgspec.structs.force_setattr(self, "message", printable(self.message))
+        msgspec.structs.force_setattr(self, "attempts", min(max(self.attempts, 1), _MOST))
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Describe an exception."""
+        if isinstance(error, RolloutError):
+            return cls(type(error).__name__, said(error, None), error.attempts, error.retryable)
+        return cls(type(error).__name__, said(error, None))
+
+    def encode(self) -> str:
+        """Return the failure as one line of JSON."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> Failure:
+        """Read a rollout's recorded error.
+
+        Args:
+            text: What :meth:`encode` wrote, or the plain text of another writer, which becomes the message.
+        """
+        try:
+            return _decoder.decode(text)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return cls("", text)
 
 
-class _Recorded(msgspec.Struct):
-    message: str
-    attempts: int = 1
+_decoder = msgspec.json.Decoder(Failure)
 
 
-_decoder = msgspec.json.Decoder(_Recorded)
-
-
-def broken(error: str | None) -> Broken | None:
-    """Read the error of a rollout.
-
-    Args:
-        error: JSON with ``message`` and ``attempts``, as a session records it, or the plain text of another writer.
-
-    Returns:
-        The failure; None if there was none.
-    """
-    if not error:
-        return None
-    try:
-        found = _decoder.decode(error)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return Broken(error)
-    return Broken(found.message, min(max(found.attempts, 1), _MOST))
-
-
-def usage_of(counts: tuple[int, ...], error: str | None) -> Usage:
+def usage_of(counts: Iterable[int], error: str | None) -> Usage:
     """What the calls of a rollout cost; the attempts of the one that broke it count as retries.
 
     The core counts what led to a turn. A call that failed for good led to none, and is known from the failure alone.
 
     Args:
-        counts: What the core counted.
+        counts: What the core counted, in the order of :class:`~trunkline.types.Usage`.
         error: The rollout's error, as it was recorded.
     """
     usage = Usage(*counts)
-    failure = broken(error)
-    if failure is not None:
-        usage.retries += failure.attempts - 1
+    if error:
+        usage.retries += Failure.decode(error).attempts - 1
     return usage

@@ -56,7 +56,7 @@ class Node:
     @property
     def parent(self) -> Node | None:
         """The node before it; None for the root."""
-        return None if self.id == 0 else Node(self.tree, self._facts[0])
+        return None if self.id == 0 else Node(self.tree, self._facts.parent)
 
     @property
     def children(self) -> list[Node]:
@@ -66,37 +66,42 @@ class Node:
     @property
     def kind(self) -> Kind:
         """What it is: root, prompt, model turn, observation, or message between agents."""
-        return Kind(self._facts[1])
+        return Kind(self._facts.kind)
 
     @property
     def depth(self) -> int:
         """How many nodes lie between it and the root, itself included; 0 for the root."""
-        return self._facts[2]
+        return self._facts.depth
+
+    @property
+    def turns(self) -> int:
+        """Model turns from the root to it, itself included."""
+        return self._facts.turns
 
     @property
     def agent(self) -> str:
         """The agent or role it belongs to; empty for none."""
-        return self._facts[3]
+        return self._facts.agent
 
     @property
     def namespace(self) -> str:
         """Model, sampling parameters and weight version of a model turn; empty for other nodes."""
-        return self._facts[4]
+        return self._facts.namespace
 
     @property
     def finish(self) -> str:
         """Why the model stopped, in the server's word; empty for nodes that are no model turn."""
-        return self._facts[5]
+        return self._facts.finish
 
     @property
     def prompt_tokens(self) -> int | None:
         """Prompt tokens the server reported for a model turn, or None."""
-        return None if self._facts[6] < 0 else self._facts[6]
+        return self._facts.prompt
 
     @property
     def generated_tokens(self) -> int | None:
         """Completion tokens the server reported for a model turn, or None."""
-        return None if self._facts[7] < 0 else self._facts[7]
+        return self._facts.generated
 
     @property
     def message(self) -> Message:

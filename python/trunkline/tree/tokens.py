@@ -17,7 +17,7 @@ class Tokens(msgspec.Struct, frozen=True):
         tree: The same with every shared part counted once.
         flat_generated: The generated ones among ``flat``.
         tree_generated: The generated ones among ``tree``.
-        longest: Tokens of the longest path; 0 where it was not kept.
+        longest: Tokens of the longest path; of a run, of the longest path of all its trees.
         unreported: Model turns whose reply carried no usage; their tokens are in no total.
     """
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from trunkline import _core
-from trunkline.tree.failure import usage_of
+from trunkline.tree.failure import Failure, usage_of
 from trunkline.tree.node import Node
 from trunkline.tree.tokens import Seconds
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
+    from trunkline import _core
     from trunkline.tree.tree import Tree
     from trunkline.types import Message, Task, Usage
 
@@ -35,6 +35,11 @@ class Trajectory:
         self.tree = tree
 
     @property
+    def _facts(self) -> _core.Rollout:
+        # Read anew each time: a rollout grows.
+        return self.tree.core.rollout(self.id)
+
+    @property
     def task(self) -> Task:
         """The task it tries to solve."""
         return self.tree.task
@@ -42,79 +47,79 @@ class Trajectory:
     @property
     def point(self) -> Node:
         """The fork point it grew from."""
-        return Node(self.tree, self.tree.core.rollout(self.id)[0])
+        return Node(self.tree, self._facts.point)
 
     @property
     def leaf(self) -> Node:
         """Its last node so far."""
-        return Node(self.tree, self.tree.core.rollout(self.id)[1])
+        return Node(self.tree, self._facts.leaf)
 
     @property
     def nodes(self) -> list[Node]:
         """Every node from the first prompt to the leaf; the empty root is not among them."""
-        leaf = self.tree.core.rollout(self.id)[1]
+        leaf = self._facts.leaf
         return [Node(self.tree, node) for node in self.tree.core.path(leaf)]
 
     @property
     def messages(self) -> list[Message]:
         """The conversation from the first prompt to the leaf."""
-        leaf = self.tree.core.rollout(self.id)[1]
+        leaf = self._facts.leaf
         return cast("list[dict[str, Any]]", msgspec.json.decode(self.tree.core.messages(leaf)))
 
     @property
     def path(self) -> tuple[int, ...]:
         """Its fork path: turn, draw, turn, draw, and so on. It is unique in its tree."""
-        return tuple(self.tree.core.rollout(self.id)[2])
+        return self._facts.path
 
     @property
     def draw(self) -> int:
         """Which sample of its fork point it is, from 0."""
-        path = self.tree.core.rollout(self.id)[2]
+        path = self._facts.path
         return path[-1] if path else 0
 
     @property
     def subgroup(self) -> int:
         """The initial chain it was expanded for."""
-        return self.tree.core.rollout(self.id)[3]
+        return self._facts.subgroup
 
     @property
     def termination(self) -> Termination | None:
         """Why it ended; None while it grows."""
-        word = self.tree.core.rollout(self.id)[4]
+        word = self._facts.termination
         return None if word is None else Termination(word)
 
     @property
     def answer(self) -> str | None:
         """Its final answer, if it gave one."""
-        return self.tree.core.rollout(self.id)[5]
+        return self._facts.answer
 
     @property
-    def error(self) -> str | None:
-        """What went wrong, if something did. It may quote a model or a server: escape it before printing."""
-        return self.tree.core.rollout(self.id)[6]
+    def error(self) -> Failure | None:
+        """What went wrong, if something did; its message is safe to print."""
+        text = self._facts.error
+        return Failure.decode(text) if text else None
 
     @property
     def reward(self) -> float:
         """Its reward; NaN while unscored."""
-        return self.tree.core.rollout(self.id)[7]
+        return self._facts.reward
 
     @property
     def usage(self) -> Usage:
         """What its own calls cost, failed attempts too; those of a trunk it was forked from belong to who made them."""
-        facts = self.tree.core.rollout(self.id)
-        return usage_of(facts[8], facts[6])
+        facts = self._facts
+        return usage_of(facts.usage, facts.error)
 
     @property
     def seconds(self) -> Seconds:
         """Seconds its own calls took: model calls, tool calls."""
-        facts = self.tree.core.rollout(self.id)
-        return Seconds(facts[9] / 1e6, facts[10] / 1e6)
+        facts = self._facts
+        return Seconds(facts.llm_micros / 1e6, facts.tool_micros / 1e6)
 
     @property
     def turns(self) -> int:
         """Model turns on its path, shared ones included."""
-        core = self.tree.core
-        return sum(core.node(node)[1] == _core.TURN for node in core.path(core.rollout(self.id)[1]))
+        return self._facts.turns
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Trajectory) and other.id == self.id and other.tree.core is self.tree.core

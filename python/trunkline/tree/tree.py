@@ -102,19 +102,19 @@ class Tree:
         total = Usage()
         for number in range(self.core.rollouts):
             facts = self.core.rollout(number)
-            total += usage_of(facts[8], facts[6])
+            total += usage_of(facts.usage, facts.error)
         return total
 
     @property
     def answer(self) -> str | None:
         """What most rollouts answered, after normalisation; rollouts that broke or were cut do not vote."""
         ended = (self.core.rollout(number) for number in range(self.core.rollouts))
-        return majority(facts[5] for facts in ended if facts[4] not in UNSCORED)
+        return majority(facts.answer for facts in ended if facts.termination not in UNSCORED)
 
     @property
     def reward(self) -> float:
         """The mean reward of the scored rollouts; NaN if none is scored."""
-        rewards = [self.core.rollout(number)[7] for number in range(self.core.rollouts)]
+        rewards = [self.core.rollout(number).reward for number in range(self.core.rollouts)]
         scored = [reward for reward in rewards if not math.isnan(reward)]
         return math.fsum(scored) / len(scored) if scored else math.nan
 

@@ -13,20 +13,20 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["LONG", "Votes", "fold", "majority", "normalise", "vote"]
+__all__ = ["DIGITS", "LONG", "Votes", "fold", "majority", "normalise", "vote"]
 
 LONG = 4_000
 """Characters of the longest answer that is folded; a longer one is a text, and compares as one."""
 
+DIGITS = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+"""Pattern of a number without sign and exponent: thousands in groups of three, or plain digits; a fraction."""
+
 _ARTICLES = frozenset({"a", "an", "the"})
 _QUOTES = {ord(char): None for char in "'\u2018\u2019`\u00b4"}
 _SIGNS = str.maketrans({"\u2212": "-"})
-# A number on its own: thousands in groups of three, or plain digits; a fraction; a small exponent. A sign
-# counts only where a number can begin, so that "1990-1995" is two positive numbers.
-_NUMBER = re.compile(
-    r"(?<![\w.])(?:(?<![^\s(=$€£¥])[-+])?[$€£¥]?"
-    r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:e[-+]?[0-9]{1,2})?(?!\w)"
-)
+# A number on its own, with a small exponent. A sign counts only where a number can begin, so that "1990-1995" is two
+# positive numbers.
+_NUMBER = re.compile(rf"(?<![\w.])(?:(?<![^\s(=$€£¥])[-+])?[$€£¥]?{DIGITS}(?:e[-+]?[0-9]{{1,2}})?(?!\w)")
 _CURRENCY = re.compile(r"[$€£¥,+]")
 _INITIALS = re.compile(r"(?<=[^\W\d_])\.(?=[^\W\d_]|\s|$)")
 _LANGUAGE = re.compile(r"(?<!\w)([^\W\d_])(\+\+|#)(?!\w)")

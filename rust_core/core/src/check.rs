@@ -1,5 +1,6 @@
 //! Every invariant of a tree, walked. Slow on purpose: it trusts nothing that was kept incrementally.
 
+use crate::counts::Totals;
 use crate::digest;
 use crate::error::{Error, Result};
 use crate::id::{NodeId, RolloutId};
@@ -23,6 +24,7 @@ impl Tree {
             .and_then(|()| self.check_sums())
             .and_then(|()| self.rollouts.ids().try_for_each(|id| self.check_rollout(id)))
             .and_then(|()| self.check_lanes())
+            .and_then(|()| self.check_tokens())
             .map_err(Error::Invariant)
     }
 
@@ -35,18 +37,21 @@ impl Tree {
         if id == NodeId::ROOT {
             holds(key.kind == Kind::Root && key.fragment.is_none(), "is not an empty root")?;
             holds(nodes.depth(id) == 0, "is the root and not at depth 0")?;
+            holds(nodes.turns(id) == 0, "is the root and has turns")?;
             return holds(nodes.digest(id) == digest::root(), "has the wrong digest");
         }
         holds(key.parent < id, "has a parent that is not older")?;
         holds(key.kind != Kind::Root, "is a second root")?;
         holds(nodes.depth(id) == nodes.depth(key.parent) + 1, "is not one deeper than its parent")?;
+        let turn = key.kind == Kind::Turn;
+        let turns = nodes.turns(key.parent) + u32::from(turn);
+        holds(nodes.turns(id) == turns, "has the wrong count of turns")?;
         let names = [key.agent, key.namespace, nodes.finish(id)];
         holds(names.iter().all(|name| name.get() < self.names.count()), "uses a name that does not exist")?;
         let fragment = key.fragment.is_some_and(|fragment| fragment.get() < self.fragments.count());
         holds(fragment, "has no message")?;
         let context = key.context.is_none_or(|context| context.get() < self.contexts.count());
         holds(context, "has a context that does not exist")?;
-        let turn = key.kind == Kind::Turn;
         holds(turn || key.context.is_none(), "has a context and is no model turn")?;
         holds(turn || nodes.aside(id).is_none(), "has an aside and is no model turn")?;
         let aside = nodes
@@ -119,6 +124,17 @@ impl Tree {
     fn check_lanes(&self) -> Finding {
         let (lanes, rollouts) = (self.rollouts.growing().len(), self.rollouts.count());
         if lanes == rollouts as usize { Ok(()) } else { Err(format!("{lanes} lanes for {rollouts} rollouts")) }
+    }
+
+    /// Sharing never costs anything, and a tree holds its longest path.
+    fn check_tokens(&self) -> Finding {
+        let Totals { flat, tree, longest, flat_generated, tree_generated, .. } = self.tokens();
+        if flat < tree || tree < longest || flat_generated < tree_generated {
+            return Err(format!(
+                "{flat} flat tokens, {tree} of the tree and {longest} of the longest path are not in this order"
+            ));
+        }
+        Ok(())
     }
 }
 

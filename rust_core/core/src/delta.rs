@@ -23,7 +23,10 @@ use crate::rules::{self, View};
 use crate::tree::Tree;
 
 const MAGIC: [u8; 4] = *b"TKDL";
-const VERSION: u16 = 2;
+
+/// Version of the delta's format; a tree reads deltas of no other.
+pub const FORMAT: u16 = 2;
+
 const HEADER: usize = 24;
 const CHECKSUM: usize = 8;
 
@@ -70,7 +73,7 @@ impl Tree {
         let next = sequence.checked_add(1).ok_or(Error::Full { what: "delta" })?;
         let mut out = Vec::with_capacity(HEADER + ops.len() + CHECKSUM);
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&FORMAT.to_le_bytes());
         out.extend_from_slice(&[0, 0]);
         out.extend_from_slice(&sequence.to_le_bytes());
         out.extend_from_slice(&len.to_le_bytes());
@@ -140,8 +143,8 @@ fn read_record(delta: &[u8]) -> std::result::Result<Record<'_>, DeltaError> {
     }
     let (version, rest) = rest.split_first_chunk().ok_or(truncated(HEADER + CHECKSUM))?;
     let found = u16::from_le_bytes(*version);
-    if found != VERSION {
-        return Err(DeltaError::Version { found, known: VERSION });
+    if found != FORMAT {
+        return Err(DeltaError::Version { found, known: FORMAT });
     }
     let (reserved, rest) = rest.split_first_chunk::<2>().ok_or(truncated(HEADER + CHECKSUM))?;
     let (sequence, rest) = rest.split_first_chunk().ok_or(truncated(HEADER + CHECKSUM))?;

@@ -12,8 +12,7 @@ use crate::rollouts::Rollouts;
 pub const VERSION: u32 = 1;
 
 /// The hash of some bytes.
-#[must_use]
-pub fn fingerprint(bytes: &[u8]) -> u128 {
+pub(crate) fn fingerprint(bytes: &[u8]) -> u128 {
     xxh3_128(bytes)
 }
 

@@ -36,14 +36,14 @@ mod tree;
 
 pub use body::Source;
 pub use counts::{Totals, Values};
-pub use digest::{VERSION as DIGEST_VERSION, fingerprint};
+pub use delta::FORMAT;
+pub use digest::VERSION as DIGEST_VERSION;
 pub use error::{DeltaError, Error, Result};
 pub use id::{ContextId, FragmentId, NameId, NodeId, RolloutId, Tokens};
 pub use lanes::Lanes;
-pub use nodes::{Key, Kind};
+pub use nodes::Kind;
 pub use op::Call;
 pub use read::{NodeView, RolloutView};
 pub use rollouts::Usage;
-pub use slab::{Slab, Span};
 pub use termination::Termination;
 pub use tree::Tree;

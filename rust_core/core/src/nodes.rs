@@ -42,19 +42,19 @@ impl Kind {
 
 /// What makes two nodes one: nodes with equal keys merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
+pub(crate) struct Key {
     /// The node before.
-    pub parent: NodeId,
+    pub(crate) parent: NodeId,
     /// What it is.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// Who said it.
-    pub agent: NameId,
+    pub(crate) agent: NameId,
     /// Model, sampling parameters and weight version.
-    pub namespace: NameId,
+    pub(crate) namespace: NameId,
     /// The message; the root has none.
-    pub fragment: Option<FragmentId>,
+    pub(crate) fragment: Option<FragmentId>,
     /// What was sent, where it is not the path.
-    pub context: Option<ContextId>,
+    pub(crate) context: Option<ContextId>,
 }
 
 impl Key {
@@ -93,6 +93,7 @@ pub(crate) struct Nodes {
     last_child: Vec<u32>,
     next_sibling: Vec<u32>,
     depth: Vec<u32>,
+    turns: Vec<u32>,
     finish: Vec<NameId>,
     prompt: Vec<Tokens>,
     generated: Vec<Tokens>,
@@ -111,6 +112,7 @@ impl Nodes {
             last_child: Vec::new(),
             next_sibling: Vec::new(),
             depth: Vec::new(),
+            turns: Vec::new(),
             finish: Vec::new(),
             prompt: Vec::new(),
             generated: Vec::new(),
@@ -127,6 +129,7 @@ impl Nodes {
     pub(crate) fn reset(&mut self) {
         self.keys.clear();
         self.depth.clear();
+        self.turns.clear();
         self.finish.clear();
         self.prompt.clear();
         self.generated.clear();
@@ -145,15 +148,16 @@ impl Nodes {
             context: None,
         };
         self.sum = 0;
-        self.push(0, root, 0, Extra::NOTHING, digest::root());
+        self.push(0, root, (0, 0), Extra::NOTHING, digest::root());
     }
 
-    fn push(&mut self, id: u32, key: Key, depth: u32, extra: Extra, digest: u128) {
+    fn push(&mut self, id: u32, key: Key, (depth, turns): (u32, u32), extra: Extra, digest: u128) {
         self.keys.push(key);
         self.first_child.push(NONE);
         self.last_child.push(NONE);
         self.next_sibling.push(NONE);
         self.depth.push(depth);
+        self.turns.push(turns);
         self.finish.push(extra.finish);
         self.prompt.push(extra.prompt);
         self.generated.push(extra.generated);
@@ -174,7 +178,9 @@ impl Nodes {
     pub(crate) fn insert(&mut self, key: Key, extra: Extra, digest: u128) -> Result<NodeId> {
         let id = id::next(self.keys.len(), "node")?;
         let parent = key.parent.index();
-        self.push(id, key, self.depth[parent].saturating_add(1), extra, digest);
+        // Neither can overflow: both are smaller than the number of nodes, which is an id.
+        let place = (self.depth[parent] + 1, self.turns[parent] + u32::from(key.kind == Kind::Turn));
+        self.push(id, key, place, extra, digest);
         let last = self.last_child[parent];
         if last == NONE {
             self.first_child[parent] = id;
@@ -208,6 +214,11 @@ impl Nodes {
 
     pub(crate) fn depth(&self, id: NodeId) -> u32 {
         self.depth[id.index()]
+    }
+
+    /// Model turns from the root to a node, itself included.
+    pub(crate) fn turns(&self, id: NodeId) -> u32 {
+        self.turns[id.index()]
     }
 
     pub(crate) fn finish(&self, id: NodeId) -> NameId {
@@ -257,5 +268,28 @@ impl Nodes {
     /// Entries of the merge index.
     pub(crate) fn indexed(&self) -> usize {
         self.index.len()
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::*;
+    use crate::tree::Tree;
+
+    #[test]
+    fn a_wrong_count_of_turns_and_a_wrong_depth_are_found() {
+        let mut tree = Tree::new();
+        tree.append(NodeId::ROOT, Kind::Prompt, b"{}", NameId::EMPTY).unwrap();
+        tree.nodes.turns[1] = 1;
+        let text = tree.check().unwrap_err().to_string();
+        assert!(text.ends_with("node 1: has the wrong count of turns"), "{text}");
+        tree.nodes.turns[1] = 0;
+        assert_eq!(tree.check(), Ok(()));
+        tree.nodes.turns[0] = 1;
+        assert!(tree.check().unwrap_err().to_string().ends_with("node 0: is the root and has turns"));
+        tree.nodes.turns[0] = 0;
+        tree.nodes.depth[1] = 2;
+        assert!(tree.check().unwrap_err().to_string().ends_with("node 1: is not one deeper than its parent"));
     }
 }

@@ -18,6 +18,8 @@ pub struct NodeView<'t> {
     pub kind: Kind,
     /// Nodes above it; 0 for the root.
     pub depth: u32,
+    /// Model turns from the root to here, this one included.
+    pub turns: u32,
     /// Who said it.
     pub agent: &'t str,
     /// Model, sampling parameters and weight version.
@@ -53,6 +55,8 @@ pub struct RolloutView<'t> {
     pub reward: f64,
     /// What its own calls cost.
     pub usage: Usage,
+    /// Model turns from the root to its leaf, shared ones included.
+    pub turns: u32,
 }
 
 impl Tree {
@@ -111,6 +115,7 @@ impl Tree {
             parent: key.parent,
             kind: key.kind,
             depth: self.nodes.depth(id),
+            turns: self.nodes.turns(id),
             agent: self.names.get(key.agent),
             namespace: self.names.get(key.namespace),
             finish: self.names.get(self.nodes.finish(id)),
@@ -165,9 +170,10 @@ impl Tree {
     /// If it does not exist.
     pub fn rollout(&self, id: RolloutId) -> Result<RolloutView<'_>> {
         known("rollout", id.get(), self.rollouts.count())?;
+        let leaf = self.rollouts.leaf(id);
         Ok(RolloutView {
             point: self.rollouts.point(id),
-            leaf: self.rollouts.leaf(id),
+            leaf,
             path: self.rollouts.path(id),
             subgroup: self.rollouts.subgroup(id),
             termination: self.rollouts.termination(id),
@@ -175,6 +181,7 @@ impl Tree {
             error: self.rollouts.error(id),
             reward: self.rollouts.reward(id),
             usage: *self.rollouts.usage(id),
+            turns: self.nodes.turns(leaf),
         })
     }
 

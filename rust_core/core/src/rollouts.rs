@@ -7,29 +7,60 @@ use crate::lanes::Lanes;
 use crate::pool::Pool;
 use crate::termination::Termination;
 
-/// What a rollout's own calls cost, whether their nodes merged or not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Model calls that gave a reply.
-    pub calls: u64,
-    /// Prompt tokens, cached ones included.
-    pub prompt: u64,
-    /// Prompt tokens the server had cached.
-    pub cached: u64,
-    /// Completion tokens.
-    pub generated: u64,
-    /// Calls whose reply lacked a figure.
-    pub unreported: u64,
-    /// Attempts beyond the first.
-    pub retries: u64,
-    /// Tool calls.
-    pub tools: u64,
-    /// Tool calls that failed.
-    pub tool_errors: u64,
-    /// Wall time of the model calls, in microseconds.
-    pub llm_micros: u64,
-    /// Wall time of the tool calls, in microseconds.
-    pub tool_micros: u64,
+/// Usage: counts, which come in a fixed order, and times. Nothing else names all of its fields.
+macro_rules! usage {
+    (
+        counts { $($(#[$count_doc:meta])* $count:ident,)+ }
+        times { $($(#[$time_doc:meta])* $time:ident,)+ }
+    ) => {
+        /// What a rollout's own calls cost, whether their nodes merged or not.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Usage {
+            $($(#[$count_doc])* pub $count: u64,)+
+            $($(#[$time_doc])* pub $time: u64,)+
+        }
+
+        impl Usage {
+            /// All but the times, in the order of the fields.
+            #[must_use]
+            pub const fn counts(&self) -> [u64; 8] {
+                [$(self.$count),+]
+            }
+
+            /// Count more. A counter that a hostile delta drives to its end stays there instead of wrapping.
+            fn add(&mut self, more: &Self) {
+                $(self.$count = self.$count.saturating_add(more.$count);)+
+                $(self.$time = self.$time.saturating_add(more.$time);)+
+            }
+        }
+    };
+}
+
+usage! {
+    counts {
+        /// Model calls that gave a reply.
+        calls,
+        /// Prompt tokens, cached ones included.
+        prompt,
+        /// Prompt tokens the server had cached.
+        cached,
+        /// Completion tokens.
+        generated,
+        /// Calls whose reply lacked a figure.
+        unreported,
+        /// Attempts beyond the first.
+        retries,
+        /// Tool calls.
+        tools,
+        /// Tool calls that failed.
+        tool_errors,
+    }
+    times {
+        /// Wall time of the model calls, in microseconds.
+        llm_micros,
+        /// Wall time of the tool calls, in microseconds.
+        tool_micros,
+    }
 }
 
 /// How a rollout ended.
@@ -102,22 +133,7 @@ impl Rollouts {
     /// Move a leaf one node down and count what that cost.
     pub(crate) fn advance(&mut self, id: RolloutId, leaf: NodeId, cost: &Usage) {
         self.leaves[id.index()] = leaf;
-        let usage = &mut self.usages[id.index()];
-        // Saturating: a counter that a hostile delta drives to its end stays there instead of wrapping.
-        for (total, more) in [
-            (&mut usage.calls, cost.calls),
-            (&mut usage.prompt, cost.prompt),
-            (&mut usage.cached, cost.cached),
-            (&mut usage.generated, cost.generated),
-            (&mut usage.unreported, cost.unreported),
-            (&mut usage.retries, cost.retries),
-            (&mut usage.tools, cost.tools),
-            (&mut usage.tool_errors, cost.tool_errors),
-            (&mut usage.llm_micros, cost.llm_micros),
-            (&mut usage.tool_micros, cost.tool_micros),
-        ] {
-            *total = total.saturating_add(more);
-        }
+        self.usages[id.index()].add(cost);
     }
 
     /// End a rollout that grows.

@@ -12,7 +12,7 @@ const MAX_CHUNK: usize = 1 << 20;
 
 /// Where a run of elements lies in a [`Slab`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub(crate) struct Span {
     chunk: u32,
     start: u32,
     len: u32,
@@ -20,21 +20,14 @@ pub struct Span {
 
 impl Span {
     /// Number of elements.
-    #[must_use]
-    pub const fn len(self) -> usize {
+    pub(crate) const fn len(self) -> usize {
         self.len as usize
-    }
-
-    /// Whether it holds nothing.
-    #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.len == 0
     }
 }
 
 /// Append-only storage for runs of `T`.
 #[derive(Clone, Debug)]
-pub struct Slab<T> {
+pub(crate) struct Slab<T> {
     chunks: Vec<Vec<T>>,
     current: usize,
     len: usize,
@@ -51,7 +44,7 @@ impl<T: Copy> Slab<T> {
     ///
     /// # Errors
     /// [`Error::TooLong`] or [`Error::Full`] if no span can address it.
-    pub fn push(&mut self, items: &[T]) -> Result<Span> {
+    pub(crate) fn push(&mut self, items: &[T]) -> Result<Span> {
         let too_long = |_| Error::TooLong { what: "run", len: items.len() };
         let len = u32::try_from(items.len()).map_err(too_long)?;
         self.make_room(items.len());
@@ -83,41 +76,73 @@ impl<T: Copy> Slab<T> {
     ///
     /// # Panics
     /// If the span is of another slab and out of bounds here.
-    #[must_use]
-    pub fn get(&self, span: Span) -> &[T] {
+    pub(crate) fn get(&self, span: Span) -> &[T] {
         let start = span.start as usize;
         &self.chunks[span.chunk as usize][start..start + span.len()]
     }
 
     /// Whether the span lies inside what was stored.
-    #[must_use]
-    pub fn holds(&self, span: Span) -> bool {
+    pub(crate) fn holds(&self, span: Span) -> bool {
         let end = span.start as usize + span.len();
         self.chunks.get(span.chunk as usize).is_some_and(|chunk| end <= chunk.len())
     }
 
     /// Elements stored.
-    #[must_use]
-    pub const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is stored.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Elements that memory is held for.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
+    #[cfg(test)]
+    fn capacity(&self) -> usize {
         self.chunks.iter().map(Vec::capacity).sum()
     }
 
     /// Forget everything and keep the memory. Spans made before are void.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.chunks.iter_mut().for_each(Vec::clear);
         self.current = 0;
         self.len = 0;
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Slab;
+
+    proptest! {
+        #[test]
+        fn slabs_keep_what_they_are_given_where_they_put_it(
+            runs in prop::collection::vec(prop::collection::vec(any::<u16>(), 0..900), 0..60),
+            again in prop::collection::vec(prop::collection::vec(any::<u16>(), 0..3000), 0..20),
+        ) {
+            let mut slab = Slab::default();
+            for rounds in [&runs, &again, &runs] {
+                let before = slab.capacity();
+                slab.reset();
+                prop_assert_eq!((slab.len(), slab.capacity()), (0, before));
+                let mut placed = Vec::new();
+                for run in rounds {
+                    let span = slab.push(run).unwrap();
+                    placed.push((span, slab.get(span).as_ptr()));
+                }
+                for (run, (span, pointer)) in rounds.iter().zip(placed) {
+                    prop_assert_eq!(slab.get(span), &run[..]);
+                    prop_assert_eq!(span.len(), run.len());
+                    prop_assert!(slab.holds(span));
+                    prop_assert_eq!(slab.get(span).as_ptr(), pointer, "a stored run moved");
+                }
+                prop_assert_eq!(slab.len(), rounds.iter().map(Vec::len).sum::<usize>());
+            }
+            slab.reset();
+            let capacity = slab.capacity();
+            for run in &runs {
+                slab.push(run).unwrap();
+            }
+            prop_assert_eq!(slab.capacity(), capacity, "a reset slab asked for memory it had");
+        }
     }
 }

@@ -8,7 +8,7 @@ use common::script::{message, play, run, script};
 use common::{payload, portrait, seal};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use trunkline_core::{DeltaError, Error, Kind, NameId, NodeId, Termination, Tree};
+use trunkline_core::{DeltaError, Error, FORMAT, Kind, NameId, NodeId, Termination, Tree};
 
 /// Play a script and take a delta after each operation whose bit is set, and one at the end.
 fn record(cmds: &[common::script::Cmd], cuts: &[bool]) -> (Tree, Vec<Vec<u8>>) {
@@ -245,4 +245,39 @@ fn messages_travel_once() {
     assert!(tree.delta().unwrap().unwrap().len() > 10_000);
     tree.turn(0.into(), long.as_bytes(), common::call(1, 1)).unwrap();
     assert!(tree.delta().unwrap().unwrap().len() < 64);
+}
+
+/// Written down once, with every kind of operation in it: bytes that change without [`FORMAT`] would orphan every run file.
+#[test]
+fn the_format_is_fixed() {
+    let mut tree = Tree::new();
+    let agent = tree.name("a").unwrap();
+    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{}", agent).unwrap();
+    let rollout = tree.open(prompt, &[0, 300], 2).unwrap();
+    let mut call = common::call(9, 1);
+    (call.agent, call.retries, call.micros, call.aside) = (agent, 1, 70_000, Some("hm"));
+    call.context = Some(tree.context(&[0]).unwrap());
+    tree.turn(rollout, br#"{"n":1}"#, call).unwrap();
+    tree.observe(rollout, b"{}", NameId::EMPTY, 5, true).unwrap();
+    tree.close(rollout, Termination::Answer, Some("2"), None).unwrap();
+    tree.score(rollout, 1.0).unwrap();
+    let delta = tree.delta().unwrap().unwrap();
+    let hex: Vec<String> = delta.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(FORMAT, 2);
+    let expected = [
+        "544b444c0200000000000000460000000000000000000000", // header
+        "010161",                                           // name
+        "02027b7d",                                         // fragment
+        "0400010001",                                       // append
+        "05010200ac0202",                                   // open
+        "030100",                                           // context
+        "02077b226e223a317d",                               // fragment
+        "0600010100000a000201f0a20403686d01",               // turn
+        "070000000501",                                     // observe
+        "080000023200",                                     // close
+        "0900000000000000f03f",                             // score
+        "a621d8738cae5f48",                                 // checksum
+    ];
+    assert_eq!(hex.concat(), expected.concat());
+    assert_eq!(format!("{:032x}", tree.digest()), "ac5f28af5e35d96e88735e46dc043667");
 }

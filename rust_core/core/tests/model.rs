@@ -25,6 +25,7 @@ fn check_nodes(tree: &Tree, model: &Model) {
         assert_eq!(tree.aside(node_id(id)).unwrap(), expected.aside.as_deref().map(str::as_bytes));
         let path = model.path(id);
         assert_eq!(node.depth as usize, path.len());
+        assert_eq!(node.turns as usize, model.turns(id));
         assert_eq!(tree.path(node_id(id)).unwrap(), path.iter().copied().map(node_id).collect::<Vec<_>>());
         let children: Vec<_> = (1..model.nodes.len()).filter(|&other| model.nodes[other].key.parent == id).collect();
         assert_eq!(tree.children(node_id(id)).unwrap(), children.into_iter().map(node_id).collect::<Vec<_>>());
@@ -40,6 +41,7 @@ fn check_rollouts(tree: &Tree, model: &Model) {
         let rollout = tree.rollout(RolloutId::new(u32::try_from(id).unwrap())).unwrap();
         assert_eq!((rollout.point, rollout.leaf), (node_id(expected.point), node_id(expected.leaf)));
         assert_eq!((rollout.path, rollout.subgroup), (&*expected.path, expected.subgroup));
+        assert_eq!(rollout.turns as usize, model.turns(expected.leaf));
         assert_eq!(rollout.termination, expected.ended.map(|code| Termination::from_code(code).unwrap()));
         assert_eq!(rollout.answer, expected.answer.as_deref());
         assert_eq!(rollout.reward.is_nan(), expected.reward.is_nan());
@@ -49,6 +51,8 @@ fn check_rollouts(tree: &Tree, model: &Model) {
         let tools = [usage.tools, usage.tool_errors, usage.tool_micros];
         assert_eq!((&counted[..], &tools[..]), expected.usage.split_at(5));
         assert_eq!((usage.retries, usage.llm_micros), (usage.calls, 7 * usage.calls));
+        let counts = [counted.as_slice(), &[usage.retries], &tools[..2]].concat();
+        assert_eq!(usage.counts().as_slice(), counts);
     }
     let growing: Vec<usize> = (0..model.rollouts.len()).filter(|&id| model.rollouts[id].ended.is_none()).collect();
     assert_eq!(tree.growing(), growing);

@@ -1,11 +1,11 @@
-//! Lanes and slabs against sets and vectors; terminations against their names.
+//! Lanes against sets; terminations against their names.
 #![allow(missing_docs)]
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
 
 use proptest::prelude::*;
-use trunkline_core::{Error, Lanes, Slab, Termination, Tokens};
+use trunkline_core::{Error, Lanes, Termination, Tokens};
 
 fn sorted(set: &HashSet<usize>) -> Vec<usize> {
     let mut list: Vec<usize> = set.iter().copied().collect();
@@ -57,37 +57,6 @@ proptest! {
             prop_assert_eq!(grown.push(), lane);
         }
         prop_assert_eq!(grown, Lanes::new(len).unwrap());
-    }
-
-    #[test]
-    fn slabs_keep_what_they_are_given_where_they_put_it(
-        runs in prop::collection::vec(prop::collection::vec(any::<u16>(), 0..900), 0..60),
-        again in prop::collection::vec(prop::collection::vec(any::<u16>(), 0..3000), 0..20),
-    ) {
-        let mut slab = Slab::default();
-        for rounds in [&runs, &again, &runs] {
-            let before = slab.capacity();
-            slab.reset();
-            prop_assert_eq!((slab.len(), slab.is_empty(), slab.capacity()), (0, true, before));
-            let mut placed = Vec::new();
-            for run in rounds {
-                let span = slab.push(run).unwrap();
-                placed.push((span, slab.get(span).as_ptr()));
-            }
-            for (run, (span, pointer)) in rounds.iter().zip(placed) {
-                prop_assert_eq!(slab.get(span), &run[..]);
-                prop_assert_eq!((span.len(), span.is_empty()), (run.len(), run.is_empty()));
-                prop_assert!(slab.holds(span));
-                prop_assert_eq!(slab.get(span).as_ptr(), pointer, "a stored run moved");
-            }
-            prop_assert_eq!(slab.len(), rounds.iter().map(Vec::len).sum::<usize>());
-        }
-        slab.reset();
-        let capacity = slab.capacity();
-        for run in &runs {
-            slab.push(run).unwrap();
-        }
-        prop_assert_eq!(slab.capacity(), capacity, "a reset slab asked for memory it had");
     }
 }
 

@@ -11,6 +11,7 @@ mod guard;
 mod input;
 mod lanes;
 mod tree;
+mod view;
 
 use pyo3::prelude::*;
 
@@ -19,17 +20,21 @@ use pyo3::prelude::*;
 mod _core {
     use pyo3::exceptions::PyRuntimeWarning;
     use pyo3::prelude::*;
-    use trunkline_core::Kind;
+    use trunkline_core::{DIGEST_VERSION, FORMAT, Kind};
 
     #[pymodule_export]
     use crate::lanes::Lanes;
     #[pymodule_export]
     use crate::tree::Tree;
+    #[pymodule_export]
+    use crate::view::{Node, Rollout};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("DEBUG", cfg!(debug_assertions))?;
+        module.add("FORMAT", FORMAT)?;
+        module.add("DIGEST_VERSION", DIGEST_VERSION)?;
         module.add("ROOT", Kind::Root as u8)?;
         module.add("PROMPT", Kind::Prompt as u8)?;
         module.add("TURN", Kind::Turn as u8)?;

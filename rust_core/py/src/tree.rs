@@ -8,15 +8,11 @@ use trunkline_core::{Call, ContextId, Kind, NameId, NodeId, RolloutId, Source, T
 use crate::error::raise;
 use crate::guard::Guard;
 use crate::input::{Data, Text, number, numbers};
+use crate::view::{Node, Rollout};
 
 /// Sizes from which a sweep over a tree takes tens of microseconds, so that other threads should run meanwhile.
 const LARGE_TREE: u32 = 2048;
 const LARGE_BYTES: usize = 1 << 18;
-
-type NodeTuple = (u32, u8, u32, String, String, String, i64, i64, Option<u32>);
-type UsageTuple = (u64, u64, u64, u64, u64, u64, u64, u64);
-type Maybe = Option<String>;
-type RolloutTuple = (u32, u32, Vec<u32>, u32, Option<&'static str>, Maybe, Maybe, f64, UsageTuple, u64, u64);
 
 /// Everything done for one task: nodes (message-level events), rollouts (tries), and the bytes they share.
 #[pyclass(frozen, module = "trunkline._core")]
@@ -227,16 +223,10 @@ impl Tree {
         self.0.with(py, |tree| Ok(tree.children(node.into())?.into_iter().map(NodeId::get).collect()))
     }
 
-    /// `(parent, kind, depth, agent, namespace, finish, prompt, generated, context)`; the root is its own parent.
+    /// One node, by name: parent, kind, depth, turns, agent and so on.
     #[pyo3(signature = (node, /))]
-    fn node(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<NodeTuple> {
-        self.0.with(py, |tree| {
-            let view = tree.node(node.into())?;
-            let texts = (view.agent.to_owned(), view.namespace.to_owned(), view.finish.to_owned());
-            let (prompt, generated) = (view.prompt.signed(), view.generated.signed());
-            let context = view.context.map(ContextId::get);
-            Ok((view.parent.get(), view.kind as u8, view.depth, texts.0, texts.1, texts.2, prompt, generated, context))
-        })
+    fn node(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Node> {
+        self.0.with(py, |tree| tree.node(node.into()).map(Node::from))
     }
 
     /// The node's message; empty for the root.
@@ -253,36 +243,10 @@ impl Tree {
         text.map_err(|_| raise(py, core::Error::Text { what: "the aside" }))
     }
 
-    /// One rollout: point, leaf, path, subgroup, termination, answer, error, reward, usage, LLM and tool microseconds.
+    /// One rollout, by name: point, leaf, path, termination, answer, reward, usage and so on.
     #[pyo3(signature = (rollout, /))]
-    fn rollout(&self, py: Python<'_>, #[pyo3(from_py_with = number)] rollout: u32) -> PyResult<RolloutTuple> {
-        self.0.with(py, |tree| {
-            let view = tree.rollout(rollout.into())?;
-            let used = view.usage;
-            let usage = (
-                used.calls,
-                used.prompt,
-                used.cached,
-                used.generated,
-                used.unreported,
-                used.retries,
-                used.tools,
-                used.tool_errors,
-            );
-            Ok((
-                view.point.get(),
-                view.leaf.get(),
-                view.path.to_vec(),
-                view.subgroup,
-                view.termination.map(core::Termination::as_str),
-                view.answer.map(str::to_owned),
-                view.error.map(str::to_owned),
-                view.reward,
-                usage,
-                used.llm_micros,
-                used.tool_micros,
-            ))
-        })
+    fn rollout(&self, py: Python<'_>, #[pyo3(from_py_with = number)] rollout: u32) -> PyResult<Rollout> {
+        self.0.with(py, |tree| tree.rollout(rollout.into()).map(Rollout::from))
     }
 
     /// Rollouts that have not ended, ascending.

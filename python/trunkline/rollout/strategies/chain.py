@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.errors import ConfigError
+from trunkline.bounds import whole
 from trunkline.rollout.strategy import Fork
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ class Chain(msgspec.Struct, frozen=True):
     n: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n, int) or self.n < 1:
-            raise ConfigError(f"Chain: n must be a whole number of at least 1, not {self.n!r}")
+        whole("Chain: n", self.n, 1)
 
     def rollouts(self) -> int:
         """Return n."""

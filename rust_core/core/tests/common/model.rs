@@ -179,6 +179,11 @@ impl Model {
         path
     }
 
+    /// Model turns on the path to a node.
+    pub fn turns(&self, id: usize) -> usize {
+        self.path(id).into_iter().filter(|&at| self.nodes[at].key.kind == Kind::Turn as u8).count()
+    }
+
     /// Per turn of a path that has figures: the node it was asked at, new prompt tokens, generated tokens.
     fn charges(&self, id: usize) -> Vec<(usize, u64, u64)> {
         let mut seen = 0;

@@ -1,0 +1,128 @@
+"""Values that a caller gave, checked: what each must be, and how an error says what it is instead."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from trunkline.errors import ConfigError
+from trunkline.printable import printable
+
+__all__ = ["kind", "number", "shown", "text", "whole"]
+
+_KINDS: Final[dict[type, str]] = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    tuple: "a tuple",
+    dict: "an object",
+}
+
+
+def kind(value: object) -> str:
+    """What a value is, in the words of an error message: ``a string``, ``an empty list``, ``null``, ``of type Path``.
+
+    Args:
+        value: Any value.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    named = _KINDS.get(type(value))
+    if named is None:
+        return f"of type {printable(type(value).__name__, 60)}"
+    if isinstance(value, str | list | tuple | dict) and not value:
+        return f"an empty {named.split()[1]}"
+    return named
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, on one printable line of at most 60 cells.
+
+    Args:
+        value: Any value, also one whose own ``repr`` fails.
+    """
+    try:
+        written = repr(value)
+    except Exception:  # noqa: BLE001 - foreign code; a whole number of thousands of digits cannot be written either
+        written = f"<{type(value).__name__}>"
+    return printable(written, 60)
+
+
+def whole(name: str, value: object, low: int, high: int | None = None) -> int:
+    """Check a whole number.
+
+    Args:
+        name: What it is called, for the message.
+        value: What was given; a bool is no number.
+        low: The least it may be.
+        high: The most it may be; unlimited when None.
+
+    Returns:
+        The value.
+
+    Raises:
+        ConfigError: It is none, or out of range.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value and (high is None or value <= high):
+        return value
+    span = f"of at least {low}" if high is None else f"from {low} to {high}"
+    raise ConfigError(f"{name} must be a whole number {span}, not {shown(value)}")
+
+
+def number(
+    name: str, value: object, low: float, high: float = math.inf, *, above: bool = False, unit: str = ""
+) -> float:
+    """Check a finite number.
+
+    Args:
+        name: What it is called, for the message.
+        value: What was given; a bool is no number, and neither are NaN and the infinities.
+        low: The least it may be.
+        high: The most it may be.
+        above: Whether ``low`` itself is too little.
+        unit: What it counts, for the message, such as ``seconds``.
+
+    Returns:
+        The value.
+
+    Raises:
+        ConfigError: It is none, or out of range.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        fits = low < value if above else low <= value
+        # The comparison with infinity, not isfinite: a whole number may be too large for a float.
+        if fits and value <= high and value < math.inf:
+            return value
+    counted = f"a number of {unit}" if unit else "a number"
+    if above:
+        span = f"above {low:g}" + ("" if math.isinf(high) else f" and at most {high:g}")
+    else:
+        span = f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
+    raise ConfigError(f"{name} must be {counted} {span}, not {shown(value)}")
+
+
+def text(name: str, value: object) -> str:
+    """Check a text that is to be sent or stored.
+
+    Args:
+        name: What it is called, for the message.
+        value: What was given.
+
+    Returns:
+        The value.
+
+    Raises:
+        ConfigError: It is no string, or holds a lone surrogate, which UTF-8 cannot carry.
+    """
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a string, not {shown(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as problem:
+        raise ConfigError(
+            f"{name} holds a lone surrogate, {shown(value[problem.start])}, which no request can carry: remove it"
+        ) from None
+    return value

@@ -1,0 +1,124 @@
+//! `Node` and `Rollout`: what is read of a tree at one moment, by name.
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use trunkline_core as core;
+use trunkline_core::{ContextId, NodeView, RolloutView};
+
+/// Numbers that Python sees as a tuple.
+pub struct Numbers<T>(Box<[T]>);
+
+impl<'py, T: Copy + IntoPyObject<'py>> IntoPyObject<'py> for &Numbers<T> {
+    type Target = PyTuple;
+    type Output = Bound<'py, PyTuple>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        PyTuple::new(py, self.0.iter().copied())
+    }
+}
+
+/// One node, as it was when it was read.
+#[pyclass(frozen, get_all, module = "trunkline._core")]
+pub struct Node {
+    /// The node before; the root's is itself.
+    parent: u32,
+    /// What it is: one of the module's constants.
+    kind: u8,
+    /// Nodes above it; 0 for the root.
+    depth: u32,
+    /// Model turns from the root to here, this one included.
+    turns: u32,
+    /// Who said it.
+    agent: String,
+    /// Model, sampling parameters and weight version.
+    namespace: String,
+    /// Why the model stopped.
+    finish: String,
+    /// Prompt tokens as first reported.
+    prompt: Option<u32>,
+    /// Completion tokens as first reported.
+    generated: Option<u32>,
+    /// What was sent, where it is not the path.
+    context: Option<u32>,
+}
+
+impl From<NodeView<'_>> for Node {
+    fn from(view: NodeView<'_>) -> Self {
+        Self {
+            parent: view.parent.get(),
+            kind: view.kind as u8,
+            depth: view.depth,
+            turns: view.turns,
+            agent: view.agent.to_owned(),
+            namespace: view.namespace.to_owned(),
+            finish: view.finish.to_owned(),
+            prompt: view.prompt.get(),
+            generated: view.generated.get(),
+            context: view.context.map(ContextId::get),
+        }
+    }
+}
+
+#[pymethods]
+impl Node {
+    fn __repr__(&self) -> String {
+        format!("<Node: kind {}, depth {}, parent {}>", self.kind, self.depth, self.parent)
+    }
+}
+
+/// One rollout, as it was when it was read.
+#[pyclass(frozen, get_all, module = "trunkline._core")]
+pub struct Rollout {
+    /// Where it was opened.
+    point: u32,
+    /// Where it is, or ended.
+    leaf: u32,
+    /// Its fork path.
+    path: Numbers<u32>,
+    /// The initial chain it was expanded for.
+    subgroup: u32,
+    /// How it ended; None while it grows.
+    termination: Option<&'static str>,
+    /// Its answer.
+    answer: Option<String>,
+    /// What went wrong.
+    error: Option<String>,
+    /// Its reward; NaN while unscored.
+    reward: f64,
+    /// What its own calls cost, in the order of `trunkline.types.Usage`.
+    usage: Numbers<u64>,
+    /// Model turns from the root to its leaf, shared ones included.
+    turns: u32,
+    /// Wall time of its own model calls, in microseconds.
+    llm_micros: u64,
+    /// Wall time of its own tool calls, in microseconds.
+    tool_micros: u64,
+}
+
+impl From<RolloutView<'_>> for Rollout {
+    fn from(view: RolloutView<'_>) -> Self {
+        Self {
+            point: view.point.get(),
+            leaf: view.leaf.get(),
+            path: Numbers(view.path.into()),
+            subgroup: view.subgroup,
+            termination: view.termination.map(core::Termination::as_str),
+            answer: view.answer.map(str::to_owned),
+            error: view.error.map(str::to_owned),
+            reward: view.reward,
+            usage: Numbers(view.usage.counts().into()),
+            turns: view.turns,
+            llm_micros: view.usage.llm_micros,
+            tool_micros: view.usage.tool_micros,
+        }
+    }
+}
+
+#[pymethods]
+impl Rollout {
+    fn __repr__(&self) -> String {
+        let ended = self.termination.unwrap_or("growing");
+        format!("<Rollout: {ended}, point {}, leaf {}, {} turns>", self.point, self.leaf, self.turns)
+    }
+}
