@@ -129,7 +129,9 @@ def test_messages_to_workers_round_trip(message: object):
     "message",
     [
         Ready(1, "0.1.0", 42, 8),
-        Batch(1, [Delta(0, 0, b"d", 2, 1)], [Done(0, TreeRow(3, 1, "d", 9, 9, 4, 4, 0), [])], (1, 2, 3), [0.5], ["m"]),
+        Batch(
+            1, [Delta(0, 0, b"d", 2, 1)], [Done(0, TreeRow(3, 1, "d", 9, 9, 9, 4, 4, 0), [])], (1, 2, 3), [0.5], ["m"]
+        ),
         Fatal("EndpointError", "no"),
         Bye(),
     ],

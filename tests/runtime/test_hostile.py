@@ -16,13 +16,13 @@ import pytest
 from atlas import agent, lookup, tasks
 from foreign import capital_cities, error, message, serving
 
-from trunkline.errors import ConfigError, EndpointError, LLMError
+from trunkline.errors import ConfigError, EndpointError, LLMError, WorkerError
 from trunkline.llm.protocol import Choice, Reply, Request
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategy import Fork
 from trunkline.runtime.outbox import IN_FLIGHT, Growth, Outbox
-from trunkline.runtime.run import arun, run
+from trunkline.runtime.run import arun, run, stream
 from trunkline.runtime.wire import Batch
 from trunkline.score.rewards import exact_match
 from trunkline.store.reader import RunReader
@@ -374,3 +374,192 @@ async def test_an_early_cancel_leaks_nothing():
     del running
     gc.collect()
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+@tool
+def die_of_a_nameless_signal(country: str) -> str:
+    """End the process by a real-time signal.
+
+    Args:
+        country: Anything.
+    """
+    os.kill(os.getpid(), 40)
+    return country
+
+
+def test_a_death_by_a_signal_without_a_name(tmp_path: Path):
+    with serving(calls_twice) as server:
+        llm = EndpointSpec(server.url, max_concurrency=2)
+        with pytest.raises(WorkerError, match="signal 40"):
+            run(agent(tools=[die_of_a_nameless_signal]), tasks(), llm=llm, workers=2, out=tmp_path / "r")
+
+
+def test_one_disliked_question_is_not_the_run():
+    def dislikes(body: dict) -> object:
+        if "Chile" in body["messages"][0]["content"]:
+            return error(400, "I do not like it")
+        time.sleep(0.02)
+        return message("<answer>x</answer>")
+
+    with serving(dislikes) as server:
+        result = run(agent(), tasks(), llm=EndpointSpec(server.url, max_concurrency=64), strategy=Chain(16), workers=1)
+    assert {tree.task.id for tree in result if tree.rollouts[0].termination == Termination.ANSWER} == {
+        task.id for task in tasks() if task.id != "Chile"
+    }
+
+
+def test_refusals_that_differ_in_a_request_id_are_alike(tmp_path: Path):
+    number = iter(range(10_000))
+    many = [Task.ask(f"q{i}") for i in range(300)]
+    with serving(lambda _b: error(400, f"bad field (request 9f{next(number):06x}-aa)")) as server:
+        with pytest.raises(EndpointError, match="first 10 requests"):
+            run(agent(), many, llm=EndpointSpec(server.url, max_concurrency=8), workers=1, out=tmp_path / "r")
+        assert len(server.bodies) < 200
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("calls", [1001, 50_000])
+def test_a_reply_with_too_many_calls_ends_its_rollout(calls: int):
+    def greedy(body: dict) -> dict:
+        if "Chile" in body["messages"][0]["content"]:
+            return message(None, [("lookup", "{}")] * calls)
+        return message("<answer>x</answer>")
+
+    with serving(greedy) as server:
+        result = run(agent(), tasks(), llm=server.url, workers=1)
+    ends = {tree.task.id: tree.rollouts[0] for tree in result}
+    assert ends.pop("Chile").termination == Termination.LLM_ERROR
+    assert {rollout.termination for rollout in ends.values()} == {Termination.ANSWER}
+
+
+def test_a_very_long_reply_ends_its_rollout():
+    def verbose(body: dict) -> dict:
+        return message("x" * (17 << 20) if "Chile" in body["messages"][0]["content"] else "<answer>x</answer>")
+
+    with serving(verbose) as server:
+        result = run(agent(), tasks(), llm=server.url, workers=1)
+    ends = {tree.task.id: tree.rollouts[0] for tree in result}
+    assert "bytes" in ends["Chile"].error.message
+    assert ends["Chile"].termination == Termination.LLM_ERROR
+    assert ends["France"].termination == Termination.ANSWER
+
+
+@pytest.mark.parametrize("odd", [{"micros": 10.5}, {"attempts": 0}, {"micros": -1}, {"prompt": 2**70}])
+async def test_odd_figures_hold_nobody_up(odd: dict):
+    class Odd:
+        async def complete(self, request: Request) -> Reply:
+            figures = {"prompt": 1, "cached": 0, "generated": 1, "attempts": 1, "micros": 1} | odd
+            return Reply([Choice("<answer>x</answer>", None, [], "stop")], **figures)
+
+    many = [Task.ask(f"q{i}") for i in range(300)]
+    async with asyncio.timeout(20):
+        result = await arun(agent(), many, llm=Odd())
+    assert len(result) == 300
+
+
+def test_a_changed_folder_loses_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+    def elsewhere(body: dict) -> dict:
+        os.chdir("/")
+        return capital_cities(body)
+
+    with serving(elsewhere) as server:
+        result = run(agent(), tasks(), llm=server.url, workers=0, out="r.run")
+    assert len(result) == 5
+    assert (tmp_path / "r.run").is_file()
+
+
+async def test_two_cancels_at_once_leave_no_worker():
+    with serving(capital_cities, delay=0.5) as server:
+        running = asyncio.ensure_future(arun(agent(), tasks(), llm=server.url, workers=2))
+        while not server.bodies:
+            await asyncio.sleep(0.02)
+        running.cancel()
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        deadline = time.monotonic() + 4
+        while workers_of(os.getpid()):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+
+
+def workers_of(pid: int) -> list[int]:
+    """Live worker processes of a process."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == pid and b"runtime.worker" in (stat.parent / "cmdline").read_bytes():
+                found.append(int(stat.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+async def test_a_stream_of_many_tasks_takes_no_longer_than_they_do():
+    def quick(_body: dict) -> dict:
+        return message("<answer>x</answer>")
+
+    many = [Task.ask(f"q{i}") for i in range(1500)]
+    with serving(quick) as server:
+        seen = [tree.task.id async for tree in stream(agent(), many, llm=server.url, workers=1)]
+    assert sorted(seen) == sorted(task.id for task in many)
+
+
+IN_A_LOOP = """
+import asyncio, sys
+from atlas import agent, tasks
+from trunkline.llm.spec import EndpointSpec
+from trunkline.runtime.run import Interrupted, run
+
+async def main():
+    try:
+        run(agent(), tasks(), llm=EndpointSpec(sys.argv[1]), workers=2, out=sys.argv[2])
+    except Interrupted as stop:
+        print("STATE", stop.run.state if stop.run else None, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_an_interrupt_beside_a_running_loop_waits_for_the_file(tmp_path: Path):
+    support = str(Path(__file__).parent.parent / "support")
+    with serving(capital_cities, delay=0.3) as server:
+        process = subprocess.Popen(
+            [sys.executable, "-c", IN_A_LOOP, server.url, str(tmp_path / "r")],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([support, os.environ.get("PYTHONPATH", "")])},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        while len(server.bodies) < 6:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=20)
+    assert said == "STATE interrupted\n"
+    with RunReader.open(tmp_path / "r") as reader:
+        assert reader.meta["state"] == "interrupted"
+        assert reader.check() == []
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02, 0.05])
+def test_any_number_of_signals_leaves_a_closed_file(tmp_path: Path, pause: float):
+    (tmp_path / "sleeper.py").write_text(SLEEPER.replace("workers=0", "workers=2, out='r'"))
+    with serving(capital_cities, delay=0.05) as server:
+        process = subprocess.Popen(
+            [sys.executable, "sleeper.py", server.url], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        while not server.bodies:
+            assert process.poll() is None
+            time.sleep(0.02)
+        time.sleep(0.3)
+        for _ in range(4):
+            process.send_signal(signal.SIGINT)
+            time.sleep(pause)
+        process.communicate(timeout=20)
+    if (tmp_path / "r").exists():
+        with RunReader.open(tmp_path / "r") as reader:
+            assert reader.meta["state"] == "interrupted"

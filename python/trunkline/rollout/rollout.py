@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, NoReturn, Protocol
 from zlib import crc32
 
+import msgspec
+
 from trunkline.bounds import shown
 from trunkline.errors import ContentFiltered, LLMError, TrunklineError
 from trunkline.llm import messages
@@ -36,13 +38,20 @@ class Outlet(Protocol):
         """Give back a reservation whose turn did not happen."""
         ...
 
-    def grew(self, reply: Reply | None) -> None:
-        """Note that the tree grew, with the reply if it was by a model turn."""
+    def grew(self, reply: Reply | None, size: int = 0) -> None:
+        """Note that the tree grew by so many bytes, with the reply if it was by a model turn."""
         ...
 
 
 _MOST_TOKENS = 2**31
 """A usage figure from here on is a broken server's, and counts as not reported."""
+
+
+_MOST_CALLS = 1000
+"""Tool calls a turn may make; no model means more."""
+
+_BROKEN_OFF = frozenset({"error", "abort", "aborted"})
+"""Finish reasons of a server that gave up in the middle; what there is of the reply is no answer."""
 
 
 class Finished(Exception):
@@ -105,14 +114,28 @@ class Rollout:
         await self._outlet.reserve()
         try:
             reply = await self._complete(Request(body=body, key=self._key))
+            choice, size = reply.choices[0], self._append(kit, reply)
         except BaseException:
             self._outlet.release()
             raise
-        choice = reply.choices[0]
-        name = self._name
+        self.turn += 1
+        self._next_seed = base_seed(self._seed, self.task.id, self._path, self.turn)
+        self._outlet.grew(reply, size)
+        if choice.finish == "content_filter":
+            raise ContentFiltered("the provider's filter withheld the reply")
+        if choice.finish in _BROKEN_OFF:
+            raise LLMError(f"the server broke the reply off: finish reason {choice.finish!r}", retryable=True)
+        return choice
+
+    def _append(self, kit: Kit, reply: Reply) -> int:
+        """Append a turn to the tree; return how many bytes it has."""
+        choice, name = reply.choices[0], self._name
+        message = messages.assistant(choice.content, choice.tool_calls, self.turn)
+        if len(message) > messages.LONGEST:
+            raise LLMError(f"the reply has {len(message)} bytes; at most {messages.LONGEST} are kept")
         self.leaf = self._core.turn(
             self.id,
-            messages.assistant(choice.content, choice.tool_calls, self.turn),
+            message,
             name(kit.agent.name),
             name(kit.namespace),
             name(choice.finish),
@@ -123,12 +146,7 @@ class Rollout:
             reply.micros,
             choice.reasoning.encode("utf-8", "replace") if choice.reasoning else None,
         )
-        self.turn += 1
-        self._next_seed = base_seed(self._seed, self.task.id, self._path, self.turn)
-        self._outlet.grew(reply)
-        if choice.finish == "content_filter":
-            raise ContentFiltered("the provider's filter withheld the reply")
-        return choice
+        return len(message)
 
     async def _complete(self, request: Request) -> Reply:
         """Ask the LLM. Whatever somebody's own LLM raises ends this rollout, and no other."""
@@ -156,11 +174,10 @@ class Rollout:
         agent = self._name(kit.agent.name)
         for index, seen in enumerate(observations):
             # The ids in the history are ours, made from the position: a server's may be missing, repeated or hostile.
-            answered = messages.call_id(self.turn - 1, index)
-            said = messages.tool(answered, seen.text)
-            self.leaf = self._core.observe(self.id, said, agent, seen.micros, not seen.ok)
+            message = messages.tool(messages.call_id(self.turn - 1, index), seen.text)
+            self.leaf = self._core.observe(self.id, message, agent, seen.micros, not seen.ok)
             self.tool_calls += 1
-        self._outlet.grew(None)
+            self._outlet.grew(None, len(message))
 
     def finish(self, answer: str | None, termination: Termination = Termination.ANSWER) -> NoReturn:
         """End the rollout here.
@@ -179,13 +196,21 @@ def _checked(reply: object, llm: LLM) -> Reply:
     """Return a reply that the tree can take: somebody's own LLM may return anything.
 
     Raises:
-        LLMError: If there is no choice in it.
+        LLMError: If it is no reply, or asks for more than a turn may hold.
     """
-    if not isinstance(reply, Reply) or not reply.choices or not isinstance(reply.choices[0], Choice):
-        raise LLMError(f"{type(llm).__name__} returned {shown(reply)}, not a Reply with a choice")
-    choice = reply.choices[0]
+    name = type(llm).__name__
+    try:
+        found = msgspec.convert(msgspec.to_builtins(reply), Reply) if isinstance(reply, Reply) else None
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise LLMError(f"{name} returned a reply that is none: {said(error)}") from None
+    if found is None or not found.choices:
+        raise LLMError(f"{name} returned {shown(reply)}, not a Reply with a choice")
+    choice = found.choices[0]
+    if len(choice.tool_calls) > _MOST_CALLS:
+        raise LLMError(f"the reply asks for {len(choice.tool_calls)} tool calls; a turn may make {_MOST_CALLS}")
     choice.content, choice.finish = scrub(choice.content), scrub(choice.finish)
+    found.attempts, found.micros = max(1, found.attempts), max(0, found.micros)
     for field in ("prompt", "cached", "generated"):
-        if not -1 <= getattr(reply, field) < _MOST_TOKENS:
-            setattr(reply, field, -1)
-    return reply
+        if not -1 <= getattr(found, field) < _MOST_TOKENS:
+            setattr(found, field, -1)
+    return found

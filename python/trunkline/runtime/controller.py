@@ -13,6 +13,7 @@ from trunkline._core import Tree as Core
 from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
 from trunkline.rollout.session import plant
 from trunkline.runtime.pool import Gone, Inbox, Pool, Seat
+from trunkline.runtime.refusals import Refusals
 from trunkline.runtime.snapshot import Snapshot
 from trunkline.runtime.wire import Ack, Batch, Bye, Done, Fatal, FromWorker, Ready, Stop, Work, write_task
 from trunkline.store.derive import rows
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Controller"]
 
 logger = logging.getLogger(__name__)
-
-_SAME_REFUSALS = 10
-"""So many first requests refused alike, and none answered, mean that the run itself is wrong."""
 
 _START_WITHIN = 120.0
 """Seconds that workers have to import the user's code and come up."""
@@ -73,13 +71,14 @@ class Controller:
         self._credits: dict[int, int] = {}
         self._seats: Sequence[Seat] = ()
         self._open = len(tasks)
-        self._refusals: list[str] = []
+        self._refusals = Refusals(len(tasks))
         self._fatal: TrunklineError | None = None
         self._fallen: set[int] = set()
         self._served: set[str] = set()
         self._began = time.monotonic()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
         self.snapshot = Snapshot(tasks=len(tasks), rollouts=len(tasks) * job.strategy.rollouts())
         self.finished: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -87,10 +86,12 @@ class Controller:
         """Ask the run to end early: what has grown is kept."""
         self._stop.set()
 
-    def stop_soon(self) -> None:
-        """Like :meth:`stop`, from another thread."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
+    def stop_soon(self, *, at_once: bool = False) -> None:
+        """Like :meth:`stop`, from another thread; ``at_once`` does not wait for what has grown."""
+        if self._loop is None or self._task is None:
+            self._stop.set()
+        else:
+            self._loop.call_soon_threadsafe(self._task.cancel if at_once else self._stop.set)
 
     @property
     def stopped(self) -> bool:
@@ -104,7 +105,7 @@ class Controller:
             EndpointError: If the endpoint serves nobody.
             InfrastructureError: If no worker is left, or the run file cannot be written.
         """
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         stop = asyncio.ensure_future(self._stop.wait())
         try:
             self._seats = await self._pool.start(self._job, self._inbox)
@@ -212,15 +213,13 @@ class Controller:
             if row.termination in FAILED:
                 self.snapshot.failed += 1
             if row.termination == Termination.BAD_REQUEST and not row.turns:
-                self._refusals.append(row.error or "")
+                self._refusals.note(done.task, Failure.decode(row.error or "").message)
         self.finished.put_nowait(self._tasks[done.task].id)
 
     def _judge(self) -> None:
         """Stop a run whose every request is refused in the same way: its settings are wrong, not its questions."""
-        first = self._refusals[:_SAME_REFUSALS]
-        if not self.snapshot.calls and len(first) == _SAME_REFUSALS and len(set(first)) == 1:
-            reason = Failure.decode(first[0]).message
-            self._fail(EndpointError(f"the first {_SAME_REFUSALS} requests were all refused alike: {reason}"))
+        if not self.snapshot.calls and (verdict := self._refusals.verdict) is not None:
+            self._fail(EndpointError(verdict))
 
     def _feed(self) -> None:
         """Hand out waiting tasks, one at a time to the engine with the most credits.
@@ -262,6 +261,7 @@ class Controller:
             logger.warning("%s; %d unfinished tasks end as lost", reason, len(lost))
             for index in lost:
                 self._lose(index, reason)
+            self.snapshot.lost += len(lost)
         if not self._credits and self._open:
             self._fail(WorkerError(f"{reason}, and no worker is left; {self._open} tasks were not finished"))
 

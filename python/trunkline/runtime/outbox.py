@@ -26,6 +26,9 @@ _FLUSH_AFTER = 0.05
 _DONE_AFTER = 0.005
 """Seconds a finished task waits: until it is reported its worker gets no new one in its place."""
 
+_ROOM = 1024 * 1024
+"""Bytes of a frame that are kept for what goes beside a delta."""
+
 _BATCH_BYTES = 4 * 1024 * 1024
 """About how large a batch gets before the next one begins."""
 
@@ -57,10 +60,10 @@ class Growth:
         """Give back a reservation whose turn did not happen."""
         self._outbox.release(1)
 
-    def grew(self, reply: Reply | None) -> None:
-        """Note that the tree grew, with the reply if it was by a model turn."""
+    def grew(self, reply: Reply | None, size: int = 0) -> None:
+        """Note that the tree grew by so many bytes, with the reply if it was by a model turn."""
         self._turns += reply is not None
-        self._outbox.note(self, reply)
+        self._outbox.note(self, reply, size)
 
     def take(self) -> Delta | None:
         """Take what changed since the last call.
@@ -72,7 +75,7 @@ class Growth:
         data = core.delta()
         if data is None:
             return None
-        if len(data) > MAX_FRAME // 2:
+        if len(data) > MAX_FRAME - _ROOM:
             raise InfrastructureError(
                 f"task {self.tree.task.id!r} grew by {len(data)} bytes at once, more than a worker can send; "
                 "shorten its prompt or what its tools return"
@@ -101,6 +104,7 @@ class Outbox:
         self._acked = asyncio.Event()
         self._dirty: dict[int, Growth] = {}
         self._turns = 0
+        self._bytes = 0
         self._unacked: dict[int, int] = {}
         self._batches = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -124,9 +128,10 @@ class Outbox:
         """Note that a batch is in the run file."""
         self.release(self._unacked.pop(batch, 0))
 
-    def note(self, growth: Growth, reply: Reply | None = None) -> None:
-        """Note that a tree grew; its batch leaves when enough turns wait, or shortly."""
+    def note(self, growth: Growth, reply: Reply | None = None, size: int = 0) -> None:
+        """Note that a tree grew; its batch leaves when enough turns or bytes wait, or shortly."""
         self._dirty[growth.index] = growth
+        self._bytes += size
         if reply is not None:
             self._turns += 1
             prompt, generated, retries = self._load
@@ -138,7 +143,7 @@ class Outbox:
             self._latency.append(reply.micros / 1e6)
             if reply.served:
                 self._served.add(reply.served)
-        if self._turns >= IN_FLIGHT:
+        if self._turns >= IN_FLIGHT or self._bytes >= _BATCH_BYTES:
             self.flush()
         else:
             self._flush_within(_DONE_AFTER if growth.done else _FLUSH_AFTER)
@@ -146,6 +151,7 @@ class Outbox:
     def flush(self) -> None:
         """Send everything that grew, in as many batches as its size asks for."""
         self.close()
+        self._bytes = 0
         dirty, self._dirty = list(self._dirty.values()), {}
         deltas: list[Delta] = []
         done: list[Done] = []

@@ -113,7 +113,7 @@ class Plan:
         )
         pool = make_pool(job, workers, len(self._tasks))
         self._shelf = Shelf() if out is None else None
-        self.path = self._shelf.path / "run" if self._shelf else Path(out or "")
+        self.path = self._shelf.path / "run" if self._shelf else Path(out or "").absolute()
         described = settings(job) | {"trunkline": __version__, "labels": dict(labels or {})}
         self._state = "running"
         self._writer = RunWriter.create(self.path, described, self._tasks)
@@ -135,7 +135,7 @@ class Plan:
             raise
         finally:
             shot = self.controller.snapshot
-            if self._state == "done" or shot.calls or shot.tasks_done:
+            if self._state == "done" or shot.calls or shot.lost:
                 self._writer.finish(self._state)
             else:
                 self._writer.discard()

@@ -124,7 +124,10 @@ class LocalPool:
 
     async def close(self) -> None:
         """End the processes and reap them."""
-        await asyncio.gather(*(process.close() for process in self._processes))
+        # Hung up at once and reaped in a task of its own: a second cancel must not leave a process behind.
+        for process in self._processes:
+            process.hang_up()
+        await asyncio.shield(asyncio.gather(*(process.close() for process in self._processes)))
 
 
 class _LocalSeat:

@@ -103,20 +103,20 @@ def _drive(plan: Plan) -> Run:
         caught.append(signum)
         if len(caught) == 1:
             loop.call_soon_threadsafe(plan.controller.stop)
-        else:
-            # In place, because a tool that runs in this process may be blocking the loop.
+        elif len(caught) == 2:
+            # In place, because a tool that runs in this process may be blocking the loop. A third one would only keep
+            # us from closing the run file.
             loop.call_soon_threadsafe(main.cancel)
             raise KeyboardInterrupt
 
-    try:
-        with _handling(on_signal):
-            try:
-                loop.run_until_complete(main)
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                if not caught:
-                    raise
-    finally:
-        _close(loop)
+    with _handling(on_signal):
+        try:
+            loop.run_until_complete(main)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            if not caught:
+                raise
+        finally:
+            _close(loop)
     if caught:
         raise Interrupted(caught[0], plan.result() if plan.path.exists() else None)
     return main.result()
@@ -155,24 +155,27 @@ def _drive_in_thread(plan: Plan) -> Run:
     Workers die with the thread that started them, which is why it must not end before they do.
     """
     outcome: list[Run | BaseException] = []
+    over = threading.Event()
 
     def work() -> None:
         try:
             outcome.append(_drive(plan))
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             outcome.append(error)
+        finally:
+            over.set()
 
-    thread = threading.Thread(target=work, name="trunkline-run")
-    thread.start()
-    interrupted = False
-    while thread.is_alive():
-        try:
-            thread.join()
-        except KeyboardInterrupt:
-            interrupted = True
-            plan.controller.stop_soon()
-    if interrupted:
-        raise Interrupted(signal.SIGINT, plan.result() if plan.path.exists() else None)
+    caught: list[int] = []
+
+    def on_signal(signum: int, _frame: FrameType | None) -> None:
+        plan.controller.stop_soon(at_once=bool(caught))
+        caught.append(signum)
+
+    with _handling(on_signal):
+        threading.Thread(target=work, name="trunkline-run").start()
+        over.wait()
+    if caught:
+        raise Interrupted(caught[0], plan.result() if plan.path.exists() else None)
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]

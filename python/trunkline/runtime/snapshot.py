@@ -18,6 +18,7 @@ class Snapshot(msgspec.Struct):
         rollouts: Rollouts the strategy will make in all.
         rollouts_done: Rollouts that have ended.
         failed: Of these, rollouts that broke.
+        lost: Tasks that ended with the worker that had them.
         calls: Model turns in the run file.
         prompt: Prompt tokens of these turns.
         generated: Generated tokens of these turns.
@@ -32,6 +33,7 @@ class Snapshot(msgspec.Struct):
     tasks_done: int = 0
     rollouts_done: int = 0
     failed: int = 0
+    lost: int = 0
     calls: int = 0
     prompt: int = 0
     generated: int = 0

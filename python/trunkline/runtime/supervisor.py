@@ -51,7 +51,7 @@ class Process:
         self.pid = popen.pid
         self._popen = popen
         self._sock = sock
-        self._lifeline = lifeline
+        self._lifeline: int | None = lifeline
         self._deliver = deliver
         self._gone = gone
         self._pidfd: int | None = os.pidfd_open(popen.pid)
@@ -110,13 +110,19 @@ class Process:
         if self._channel is not None and not self._over:
             self._channel.send(payload)
 
-    async def close(self) -> None:
-        """Close the socket; end the process if it does not leave by itself; reap it."""
+    def hang_up(self) -> None:
+        """Close the socket and the lifeline: the process ends, whatever becomes of us."""
         if self._channel is None:
             self._sock.close()
         else:
             self._channel.close()
-        os.close(self._lifeline)
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+
+    async def close(self) -> None:
+        """Hang up; end the process if it does not leave by itself; reap it."""
+        self.hang_up()
         await self._reap()
         if self._channel is not None:
             self._channel.abort()
@@ -148,7 +154,7 @@ class Process:
         if error is not None and not isinstance(error, ConnectionError):
             reason = f"worker {self.number} broke the protocol: {error}"
         elif code < 0:
-            reason = f"worker {self.number} (pid {self.pid}) was killed by {signal.Signals(-code).name}"
+            reason = f"worker {self.number} (pid {self.pid}) was killed by {_signal_name(-code)}"
         else:
             reason = f"worker {self.number} (pid {self.pid}) exited with code {code}"
         self._gone(self.number, reason)
@@ -166,3 +172,11 @@ class Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         return code
+
+
+def _signal_name(number: int) -> str:
+    """Return what a signal is called; some have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -8,7 +8,7 @@ import sqlite3
 import tempfile
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
@@ -48,7 +48,7 @@ class RunReader:
             path: The file.
 
         Raises:
-            RunFileError: There is none, it is not a run, or it has another schema version.
+            RunFileError: There is none, it is not a run, or its schema or its deltas have another version.
         """
         path = Path(path)
         shown = printable(str(path))
@@ -106,15 +106,11 @@ class RunReader:
         except msgspec.MsgspecError as problem:
             raise self._damaged(f"meta.settings: {problem}") from None
 
-    @cached_property
-    def _records(self) -> dict[int, Task]:
-        tasks: dict[int, Task] = {}
-        for number, record in self._query("SELECT task, record FROM tasks ORDER BY task"):
-            try:
-                tasks[number] = msgspec.json.decode(record, type=Task)
-            except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as problem:
-                raise self._damaged(f"task number {number}: {printable(str(problem), 120)}") from None
-        return tasks
+    def _task(self, number: int, record: object) -> Task:
+        try:
+            return msgspec.json.decode(cast("bytes", record), type=Task)
+        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, UsageError) as problem:
+            raise self._damaged(f"task number {number}: {printable(str(problem), 120)}") from None
 
     def task_ids(self) -> list[str]:
         """The ids of all tasks, in their order, without reading the tasks themselves."""
@@ -122,7 +118,7 @@ class RunReader:
 
     def tasks(self) -> list[Task]:
         """All tasks of the run, finished or not, in their order."""
-        return list(self._records.values())
+        return [self._task(*row) for row in self._query("SELECT task, record FROM tasks ORDER BY task")]
 
     def _number(self, task_id: str) -> int:
         found = self._query("SELECT task FROM tasks WHERE id = ?", task_id)
@@ -133,14 +129,14 @@ class RunReader:
         return int(found[0][0])
 
     def _tree(self, number: int) -> Tree:
-        core = _core.Tree()
+        ((record,),) = self._query("SELECT record FROM tasks WHERE task = ?", number)
+        task, core = self._task(number, record), _core.Tree()
         try:
             for (data,) in self._query("SELECT data FROM deltas WHERE task = ? ORDER BY seq", number):
                 core.apply(data)
         except (TreeError, TypeError) as problem:
-            shown = quoted(self._records[number].id)
-            raise self._damaged(f"task {shown}: {printable(str(problem), 200)}") from None
-        return Tree(self._records[number], core)
+            raise self._damaged(f"task {quoted(task.id)}: {printable(str(problem), 200)}") from None
+        return Tree(task, core)
 
     def tree(self, task_id: str) -> Tree:
         """Rebuild the tree of a task from its deltas, also of a task that is not finished.
