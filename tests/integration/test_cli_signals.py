@@ -59,7 +59,7 @@ def test_a_run_under_way_is_kept_and_named(tmp_path: Path, signum: signal.Signal
     process.send_signal(signum)
     _, said = process.communicate(timeout=20)
     assert process.returncode == EXIT[signum]
-    assert said.splitlines()[-1] == f"stopped by {signum.name}; what has grown is in d.run"
+    assert said.splitlines()[-1] == f"stopped by {signum.name}; what has grown is in {tmp_path / 'd.run'}"
     assert "Traceback" not in said
     assert [path.name for path in tmp_path.glob("d.run*")] == ["d.run"]
     assert_clean(tmp_path)

@@ -51,6 +51,10 @@ class Run:
         with RunReader.open(self.path) as reader:
             return reader.summary().finished
 
+    def __bool__(self) -> bool:
+        """A run is something even before a task is finished."""
+        return True
+
     def __contains__(self, task_id: object) -> bool:
         """Whether the run has a task of that id, finished or not."""
         with RunReader.open(self.path) as reader:
