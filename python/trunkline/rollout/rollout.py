@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 __all__ = ["Finished", "Outlet", "Rollout"]
 
 
+_MOST_TOKENS = 2**31
+"""A usage figure from here on is a broken server's, and counts as not reported."""
+
+_MOST_CALLS = 1000
+"""Tool calls a turn may make; no model means more."""
+
+_BROKEN_OFF = frozenset({"error", "abort", "aborted"})
+"""Finish reasons of a server that gave up in the middle; what there is of the reply is no answer."""
+
+
 class Outlet(Protocol):
     """Where a rollout says that it grew, and where it waits while too much is in flight."""
 
@@ -41,17 +51,6 @@ class Outlet(Protocol):
     def grew(self, reply: Reply | None, size: int = 0) -> None:
         """Note that the tree grew by so many bytes, with the reply if it was by a model turn."""
         ...
-
-
-_MOST_TOKENS = 2**31
-"""A usage figure from here on is a broken server's, and counts as not reported."""
-
-
-_MOST_CALLS = 1000
-"""Tool calls a turn may make; no model means more."""
-
-_BROKEN_OFF = frozenset({"error", "abort", "aborted"})
-"""Finish reasons of a server that gave up in the middle; what there is of the reply is no answer."""
 
 
 class Finished(Exception):

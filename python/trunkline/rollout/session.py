@@ -24,6 +24,7 @@ from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.rollout import Finished, Outlet, Rollout
 from trunkline.score.rewards import Reward, apply
 from trunkline.tree.failure import Failure
+from trunkline.tree.trajectory import Trajectory
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
@@ -142,5 +143,5 @@ class Session:
             termination, failure = Termination.LOST, Failure.of(error)
         self.tree.core.close(rollout.id, termination.value, answer, failure.encode() if failure else None)
         if self._reward is not None and termination not in UNSCORED:
-            self.tree.core.score(rollout.id, await apply(self._reward, self.tree.rollouts[rollout.id]))
+            self.tree.core.score(rollout.id, await apply(self._reward, Trajectory(self.tree, rollout.id)))
         self._outlet.grew(None)
