@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,19 +15,32 @@ import pytest
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
-def start(folder: Path, *arguments: str, **options: object) -> subprocess.Popen[str]:
-    """Start a demo with temporary files of its own."""
-    temporary = folder / "tmp"
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A demo in a session of its own, with temporary files of its own; it ends with the test."""
+    temporary = tmp_path / "tmp"
     temporary.mkdir()
-    return subprocess.Popen(
-        [sys.executable, "-m", "trunkline.cli", "demo", "--out", "d.run", *arguments],
-        cwd=folder,
-        env=os.environ | {"TMPDIR": str(temporary), "TRUNKLINE_TEST_MARK": str(folder)},
+    with subprocess.Popen(
+        [sys.executable, "-m", "trunkline.cli", "demo", "--out", "d.run"],
+        cwd=tmp_path,
+        env=os.environ | {"TMPDIR": str(temporary), "TRUNKLINE_TEST_MARK": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        start_new_session=True,
         text=True,
-        **options,
-    )
+    ) as process:
+        yield process
+        if process.poll() is None:
+            process.kill()
+
+
+def wait_for_log(folder: Path, size: int) -> None:
+    """Wait until the run file's log has so many bytes."""
+    log = folder / "d.run-wal"
+    deadline = time.monotonic() + 60
+    while not log.exists() or log.stat().st_size < size:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def left_running(folder: Path) -> list[str]:
@@ -50,15 +64,11 @@ def assert_clean(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("signum", list(EXIT))
-def test_a_run_under_way_is_kept_and_named(tmp_path: Path, signum: signal.Signals):
-    process = start(tmp_path)
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "d.run").exists() or (tmp_path / "d.run-wal").stat().st_size < 400_000:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signum)
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == EXIT[signum]
+def test_a_run_under_way_is_kept_and_named(demo: subprocess.Popen[str], tmp_path: Path, signum: signal.Signals):
+    wait_for_log(tmp_path, 400_000)
+    demo.send_signal(signum)
+    _, said = demo.communicate(timeout=30)
+    assert demo.returncode == EXIT[signum]
     assert said.splitlines()[-1] == f"stopped by {signum.name}; what has grown is in {tmp_path / 'd.run'}"
     assert "Traceback" not in said
     assert [path.name for path in tmp_path.glob("d.run*")] == ["d.run"]
@@ -70,24 +80,20 @@ def test_a_run_under_way_is_kept_and_named(tmp_path: Path, signum: signal.Signal
 
 
 @pytest.mark.parametrize("delay", [0.15, 0.3, 0.45, 0.6, 0.9])
-def test_a_signal_at_any_time_of_the_start_leaves_nothing(tmp_path: Path, delay: float):
-    process = start(tmp_path)
+def test_a_signal_at_any_time_of_the_start_leaves_nothing(demo: subprocess.Popen[str], tmp_path: Path, delay: float):
     time.sleep(delay)
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=20)
-    assert process.returncode in {143, -signal.SIGTERM}, "before Python runs our code, the system ends it"
+    demo.send_signal(signal.SIGTERM)
+    _, said = demo.communicate(timeout=30)
+    assert demo.returncode in {143, -signal.SIGTERM}, "before Python runs our code, the system ends it"
     assert "Traceback" not in said
     assert_clean(tmp_path)
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_controller_alone(tmp_path: Path):
-    process = start(tmp_path, start_new_session=True)
-    while not (tmp_path / "d.run").exists():
-        time.sleep(0.05)
-    time.sleep(0.7)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 130
+def test_ctrl_c_in_a_terminal_reaches_the_controller_alone(demo: subprocess.Popen[str], tmp_path: Path):
+    wait_for_log(tmp_path, 100_000)
+    os.killpg(demo.pid, signal.SIGINT)
+    _, said = demo.communicate(timeout=30)
+    assert demo.returncode == 130
     assert "stopped by SIGINT" in said
     assert "Traceback" not in said
     assert_clean(tmp_path)
