@@ -144,22 +144,21 @@ class Progress:
         span = max(now - began, 1e-9)
         rate = (snapshot.rollouts_done - rollouts) / span
         spent = (snapshot.prompt + snapshot.generated - tokens) / span
+        left = self._rollouts - snapshot.rollouts_done
+        passed = now - self._began
+        ahead = left > 0 and snapshot.rollouts_done > 0
+        # What matters most comes first: a narrow terminal cuts the end off.
         parts = [
             f"{snapshot.tasks_done:,}/{self._tasks:,} tasks",
             f"{snapshot.rollouts_done:,}/{self._rollouts:,} rollouts",
+            f"{duration(passed * left / snapshot.rollouts_done)} left" if ahead else duration(passed),
+            f"{snapshot.failed:,} errors, {snapshot.retries:,} retries",
             f"{rate:,.1f} rollouts/s",
             f"{_compact(spent)} tokens/s",
         ]
         slow = snapshot.percentile(0.95)
         if slow is not None:
             parts.append(f"p50 {snapshot.percentile(0.5) or 0:.2f} s, p95 {slow:.2f} s")
-        parts.append(f"{snapshot.failed:,} errors, {snapshot.retries:,} retries")
-        left = self._rollouts - snapshot.rollouts_done
-        passed = now - self._began
-        if left > 0 and snapshot.rollouts_done > 0:
-            parts.append(f"{duration(passed * left / snapshot.rollouts_done)} left")
-        else:
-            parts.append(duration(passed))
         return " | ".join(parts)
 
     def _show(self, line: str) -> None:
