@@ -119,8 +119,11 @@ def closed() -> io.StringIO:
 def test_nothing_is_raised_where_nobody_reads(
     make: Callable[[], io.StringIO | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdout", make())
+    stream = make()
+    monkeypatch.setattr(sys, "stdout", stream)
     put("text")
+    assert sys.stdout is stream, "whoever else prints finds what was there"
+    assert stream is None or stream.closed or stream.getvalue() == "text\n", "it was tried where it could be"
 
 
 def test_another_failure_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

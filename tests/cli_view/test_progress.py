@@ -114,7 +114,10 @@ def test_plain_on_request(monkeypatch: pytest.MonkeyPatch, name: str, value: str
 
 
 class Broken(io.StringIO):
+    tried = 0
+
     def write(self, text: str) -> int:
+        self.tried += 1
         raise BrokenPipeError(32, "Broken pipe")
 
 
@@ -125,13 +128,16 @@ def test_a_stream_that_goes_away_does_not_stop_the_run(monkeypatch: pytest.Monke
     monkeypatch.setattr(broken_terminal, "isatty", lambda: True)
     closed = io.StringIO()
     closed.close()
-    for stream in (Broken(), broken_terminal, closed):
+    broken = Broken()
+    for stream in (broken, broken_terminal, closed):
         clock = Clock()
         with Progress(100, 400, stream, clock=clock) as progress:
             for _ in range(3):
                 clock.now += 10
                 progress.update(shot(4))
         progress.update(shot(8))  # after the end, too
+    assert broken.tried == 1, "a stream that is gone is written to no more"
+    assert broken_terminal.tried >= 1
 
 
 def test_a_terminal_that_goes_away_gives_stderr_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +159,8 @@ def test_no_stderr_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     with Progress(1, 1) as progress:
         progress.update(shot(1))
+        assert "1/1 rollouts" in progress.line(shot(1), 1e9), "the state is followed all the same"
+    assert sys.stderr is None
 
 
 LIVE = """

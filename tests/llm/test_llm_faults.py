@@ -305,22 +305,16 @@ async def test_refused_connection_and_unknown_host():
 
 
 async def test_an_endpoint_that_goes_away_ends_rollouts_only():
-    async with serve(OK) as server:
-        url = server.base_url
-        async with client(url) as llm:
-            await llm.complete(REQUEST)
-            await _stop(server, llm)
-
-
-async def _stop(server, llm):
     async def drop(request):
         request.transport.abort()
         return web.Response()
 
-    server.answers = [drop]
-    with pytest.raises(LLMError) as caught:
+    async with serve(OK) as server, client(server.base_url) as llm:
         await llm.complete(REQUEST)
-    assert caught.value.attempts == 6
+        server.answers = [drop]
+        with pytest.raises(LLMError) as caught:
+            await llm.complete(REQUEST)
+        assert caught.value.attempts == 6
 
 
 async def test_the_next_endpoint_takes_over():

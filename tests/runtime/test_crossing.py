@@ -16,8 +16,11 @@ from nbclient import NotebookClient
 
 import trunkline.runtime.crossing as crossing
 from trunkline.errors import CrossingError
+from trunkline.llm.request import Sampling
+from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.crossing import load, pack
+from trunkline.runtime.job import Job, pack_job, settings, unpack_job
 from trunkline.runtime.run import run
 from trunkline.score.rewards import exact_match
 
@@ -154,3 +157,16 @@ def test_a_live_client_cannot_be_told_to_use_processes():
 
     with pytest.raises(ValueError, match=r"workers=2.*Mine.*stays in its process"):
         run(agent(), tasks(), llm=Mine(), workers=2)
+
+
+def test_every_field_of_an_agent_reaches_the_worker_and_the_run_file():
+    """A field added to Agent later must not be dropped on the way."""
+    sent = agent(
+        system="s", name="n", max_tool_calls=7, sampling=Sampling(temperature=0.5, stop=("x",), extra={"top_k": 3})
+    )
+    job = Job(agent=sent, strategy=Chain(3), reward=exact_match, llm=EndpointSpec("http://127.0.0.1:9/v1"), seed=4)
+    there = unpack_job(pack_job(job))
+    assert list(there.agent.tools) == list(sent.tools)
+    assert msgspec.structs.replace(there.agent, tools=()) == msgspec.structs.replace(sent, tools=())
+    assert (there.strategy, there.reward, there.llm, there.seed) == (Chain(3), exact_match, job.llm, 4)
+    assert set(settings(job)["agent"]) == set(sent.__struct_fields__)

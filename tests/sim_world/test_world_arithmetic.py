@@ -62,7 +62,8 @@ def test_the_last_problem_counts_and_broken_ones_do_not() -> None:
 @given(st.text(max_size=200))
 @settings(deadline=None)
 def test_any_text_can_be_parsed(text: str) -> None:
-    parse(text)
+    steps = parse(text)
+    assert steps is None or len(evaluate(steps)) == len(steps)
 
 
 @pytest.mark.parametrize(

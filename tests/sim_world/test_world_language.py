@@ -104,9 +104,10 @@ def test_aliases_survive(name: str, alias: str) -> None:
 @given(st.text(max_size=200))
 @settings(deadline=None)
 def test_any_text_can_be_read(text: str) -> None:
-    read(text)
-    read_aliases(text)
-    parse_question(text)
+    assert all(fact.relation in RELATIONS and fact.subject in text and fact.object in text for fact in read(text))
+    assert all(name in text and alias in text for name, alias in read_aliases(text))
+    chain = parse_question(text)
+    assert chain is None or (chain.anchor in text and set(chain.relations) <= set(RELATIONS))
 
 
 def test_texts_without_question_or_fact() -> None:

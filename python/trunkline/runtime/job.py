@@ -11,7 +11,6 @@ import msgspec
 from trunkline.bounds import whole
 from trunkline.errors import ConfigError
 from trunkline.llm.protocol import LLM
-from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategy import Strategy
@@ -50,14 +49,12 @@ class Job(msgspec.Struct, kw_only=True):
 
 
 class _Packed(msgspec.Struct):
-    """A job on the wire: data as it is, user code as crossings, the key beside it and in no file."""
+    """A job on the wire: data as it is, user code as crossings, the key beside it and in no file.
 
-    model: str
-    system: str
-    sampling: Sampling
-    max_turns: int
-    max_tool_calls: int | None
-    name: str
+    The agent travels without its tools, which travel beside it; every other field of it goes along by itself.
+    """
+
+    agent: Agent
     tools: list[Crossing]
     strategy: Crossing
     reward: Crossing | None
@@ -78,15 +75,9 @@ def pack_job(job: Job) -> bytes:
         raise ConfigError(
             "a live LLM object stays in its process: run with workers=0, or give an endpoint's URL as trunkline.LLM"
         )
-    agent = job.agent
     packed = _Packed(
-        model=agent.model,
-        system=agent.system,
-        sampling=agent.sampling,
-        max_turns=agent.max_turns,
-        max_tool_calls=agent.max_tool_calls,
-        name=agent.name,
-        tools=[pack(tool, f"tool {tool.name!r}") for tool in agent.tools],
+        agent=msgspec.structs.replace(job.agent, tools=()),
+        tools=[pack(tool, f"tool {tool.name!r}") for tool in job.agent.tools],
         strategy=pack(job.strategy, f"strategy {type(job.strategy).__name__}"),
         reward=None if job.reward is None else pack(job.reward, f"reward {reward_name(job.reward)!r}"),
         llm=job.llm,
@@ -106,15 +97,7 @@ def unpack_job(data: bytes) -> Job:
     packed = msgspec.msgpack.decode(data, type=_Packed)
     sys.path[:0] = [entry for entry in packed.path if entry not in sys.path]
     return Job(
-        agent=Agent(
-            model=packed.model,
-            system=packed.system,
-            sampling=packed.sampling,
-            max_turns=packed.max_turns,
-            max_tool_calls=packed.max_tool_calls,
-            name=packed.name,
-            tools=[load(tool) for tool in packed.tools],
-        ),
+        agent=msgspec.structs.replace(packed.agent, tools=[load(tool) for tool in packed.tools]),
         strategy=load(packed.strategy),
         reward=None if packed.reward is None else load(packed.reward),
         llm=packed.llm.with_secret(packed.secret),
@@ -127,13 +110,9 @@ def settings(job: Job) -> dict[str, Any]:
     agent = job.agent
     return {
         "agent": {
-            "name": agent.name,
-            "model": agent.model,
-            "system": agent.system,
-            "tools": [tool.definition for tool in agent.tools],
+            **msgspec.structs.asdict(agent),
             "sampling": msgspec.to_builtins(agent.sampling),
-            "max_turns": agent.max_turns,
-            "max_tool_calls": agent.max_tool_calls,
+            "tools": [tool.definition for tool in agent.tools],
         },
         "strategy": {"kind": type(job.strategy).__name__, "options": _options(job.strategy)},
         "reward": None if job.reward is None else reward_name(job.reward),
