@@ -191,8 +191,8 @@ class Tree:
         usage, whose tokens are in no total. flat >= tree >= longest.
         """
 
-    def values(self) -> tuple[bytes, bytes, bytes]:
-        """What passes through every node, as three little-endian columns.
+    def values(self) -> tuple[memoryview, memoryview, memoryview]:
+        """What passes through every node, as three columns.
 
         Returns:
             Rollouts that pass or end there (u32), scored ones among them (u32), and V(s), the mean reward of

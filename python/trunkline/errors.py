@@ -15,7 +15,9 @@ TrunklineError
 |   |   + ContextTooLong         the conversation no longer fits the model
 |   |   + ContentFiltered        the provider withheld the reply
 |   + ToolError                  raised by a tool to say something to the model
-+ TreeError                      the core refused an operation: bad id, finished rollout, corrupt delta
++ CoreError                      the native core refused an operation
+    + TreeError                  on a tree or on lanes: bad id, finished rollout, corrupt delta
+    + ArgumentError (ValueError) a number, option or column that the core cannot work with
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 __all__ = [
+    "ArgumentError",
     "BadRequest",
     "ConfigError",
     "ContentFiltered",
     "ContextTooLong",
+    "CoreError",
     "CrossingError",
     "EndpointError",
     "InfrastructureError",
@@ -131,5 +135,13 @@ class ToolError(RolloutError):
     """Raise it in a tool to tell the model what went wrong; the text becomes the observation."""
 
 
-class TreeError(TrunklineError):
+class CoreError(TrunklineError):
     """The native core refused an operation; nothing was changed."""
+
+
+class TreeError(CoreError):
+    """A tree or a set of lanes cannot do this: an id names nothing, a rollout has ended, a delta does not fit."""
+
+
+class ArgumentError(CoreError, ValueError):
+    """A number, an option or a column that the core cannot work with; the message says what it needs."""

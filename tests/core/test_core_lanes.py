@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline._core import Lanes
-from trunkline.errors import TreeError
+from trunkline.errors import CoreError
 
 
 def lanes(n: int, out: set[int]) -> Lanes:
@@ -36,20 +36,20 @@ def test_lanes_are_a_set(data, n: int) -> None:
 def test_a_lane_finishes_once() -> None:
     three = Lanes(3)
     three.finish(1)
-    with pytest.raises(TreeError, match="lane 1 has finished already"):
+    with pytest.raises(CoreError, match="lane 1 has finished already"):
         three.finish(1)
-    with pytest.raises(TreeError, match="lane 3 does not exist; there are 3"):
+    with pytest.raises(CoreError, match="lane 3 does not exist; there are 3"):
         three.finish(3)
-    with pytest.raises(TreeError, match="lane 3 does not exist"):
+    with pytest.raises(CoreError, match="lane 3 does not exist"):
         three.active(3)
     assert repr(three) == "<Lanes: 2 of 3 active>"
 
 
 def test_sizes_and_types_are_checked() -> None:
-    with pytest.raises(TreeError, match="different sizes cannot be combined: 3 and 4"):
+    with pytest.raises(CoreError, match="different sizes cannot be combined: 3 and 4"):
         Lanes(3).and_(Lanes(4))
     for wrong in (-1, 2**32, 10**40):
-        with pytest.raises(TreeError, match="out of range"):
+        with pytest.raises(CoreError, match="out of range"):
             Lanes(wrong)
     with pytest.raises(TypeError):
         Lanes("3")

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from trunkline._core import Lanes, Tree
-from trunkline.errors import TreeError
+from trunkline.errors import CoreError
 from trunkline.types import Usage
 
 
@@ -115,7 +115,7 @@ def test_finalizers_may_use_the_tree_that_triggers_them() -> None:
             tree.rollout(rollout)
             tree.messages(leaf)
             tree.values()
-            with pytest.raises(TreeError):
+            with pytest.raises(CoreError):
                 tree.node(99)
     finally:
         gc.set_threshold(*threshold)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -84,12 +83,7 @@ class Tree:
     def values(self) -> Values:
         """Visits and mean rewards of all nodes, in one pass over the tree."""
         visits, scored, means = self.core.values()
-        count = len(visits) // 4
-        return Values(
-            struct.unpack(f"<{count}I", visits),
-            struct.unpack(f"<{count}I", scored),
-            struct.unpack(f"<{count}d", means),
-        )
+        return Values(tuple(visits), tuple(scored), tuple(means))
 
     @property
     def tokens(self) -> Tokens:

@@ -133,6 +133,24 @@ pub enum Error {
         /// Bytes given.
         have: usize,
     },
+    /// Columns that belong together and have different lengths.
+    #[error("{have} {what} where {need} are needed")]
+    Length {
+        /// Which column.
+        what: &'static str,
+        /// Elements needed.
+        need: usize,
+        /// Elements given.
+        have: usize,
+    },
+    /// A value that makes no sense where it is.
+    #[error("{value}; it must be {want}")]
+    Value {
+        /// Where it is and what it is.
+        value: String,
+        /// What it must be.
+        want: &'static str,
+    },
     /// A delta that cannot be replayed.
     #[error("delta refused: {0}")]
     Delta(#[from] DeltaError),

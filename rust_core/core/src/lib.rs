@@ -11,39 +11,29 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod body;
-mod check;
-mod codec;
-mod contexts;
-mod counts;
-mod delta;
-mod digest;
 mod error;
-mod fragments;
+mod forest;
+mod hash;
 mod id;
 mod lanes;
-mod names;
-mod nodes;
-mod op;
-mod overlay;
-mod pool;
-mod read;
-mod rollouts;
-mod rules;
-mod slab;
-mod termination;
+mod memory;
+mod random;
 mod tree;
+mod wire;
 
-pub use body::Source;
-pub use counts::{Totals, Values};
-pub use delta::FORMAT;
-pub use digest::VERSION as DIGEST_VERSION;
 pub use error::{DeltaError, Error, Result};
+pub use forest::Forest;
 pub use id::{ContextId, FragmentId, NameId, NodeId, RolloutId, Tokens};
 pub use lanes::Lanes;
-pub use nodes::Kind;
-pub use op::Call;
-pub use read::{NodeView, RolloutView};
-pub use rollouts::Usage;
-pub use termination::Termination;
+pub use memory::columns::{Columns, SAMPLED, SYNTHETIC, Span, TRUNCATED, TokenSlice};
+pub use random::Random;
 pub use tree::Tree;
+pub use tree::body::Source;
+pub use tree::counts::{Totals, Values};
+pub use tree::digest::VERSION as DIGEST_VERSION;
+pub use tree::nodes::Kind;
+pub use tree::read::{NodeView, RolloutView};
+pub use tree::rollouts::Usage;
+pub use tree::termination::Termination;
+pub use wire::delta::FORMAT;
+pub use wire::op::Call;

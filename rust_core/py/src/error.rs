@@ -1,25 +1,46 @@
-//! Errors of the core become `trunkline.errors.TreeError`.
-
-use std::fmt::Display;
+//! Errors of the core become those of `trunkline.errors`.
 
 use pyo3::exceptions::{PyBufferError, PyOverflowError, PyUnicodeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
+use trunkline_core::Error;
 
-/// A `TreeError` with this text, or the error that kept its class from being imported.
-pub fn raise(py: Python<'_>, error: impl Display) -> PyErr {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    match CLASS.import(py, "trunkline.errors", "TreeError") {
-        Ok(class) => PyErr::from_type(class.clone(), (error.to_string(),)),
-        Err(failed) => failed,
+/// The error of ours that an error of the core becomes.
+pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
+    static TREE: Class = Class::new();
+    match error {
+        Error::Length { .. } | Error::Value { .. } => argument(py, &error.to_string()),
+        _ => make(py, &TREE, "TreeError", &error.to_string()),
     }
 }
 
-/// An argument of the right type whose value the core cannot take is a `TreeError` too; a wrong type stays a `TypeError`.
+/// An `ArgumentError`: a value or a column that the core cannot work with.
+pub fn argument(py: Python<'_>, text: &str) -> PyErr {
+    static ARGUMENT: Class = Class::new();
+    make(py, &ARGUMENT, "ArgumentError", text)
+}
+
+/// A `CoreError`: something that should not have happened.
+pub fn broken(py: Python<'_>, text: &str) -> PyErr {
+    static CORE: Class = Class::new();
+    make(py, &CORE, "CoreError", text)
+}
+
+/// An argument of the right type whose value the core cannot take is one of our errors; a wrong type stays a `TypeError`.
 pub fn refine(py: Python<'_>, error: PyErr, text: &str) -> PyErr {
     let ours = error.is_instance_of::<PyOverflowError>(py)
         || error.is_instance_of::<PyUnicodeError>(py)
         || error.is_instance_of::<PyBufferError>(py);
-    if ours { raise(py, text) } else { error }
+    if ours { argument(py, text) } else { error }
+}
+
+type Class = PyOnceLock<Py<PyType>>;
+
+/// An error of this class, or the error that kept its class from being imported.
+fn make(py: Python<'_>, class: &Class, name: &str, text: &str) -> PyErr {
+    match class.import(py, "trunkline.errors", name) {
+        Ok(class) => PyErr::from_type(class.clone(), (text.to_owned(),)),
+        Err(failed) => failed,
+    }
 }

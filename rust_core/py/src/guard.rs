@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use trunkline_core::Result;
 
-use crate::error::raise;
+use crate::error::{broken, raise};
 
 /// State that any thread may use, one at a time.
 pub struct Guard<T>(Mutex<T>);
@@ -48,7 +48,7 @@ fn poisoned<G>(_: PoisonError<G>) -> &'static str {
 
 fn finish<R>(py: Python<'_>, outcome: std::result::Result<Result<R>, &'static str>) -> PyResult<R> {
     match outcome {
-        Ok(result) => result.map_err(|error| raise(py, error)),
-        Err(broken) => Err(raise(py, broken)),
+        Ok(result) => result.map_err(|error| raise(py, &error)),
+        Err(text) => Err(broken(py, text)),
     }
 }

@@ -22,7 +22,7 @@ impl Lanes {
     #[new]
     #[pyo3(signature = (n, /))]
     fn new(py: Python<'_>, #[pyo3(from_py_with = number)] n: u32) -> PyResult<Self> {
-        let lanes = core::Lanes::new(n as usize).map_err(|error| crate::error::raise(py, error))?;
+        let lanes = core::Lanes::new(n as usize).map_err(|error| crate::error::raise(py, &error))?;
         Ok(Self(Guard::new(lanes)))
     }
 

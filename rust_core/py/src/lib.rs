@@ -1,11 +1,12 @@
 //! The extension module `trunkline._core`: newtypes over `trunkline-core`.
 //!
 //! Each method takes its arguments apart, calls the core and converts what comes back. The interpreter is released only
-//! for work of tens of microseconds. Nothing here may panic, and if the core does, the caller sees a `TreeError`.
+//! for work of tens of microseconds. Nothing here may panic, and if the core does, the caller sees a `CoreError`.
 #![deny(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 // PyO3 hands arguments over by value.
 #![allow(clippy::needless_pass_by_value)]
 
+mod buffer;
 mod error;
 mod guard;
 mod input;

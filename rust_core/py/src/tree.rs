@@ -5,6 +5,7 @@ use pyo3::types::PyBytes;
 use trunkline_core as core;
 use trunkline_core::{Call, ContextId, Kind, NameId, NodeId, RolloutId, Source, Tokens};
 
+use crate::buffer::view;
 use crate::error::raise;
 use crate::guard::Guard;
 use crate::input::{Data, Text, number, numbers};
@@ -37,11 +38,6 @@ impl Tree {
         // What a node or a context says never changes, so the length still holds when the bytes are written.
         PyBytes::new_with(py, len, |out| self.0.with(py, |tree| tree.body_into(source, head, tail, out)))
     }
-}
-
-fn little_endian<const N: usize, T: Copy>(py: Python<'_>, column: &[T], encode: impl Fn(T) -> [u8; N]) -> Py<PyBytes> {
-    let bytes: Vec<u8> = column.iter().flat_map(|&value| encode(value)).collect();
-    PyBytes::new(py, &bytes).unbind()
 }
 
 #[pymethods]
@@ -240,7 +236,7 @@ impl Tree {
     fn aside(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Option<String>> {
         let aside = self.0.with(py, |tree| Ok(tree.aside(node.into())?.map(<[u8]>::to_vec)))?;
         let text = aside.map(String::from_utf8).transpose();
-        text.map_err(|_| raise(py, core::Error::Text { what: "the aside" }))
+        text.map_err(|_| raise(py, &core::Error::Text { what: "the aside" }))
     }
 
     /// One rollout, by name: point, leaf, path, termination, answer, reward, usage and so on.
@@ -278,14 +274,10 @@ impl Tree {
         Ok((all.flat, all.tree, all.flat_generated, all.tree_generated, all.longest, all.unreported))
     }
 
-    /// Per node, little-endian: rollouts passing through (u32), scored ones (u32), and their mean reward (f64).
-    fn values(&self, py: Python<'_>) -> PyResult<(Py<PyBytes>, Py<PyBytes>, Py<PyBytes>)> {
+    /// Per node: rollouts passing through (u32), scored ones (u32), and their mean reward (f64).
+    fn values<'py>(&self, py: Python<'py>) -> PyResult<[Bound<'py, PyAny>; 3]> {
         let all = self.sweep(py, |tree| Ok(tree.values()))?;
-        Ok((
-            little_endian(py, &all.visits, u32::to_le_bytes),
-            little_endian(py, &all.scored, u32::to_le_bytes),
-            little_endian(py, &all.mean, f64::to_le_bytes),
-        ))
+        Ok([view(py, &all.visits)?, view(py, &all.scored)?, view(py, &all.mean)?])
     }
 
     /// 32 hex digits over all rollouts in order of fork path: messages, terminations, answers, rewards.

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use crate::codec::{self, Reader, Reason};
-use crate::fragments::Message;
 use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, Tokens};
-use crate::nodes::Kind;
-use crate::termination::Termination;
+use crate::tree::fragments::Message;
+use crate::tree::nodes::Kind;
+use crate::tree::termination::Termination;
+use crate::wire::codec::{self, Reader, Reason};
 
 /// What is known about a model call besides its message.
 #[derive(Clone, Copy, Debug)]

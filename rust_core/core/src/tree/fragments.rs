@@ -1,9 +1,9 @@
 //! Messages, encoded once and interned: history is never encoded, copied or hashed again.
 
-use crate::digest::fingerprint;
 use crate::error::{Error, Result};
+use crate::hash::fingerprint;
 use crate::id::FragmentId;
-use crate::pool::Pool;
+use crate::memory::pool::Pool;
 
 /// A message and its hash, on its way into a tree.
 #[derive(Clone, Copy, Debug)]

@@ -1,20 +1,32 @@
 //! The tree of one task: how it changes. How it is read is in `read`, `body`, `counts`, `check` and `delta`.
 
+pub(crate) mod body;
+mod check;
+pub(crate) mod contexts;
+pub(crate) mod counts;
+pub(crate) mod digest;
+pub(crate) mod fragments;
+pub(crate) mod names;
+pub(crate) mod nodes;
+pub(crate) mod read;
+pub(crate) mod rollouts;
+pub(crate) mod termination;
+
 use std::borrow::Cow;
 
-use crate::contexts::Contexts;
-use crate::delta::Journal;
-use crate::digest::{self, NodeContent};
 use crate::error::Result;
-use crate::fragments::{Fragments, Message};
 use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId};
-use crate::names::Names;
-use crate::nodes::{Extra, Key, Kind, Nodes};
-use crate::op::{Call, Op};
-use crate::rollouts::{Rollouts, Usage};
-use crate::rules::{self, Counts, View};
-use crate::slab::Slab;
-use crate::termination::Termination;
+use crate::memory::slab::Slab;
+use crate::tree::contexts::Contexts;
+use crate::tree::digest::NodeContent;
+use crate::tree::fragments::{Fragments, Message};
+use crate::tree::names::Names;
+use crate::tree::nodes::{Extra, Key, Kind, Nodes};
+use crate::tree::rollouts::{Rollouts, Usage};
+use crate::tree::termination::Termination;
+use crate::wire::delta::Journal;
+use crate::wire::op::{Call, Op};
+use crate::wire::rules::{self, Counts, View};
 
 /// Everything done for one task: nodes, rollouts, and the bytes they share.
 ///

@@ -3,51 +3,13 @@
 //! All input is little-endian and of fixed width, or preceded by its length. [`VERSION`] goes into every root, so that a
 //! change of the format changes every digest.
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128};
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use crate::nodes::{Kind, Nodes};
-use crate::rollouts::Rollouts;
+use crate::tree::nodes::{Kind, Nodes};
+use crate::tree::rollouts::Rollouts;
 
 /// Version of the digest's format.
 pub const VERSION: u32 = 1;
-
-/// The hash of some bytes.
-pub(crate) fn fingerprint(bytes: &[u8]) -> u128 {
-    xxh3_128(bytes)
-}
-
-/// The hash of a list of numbers.
-pub(crate) fn fingerprint_words(words: &[u32]) -> u128 {
-    let mut hasher = Xxh3::new();
-    for word in words {
-        hasher.update(&word.to_le_bytes());
-    }
-    hasher.digest128()
-}
-
-/// The hash of a list of hashes: a context's, from its messages'.
-pub(crate) fn fingerprint_list(list: impl Iterator<Item = u128>) -> u128 {
-    let mut hasher = Xxh3::new();
-    for hash in list {
-        hasher.update(&hash.to_le_bytes());
-    }
-    hasher.digest128()
-}
-
-/// The half of a hash that a table of 64-bit hashes wants; either half of a good hash will do.
-#[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
-pub(crate) const fn half(hash: u128) -> u64 {
-    hash as u64
-}
-
-/// A 64-bit hash of a few words, for tables that verify.
-pub(crate) fn mix(words: [u32; 6]) -> u64 {
-    let mut bytes = [0; 24];
-    for (slot, word) in bytes.chunks_exact_mut(4).zip(words) {
-        slot.copy_from_slice(&word.to_le_bytes());
-    }
-    xxh3_64(&bytes)
-}
 
 /// The digest of the root.
 pub(crate) fn root() -> u128 {

@@ -1,11 +1,11 @@
 //! Every invariant of a tree, walked. Slow on purpose: it trusts nothing that was kept incrementally.
 
-use crate::counts::Totals;
-use crate::digest;
 use crate::error::{Error, Result};
 use crate::id::{NodeId, RolloutId};
-use crate::nodes::Kind;
 use crate::tree::Tree;
+use crate::tree::counts::Totals;
+use crate::tree::digest;
+use crate::tree::nodes::Kind;
 
 type Finding = std::result::Result<(), String>;
 
@@ -142,11 +142,11 @@ impl Tree {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::*;
-    use crate::fragments::Message;
     use crate::id::{NameId, Tokens};
-    use crate::nodes::{Extra, Key};
-    use crate::rollouts::Usage;
-    use crate::termination::Termination;
+    use crate::tree::fragments::Message;
+    use crate::tree::nodes::{Extra, Key};
+    use crate::tree::rollouts::Usage;
+    use crate::tree::termination::Termination;
 
     /// A prompt with two observations below it, and a rollout that ended at the first.
     fn tree() -> Tree {

@@ -15,12 +15,12 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::codec::Reader;
 use crate::error::{DeltaError, Error, Result};
-use crate::op::Op;
-use crate::overlay::Overlay;
-use crate::rules::{self, View};
 use crate::tree::Tree;
+use crate::wire::codec::Reader;
+use crate::wire::op::Op;
+use crate::wire::overlay::Overlay;
+use crate::wire::rules::{self, View};
 
 const MAGIC: [u8; 4] = *b"TKDL";
 

@@ -5,10 +5,11 @@
 
 use hashbrown::HashTable;
 
-use crate::digest;
 use crate::error::{Error, Result};
+use crate::hash;
 use crate::id::{self, ContextId, FragmentId, NONE, NameId, NodeId, Tokens};
-use crate::slab::Span;
+use crate::memory::slab::Span;
+use crate::tree::digest;
 
 /// What a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,7 +67,7 @@ impl Key {
     }
 
     fn hash(&self) -> u64 {
-        digest::mix(self.words())
+        hash::mix(self.words())
     }
 }
 

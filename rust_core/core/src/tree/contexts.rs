@@ -1,10 +1,10 @@
 //! What was really sent, where it is not a path: ordered lists of fragments, interned.
 
-use crate::digest::{fingerprint_list, fingerprint_words};
 use crate::error::Result;
-use crate::fragments::Fragments;
+use crate::hash::{fingerprint_list, fingerprint_words};
 use crate::id::{ContextId, FragmentId};
-use crate::pool::Pool;
+use crate::memory::pool::Pool;
+use crate::tree::fragments::Fragments;
 
 /// The recorded contexts of a tree.
 #[derive(Clone, Debug)]

@@ -4,10 +4,10 @@
 
 use hashbrown::HashTable;
 
-use crate::digest::half;
 use crate::error::Result;
+use crate::hash::half;
 use crate::id;
-use crate::slab::{Slab, Span};
+use crate::memory::slab::{Slab, Span};
 
 /// A set of distinct runs of `T`, numbered in the order they came.
 #[derive(Clone, Debug)]

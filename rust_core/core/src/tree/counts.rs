@@ -6,8 +6,8 @@
 //! is skipped as if it were an observation.
 
 use crate::id::NodeId;
-use crate::nodes::{Kind, Nodes};
 use crate::tree::Tree;
+use crate::tree::nodes::{Kind, Nodes};
 
 /// Tokens of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

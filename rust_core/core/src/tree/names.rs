@@ -2,8 +2,8 @@
 
 use hashbrown::HashTable;
 
-use crate::digest::{fingerprint, half};
 use crate::error::Result;
+use crate::hash::{fingerprint, half};
 use crate::id::{self, NameId};
 
 /// The names of a tree. Id 0 is always the empty string.

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::id::{ContextId, FragmentId, NodeId};
-use crate::rules::known;
 use crate::tree::Tree;
+use crate::wire::rules::known;
 
 /// What is between the head and the tail of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! The rules: what an operation needs of the state it meets. Written once, for direct calls and for deltas.
 
 use crate::error::{Error, Result};
-use crate::fragments::Message;
 use crate::id::{NONE, NameId, NodeId, RolloutId};
-use crate::op::{Call, Op};
-use crate::termination::Termination;
+use crate::tree::fragments::Message;
+use crate::tree::termination::Termination;
+use crate::wire::op::{Call, Op};
 
 /// What the rules must know about a state: a tree, or a tree with some operations imagined on top.
 pub(crate) trait View {

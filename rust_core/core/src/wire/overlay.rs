@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::fragments::Message;
 use crate::id::{NameId, NodeId, RolloutId};
-use crate::nodes::{Key, Kind};
-use crate::op::Op;
-use crate::rules::{Counts, View};
-use crate::termination::Termination;
 use crate::tree::Tree;
+use crate::tree::fragments::Message;
+use crate::tree::nodes::{Key, Kind};
+use crate::tree::termination::Termination;
+use crate::wire::op::Op;
+use crate::wire::rules::{Counts, View};
 
 /// What a delta would change, beside the tree it would change.
 pub(crate) struct Overlay<'t, 'a> {

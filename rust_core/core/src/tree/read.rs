@@ -1,13 +1,13 @@
 //! Reading a tree. Nothing here changes anything.
 
-use crate::digest;
 use crate::error::Result;
 use crate::id::{ContextId, NameId, NodeId, RolloutId, Tokens};
-use crate::nodes::Kind;
-use crate::rollouts::Usage;
-use crate::rules::known;
-use crate::termination::Termination;
 use crate::tree::Tree;
+use crate::tree::digest;
+use crate::tree::nodes::Kind;
+use crate::tree::rollouts::Usage;
+use crate::tree::termination::Termination;
+use crate::wire::rules::known;
 
 /// One node, read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,92 @@
+//! The shape of a forest: nodes in order of age, and the node each rollout ends at.
+//!
+//! Estimators, selection and packing are functions of a shape and of columns beside it, so that they serve a tree, many
+//! trees, and arrays that never were a tree alike.
+
+use crate::error::{Error, Result};
+use crate::id;
+
+/// Trees side by side. A node's parent has a smaller number; a root is its own parent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forest {
+    parents: Vec<u32>,
+    leaves: Vec<u32>,
+}
+
+impl Forest {
+    /// A forest of `parents.len()` nodes and `leaves.len()` rollouts.
+    ///
+    /// # Errors
+    /// [`Error::Value`] naming the first parent that is younger than its node or the first leaf that does not exist.
+    pub fn new(parents: Vec<u32>, leaves: Vec<u32>) -> Result<Self> {
+        id::next(parents.len(), "node")?;
+        id::next(leaves.len(), "rollout")?;
+        if let Some((node, parent)) = (0u32..).zip(&parents).find(|(node, parent)| *parent > node) {
+            let value = format!("the parent of node {node} is {parent}");
+            return Err(Error::Value { value, want: "a smaller number, or the node itself for a root" });
+        }
+        if let Some((rollout, leaf)) = leaves.iter().enumerate().find(|(_, leaf)| **leaf as usize >= parents.len()) {
+            let value = format!("the leaf of rollout {rollout} is {leaf}");
+            return Err(Error::Value { value, want: "a node of the forest" });
+        }
+        Ok(Self { parents, leaves })
+    }
+
+    /// Per node its parent; a root's is itself.
+    #[must_use]
+    pub fn parents(&self) -> &[u32] {
+        &self.parents
+    }
+
+    /// Per rollout the node it ends at.
+    #[must_use]
+    pub fn leaves(&self) -> &[u32] {
+        &self.leaves
+    }
+
+    /// Per node how many nodes are above it.
+    #[must_use]
+    pub fn depths(&self) -> Vec<u32> {
+        let mut depths = vec![0u32; self.parents.len()];
+        for (node, &parent) in self.parents.iter().enumerate() {
+            depths[node] = if node == parent as usize { 0 } else { depths[parent as usize] + 1 };
+        }
+        depths
+    }
+
+    /// Per node how many rollouts pass through it or end there.
+    #[must_use]
+    pub fn passes(&self) -> Vec<u32> {
+        let mut passes = vec![0u32; self.parents.len()];
+        for &leaf in &self.leaves {
+            passes[leaf as usize] += 1;
+        }
+        for (node, &parent) in self.parents.iter().enumerate().rev() {
+            if node != parent as usize {
+                passes[parent as usize] += passes[node];
+            }
+        }
+        passes
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::Forest;
+
+    #[test]
+    fn two_trees_are_counted_each_for_itself() {
+        let forest = Forest::new(vec![0, 0, 1, 3, 3], vec![2, 1, 4, 4]).unwrap();
+        assert_eq!(forest.depths(), [0, 1, 2, 0, 1]);
+        assert_eq!(forest.passes(), [2, 2, 1, 2, 2]);
+    }
+
+    #[test]
+    fn a_shape_that_is_no_forest_is_refused() {
+        let text = Forest::new(vec![0, 2, 2], vec![]).unwrap_err().to_string();
+        assert!(text.starts_with("the parent of node 1 is 2"), "{text}");
+        let text = Forest::new(vec![0], vec![0, 1]).unwrap_err().to_string();
+        assert!(text.starts_with("the leaf of rollout 1 is 1"), "{text}");
+    }
+}

@@ -1,0 +1,289 @@
+//! The columns of tokens: id, log-probability, weight version and flags, 13 bytes a token, in chunks that never move.
+
+use crate::error::{Error, Result};
+use crate::id;
+
+/// Flag of a token that the model sampled.
+pub const SAMPLED: u8 = 1;
+/// Flag of a token that nobody sampled and no text holds: put in by a template or a bridge between turns.
+pub const SYNTHETIC: u8 = 2;
+/// Flag of the last token of what was cut off.
+pub const TRUNCATED: u8 = 4;
+
+/// Tokens in the first chunk; each further one doubles up to [`MAX_CHUNK`].
+const MIN_CHUNK: usize = 1 << 10;
+const MAX_CHUNK: usize = 1 << 20;
+
+/// Where a run of tokens lies in its [`Columns`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    chunk: u32,
+    start: u32,
+    len: u32,
+}
+
+impl Span {
+    /// How many tokens.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `at` tokens, and the rest.
+    ///
+    /// # Panics
+    /// If `at` is beyond the end.
+    #[must_use]
+    pub const fn split(self, at: u32) -> (Self, Self) {
+        assert!(at <= self.len, "a span is split inside");
+        (Self { len: at, ..self }, Self { start: self.start + at, len: self.len - at, ..self })
+    }
+}
+
+/// A run of tokens as four slices of one length.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TokenSlice<'a> {
+    /// Token ids.
+    pub ids: &'a [u32],
+    /// Log-probabilities under the weights that sampled them, in nats; 0 where not sampled, NaN where not known.
+    pub logprobs: &'a [f32],
+    /// Weight version that sampled them; -1 where not known or not sampled.
+    pub versions: &'a [i32],
+    /// [`SAMPLED`], [`SYNTHETIC`], [`TRUNCATED`].
+    pub flags: &'a [u8],
+}
+
+impl<'a> TokenSlice<'a> {
+    /// Four slices that must have one length.
+    ///
+    /// # Errors
+    /// [`Error::Length`] naming the column that differs from the ids.
+    pub fn new(ids: &'a [u32], logprobs: &'a [f32], versions: &'a [i32], flags: &'a [u8]) -> Result<Self> {
+        let need = ids.len();
+        for (what, have) in
+            [("log-probabilities", logprobs.len()), ("weight versions", versions.len()), ("flags", flags.len())]
+        {
+            if have != need {
+                return Err(Error::Length { what, need, have });
+            }
+        }
+        Ok(Self { ids, logprobs, versions, flags })
+    }
+
+    /// How many tokens.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// The tokens from `at` on.
+    ///
+    /// # Panics
+    /// If `at` is beyond the end.
+    #[must_use]
+    pub fn after(&self, at: usize) -> Self {
+        Self {
+            ids: &self.ids[at..],
+            logprobs: &self.logprobs[at..],
+            versions: &self.versions[at..],
+            flags: &self.flags[at..],
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Chunk {
+    ids: Vec<u32>,
+    logprobs: Vec<f32>,
+    versions: Vec<i32>,
+    flags: Vec<u8>,
+}
+
+impl Chunk {
+    fn with_capacity(len: usize) -> Self {
+        Self {
+            ids: Vec::with_capacity(len),
+            logprobs: Vec::with_capacity(len),
+            versions: Vec::with_capacity(len),
+            flags: Vec::with_capacity(len),
+        }
+    }
+
+    /// How many tokens fit into every column; the columns were given one capacity, the allocator may have given more.
+    fn capacity(&self) -> usize {
+        let (a, b) = (self.ids.capacity(), self.logprobs.capacity());
+        a.min(b).min(self.versions.capacity()).min(self.flags.capacity())
+    }
+
+    fn fits(&self, len: usize) -> bool {
+        self.capacity() - self.ids.len() >= len
+    }
+}
+
+/// Append-only storage of tokens. What was stored stays where it is; a reset keeps the memory for the next tree.
+#[derive(Clone, Debug, Default)]
+pub struct Columns {
+    chunks: Vec<Chunk>,
+    current: usize,
+    len: usize,
+}
+
+impl Columns {
+    /// Store a copy of a run in one piece.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] or [`Error::Full`] if no span can address it.
+    pub fn push(&mut self, tokens: &TokenSlice<'_>) -> Result<Span> {
+        let too_long = |_| Error::TooLong { what: "run of tokens", len: tokens.len() };
+        let len = u32::try_from(tokens.len()).map_err(too_long)?;
+        self.make_room(tokens.len());
+        let chunk = id::next(self.current, "chunk")?;
+        let store = &mut self.chunks[self.current];
+        let start = u32::try_from(store.ids.len()).map_err(too_long)?;
+        store.ids.extend_from_slice(tokens.ids);
+        store.logprobs.extend_from_slice(tokens.logprobs);
+        store.versions.extend_from_slice(tokens.versions);
+        store.flags.extend_from_slice(tokens.flags);
+        self.len += tokens.len();
+        Ok(Span { chunk, start, len })
+    }
+
+    /// Make the current chunk one that can take `len` more tokens without growing.
+    fn make_room(&mut self, len: usize) {
+        if self.chunks.get(self.current).is_some_and(|chunk| chunk.fits(len)) {
+            return;
+        }
+        let next = if self.chunks.is_empty() { 0 } else { self.current + 1 };
+        // Chunks after the current one are empty (left by a reset), so putting one between moves no span.
+        if !self.chunks.get(next).is_some_and(|chunk| chunk.fits(len)) {
+            let last = self.chunks.get(self.current).map_or(0, Chunk::capacity);
+            let size = (last * 2).clamp(MIN_CHUNK, MAX_CHUNK).max(len);
+            self.chunks.insert(next, Chunk::with_capacity(size));
+        }
+        self.current = next;
+    }
+
+    /// The tokens of a span made here since the last reset.
+    ///
+    /// # Panics
+    /// If the span is of other columns and out of bounds here.
+    #[must_use]
+    pub fn get(&self, span: Span) -> TokenSlice<'_> {
+        let chunk = &self.chunks[span.chunk as usize];
+        let range = span.start as usize..span.start as usize + span.len();
+        TokenSlice {
+            ids: &chunk.ids[range.clone()],
+            logprobs: &chunk.logprobs[range.clone()],
+            versions: &chunk.versions[range.clone()],
+            flags: &chunk.flags[range],
+        }
+    }
+
+    /// The ids of a span alone.
+    ///
+    /// # Panics
+    /// Like [`Columns::get`].
+    #[must_use]
+    pub fn ids(&self, span: Span) -> &[u32] {
+        &self.chunks[span.chunk as usize].ids[span.start as usize..span.start as usize + span.len()]
+    }
+
+    /// Whether the span lies inside what was stored.
+    #[must_use]
+    pub fn holds(&self, span: Span) -> bool {
+        let end = span.start as usize + span.len();
+        self.chunks.get(span.chunk as usize).is_some_and(|chunk| end <= chunk.ids.len())
+    }
+
+    /// Tokens stored.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is stored.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes that memory is held for.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.chunks.iter().map(|chunk| 13 * chunk.capacity()).sum()
+    }
+
+    /// Forget everything and keep the memory. Spans made before are void.
+    pub fn reset(&mut self) {
+        for chunk in &mut self.chunks {
+            chunk.ids.clear();
+            chunk.logprobs.clear();
+            chunk.versions.clear();
+            chunk.flags.clear();
+        }
+        self.current = 0;
+        self.len = 0;
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Columns, SAMPLED, TokenSlice};
+    use crate::error::Error;
+
+    proptest! {
+        #[test]
+        fn columns_keep_what_they_are_given_where_they_put_it(
+            lengths in prop::collection::vec(0usize..3000, 0..40),
+        ) {
+            let mut columns = Columns::default();
+            let mut held = 0;
+            for round in 0u32..3 {
+                columns.reset();
+                let mut placed = Vec::new();
+                for (run, &len) in (0u32..).zip(&lengths) {
+                    let ids: Vec<u32> = (0..len).map(|i| round ^ run << 16 ^ u32::try_from(i).unwrap()).collect();
+                    let logprobs: Vec<f32> = ids.iter().map(|&id| -f32::from(u8::try_from(id % 251).unwrap())).collect();
+                    let versions: Vec<i32> = ids.iter().map(|&id| i32::try_from(id % 7).unwrap() - 1).collect();
+                    let flags = vec![SAMPLED; len];
+                    let tokens = TokenSlice::new(&ids, &logprobs, &versions, &flags).unwrap();
+                    let span = columns.push(&tokens).unwrap();
+                    placed.push((span, columns.ids(span).as_ptr(), ids, logprobs, versions, flags));
+                }
+                for (span, pointer, ids, logprobs, versions, flags) in &placed {
+                    let tokens = TokenSlice::new(ids, logprobs, versions, flags).unwrap();
+                    prop_assert_eq!(columns.get(*span), tokens);
+                    prop_assert!(columns.holds(*span));
+                    prop_assert_eq!(columns.ids(*span).as_ptr(), *pointer, "a stored run moved");
+                    let at = span.len() / 2;
+                    let (head, tail) = span.split(u32::try_from(at).unwrap());
+                    prop_assert_eq!((columns.ids(head), columns.get(tail)), (&ids[..at], tokens.after(at)));
+                }
+                prop_assert_eq!(columns.len(), lengths.iter().sum::<usize>());
+                prop_assert!(round == 0 || columns.memory() == held, "reset columns asked for memory they had");
+                held = columns.memory();
+            }
+        }
+    }
+
+    #[test]
+    fn columns_of_two_lengths_are_refused() {
+        let found = TokenSlice::new(&[1, 2], &[0.0; 2], &[0], &[0; 2]);
+        assert_eq!(found, Err(Error::Length { what: "weight versions", need: 2, have: 1 }));
+    }
+}

@@ -1,0 +1,5 @@
+//! Storage: chunks that never move, interned runs, and the columns of tokens.
+
+pub(crate) mod columns;
+pub(crate) mod pool;
+pub(crate) mod slab;
