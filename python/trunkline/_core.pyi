@@ -1,8 +1,12 @@
 """The native core: the tree of one task, its lanes, request bodies and deltas.
 
-Ids are unsigned 32-bit integers, stable for the life of a tree. Every failure raises
-:class:`trunkline.errors.TreeError` and changes nothing. A :class:`Tree` has one writer at a time; any thread
+Ids are unsigned 32-bit integers, stable for the life of a tree. Every failure raises a
+:class:`trunkline.errors.CoreError` and changes nothing. A :class:`Tree` has one writer at a time; any thread
 may use it.
+
+Columns of numbers go in as anything with a one-dimensional buffer of the type that is named (numpy and torch
+arrays, ``array.array``, ``memoryview``), or as a sequence where speed does not matter. They come out as read-only
+``memoryview`` objects with a format: ``numpy.asarray(view)`` copies nothing.
 """
 
 from collections.abc import Sequence
@@ -18,10 +22,14 @@ __all__ = [
     "OBSERVATION",
     "PROMPT",
     "ROOT",
+    "SAMPLED",
+    "SYNTHETIC",
+    "TRUNCATED",
     "TURN",
     "Lanes",
     "Node",
     "Rollout",
+    "Tokens",
     "Tree",
     "__version__",
 ]
@@ -40,6 +48,15 @@ PROMPT: Final = 1
 TURN: Final = 2
 OBSERVATION: Final = 3
 MESSAGE: Final = 4
+
+SAMPLED: Final = 1
+"""Flag of a token that the model sampled."""
+
+SYNTHETIC: Final = 2
+"""Flag of a token that nobody sampled and no text holds: put in by a template or a bridge between turns."""
+
+TRUNCATED: Final = 4
+"""Flag of the last token of what was cut off."""
 
 @final
 class Tree:
@@ -315,6 +332,44 @@ class Rollout:
     @property
     def tool_micros(self) -> int:
         """Microseconds in its own tool calls."""
+
+@final
+class Tokens:
+    """A run of tokens in four columns of one length, and how sure the model was of them.
+
+    Args:
+        ids: Token ids (u32).
+        logprobs: Log-probabilities (f32) in nats under the weights that sampled them; 0 where not sampled, NaN where
+            not known. 0 everywhere if left out.
+        versions: Weight version (i32) that sampled each; -1 where not sampled or not known, and if left out.
+        flags: ``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8). If left out, ``SAMPLED`` where there are ``logprobs``,
+            else 0.
+    """
+
+    def __new__(
+        cls,
+        ids: Buffer | Sequence[int],
+        logprobs: Buffer | Sequence[float] | None = None,
+        versions: Buffer | Sequence[int] | None = None,
+        flags: Buffer | Sequence[int] | None = None,
+    ) -> Tokens: ...
+    @property
+    def ids(self) -> memoryview: ...
+    @property
+    def logprobs(self) -> memoryview: ...
+    @property
+    def versions(self) -> memoryview: ...
+    @property
+    def flags(self) -> memoryview: ...
+    @property
+    def entropy(self) -> tuple[float, float, float]:
+        """Mean entropy of a token in nats in the regions think, tool call and all; NaN where not known."""
+
+    @property
+    def perplexity(self) -> tuple[float, float, float]:
+        """Exponential of :attr:`entropy`."""
+
+    def __len__(self) -> int: ...
 
 @final
 class Lanes:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trunkline import _core
 from trunkline._core import MESSAGE, OBSERVATION, PROMPT, ROOT, TURN, Tree
-from trunkline.errors import CoreError
+from trunkline.errors import CoreError, TreeError
 from trunkline.types import Termination, Usage
 
 USER = b'{"role":"user","content":"1+1?"}'
@@ -274,7 +274,7 @@ def test_wrong_types_are_type_errors(misuse) -> None:
 def test_errors_of_the_core_are_trunklines_own() -> None:
     with pytest.raises(CoreError) as caught:
         Tree().node(1)
-    assert type(caught.value) is CoreError
+    assert type(caught.value) is TreeError
     assert str(caught.value) == "node 1 does not exist; there are 1"
 
 

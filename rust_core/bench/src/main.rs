@@ -12,8 +12,11 @@ use std::process::ExitCode;
 
 use case::{Case, Measure};
 
-/// Every case, by name.
-const CASES: &[(&str, fn() -> Case)] = &[("lanes/ones", lanes::ones)];
+/// A case's name and what sets it up.
+type Entry = (&'static str, fn() -> Case);
+
+/// Every case.
+const CASES: &[Entry] = &[("lanes/ones", lanes::ones)];
 
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();

@@ -18,6 +18,7 @@ mod id;
 mod lanes;
 mod memory;
 mod random;
+mod tokens;
 mod tree;
 mod wire;
 
@@ -27,6 +28,7 @@ pub use id::{ContextId, FragmentId, NameId, NodeId, RolloutId, Tokens};
 pub use lanes::Lanes;
 pub use memory::columns::{Columns, SAMPLED, SYNTHETIC, Span, TRUNCATED, TokenSlice};
 pub use random::Random;
+pub use tokens::{Region, TokenBuffer, Uncertainty};
 pub use tree::Tree;
 pub use tree::body::Source;
 pub use tree::counts::{Totals, Values};

@@ -88,6 +88,8 @@ where
         }
         match PyBuffer::<T>::get(&value) {
             Ok(buffer) => buffer.to_vec(py).map(Self),
+            // An empty array has no address, which PyO3 takes for damage.
+            Err(_) if untyped.item_count() == 0 && untyped.item_size() == size_of::<T>() => Ok(Self(Vec::new())),
             Err(_) => Err(refuse(format!("the format {:?}", untyped.format().to_string_lossy()))),
         }
     }

@@ -11,6 +11,7 @@ mod error;
 mod guard;
 mod input;
 mod lanes;
+mod tokens;
 mod tree;
 mod view;
 
@@ -21,10 +22,12 @@ use pyo3::prelude::*;
 mod _core {
     use pyo3::exceptions::PyRuntimeWarning;
     use pyo3::prelude::*;
-    use trunkline_core::{DIGEST_VERSION, FORMAT, Kind};
+    use trunkline_core::{DIGEST_VERSION, FORMAT, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
 
     #[pymodule_export]
     use crate::lanes::Lanes;
+    #[pymodule_export]
+    use crate::tokens::Tokens;
     #[pymodule_export]
     use crate::tree::Tree;
     #[pymodule_export]
@@ -41,6 +44,9 @@ mod _core {
         module.add("TURN", Kind::Turn as u8)?;
         module.add("OBSERVATION", Kind::Observation as u8)?;
         module.add("MESSAGE", Kind::Message as u8)?;
+        module.add("SAMPLED", SAMPLED)?;
+        module.add("SYNTHETIC", SYNTHETIC)?;
+        module.add("TRUNCATED", TRUNCATED)?;
         if cfg!(debug_assertions) {
             let text = c"trunkline._core is a debug build: correct, and many times slower than a release build";
             PyErr::warn(module.py(), &module.py().get_type::<PyRuntimeWarning>(), text, 1)?;
