@@ -24,8 +24,8 @@ impl Reuse {
         1.0 - 1.0 / self.ideal()
     }
 
-    /// How many times over the stored tokens are used, `flat / unique`: the most that sharing can save of work that is
-    /// proportional to tokens; 1 where nothing is stored.
+    /// How many times over the stored tokens are used, `flat / unique`: the most that work proportional to tokens can gain
+    /// by sharing; 1 where nothing is stored.
     #[must_use]
     pub fn ideal(&self) -> f64 {
         quotient(self.flat, self.unique)
