@@ -178,7 +178,7 @@ fn search(prefix: &Prefix, model: &Model, space: (usize, SpaceId), ids: &[u32]) 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn an_index_is_a_set_of_prefixes_and_a_list_of_paths(
@@ -226,7 +226,7 @@ proptest! {
     }
 }
 
-/// The tree D6 of the notes on algorithms: a prompt of 20 tokens and nine nodes of 10, six of which are leaves.
+/// A prompt of 20 tokens and nine nodes of 10 below it, six of which are leaves.
 #[test]
 fn the_uneven_tree_of_six_leaves_saves_what_was_worked_out() {
     let mut prefix = Prefix::default();

@@ -54,9 +54,9 @@ impl Edge {
     }
 }
 
-/// A product of 128 bits, folded: every bit of the key reaches both ends of the hash, and the table uses both.
+/// A product of 128 bits, folded, so that every bit of the key reaches the bits that the table looks at.
 fn hash(parent: PrefixId, token: u32) -> u64 {
-    // Digits of pi, as in foldhash and wyhash: any odd number with evenly mixed bits would do.
+    // Digits of pi, the last one made odd; any odd number with evenly mixed bits would do.
     const FACTOR: u128 = 0x13_19_8a_2e_03_70_73_45;
     let wide = (u128::from(parent.get()) << 32 | u128::from(token)) * FACTOR;
     half(wide) ^ half(wide >> 64)

@@ -208,3 +208,28 @@ impl Prefix {
         self.children.set(parent, first, node);
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::Prefix;
+    use crate::error::Error;
+    use crate::memory::columns::TokenSlice;
+    use crate::tokens::TokenBuffer;
+
+    #[test]
+    fn what_32_bits_cannot_count_is_refused() {
+        let mut prefix = Prefix::default();
+        let space = prefix.space("model").unwrap();
+        let tokens = TokenBuffer::given(vec![1, 2]);
+        let end = prefix.insert(space, &tokens.as_slice()).unwrap();
+        prefix.nodes[end.index()].depth = u32::MAX - 1;
+        let long = Error::TooLong { what: "path of tokens", len: 1 << 32 };
+        assert_eq!(prefix.append(end, &tokens.as_slice()), Err(long));
+        prefix.nodes[0].passes = u32::MAX;
+        let full = Error::Full { what: "path" };
+        assert_eq!(prefix.insert(space, &TokenSlice::default()), Err(full.clone()));
+        assert_eq!(prefix.fork(end), Err(full));
+        assert_eq!((prefix.nodes(), prefix.total().paths), (2, 1));
+    }
+}
