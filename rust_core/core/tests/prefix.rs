@@ -9,7 +9,7 @@ use trunkline_core::{
     Error, Prefix, PrefixId, PrefixMatch, PrefixNode, Reuse, SAMPLED, SYNTHETIC, SpaceId, TokenBuffer, TokenSlice,
 };
 
-const NAMES: [&str; 3] = ["", "model", "model, other tools"];
+const NAMES: [&str; 3] = ["", "one", "two"];
 
 /// Where something is: the number of a space and the ids from its root.
 type Place = (usize, Vec<u32>);

@@ -75,3 +75,24 @@ impl Spaces {
 fn hash(name: &str) -> u64 {
     half(fingerprint(name.as_bytes()))
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::Spaces;
+    use crate::id::PrefixId;
+
+    #[test]
+    fn every_space_is_found_under_its_own_name() {
+        let mut spaces = Spaces::default();
+        let names: Vec<String> = (0..3000).map(|number| format!("task {number}")).collect();
+        for name in &names {
+            assert_eq!(spaces.find(name), None);
+            let space = spaces.insert(name, PrefixId::new(7)).unwrap();
+            assert_eq!(spaces.find(name), Some(space));
+        }
+        for (name, (space, found)) in names.iter().zip(spaces.iter()) {
+            assert_eq!((spaces.find(name), &*found.name), (Some(space), name.as_str()));
+        }
+    }
+}
