@@ -28,6 +28,10 @@ __all__ = [
     "TURN",
     "Lanes",
     "Node",
+    "Prefix",
+    "PrefixMatch",
+    "PrefixNode",
+    "Reuse",
     "Rollout",
     "Tokens",
     "Tree",
@@ -370,6 +374,175 @@ class Tokens:
         """Exponential of :attr:`entropy`."""
 
     def __len__(self) -> int: ...
+
+@final
+class Prefix:
+    """An exact radix tree over token ids, which stores what token paths share once, in all four columns.
+
+    A node is a run of tokens after its parent's. Where a path ends or leaves inside a run, a new node above takes the
+    head and the old one keeps the tail: an id keeps its path for good, until :meth:`reset`. What is stored first stays:
+    equal ids with other log-probabilities, versions or flags are the same tokens.
+
+    Paths are counted: :meth:`insert` and :meth:`fork` add one, :meth:`append` moves one on; nothing takes one away.
+    For n draws of a prompt, insert it once, fork its node n - 1 times, and append each draw.
+    """
+
+    def __new__(cls) -> Prefix: ...
+    def space(self, name: str, /) -> int:
+        """The id of the space of this name (0, 1, 2, ...), made if there is none.
+
+        Paths of two spaces share nothing. A space is a model with its tokenizer and tools, or a task.
+        """
+
+    def insert(self, space: int, tokens: Tokens, /) -> int:
+        """Count one path from the root of a space, store what of it is not there yet, and return the node it ends at.
+
+        Raises:
+            TreeError: There is no such space, or 32 bits do not suffice for the path, its nodes or their number.
+        """
+
+    def append(self, node: int, tokens: Tokens, /) -> int:
+        """Move one path that ends at ``node`` on by some tokens, and return the node it ends at now.
+
+        Costs as much as the tokens appended, however deep the node is.
+
+        Raises:
+            ArgumentError: No path ends there; :meth:`fork` makes one.
+            TreeError: There is no such node, or as for :meth:`insert`.
+        """
+
+    def fork(self, node: int, /) -> None:
+        """Count one more path from the root to the end of ``node``, as if it were inserted again.
+
+        Raises:
+            TreeError: There is no such node, or its space has 4,294,967,295 paths.
+        """
+
+    def match(self, space: int, ids: Buffer | Sequence[int], /) -> PrefixMatch:
+        """Find the longest path of a space that ``ids`` (u32) start with. Changes nothing.
+
+        Raises:
+            TreeError: There is no such space.
+        """
+
+    def root(self, space: int, /) -> int:
+        """The node that every path of a space starts at."""
+
+    def node(self, node: int, /) -> PrefixNode:
+        """Read one node."""
+
+    def span(self, node: int, /) -> Tokens:
+        """The tokens that are a node's own, as they were stored first."""
+
+    def path(self, node: int, /) -> Tokens:
+        """The tokens from the root to the end of a node, as they were stored first."""
+
+    def reuse(self, space: int | None = None, /) -> Reuse:
+        """What sharing saves in one space, or in all of them: exact at any time, and kept, not computed."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes that memory is held for."""
+
+    def reset(self) -> None:
+        """Forget everything, spaces included, and keep the memory for what comes next. All ids are void."""
+
+    def check(self) -> None:
+        """Walk every invariant; raises TreeError naming the first that fails."""
+
+    def __len__(self) -> int:
+        """How many nodes there are, the roots of spaces included."""
+
+@final
+class PrefixMatch:
+    """How far some ids are in a :class:`Prefix`."""
+
+    @property
+    def node(self) -> int:
+        """The last node of which something matches; the root where nothing does."""
+
+    @property
+    def matched(self) -> int:
+        """How many of the ids match in all."""
+
+    @property
+    def offset(self) -> int:
+        """How many tokens of ``node`` match: all of them, unless the ids leave it or end before its end."""
+
+@final
+class PrefixNode:
+    """One node of a :class:`Prefix`, as it was when it was read."""
+
+    @property
+    def parent(self) -> int:
+        """The node before it; a root is its own. A split gives a node another parent, with a larger id."""
+
+    @property
+    def space(self) -> int:
+        """The space it is in."""
+
+    @property
+    def len(self) -> int:
+        """How many tokens are its own; 0 for a root only."""
+
+    @property
+    def depth(self) -> int:
+        """Tokens from the root to its end."""
+
+    @property
+    def generated(self) -> int:
+        """Of its own tokens, those that were sampled."""
+
+    @property
+    def passes(self) -> int:
+        """Paths that go through it or end there."""
+
+    @property
+    def ends(self) -> int:
+        """Paths that end there."""
+
+@final
+class Reuse:
+    """What sharing saves, in tokens. flat >= unique >= longest, always.
+
+    A token was generated if it was stored with the flag ``SAMPLED``.
+    """
+
+    @property
+    def paths(self) -> int:
+        """Paths counted: inserted or forked."""
+
+    @property
+    def flat(self) -> int:
+        """Tokens of every path, as if each were stored for itself."""
+
+    @property
+    def unique(self) -> int:
+        """Tokens stored."""
+
+    @property
+    def flat_generated(self) -> int:
+        """Of ``flat``, those that were generated."""
+
+    @property
+    def unique_generated(self) -> int:
+        """Of ``unique``, those that were generated."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest path."""
+
+    @property
+    def ratio(self) -> float:
+        """Share of ``flat`` that did not have to be stored, 1 - unique / flat; 0 where nothing is."""
+
+    @property
+    def ideal(self) -> float:
+        """``flat / unique``, the most that work proportional to tokens can gain; 1 where nothing is stored."""
+
+    @property
+    def ideal_generated(self) -> float:
+        """The same of generated tokens only, which is what decoding costs."""
 
 @final
 class Lanes:

@@ -6,6 +6,7 @@
 
 mod case;
 mod lanes;
+mod prefix;
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -16,7 +17,14 @@ use case::{Case, Measure};
 type Entry = (&'static str, fn() -> Case);
 
 /// Every case.
-const CASES: &[Entry] = &[("lanes/ones", lanes::ones)];
+const CASES: &[Entry] = &[
+    ("lanes/ones", lanes::ones),
+    ("prefix/append", prefix::append),
+    ("prefix/fresh", prefix::fresh),
+    ("prefix/insert", prefix::insert),
+    ("prefix/longest", prefix::longest),
+    ("prefix/short", prefix::short),
+];
 
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();

@@ -73,6 +73,14 @@ id!(
     /// A recorded list of fragments.
     ContextId
 );
+id!(
+    /// A node of a prefix index. Ids are unique over all its spaces, and no order of theirs says what is above what.
+    PrefixId
+);
+id!(
+    /// A space of a prefix index: what never shares with another.
+    SpaceId
+);
 
 impl NodeId {
     /// The empty node that every prompt hangs under.

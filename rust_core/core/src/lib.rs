@@ -7,7 +7,8 @@
 //! * Every change is an operation, checked before it is carried out, written into a journal and replayable elsewhere.
 //! * The digest depends on what was said and how rollouts ended, not on when or in which order.
 //!
-//! [`Lanes`] says which of many rows are still active. This crate knows no Python and does no input or output.
+//! [`Lanes`] says which of many rows are still active, a [`Prefix`] index stores what token paths share once. This crate
+//! knows no Python and does no input or output.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -17,6 +18,7 @@ mod hash;
 mod id;
 mod lanes;
 mod memory;
+mod prefix;
 mod random;
 mod tokens;
 mod tree;
@@ -24,9 +26,10 @@ mod wire;
 
 pub use error::{DeltaError, Error, Result};
 pub use forest::Forest;
-pub use id::{ContextId, FragmentId, NameId, NodeId, RolloutId, Tokens};
+pub use id::{ContextId, FragmentId, NameId, NodeId, PrefixId, RolloutId, SpaceId, Tokens};
 pub use lanes::Lanes;
 pub use memory::columns::{Columns, SAMPLED, SYNTHETIC, Span, TRUNCATED, TokenSlice};
+pub use prefix::{Prefix, PrefixMatch, PrefixNode, Reuse};
 pub use random::Random;
 pub use tokens::{Region, TokenBuffer, Uncertainty};
 pub use tree::Tree;

@@ -1,0 +1,98 @@
+//! Spaces: what must never share. Each has a name, a root of its own and its own count of tokens.
+
+use hashbrown::HashTable;
+
+use crate::error::{Error, Result};
+use crate::hash::{fingerprint, half};
+use crate::id::{self, PrefixId, SpaceId};
+use crate::prefix::reuse::Reuse;
+
+/// One space.
+#[derive(Clone, Debug)]
+pub(super) struct Space {
+    pub(super) name: Box<str>,
+    pub(super) root: PrefixId,
+    pub(super) reuse: Reuse,
+}
+
+/// All spaces of an index.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spaces {
+    list: Vec<Space>,
+    index: HashTable<u32>,
+}
+
+impl Spaces {
+    /// The space of this name, if there is one.
+    pub(super) fn find(&self, name: &str) -> Option<SpaceId> {
+        let same = |&id: &u32| &*self.list[id as usize].name == name;
+        self.index.find(hash(name), same).copied().map(SpaceId::new)
+    }
+
+    /// Make a space that [`Spaces::find`] does not know.
+    pub(super) fn insert(&mut self, name: &str, root: PrefixId) -> Result<SpaceId> {
+        let id = id::next(self.list.len(), "space")?;
+        self.list.push(Space { name: name.into(), root, reuse: Reuse::default() });
+        let list = &self.list;
+        self.index.insert_unique(hash(name), id, |&other| hash(&list[other as usize].name));
+        Ok(SpaceId::new(id))
+    }
+
+    /// A space by its id.
+    pub(super) fn get(&self, id: SpaceId) -> Result<&Space> {
+        let unknown = || Error::Unknown { what: "space", id: id.get(), count: id::count(self.list.len()) };
+        self.list.get(id.index()).ok_or_else(unknown)
+    }
+
+    /// The count of a space that exists.
+    pub(super) fn reuse_mut(&mut self, id: SpaceId) -> &mut Reuse {
+        &mut self.list[id.index()].reuse
+    }
+
+    /// Every space, in the order they were made.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SpaceId, &Space)> {
+        (0..).map(SpaceId::new).zip(&self.list)
+    }
+
+    /// How many there are.
+    pub(super) const fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Bytes that memory is held for.
+    pub(super) fn memory(&self) -> usize {
+        let names: usize = self.list.iter().map(|space| space.name.len()).sum();
+        names + self.list.capacity() * size_of::<Space>() + self.index.allocation_size()
+    }
+
+    /// Forget every space and keep the memory of all but names.
+    pub(super) fn reset(&mut self) {
+        self.list.clear();
+        self.index.clear();
+    }
+}
+
+fn hash(name: &str) -> u64 {
+    half(fingerprint(name.as_bytes()))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::Spaces;
+    use crate::id::PrefixId;
+
+    #[test]
+    fn every_space_is_found_under_its_own_name() {
+        let mut spaces = Spaces::default();
+        let names: Vec<String> = (0..3000).map(|number| format!("task {number}")).collect();
+        for name in &names {
+            assert_eq!(spaces.find(name), None);
+            let space = spaces.insert(name, PrefixId::new(7)).unwrap();
+            assert_eq!(spaces.find(name), Some(space));
+        }
+        for (name, (space, found)) in names.iter().zip(spaces.iter()) {
+            assert_eq!((spaces.find(name), &*found.name), (Some(space), name.as_str()));
+        }
+    }
+}
