@@ -6,6 +6,7 @@
 
 mod case;
 mod lanes;
+mod pack;
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -16,7 +17,12 @@ use case::{Case, Measure};
 type Entry = (&'static str, fn() -> Case);
 
 /// Every case.
-const CASES: &[Entry] = &[("lanes/ones", lanes::ones)];
+const CASES: &[Entry] = &[
+    ("lanes/ones", lanes::ones),
+    ("pack/padded", pack::padded),
+    ("pack/ragged", pack::ragged),
+    ("pack/tree", pack::tree),
+];
 
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();

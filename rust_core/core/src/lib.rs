@@ -17,6 +17,7 @@ mod hash;
 mod id;
 mod lanes;
 mod memory;
+pub mod pack;
 mod random;
 mod tokens;
 mod tree;
