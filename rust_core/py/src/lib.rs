@@ -11,6 +11,7 @@ mod error;
 mod guard;
 mod input;
 mod lanes;
+mod pack;
 mod tokens;
 mod tree;
 mod view;
@@ -26,6 +27,8 @@ mod _core {
 
     #[pymodule_export]
     use crate::lanes::Lanes;
+    #[pymodule_export]
+    use crate::pack::{Padded, Ragged, TreePacked, pack_padded, pack_ragged, pack_tree};
     #[pymodule_export]
     use crate::tokens::Tokens;
     #[pymodule_export]
