@@ -1,7 +1,7 @@
 //! Rectangles: prompts padded on the left, responses on the right.
 
 use super::hidden::Hidden;
-use super::loss::{Loss, gather, pieces};
+use super::loss::{Loss, Piece, gather, pieces};
 use super::rows::{Plan, Row, Rows};
 use super::runs::Runs;
 use super::{Export, Fit, Report, room};
@@ -76,59 +76,72 @@ impl Padded {
             report: plan.report,
             hidden: Hidden::default(),
         };
+        let (mut prompt, mut response) = (Vec::new(), Vec::new());
         for row in &plan.rows {
-            out.push(runs, &loss, row, pad);
+            pieces(runs, row, (row.from, row.prompt), &mut prompt);
+            pieces(runs, row, (row.prompt, row.to), &mut response);
+            out.hide(runs, &loss, row, [&prompt, &response]);
+            out.push_wide(runs, row, [&prompt, &response], pad);
+            out.push_response(runs, &loss, row, &response);
         }
         Ok(out)
     }
 
-    fn push(&mut self, runs: &Runs<'_>, loss: &Loss, row: &Row, pad: u32) {
+    /// Note what the arrays will not show of a row: all that a prompt has beside ids and flags, and log-probabilities
+    /// that became others.
+    fn hide(&mut self, runs: &Runs<'_>, loss: &Loss, row: &Row, [prompt, response]: [&[Piece]; 2]) {
         let tokens = runs.tokens();
-        let (mut prompt, mut response) = (Vec::new(), Vec::new());
-        pieces(runs, row, (row.from, row.prompt), &mut prompt);
-        pieces(runs, row, (row.prompt, row.to), &mut response);
-        let start = self.input_ids.len() + self.prompt_width - (row.prompt - row.from) as usize;
-        let end = start + row.len();
-
-        self.input_ids.resize(start, pad);
-        self.attention_mask.resize(start, 0);
-        self.position_ids.resize(start, 0);
-        self.flags.resize(start, 0);
-        for part in [&prompt, &response] {
-            gather(&mut self.input_ids, tokens.ids, part);
-            gather(&mut self.flags, tokens.flags, part);
-        }
-        self.attention_mask.resize(end, 1);
-        self.position_ids.extend(0..row.to - row.from);
-        let row_end = start + (row.prompt - row.from) as usize + self.response_width;
-        self.input_ids.resize(row_end, pad);
-        self.attention_mask.resize(row_end, 0);
-        self.position_ids.resize(row_end, (row.to - row.from).saturating_sub(1));
-        self.flags.resize(row_end, 0);
-
-        let mut place = start;
-        for piece in &prompt {
+        let mut place = self.input_ids.len() + self.prompt_width - (row.prompt - row.from) as usize;
+        for piece in prompt {
             let odd = |at: &usize| tokens.logprobs[*at].to_bits() != 0 || tokens.versions[*at] != -1;
-            for at in (piece.from..piece.to).filter(odd) {
+            for at in piece.run().filter(odd) {
                 self.hidden.push(place + at - piece.from, tokens.logprobs[at], tokens.versions[at]);
             }
             place += piece.run().len();
         }
-        let response_end = self.response_mask.len() + self.response_width;
-        gather(&mut self.logprobs, &loss.logprobs, &response);
-        gather(&mut self.versions, tokens.versions, &response);
-        for piece in &response {
+        for piece in response {
             for &at in loss.changed_in(piece.run()) {
                 self.hidden.push(place + at - piece.from, tokens.logprobs[at], tokens.versions[at]);
             }
             place += piece.run().len();
+        }
+    }
+
+    /// Append a row to the arrays of width P + R.
+    fn push_wide(&mut self, runs: &Runs<'_>, row: &Row, parts: [&[Piece]; 2], pad: u32) {
+        let (before, len) = (self.input_ids.len(), row.to - row.from);
+        let start = before + self.prompt_width - (row.prompt - row.from) as usize;
+        let (end, row_end) = (start + row.len(), before + self.width());
+        self.input_ids.resize(start, pad);
+        self.flags.resize(start, 0);
+        for part in parts {
+            gather(&mut self.input_ids, runs.tokens().ids, part);
+            gather(&mut self.flags, runs.tokens().flags, part);
+        }
+        self.input_ids.resize(row_end, pad);
+        self.flags.resize(row_end, 0);
+
+        self.attention_mask.resize(start, 0);
+        self.attention_mask.resize(end, 1);
+        self.attention_mask.resize(row_end, 0);
+        self.position_ids.resize(start, 0);
+        self.position_ids.extend(0..len);
+        self.position_ids.resize(row_end, len.saturating_sub(1));
+    }
+
+    /// Append a row to the arrays of width R.
+    fn push_response(&mut self, runs: &Runs<'_>, loss: &Loss, row: &Row, response: &[Piece]) {
+        let row_end = self.response_mask.len() + self.response_width;
+        gather(&mut self.logprobs, &loss.logprobs, response);
+        gather(&mut self.versions, runs.tokens().versions, response);
+        for piece in response {
             loss.push_mask(&mut self.response_mask, piece);
             loss.push_values(&mut self.advantages, row.mean(), piece);
         }
-        self.logprobs.resize(response_end, 0.0);
-        self.versions.resize(response_end, -1);
-        self.response_mask.resize(response_end, 0);
-        self.advantages.resize(response_end, 0.0);
+        self.logprobs.resize(row_end, 0.0);
+        self.versions.resize(row_end, -1);
+        self.response_mask.resize(row_end, 0);
+        self.advantages.resize(row_end, 0.0);
     }
 
     /// Tokens of a row, padding included: P + R.

@@ -251,3 +251,58 @@ impl<'a> Writer<'a> {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::TreePacked;
+    use crate::memory::columns::SAMPLED;
+    use crate::pack::{Export, Fit, Landing, Oversize, Ragged, Runs, Weighting};
+    use crate::{Forest, TokenBuffer};
+
+    /// q -> A{A1, A2, A3}, B{B1{B1a, B1b}, B2}: a prompt of 20 tokens, 10 sampled ones a node.
+    fn with_uneven_tree(test: impl Fn(&Runs<'_>)) {
+        let forest = Forest::new(vec![0, 0, 0, 1, 1, 1, 2, 2, 6, 6], vec![3, 4, 5, 8, 9, 7]).unwrap();
+        let mut tokens = TokenBuffer::given((0..110).collect());
+        tokens.flags[20..].fill(SAMPLED);
+        let offsets: Vec<u64> = std::iter::once(0).chain((20..=110).step_by(10)).collect();
+        test(&Runs::new(&forest, &offsets, tokens.as_slice()).unwrap());
+    }
+
+    #[test]
+    fn an_uneven_tree_has_the_known_sizes_shares_and_values() {
+        with_uneven_tree(|runs| {
+            let rewards = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0];
+            let centred = rewards.map(|reward| reward - 0.5);
+            let export = Export { values: Landing::Rollout(&centred), ..Export::default() };
+            let tree = TreePacked::new(runs, &export, Weighting::Share, None, Oversize::Error).unwrap();
+            let flat = Ragged::new(runs, &export, &Fit::default()).unwrap();
+            assert_eq!((flat.ids.len(), tree.ids.len()), (260, 110));
+            let sum: f32 = tree.weights.iter().sum();
+            assert!((sum - 260.0 / 6.0).abs() < 1e-4, "{sum}");
+            // The values of what is shared are V(s) - V(root): A, A1, A2, A3, B, B1, B1a, B1b, B2 after the prompt.
+            let nodes: Vec<usize> = (20..110).step_by(10).collect();
+            assert_eq!(tree.segments.nodes, [0, 1, 3, 4, 5, 2, 6, 8, 9, 7]);
+            let near = |found: &[f32], want: [f32; 9]| {
+                nodes.iter().zip(want).for_each(|(&at, want)| assert!((found[at] - want).abs() < 1e-5, "{at}: {want}"));
+            };
+            near(&tree.advantages, [-1.0 / 6.0, 0.5, -0.5, -0.5, 1.0 / 6.0, 0.5, 0.5, 0.5, -0.5]);
+            let leaf = 1.0 / 6.0;
+            near(&tree.weights, [0.5, leaf, leaf, leaf, 0.5, 1.0 / 3.0, leaf, leaf, leaf]);
+        });
+    }
+
+    #[test]
+    fn a_split_tree_repeats_ancestors_and_trains_them_once() {
+        with_uneven_tree(|runs| {
+            let pack = |max| TreePacked::new(runs, &Export::default(), Weighting::Share, max, Oversize::Split).unwrap();
+            let (whole, split) = (pack(None), pack(Some(60)));
+            assert_eq!(split.segments.nodes, [0, 1, 3, 4, 5, 0, 2, 6, 8, 9, 0, 2, 7]);
+            // q before B; q and B before B2.
+            assert_eq!(split.report.repeated, 20 + 30);
+            assert_eq!(split.offsets, [0, 60, 120, 160]);
+            let trained = |packed: &TreePacked| packed.loss_mask.iter().map(|&mask| u32::from(mask)).sum::<u32>();
+            assert_eq!(trained(&split), trained(&whole));
+        });
+    }
+}
