@@ -1,4 +1,4 @@
-"""Packing as a trainer's glue does it in numpy: one concatenation a row, one pass over rows."""
+"""Packing as glue code does it: in numpy with one concatenation a row, and with lists that are padded as lists."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 SAMPLED = 1
+TYPES = {
+    "input_ids": np.uint32,
+    "attention_mask": np.uint8,
+    "position_ids": np.uint32,
+    "flags": np.uint8,
+    "response_mask": np.uint8,
+    "logprobs": np.float32,
+    "versions": np.int32,
+    "advantages": np.float32,
+}
 
 
 @dataclass
@@ -85,6 +95,34 @@ def padded(batch: Batch, pad: int) -> dict[str, np.ndarray]:
         out["advantages"][at, : len(response)] = np.where(mask, value, 0)
     position_ids = np.maximum(np.cumsum(out["attention_mask"], axis=1, dtype=np.int64) - 1, 0).astype(np.uint32)
     return {**out, "position_ids": position_ids}
+
+
+def padded_lists(batch: Batch, pad: int) -> dict[str, np.ndarray]:
+    """Rectangles from Python lists, as padding helpers of trainers take them."""
+    tokens = [column.tolist() for column in (batch.ids, batch.logprobs, batch.versions, batch.flags)]
+    offsets, values = batch.offsets.tolist(), batch.values.tolist()
+    rows = []
+    for leaf in batch.leaves.tolist():
+        bounds = [(offsets[node], offsets[node + 1]) for node in batch.path(leaf)]
+        rows.append([[token for start, end in bounds for token in column[start:end]] for column in tokens])
+    prompts = [flags.index(SAMPLED) for *_, flags in rows]
+    left = max(prompts)
+    right = max(len(row[0]) - prompt for row, prompt in zip(rows, prompts, strict=True))
+    out: dict[str, list[list]] = {name: [] for name in TYPES}
+    for (ids, logprobs, versions, flags), prompt, value in zip(rows, prompts, values, strict=True):
+        before, after, length = left - prompt, right - (len(ids) - prompt), len(ids)
+        mask = [int(flag == SAMPLED) for flag in flags[prompt:]]
+        out["input_ids"].append([pad] * before + ids + [pad] * after)
+        out["attention_mask"].append([0] * before + [1] * length + [0] * after)
+        out["position_ids"].append([0] * before + list(range(length)) + [length - 1] * after)
+        out["flags"].append([0] * before + flags + [0] * after)
+        out["response_mask"].append(mask + [0] * after)
+        out["logprobs"].append(
+            [lp if trained else 0.0 for lp, trained in zip(logprobs[prompt:], mask, strict=True)] + [0.0] * after
+        )
+        out["versions"].append(versions[prompt:] + [-1] * after)
+        out["advantages"].append([value if trained else 0.0 for trained in mask] + [0.0] * after)
+    return {name: np.array(column, TYPES[name]) for name, column in out.items()}
 
 
 def tree(batch: Batch) -> dict[str, np.ndarray]:

@@ -174,6 +174,7 @@ impl<'a> Writer<'a> {
         Self { runs, plan, loss, weighting, homes: vec![(-1, -1); nodes], here: vec![-1; nodes] }
     }
 
+    /// Append a part to a row.
     fn push(&mut self, out: &mut TreePacked, order: &[u32], part: &Part, row: i32) {
         let nodes = &order[part.nodes.clone()];
         let root = part.repeated.first().unwrap_or(&nodes[0]);
@@ -211,6 +212,7 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Append the tokens of a segment.
     fn push_tokens(&self, out: &mut TreePacked, segment: usize, total: u32) {
         let node = out.segments.nodes[segment];
         let (tokens, run, end) = (self.runs.tokens(), self.runs.run(node), self.runs.end(node));
@@ -226,18 +228,24 @@ impl<'a> Writer<'a> {
         out.parents.push(out.segments.last_of_parent(segment));
         let (start, stop) = (out.segments.starts[segment], out.segments.ends[segment]);
         out.parents.extend(start.cast_signed()..stop.cast_signed() - 1);
-        let ends = out.subtree_ends.len() + run.len();
-        out.subtree_ends.resize(ends, out.segments.subtree_ends[segment]);
+        out.subtree_ends.resize(out.ids.len(), out.segments.subtree_ends[segment]);
         if out.segments.repeated[segment] == 1 {
             out.report.repeated += run.len() as u64;
-            out.loss_mask.resize(ends, 0);
-            out.weights.resize(ends, 0.0);
-            out.advantages.resize(ends, 0.0);
-            return;
+            out.loss_mask.resize(out.ids.len(), 0);
+            out.weights.resize(out.ids.len(), 0.0);
+            out.advantages.resize(out.ids.len(), 0.0);
+        } else {
+            self.push_loss(out, node, total);
         }
+    }
+
+    /// Append what the loss makes of a node that is not repeated, in a tree with so many rollouts.
+    fn push_loss(&self, out: &mut TreePacked, node: u32, total: u32) {
+        let (run, place) = (self.runs.run(node), out.loss_mask.len());
         let (passes, trained) = (self.plan.passes[node as usize], self.plan.trained[node as usize]);
         let piece = Piece { node, from: run.start, to: run.end, trained: trained > 0 };
         self.loss.push_mask(&mut out.loss_mask, &piece);
+        // The values of nodes, or of tokens: those of rows have become means of nodes.
         self.loss.push_values(&mut out.advantages, 0.0, &piece);
         let (in_loss, beside) = (self.weigh(trained, total), self.weigh(passes, total));
         out.weights.extend(out.loss_mask[place..].iter().map(|&mask| if mask == 1 { in_loss } else { beside }));
