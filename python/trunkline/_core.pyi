@@ -10,7 +10,7 @@ arrays, ``array.array``, ``memoryview``), or as a sequence where speed does not 
 """
 
 from collections.abc import Sequence
-from typing import Final, final
+from typing import Final, Literal, final
 
 from typing_extensions import Buffer
 
@@ -32,10 +32,16 @@ __all__ = [
     "PrefixMatch",
     "PrefixNode",
     "Reuse",
+    "Padded",
+    "Ragged",
     "Rollout",
     "Tokens",
     "Tree",
+    "TreePacked",
     "__version__",
+    "pack_padded",
+    "pack_ragged",
+    "pack_tree",
 ]
 
 __version__: Final[str]
@@ -566,3 +572,387 @@ class Lanes:
     def count(self) -> int: ...
     def __len__(self) -> int:
         """n, the number of lanes made."""
+
+def pack_ragged(
+    parents: Buffer | Sequence[int],
+    leaves: Buffer | Sequence[int],
+    offsets: Buffer | Sequence[int],
+    ids: Buffer | Sequence[int],
+    logprobs: Buffer | Sequence[float],
+    versions: Buffer | Sequence[int],
+    flags: Buffer | Sequence[int],
+    *,
+    values: Buffer | Sequence[float] | None = None,
+    per: Literal["rollout", "node", "token"] = "rollout",
+    rollouts: Buffer | Sequence[int] | None = None,
+    masked: Buffer | Sequence[int] | None = None,
+    keep_masked: bool = True,
+    splits: Buffer | Sequence[int] | None = None,
+    unknown: Literal["error", "mask"] = "error",
+    merge: bool = False,
+    max_prompt: int | None = None,
+    max_response: int | None = None,
+    long_prompt: Literal["error", "cut", "drop"] = "error",
+    long_response: Literal["error", "cut", "drop"] = "error",
+) -> Ragged:
+    """Rollouts as rows end to end, without padding.
+
+    A rollout is the concatenation of the runs of tokens from its root to its leaf. All layouts share these rules:
+
+    * The loss mask is 1 only on sampled, not synthetic, tokens after the prompt, of rollouts that are not masked, with
+      a finite log-probability.
+    * Log-probabilities are finite everywhere and 0 where nothing was sampled.
+    * Values stand where the loss mask is 1, and 0 elsewhere.
+    * ``unpack`` gives back a rollout's four columns bit by bit.
+
+    Args:
+        parents: Per node its parent (u32), which has a smaller number; a root is its own.
+        leaves: Per rollout the node it ends at (u32).
+        offsets: Where the run of each node starts in the columns of tokens (u64), and at last their length.
+        ids: Token ids (u32).
+        logprobs: Log-probabilities (f32), as in :class:`Tokens`.
+        versions: Weight versions (i32).
+        flags: ``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8).
+        values: Advantages (f64 or f32). They must be finite where something is trained.
+        per: What has one value each: a rollout, a node, or a token.
+        rollouts: Which rollouts to export (u32), in the order of their rows, each at most once; all if left out.
+        masked: Per rollout 1 (u8 or bool) where nothing of it is trained.
+        keep_masked: Whether masked rollouts have a row, with a loss mask of 0, or are left out.
+        splits: Per rollout the last node of its prompt (u32), on its path. If left out, a prompt ends before the first
+            sampled token.
+        unknown: What to do about sampled tokens without a finite log-probability that would be trained: refuse to pack,
+            or take them out of the loss.
+        merge: Whether rollouts that end at one leaf are one row, with their number as its weight and the mean of their
+            values. Only rollouts with equal masks and prompts are merged.
+        max_prompt: Most tokens of a prompt.
+        max_response: Most tokens of a response.
+        long_prompt: What to do about longer prompts: refuse to pack, cut them on the left, or drop the row.
+        long_response: What to do about longer responses: refuse to pack, cut them on the right, or drop the row.
+
+    What was not packed as it was is counted in ``report``: masked rollouts ``left_out``, rollouts ``merged`` into
+    another's row, rollouts ``dropped``, rows with ``cut_prompts`` and ``cut_responses``, ``cut_tokens`` over all
+    rows, sampled tokens taken out of the loss as ``unknown`` (each once, however many rows show it), and tokens
+    ``repeated`` in rows of trees.
+
+    Raises:
+        ArgumentError: For columns of the wrong length or type, a parent, leaf, rollout, mask, split node or option that
+            cannot be, a value that is not finite, an unknown log-probability, or a row beyond a limit.
+    """
+
+def pack_padded(
+    parents: Buffer | Sequence[int],
+    leaves: Buffer | Sequence[int],
+    offsets: Buffer | Sequence[int],
+    ids: Buffer | Sequence[int],
+    logprobs: Buffer | Sequence[float],
+    versions: Buffer | Sequence[int],
+    flags: Buffer | Sequence[int],
+    *,
+    values: Buffer | Sequence[float] | None = None,
+    per: Literal["rollout", "node", "token"] = "rollout",
+    rollouts: Buffer | Sequence[int] | None = None,
+    masked: Buffer | Sequence[int] | None = None,
+    keep_masked: bool = True,
+    splits: Buffer | Sequence[int] | None = None,
+    unknown: Literal["error", "mask"] = "error",
+    merge: bool = False,
+    max_prompt: int | None = None,
+    max_response: int | None = None,
+    long_prompt: Literal["error", "cut", "drop"] = "error",
+    long_response: Literal["error", "cut", "drop"] = "error",
+    pad: int = 0,
+) -> Padded:
+    """Rollouts as rectangles: prompts padded on the left, responses on the right, as verl's trainer reads them.
+
+    Arguments, rules and errors are those of :func:`pack_ragged`; ``pad`` is the token id beside the rows. The widths
+    are the limits, or where there are none the longest prompt and the longest response.
+    """
+
+def pack_tree(
+    parents: Buffer | Sequence[int],
+    leaves: Buffer | Sequence[int],
+    offsets: Buffer | Sequence[int],
+    ids: Buffer | Sequence[int],
+    logprobs: Buffer | Sequence[float],
+    versions: Buffer | Sequence[int],
+    flags: Buffer | Sequence[int],
+    *,
+    values: Buffer | Sequence[float] | None = None,
+    per: Literal["rollout", "node", "token"] = "rollout",
+    rollouts: Buffer | Sequence[int] | None = None,
+    masked: Buffer | Sequence[int] | None = None,
+    keep_masked: bool = True,
+    splits: Buffer | Sequence[int] | None = None,
+    unknown: Literal["error", "mask"] = "error",
+    weights: Literal["share", "once", "count"] = "share",
+    max_tokens: int | None = None,
+    oversize: Literal["error", "split"] = "error",
+) -> TreePacked:
+    """Trees in rows: what rollouts share stands once, depth first.
+
+    Arguments, rules and errors are those of :func:`pack_ragged`, except for limits and merging.
+
+    * ``weights`` says what :attr:`TreePacked.weights` are: the share of the tree's exported rollouts that stand at the
+      token, so that the weighted sum of token losses is the mean of the rollouts' sums; or 1; or how many they are.
+    * ``max_tokens`` limits the tokens of a row. Trees go from the largest to the smallest into the first row that has
+      room (first-fit decreasing). If left out, each has a row of its own.
+    * ``oversize`` says what to do about a tree that exceeds ``max_tokens``: refuse to pack, or split it between nodes.
+      Each part then repeats the ancestors of its first node, with a weight and a loss mask of 0. A single path that
+      exceeds ``max_tokens`` is always an ``ArgumentError``.
+    """
+
+@final
+class Ragged:
+    """B rows end to end: row i has the tokens ``offsets[i]:offsets[i + 1]``. Each read of a column makes a copy."""
+
+    @property
+    def offsets(self) -> memoryview:
+        """u64 [B + 1]: where rows start (``cu_seqlens``)."""
+
+    @property
+    def ids(self) -> memoryview:
+        """u32: token ids."""
+
+    @property
+    def position_ids(self) -> memoryview:
+        """u32: place in the row, from 0."""
+
+    @property
+    def loss_mask(self) -> memoryview:
+        """u8: 1 on what is trained."""
+
+    @property
+    def logprobs(self) -> memoryview:
+        """f32: log-probabilities, finite; 0 where not sampled or not known."""
+
+    @property
+    def versions(self) -> memoryview:
+        """i32: weight versions; -1 where not sampled or not known."""
+
+    @property
+    def flags(self) -> memoryview:
+        """u8: flags of the tokens."""
+
+    @property
+    def advantages(self) -> memoryview:
+        """f32: values; 0 where the loss mask is 0."""
+
+    @property
+    def rollouts(self) -> memoryview:
+        """u32 [B]: the rollout a row stands for, or the first of them."""
+
+    @property
+    def weights(self) -> memoryview:
+        """f32 [B]: how many rollouts a row stands for; 1 unless merged."""
+
+    @property
+    def prompt_lengths(self) -> memoryview:
+        """u32 [B]: tokens of the prompt that are in the row."""
+
+    @property
+    def lengths(self) -> memoryview:
+        """u32 [B]: tokens that are in the row."""
+
+    @property
+    def cut_prompts(self) -> memoryview:
+        """u32 [B]: tokens of the prompt that were cut off on the left."""
+
+    @property
+    def cut_responses(self) -> memoryview:
+        """u32 [B]: tokens of the response that were cut off on the right."""
+
+    @property
+    def rows(self) -> memoryview:
+        """i32, one a rollout of the forest: its row; -1 where it has none."""
+
+    @property
+    def report(self) -> dict[str, int]:
+        """What packing left out or changed; see :func:`pack_ragged`."""
+
+    def unpack(self, row: int, /) -> Tokens:
+        """The tokens of a row as the forest has them, without what was cut off."""
+
+@final
+class Padded:
+    """B rows of P + R tokens: prompts that end at place P, responses that start there. Each read makes a copy.
+
+    Arrays of two dimensions are views of that shape; one with a side of 0 is one-dimensional and empty.
+    """
+
+    @property
+    def input_ids(self) -> memoryview:
+        """u32 [B, P + R]: token ids, and the pad id beside them."""
+
+    @property
+    def prompts(self) -> memoryview:
+        """u32 [B, P]: the left part of ``input_ids``."""
+
+    @property
+    def responses(self) -> memoryview:
+        """u32 [B, R]: the right part of ``input_ids``."""
+
+    @property
+    def attention_mask(self) -> memoryview:
+        """u8 [B, P + R]: 1 on tokens, 0 on padding."""
+
+    @property
+    def position_ids(self) -> memoryview:
+        """u32 [B, P + R]: tokens before this one; 0 on the left padding, on the right as at the last token."""
+
+    @property
+    def flags(self) -> memoryview:
+        """u8 [B, P + R]: flags of the tokens, 0 on padding."""
+
+    @property
+    def response_mask(self) -> memoryview:
+        """u8 [B, R]: 1 on what is trained."""
+
+    @property
+    def logprobs(self) -> memoryview:
+        """f32 [B, R]: log-probabilities, finite; 0 where not sampled, not known, or padding."""
+
+    @property
+    def versions(self) -> memoryview:
+        """i32 [B, R]: weight versions; -1 where not sampled, not known, or padding."""
+
+    @property
+    def advantages(self) -> memoryview:
+        """f32 [B, R]: values; 0 where the response mask is 0."""
+
+    @property
+    def rollouts(self) -> memoryview:
+        """u32 [B]: the rollout a row stands for, or the first of them."""
+
+    @property
+    def weights(self) -> memoryview:
+        """f32 [B]: how many rollouts a row stands for; 1 unless merged."""
+
+    @property
+    def prompt_lengths(self) -> memoryview:
+        """u32 [B]: tokens of the prompt that are in the row."""
+
+    @property
+    def lengths(self) -> memoryview:
+        """u32 [B]: tokens that are in the row."""
+
+    @property
+    def cut_prompts(self) -> memoryview:
+        """u32 [B]: tokens of the prompt that were cut off on the left."""
+
+    @property
+    def cut_responses(self) -> memoryview:
+        """u32 [B]: tokens of the response that were cut off on the right."""
+
+    @property
+    def rows(self) -> memoryview:
+        """i32, one a rollout of the forest: its row; -1 where it has none."""
+
+    @property
+    def report(self) -> dict[str, int]:
+        """What packing left out or changed; see :func:`pack_ragged`."""
+
+    def unpack(self, row: int, /) -> Tokens:
+        """The tokens of a row as the forest has them, without what was cut off."""
+
+@final
+class TreePacked:
+    """Rows of trees: row i has the tokens ``offsets[i]:offsets[i + 1]``. Each read of a column makes a copy.
+
+    All places (``parents``, ``subtree_ends``, starts and ends of segments) are tokens counted from the row's first, and
+    segments are counted from the row's first segment. Token j attends to token i of its row if and only if
+    ``i <= j < subtree_ends[i]``; this keeps the trees of a row apart as well. A segment is what one node has in a row.
+    """
+
+    @property
+    def offsets(self) -> memoryview:
+        """u64 [rows + 1]: where rows start."""
+
+    @property
+    def ids(self) -> memoryview:
+        """u32: token ids."""
+
+    @property
+    def position_ids(self) -> memoryview:
+        """u32: tokens before this one on its path; equal for siblings."""
+
+    @property
+    def loss_mask(self) -> memoryview:
+        """u8: 1 on what at least one rollout trains, in the part of its tree where it is not repeated."""
+
+    @property
+    def weights(self) -> memoryview:
+        """f32: as asked for, counting the rollouts that train a token where the loss mask is 1, else all that pass.
+
+        0 where the token is repeated.
+        """
+
+    @property
+    def advantages(self) -> memoryview:
+        """f32: values, of rollouts their mean over those that train the token; 0 where the loss mask is 0."""
+
+    @property
+    def logprobs(self) -> memoryview:
+        """f32: log-probabilities, finite; 0 where not sampled or not known."""
+
+    @property
+    def versions(self) -> memoryview:
+        """i32: weight versions; -1 where not sampled or not known."""
+
+    @property
+    def flags(self) -> memoryview:
+        """u8: flags of the tokens."""
+
+    @property
+    def parents(self) -> memoryview:
+        """i32: the token before this one on its path; -1 for none."""
+
+    @property
+    def subtree_ends(self) -> memoryview:
+        """u32: end of the tokens that see this one."""
+
+    @property
+    def rows(self) -> memoryview:
+        """i32, one a rollout of the forest: its row; -1 where it is in none or has no tokens."""
+
+    @property
+    def last_segments(self) -> memoryview:
+        """i32, one a rollout of the forest: the segment it ends in; -1 likewise."""
+
+    @property
+    def segment_offsets(self) -> memoryview:
+        """u64 [rows + 1]: where the segments of rows start."""
+
+    @property
+    def segment_nodes(self) -> memoryview:
+        """u32: the node whose tokens a segment has."""
+
+    @property
+    def segment_starts(self) -> memoryview:
+        """u32: first token."""
+
+    @property
+    def segment_ends(self) -> memoryview:
+        """u32: end."""
+
+    @property
+    def segment_subtree_ends(self) -> memoryview:
+        """u32: end of what is below it."""
+
+    @property
+    def segment_parents(self) -> memoryview:
+        """i32: the segment before it on the path; -1 for none."""
+
+    @property
+    def segment_rollouts(self) -> memoryview:
+        """u32: exported rollouts that pass through it or end in it."""
+
+    @property
+    def segment_repeated(self) -> memoryview:
+        """u8: 1 where the segment repeats one of another part of its tree."""
+
+    @property
+    def report(self) -> dict[str, int]:
+        """What packing left out or changed; see :func:`pack_ragged`."""
+
+    def unpack(self, rollout: int, /) -> Tokens:
+        """The tokens of a rollout of the forest, as the forest has them."""

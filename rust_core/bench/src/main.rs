@@ -7,6 +7,7 @@
 mod case;
 mod lanes;
 mod prefix;
+mod pack;
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -24,6 +25,9 @@ const CASES: &[Entry] = &[
     ("prefix/insert", prefix::insert),
     ("prefix/longest", prefix::longest),
     ("prefix/short", prefix::short),
+    ("pack/padded", pack::padded),
+    ("pack/ragged", pack::ragged),
+    ("pack/tree", pack::tree),
 ];
 
 fn main() -> ExitCode {

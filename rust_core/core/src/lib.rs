@@ -19,6 +19,7 @@ mod id;
 mod lanes;
 mod memory;
 mod prefix;
+pub mod pack;
 mod random;
 mod tokens;
 mod tree;

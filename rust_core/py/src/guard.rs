@@ -42,6 +42,12 @@ impl<T: Send> Guard<T> {
     }
 }
 
+/// Work on what nobody else has while other Python threads run.
+pub fn alone<R: Send>(py: Python<'_>, work: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
+    let text = "an internal error; this is a bug in trunkline";
+    finish(py, py.detach(|| catch_unwind(AssertUnwindSafe(work)).map_err(|_| text)))
+}
+
 fn poisoned<G>(_: PoisonError<G>) -> &'static str {
     BROKEN
 }

@@ -12,6 +12,7 @@ mod guard;
 mod input;
 mod lanes;
 mod prefix;
+mod pack;
 mod tokens;
 mod tree;
 mod view;
@@ -29,6 +30,7 @@ mod _core {
     use crate::lanes::Lanes;
     #[pymodule_export]
     use crate::prefix::{Prefix, PrefixMatch, PrefixNode, Reuse};
+    use crate::pack::{Padded, Ragged, TreePacked, pack_padded, pack_ragged, pack_tree};
     #[pymodule_export]
     use crate::tokens::Tokens;
     #[pymodule_export]

@@ -1,0 +1,175 @@
+//! What of each run can be trained, and with which value.
+
+use std::ops::Range;
+
+use super::rows::{Plan, Row};
+use super::runs::{Runs, sampled};
+use super::{Export, Landing, Unknown, narrow};
+use crate::error::{Error, Result};
+
+/// Values as they land, finite wherever something is trained and 0 elsewhere.
+#[derive(Clone, Debug)]
+pub(super) enum Landed {
+    /// None.
+    Nothing,
+    /// One a row.
+    Row,
+    /// One a node.
+    Node(Vec<f32>),
+    /// One a token, 0 where its mask is 0.
+    Token(Vec<f32>),
+}
+
+/// Columns beside the tokens of the runs. They are worked out once a run, however many rows show it.
+#[derive(Clone, Debug)]
+pub(super) struct Loss {
+    /// 1 on sampled tokens with a known log-probability.
+    pub mask: Vec<u8>,
+    /// Log-probabilities where the mask is 1, and 0 elsewhere.
+    pub logprobs: Vec<f32>,
+    /// Tokens whose log-probability became another one; ascending.
+    pub changed: Vec<usize>,
+    pub values: Landed,
+}
+
+impl Loss {
+    /// Look through the runs of planned rows; counts unknown log-probabilities in the plan's report.
+    pub(super) fn new(runs: &Runs<'_>, export: &Export<'_>, plan: &mut Plan) -> Result<Self> {
+        let tokens = runs.tokens();
+        let known = |(&flags, &logprob): (&u8, &f32)| u8::from(sampled(flags) & logprob.is_finite());
+        let mask: Vec<u8> = tokens.flags.iter().zip(tokens.logprobs).map(known).collect();
+        let logprobs: Vec<f32> =
+            mask.iter().zip(tokens.logprobs).map(|(&mask, &logprob)| keep(mask, logprob)).collect();
+        let other = |(at, (new, old)): (usize, (&f32, &f32))| (new.to_bits() != old.to_bits()).then_some(at);
+        let changed: Vec<usize> = logprobs.iter().zip(tokens.logprobs).enumerate().filter_map(other).collect();
+        for &at in changed.iter().filter(|&&at| sampled(tokens.flags[at])) {
+            let node = runs.node_of(at);
+            if plan.trained[node] == 0 {
+                continue;
+            }
+            if export.unknown == Unknown::Error {
+                let place = at - runs.run(crate::id::count(node)).start;
+                let value =
+                    format!("the log-probability of sampled token {place} of node {node} is {}", tokens.logprobs[at]);
+                return Err(Error::Value { value, want: "finite, or masked by option" });
+            }
+            plan.report.unknown += 1;
+        }
+        let values = land(runs, export.values, plan, &mask)?;
+        Ok(Self { mask, logprobs, changed, values })
+    }
+
+    /// Append the loss mask of a stretch.
+    pub(super) fn push_mask(&self, out: &mut Vec<u8>, piece: &Piece) {
+        if piece.trained {
+            out.extend_from_slice(&self.mask[piece.from..piece.to]);
+        } else {
+            out.resize(out.len() + piece.to - piece.from, 0);
+        }
+    }
+
+    /// Append the values of a stretch of a row whose rollouts have this mean.
+    pub(super) fn push_values(&self, out: &mut Vec<f32>, mean: f32, piece: &Piece) {
+        let value = match &self.values {
+            Landed::Row => mean,
+            Landed::Node(values) => values[piece.node as usize],
+            Landed::Nothing | Landed::Token(_) => 0.0,
+        };
+        let mask = &self.mask[piece.from..piece.to];
+        match &self.values {
+            Landed::Token(values) if piece.trained => out.extend_from_slice(&values[piece.from..piece.to]),
+            _ if piece.trained => out.extend(mask.iter().map(|&mask| keep(mask, value))),
+            _ => out.resize(out.len() + mask.len(), 0.0),
+        }
+    }
+
+    /// Tokens of a stretch whose log-probability became another one.
+    pub(super) fn changed_in(&self, run: Range<usize>) -> &[usize] {
+        let from = self.changed.partition_point(|&at| at < run.start);
+        let len = self.changed[from..].partition_point(|&at| at < run.end);
+        &self.changed[from..from + len]
+    }
+}
+
+/// A stretch of one node's tokens that is in a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub node: u32,
+    /// First token, of all runs.
+    pub from: usize,
+    /// End.
+    pub to: usize,
+    /// Whether the row trains what can be trained of it.
+    pub trained: bool,
+}
+
+impl Piece {
+    /// Its tokens.
+    pub(super) const fn run(&self) -> Range<usize> {
+        self.from..self.to
+    }
+}
+
+/// The stretches that tokens `from..to` of a row's path consist of, root first.
+pub(super) fn pieces(runs: &Runs<'_>, row: &Row, (from, to): (u32, u32), out: &mut Vec<Piece>) {
+    out.clear();
+    for node in runs.up(row.leaf) {
+        let (run, end) = (runs.run(node), runs.end(node));
+        if end <= from {
+            break;
+        }
+        // Counted from the end of the run, which the path knows.
+        let after = end.saturating_sub(to) as usize;
+        let kept = (end - from) as usize;
+        if after < run.len() {
+            let first = run.end - kept.min(run.len());
+            out.push(Piece { node, from: first, to: run.end - after, trained: row.trains(end) });
+        }
+    }
+    out.reverse();
+}
+
+/// Append what a column has for these stretches.
+pub(super) fn gather<T: Copy>(out: &mut Vec<T>, column: &[T], pieces: &[Piece]) {
+    for piece in pieces {
+        out.extend_from_slice(&column[piece.from..piece.to]);
+    }
+}
+
+/// A value where the mask is 1, else 0.
+pub(super) const fn keep(mask: u8, value: f32) -> f32 {
+    if mask == 0 { 0.0 } else { value }
+}
+
+fn land(runs: &Runs<'_>, values: Landing<'_>, plan: &Plan, mask: &[u8]) -> Result<Landed> {
+    let refuse = |what: &str, at: usize, value: f64| {
+        let value = format!("the value of {what} {at} is {value}");
+        Error::Value { value, want: "a finite 32-bit float where something is trained" }
+    };
+    match values {
+        Landing::Nothing => Ok(Landed::Nothing),
+        Landing::Rollout(_) => Ok(Landed::Row),
+        Landing::Node(values) => {
+            let mut landed: Vec<f32> = values.iter().map(|&value| narrow(value)).collect();
+            for (node, value) in (0u32..).zip(&mut landed).filter(|(_, value)| !value.is_finite()) {
+                let at = node as usize;
+                if plan.trained[at] > 0 && mask[runs.run(node)].contains(&1) {
+                    return Err(refuse("node", at, values[at]));
+                }
+                *value = 0.0;
+            }
+            Ok(Landed::Node(landed))
+        }
+        Landing::Token(values) => {
+            let mut landed: Vec<f32> =
+                mask.iter().zip(values).map(|(&mask, &value)| keep(mask, narrow(value))).collect();
+            for (at, value) in landed.iter_mut().enumerate().filter(|(_, value)| !value.is_finite()) {
+                if plan.trained[runs.node_of(at)] > 0 {
+                    return Err(refuse("token", at, values[at]));
+                }
+                *value = 0.0;
+            }
+            Ok(Landed::Token(landed))
+        }
+    }
+}

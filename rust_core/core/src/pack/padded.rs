@@ -1,0 +1,184 @@
+//! Rectangles: prompts padded on the left, responses on the right.
+
+use super::hidden::Hidden;
+use super::loss::{Loss, Piece, gather, pieces};
+use super::rows::{Plan, Row, Rows};
+use super::runs::Runs;
+use super::{Export, Fit, Report, room};
+use crate::error::{Error, Result};
+use crate::tokens::TokenBuffer;
+
+/// Rows of one width. With B rows, prompts of width P and responses of width R, `input_ids`, `attention_mask`,
+/// `position_ids` and `flags` are \[B, P+R\], and `response_mask`, `logprobs`, `versions` and `advantages` \[B, R\], all
+/// row by row. P and R are the limits of [`Fit`], or where there are none the longest parts.
+///
+/// The arrays are those that verl's agent loop hands to its trainer (`agent_loop.py`).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Padded {
+    /// P.
+    pub prompt_width: usize,
+    /// R.
+    pub response_width: usize,
+    /// Token ids, the pad id beside them.
+    pub input_ids: Vec<u32>,
+    /// 1 on tokens, 0 on padding.
+    pub attention_mask: Vec<u8>,
+    /// How many tokens of the row are before this place: 0 on the left, and on the right the last token's.
+    pub position_ids: Vec<u32>,
+    /// Flags of the tokens, 0 on padding.
+    pub flags: Vec<u8>,
+    /// 1 on what is trained.
+    pub response_mask: Vec<u8>,
+    /// Log-probabilities, finite.
+    pub logprobs: Vec<f32>,
+    /// Weight versions, -1 where not sampled, not known, or padding.
+    pub versions: Vec<i32>,
+    /// Values, 0 where the response mask is 0.
+    pub advantages: Vec<f32>,
+    /// What each row is.
+    pub rows: Rows,
+    /// What was left out.
+    pub report: Report,
+    hidden: Hidden,
+}
+
+impl Padded {
+    /// Pack rollouts into rectangles.
+    ///
+    /// # Errors
+    /// As [`super::Ragged::new`].
+    pub fn new(runs: &Runs<'_>, export: &Export<'_>, fit: &Fit, pad: u32) -> Result<Self> {
+        let mut plan = Plan::new(runs, export, fit)?;
+        let loss = Loss::new(runs, export, &mut plan)?;
+        let widest = |limit: Option<u32>, of: &dyn Fn(&Row) -> u32| {
+            limit.unwrap_or_else(|| plan.rows.iter().map(of).max().unwrap_or(0)) as usize
+        };
+        let prompt_width = widest(fit.max_prompt, &|row| row.prompt - row.from);
+        let response_width = widest(fit.max_response, &|row| row.to - row.prompt);
+        let cells = |width: usize| {
+            let value = || format!("{} padded rows of {width} tokens", plan.rows.len());
+            let refuse = || Error::Value { value: value(), want: "what fits in memory" };
+            plan.rows.len().checked_mul(width).ok_or_else(refuse)
+        };
+        let (all, responses) = (cells(prompt_width + response_width)?, cells(response_width)?);
+        let mut out = Self {
+            prompt_width,
+            response_width,
+            input_ids: room(all)?,
+            attention_mask: room(all)?,
+            position_ids: room(all)?,
+            flags: room(all)?,
+            response_mask: room(responses)?,
+            logprobs: room(responses)?,
+            versions: room(responses)?,
+            advantages: room(responses)?,
+            rows: Rows::new(&plan, runs),
+            report: plan.report,
+            hidden: Hidden::default(),
+        };
+        let (mut prompt, mut response) = (Vec::new(), Vec::new());
+        for row in &plan.rows {
+            pieces(runs, row, (row.from, row.prompt), &mut prompt);
+            pieces(runs, row, (row.prompt, row.to), &mut response);
+            out.hide(runs, &loss, row, [&prompt, &response]);
+            out.push_wide(runs, row, [&prompt, &response], pad);
+            out.push_response(runs, &loss, row, &response);
+        }
+        Ok(out)
+    }
+
+    /// Note what the arrays will not show of a row: all that a prompt has beside ids and flags, and log-probabilities
+    /// that became others.
+    fn hide(&mut self, runs: &Runs<'_>, loss: &Loss, row: &Row, [prompt, response]: [&[Piece]; 2]) {
+        let tokens = runs.tokens();
+        let mut place = self.input_ids.len() + self.prompt_width - (row.prompt - row.from) as usize;
+        for piece in prompt {
+            let odd = |at: &usize| tokens.logprobs[*at].to_bits() != 0 || tokens.versions[*at] != -1;
+            for at in piece.run().filter(odd) {
+                self.hidden.push(place + at - piece.from, tokens.logprobs[at], tokens.versions[at]);
+            }
+            place += piece.run().len();
+        }
+        for piece in response {
+            for &at in loss.changed_in(piece.run()) {
+                self.hidden.push(place + at - piece.from, tokens.logprobs[at], tokens.versions[at]);
+            }
+            place += piece.run().len();
+        }
+    }
+
+    /// Append a row to the arrays of width P + R.
+    fn push_wide(&mut self, runs: &Runs<'_>, row: &Row, parts: [&[Piece]; 2], pad: u32) {
+        let (before, len) = (self.input_ids.len(), row.to - row.from);
+        let start = before + self.prompt_width - (row.prompt - row.from) as usize;
+        let (end, row_end) = (start + row.len(), before + self.width());
+        self.input_ids.resize(start, pad);
+        self.flags.resize(start, 0);
+        for part in parts {
+            gather(&mut self.input_ids, runs.tokens().ids, part);
+            gather(&mut self.flags, runs.tokens().flags, part);
+        }
+        self.input_ids.resize(row_end, pad);
+        self.flags.resize(row_end, 0);
+
+        self.attention_mask.resize(start, 0);
+        self.attention_mask.resize(end, 1);
+        self.attention_mask.resize(row_end, 0);
+        self.position_ids.resize(start, 0);
+        self.position_ids.extend(0..len);
+        self.position_ids.resize(row_end, len.saturating_sub(1));
+    }
+
+    /// Append a row to the arrays of width R.
+    fn push_response(&mut self, runs: &Runs<'_>, loss: &Loss, row: &Row, response: &[Piece]) {
+        let row_end = self.response_mask.len() + self.response_width;
+        gather(&mut self.logprobs, &loss.logprobs, response);
+        gather(&mut self.versions, runs.tokens().versions, response);
+        for piece in response {
+            loss.push_mask(&mut self.response_mask, piece);
+            loss.push_values(&mut self.advantages, row.mean(), piece);
+        }
+        self.logprobs.resize(row_end, 0.0);
+        self.versions.resize(row_end, -1);
+        self.response_mask.resize(row_end, 0);
+        self.advantages.resize(row_end, 0.0);
+    }
+
+    /// Tokens of a row, padding included: P + R.
+    #[must_use]
+    pub const fn width(&self) -> usize {
+        self.prompt_width + self.response_width
+    }
+
+    /// The left part of `input_ids`: \[B, P\].
+    #[must_use]
+    pub fn prompts(&self) -> Vec<u32> {
+        let rows = self.input_ids.chunks_exact(self.width().max(1));
+        rows.flat_map(|row| &row[..self.prompt_width]).copied().collect()
+    }
+
+    /// The right part of `input_ids`: \[B, R\].
+    #[must_use]
+    pub fn responses(&self) -> Vec<u32> {
+        let rows = self.input_ids.chunks_exact(self.width().max(1));
+        rows.flat_map(|row| &row[self.prompt_width..]).copied().collect()
+    }
+
+    /// The tokens of a row as the forest has them.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if there is no such row.
+    pub fn unpack(&self, row: usize) -> Result<TokenBuffer> {
+        let row = self.rows.check(row)?;
+        let (prompt, len) = (self.rows.prompt_lengths[row] as usize, self.rows.lengths[row] as usize);
+        let start = row * self.width() + self.prompt_width - prompt;
+        let places = start..start + len;
+        let response = row * self.response_width..row * self.response_width + len - prompt;
+        let mut tokens = TokenBuffer::given(self.input_ids[places.clone()].to_vec());
+        tokens.flags.copy_from_slice(&self.flags[places.clone()]);
+        tokens.logprobs[prompt..].copy_from_slice(&self.logprobs[response.clone()]);
+        tokens.versions[prompt..].copy_from_slice(&self.versions[response]);
+        self.hidden.restore(places, 0, &mut tokens);
+        Ok(tokens)
+    }
+}

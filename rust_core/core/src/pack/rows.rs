@@ -1,0 +1,239 @@
+//! Rows: which rollouts are exported, and which part of each.
+
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use xxhash_rust::xxh3::Xxh3DefaultBuilder;
+
+use super::runs::Runs;
+use super::{Export, Fit, Landing, Over, Report, narrow};
+use crate::error::{Error, Result};
+use crate::id;
+
+/// One row on its way. Places are tokens of its path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    /// The rollout it stands for, or the first of them.
+    pub rollout: u32,
+    /// Its leaf.
+    pub leaf: u32,
+    /// How many rollouts it stands for.
+    pub weight: u32,
+    /// Whether nothing of it is trained.
+    pub masked: bool,
+    /// Sum of their values.
+    pub value: f64,
+    /// First token that is kept.
+    pub from: u32,
+    /// First token after the prompt.
+    pub prompt: u32,
+    /// End of what is kept.
+    pub to: u32,
+}
+
+impl Row {
+    /// Tokens that are kept.
+    pub(super) const fn len(&self) -> usize {
+        (self.to - self.from) as usize
+    }
+
+    /// Whether its part of a node that ends at this token of the path is trained.
+    pub(super) const fn trains(&self, end: u32) -> bool {
+        !self.masked && end > self.prompt
+    }
+
+    /// Value of its tokens: the mean over its rollouts.
+    pub(super) fn mean(&self) -> f32 {
+        narrow(self.value / f64::from(self.weight))
+    }
+}
+
+/// The rows of a flat layout. All columns but `rows` have one element a row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    /// The rollout a row stands for, or the first of them.
+    pub rollouts: Vec<u32>,
+    /// How many rollouts a row stands for.
+    pub weights: Vec<f32>,
+    /// Tokens of the prompt that are in the row.
+    pub prompt_lengths: Vec<u32>,
+    /// Tokens that are in the row.
+    pub lengths: Vec<u32>,
+    /// Tokens of the prompt that were cut off on the left.
+    pub cut_prompts: Vec<u32>,
+    /// Tokens of the response that were cut off on the right.
+    pub cut_responses: Vec<u32>,
+    /// Per rollout of the forest its row; -1 where it has none.
+    pub rows: Vec<i32>,
+}
+
+impl Rows {
+    /// The columns of planned rows.
+    pub(super) fn new(plan: &Plan, runs: &Runs<'_>) -> Self {
+        let column = |of: &dyn Fn(&Row) -> u32| plan.rows.iter().map(of).collect::<Vec<u32>>();
+        Self {
+            rollouts: column(&|row| row.rollout),
+            weights: plan.rows.iter().map(|row| narrow(f64::from(row.weight))).collect(),
+            prompt_lengths: column(&|row| row.prompt - row.from),
+            lengths: column(&|row| row.to - row.from),
+            cut_prompts: column(&|row| row.from),
+            cut_responses: column(&|row| runs.end(row.leaf) - row.to),
+            rows: plan.row_of.clone(),
+        }
+    }
+
+    /// The row of this number as an index.
+    pub(super) fn check(&self, row: usize) -> Result<usize> {
+        let want = "one of the rows that were packed";
+        if row < self.lengths.len() { Ok(row) } else { Err(Error::Value { value: format!("row {row}"), want }) }
+    }
+}
+
+/// The rows to write, and how many of their rollouts pass each node.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub rows: Vec<Row>,
+    pub row_of: Vec<i32>,
+    /// Per node the rollouts that pass through it or end there.
+    pub passes: Vec<u32>,
+    /// Per node those of them that train its sampled tokens.
+    pub trained: Vec<u32>,
+    pub report: Report,
+}
+
+impl Plan {
+    /// Choose rollouts and fit them into their limits.
+    pub(super) fn new(runs: &Runs<'_>, export: &Export<'_>, fit: &Fit) -> Result<Self> {
+        let (nodes, rollouts) = (runs.forest().parents().len(), runs.forest().leaves().len());
+        check_lengths(runs, export)?;
+        let (mut rows, mut row_of, mut report) = (Vec::new(), vec![-1; rollouts], Report::default());
+        let mut known = HashMap::with_hasher(Xxh3DefaultBuilder);
+        for rollout in chosen(export.rollouts, rollouts)? {
+            let row = row(runs, export, rollout)?;
+            if row.masked && export.leave_out {
+                report.left_out += 1;
+                continue;
+            }
+            let Some(row) = fitted(row, fit, &mut report)? else { continue };
+            row_of[rollout as usize] = i32::try_from(rows.len()).map_err(|_| Error::Full { what: "row" })?;
+            if fit.merge {
+                match known.entry((row.leaf, row.masked, row.prompt)) {
+                    Entry::Vacant(place) => _ = place.insert(rows.len()),
+                    Entry::Occupied(place) => {
+                        let same: &mut Row = &mut rows[*place.get()];
+                        same.weight += 1;
+                        same.value += row.value;
+                        row_of[rollout as usize] = row_of[same.rollout as usize];
+                        report.merged += 1;
+                        continue;
+                    }
+                }
+            }
+            report.count_cuts(&row, runs.end(row.leaf));
+            rows.push(row);
+        }
+        let mut plan = Self { rows, row_of, passes: vec![0; nodes], trained: vec![0; nodes], report };
+        plan.count(runs);
+        Ok(plan)
+    }
+
+    fn count(&mut self, runs: &Runs<'_>) {
+        for row in &self.rows {
+            for node in runs.up(row.leaf) {
+                self.passes[node as usize] += row.weight;
+                self.trained[node as usize] += if row.trains(runs.end(node)) { row.weight } else { 0 };
+            }
+        }
+    }
+}
+
+impl Report {
+    fn count_cuts(&mut self, row: &Row, end: u32) {
+        self.cut_prompts += u64::from(row.from > 0);
+        self.cut_responses += u64::from(row.to < end);
+        self.cut_tokens += u64::from(row.from) + u64::from(end - row.to);
+    }
+}
+
+fn check_lengths(runs: &Runs<'_>, export: &Export<'_>) -> Result<()> {
+    let rollouts = runs.forest().leaves().len();
+    let values = match export.values {
+        Landing::Nothing => None,
+        Landing::Rollout(values) => Some(("values of rollouts", rollouts, values.len())),
+        Landing::Node(values) => Some(("values of nodes", runs.forest().parents().len(), values.len())),
+        Landing::Token(values) => Some(("values of tokens", runs.tokens().len(), values.len())),
+    };
+    let masked = export.masked.map(|masked| ("masks of rollouts", rollouts, masked.len()));
+    let splits = export.splits.map(|splits| ("split nodes", rollouts, splits.len()));
+    match values.into_iter().chain(masked).chain(splits).find(|(_, need, have)| need != have) {
+        Some((what, need, have)) => Err(Error::Length { what, need, have }),
+        None => Ok(()),
+    }
+}
+
+/// The rollouts to export, each once.
+fn chosen(rollouts: Option<&[u32]>, count: usize) -> Result<Vec<u32>> {
+    let Some(rollouts) = rollouts else { return Ok((0..id::count(count)).collect()) };
+    let mut seen = vec![false; count];
+    for &rollout in rollouts {
+        let value = || format!("rollout {rollout} of those to export");
+        match seen.get_mut(rollout as usize) {
+            None => return Err(Error::Value { value: value(), want: "a rollout of the forest" }),
+            Some(true) => return Err(Error::Value { value: value() + " is there twice", want: "there once" }),
+            Some(new) => *new = true,
+        }
+    }
+    Ok(rollouts.to_vec())
+}
+
+/// A rollout as a row of its own, whole.
+fn row(runs: &Runs<'_>, export: &Export<'_>, rollout: u32) -> Result<Row> {
+    let at = rollout as usize;
+    let leaf = runs.forest().leaves()[at];
+    let masked = match export.masked.map_or(0, |masked| masked[at]) {
+        0 => false,
+        1 => true,
+        mask => {
+            let value = format!("the mask of rollout {rollout} is {mask}");
+            return Err(Error::Value { value, want: "0 or 1" });
+        }
+    };
+    let value = match export.values {
+        Landing::Rollout(values) if !masked => values[at],
+        _ => 0.0,
+    };
+    if !narrow(value).is_finite() {
+        let value = format!("the value of rollout {rollout} is {value}");
+        return Err(Error::Value { value, want: "a finite 32-bit float, or the rollout masked" });
+    }
+    let prompt = match export.splits.map(|splits| splits[at]) {
+        None => runs.before_sampled(leaf),
+        Some(split) if runs.up(leaf).any(|node| node == split) => runs.end(split),
+        Some(split) => {
+            let value = format!("the split node of rollout {rollout} is {split}");
+            return Err(Error::Value { value, want: "a node on the rollout's path" });
+        }
+    };
+    Ok(Row { rollout, leaf, weight: 1, masked, value, from: 0, prompt, to: runs.end(leaf) })
+}
+
+/// A row within its limits, or none if it is dropped.
+fn fitted(mut row: Row, fit: &Fit, report: &mut Report) -> Result<Option<Row>> {
+    let parts = [
+        (fit.max_prompt, fit.long_prompt, row.prompt, "prompt"),
+        (fit.max_response, fit.long_response, row.to - row.prompt, "response"),
+    ];
+    // A row that is dropped for one part is not refused for the other.
+    let over = |action| parts.iter().find(|(max, on, len, _)| *on == action && max.is_some_and(|max| *len > max));
+    if over(Over::Drop).is_some() {
+        report.dropped += 1;
+        return Ok(None);
+    }
+    if let Some((max, _, len, part)) = over(Over::Error) {
+        let value = format!("the {part} of rollout {} has {len} tokens", row.rollout);
+        let limit = max.unwrap_or_default();
+        return Err(Error::Value { value: format!("{value} where {limit} fit"), want: "shorter, cut or dropped" });
+    }
+    row.from = row.prompt - row.prompt.min(fit.max_prompt.unwrap_or(u32::MAX));
+    row.to = row.prompt + (row.to - row.prompt).min(fit.max_response.unwrap_or(u32::MAX));
+    Ok(Some(row))
+}

@@ -1,0 +1,316 @@
+//! Rows of trees: what rollouts share stands once.
+
+use super::bins::first_fit_decreasing;
+use super::hidden::Hidden;
+use super::loss::{Landed, Loss, Piece};
+use super::order::{Part, parts, preorder};
+use super::rows::Plan;
+use super::runs::Runs;
+use super::segments::Segments;
+use super::{Export, Fit, Oversize, Report, Weighting, narrow, room};
+use crate::error::{Error, Result};
+use crate::id;
+use crate::tokens::TokenBuffer;
+
+/// Rows in which every token of a tree stands once, depth first. Row i has the tokens `offsets[i]..offsets[i + 1]`; all
+/// places are counted from the row's first token. Trees in one row see nothing of one another.
+///
+/// Token j attends to token i of its row if and only if `i <= j < subtree_ends[i]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TreePacked {
+    /// Where rows start; one more than rows.
+    pub offsets: Vec<usize>,
+    /// Token ids.
+    pub ids: Vec<u32>,
+    /// Tokens before it on its path: equal for siblings.
+    pub position_ids: Vec<u32>,
+    /// 1 on what is trained, by at least one rollout.
+    pub loss_mask: Vec<u8>,
+    /// What [`Weighting`] says, over the rollouts that train the token where the loss mask is 1, else over those that
+    /// pass; 0 where it is repeated.
+    pub weights: Vec<f32>,
+    /// Values, 0 where the loss mask is 0; of rollouts the mean over those that train the token.
+    pub advantages: Vec<f32>,
+    /// Log-probabilities, finite.
+    pub logprobs: Vec<f32>,
+    /// Weight versions, -1 where not sampled or not known.
+    pub versions: Vec<i32>,
+    /// Flags of the tokens.
+    pub flags: Vec<u8>,
+    /// The token before it on the path; -1 for none.
+    pub parents: Vec<i32>,
+    /// End of what is below the token.
+    pub subtree_ends: Vec<u32>,
+    /// What each stretch is.
+    pub segments: Segments,
+    /// Per rollout of the forest the row it is in; -1 where it is in none or has no tokens.
+    pub rows: Vec<i32>,
+    /// Per rollout of the forest its last segment, counted from the row's first; -1 likewise.
+    pub last_segments: Vec<i32>,
+    /// What was left out.
+    pub report: Report,
+    exported: Vec<bool>,
+    hidden: Hidden,
+}
+
+impl TreePacked {
+    /// Pack trees into rows of at most `max_tokens` tokens, or each into a row of its own.
+    ///
+    /// # Errors
+    /// As [`super::Ragged::new`]; also [`Error::Value`] for a path, or unless `oversize` splits it a tree, beyond
+    /// `max_tokens`.
+    pub fn new(
+        runs: &Runs<'_>,
+        export: &Export<'_>,
+        weighting: Weighting,
+        max_tokens: Option<u32>,
+        oversize: Oversize,
+    ) -> Result<Self> {
+        let mut plan = Plan::new(runs, export, &Fit::default())?;
+        let mut loss = Loss::new(runs, export, &mut plan)?;
+        if let Landed::Row = loss.values {
+            loss.values = Landed::Node(means(runs, &plan));
+        }
+        let order = preorder(runs.forest().parents(), &plan.passes);
+        // Places are also signed 32-bit numbers.
+        let max = max_tokens.unwrap_or(u32::MAX).min(i32::MAX.cast_unsigned()) as usize;
+        let parts = parts(runs, &order, max, oversize)?;
+        let bins = match max_tokens {
+            None => (0..parts.len()).map(|part| vec![part]).collect(),
+            Some(_) => first_fit_decreasing(&parts.iter().map(|part| part.tokens).collect::<Vec<_>>(), max),
+        };
+        let len = parts.iter().map(|part| part.tokens).sum();
+        let mut out = Self::with_room(len)?;
+        let mut writer = Writer::new(runs, &plan, &loss, weighting);
+        for (row, bin) in (0i32..).zip(&bins) {
+            for &part in bin {
+                writer.push(&mut out, &order, &parts[part], row);
+            }
+            out.offsets.push(out.ids.len());
+            out.segments.offsets.push(out.segments.nodes.len());
+        }
+        let leaves = runs.forest().leaves();
+        let home = |(rollout, &leaf): (usize, &u32)| {
+            if plan.row_of[rollout] < 0 { (-1, -1) } else { writer.homes[leaf as usize] }
+        };
+        (out.rows, out.last_segments) = leaves.iter().enumerate().map(home).unzip();
+        out.exported = plan.row_of.iter().map(|&row| row >= 0).collect();
+        let repeated = out.report.repeated;
+        out.report = Report { repeated, ..plan.report };
+        Ok(out)
+    }
+
+    fn with_room(len: usize) -> Result<Self> {
+        Ok(Self {
+            offsets: vec![0],
+            ids: room(len)?,
+            position_ids: room(len)?,
+            loss_mask: room(len)?,
+            weights: room(len)?,
+            advantages: room(len)?,
+            logprobs: room(len)?,
+            versions: room(len)?,
+            flags: room(len)?,
+            parents: room(len)?,
+            subtree_ends: room(len)?,
+            segments: Segments { offsets: vec![0], ..Segments::default() },
+            ..Self::default()
+        })
+    }
+
+    /// The tokens of a rollout as the forest has them.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if the rollout was not packed.
+    pub fn unpack(&self, rollout: usize) -> Result<TokenBuffer> {
+        if self.exported.get(rollout) != Some(&true) {
+            return Err(Error::Value { value: format!("rollout {rollout}"), want: "one of those that were packed" });
+        }
+        let mut tokens = TokenBuffer::default();
+        let Ok(row) = usize::try_from(self.rows[rollout]) else { return Ok(tokens) };
+        let first = self.segments.offsets[row];
+        let parent = |segment: &usize| usize::try_from(self.segments.parents[first + segment]).ok();
+        let path = std::iter::successors(usize::try_from(self.last_segments[rollout]).ok(), parent);
+        for segment in path.collect::<Vec<_>>().into_iter().rev().map(|segment| first + segment) {
+            let start = self.offsets[row] + self.segments.starts[segment] as usize;
+            let range = start..start + (self.segments.ends[segment] - self.segments.starts[segment]) as usize;
+            let known = tokens.ids.len();
+            tokens.ids.extend_from_slice(&self.ids[range.clone()]);
+            tokens.logprobs.extend_from_slice(&self.logprobs[range.clone()]);
+            tokens.versions.extend_from_slice(&self.versions[range.clone()]);
+            tokens.flags.extend_from_slice(&self.flags[range.clone()]);
+            self.hidden.restore(range, known, &mut tokens);
+        }
+        Ok(tokens)
+    }
+}
+
+/// Per node the mean value of the rollouts that train it.
+fn means(runs: &Runs<'_>, plan: &Plan) -> Vec<f32> {
+    let mut sums = vec![0.0; plan.trained.len()];
+    for row in &plan.rows {
+        for node in runs.up(row.leaf).take_while(|&node| row.trains(runs.end(node))) {
+            sums[node as usize] += row.value;
+        }
+    }
+    sums.iter().zip(&plan.trained).map(|(sum, &trained)| narrow(sum / f64::from(trained.max(1)))).collect()
+}
+
+/// Writes parts of trees, one after the other.
+struct Writer<'a> {
+    runs: &'a Runs<'a>,
+    plan: &'a Plan,
+    loss: &'a Loss,
+    weighting: Weighting,
+    /// Per node the row and the segment in which it is not repeated.
+    homes: Vec<(i32, i32)>,
+    /// Per node its segment in the present part.
+    here: Vec<i32>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(runs: &'a Runs<'a>, plan: &'a Plan, loss: &'a Loss, weighting: Weighting) -> Self {
+        let nodes = plan.passes.len();
+        Self { runs, plan, loss, weighting, homes: vec![(-1, -1); nodes], here: vec![-1; nodes] }
+    }
+
+    /// Append a part to a row.
+    fn push(&mut self, out: &mut TreePacked, order: &[u32], part: &Part, row: i32) {
+        let nodes = &order[part.nodes.clone()];
+        let root = part.repeated.first().unwrap_or(&nodes[0]);
+        let first = out.segments.nodes.len();
+        for &node in &part.repeated {
+            self.push_segment(out, node, None);
+        }
+        for &node in nodes {
+            self.push_segment(out, node, Some(row));
+        }
+        out.segments.close(first);
+        for segment in first..out.segments.nodes.len() {
+            self.push_tokens(out, segment, self.plan.passes[*root as usize]);
+        }
+    }
+
+    /// Append a segment; a row if it is not repeated. A node without tokens ends where its parent does.
+    fn push_segment(&mut self, out: &mut TreePacked, node: u32, row: Option<i32>) {
+        let (at, parent) = (node as usize, self.runs.forest().parents()[node as usize]);
+        let before = if parent == node { -1 } else { self.here[parent as usize] };
+        let len = self.runs.run(node).len();
+        let segments = &mut out.segments;
+        self.here[at] = if len == 0 { before } else { segments.len_of_row() };
+        if let Some(row) = row {
+            self.homes[at] = if self.here[at] < 0 { (-1, -1) } else { (row, self.here[at]) };
+        }
+        if len > 0 {
+            let start = segments.end_of_row();
+            segments.nodes.push(node);
+            segments.parents.push(before);
+            segments.rollouts.push(self.plan.passes[at]);
+            segments.repeated.push(u8::from(row.is_none()));
+            segments.starts.push(start);
+            segments.ends.push(start + id::count(len));
+        }
+    }
+
+    /// Append the tokens of a segment.
+    fn push_tokens(&self, out: &mut TreePacked, segment: usize, total: u32) {
+        let node = out.segments.nodes[segment];
+        let (tokens, run, end) = (self.runs.tokens(), self.runs.run(node), self.runs.end(node));
+        let place = out.ids.len();
+        for &at in self.loss.changed_in(run.clone()) {
+            out.hidden.push(place + at - run.start, tokens.logprobs[at], tokens.versions[at]);
+        }
+        out.ids.extend_from_slice(&tokens.ids[run.clone()]);
+        out.position_ids.extend(end - id::count(run.len())..end);
+        out.logprobs.extend_from_slice(&self.loss.logprobs[run.clone()]);
+        out.versions.extend_from_slice(&tokens.versions[run.clone()]);
+        out.flags.extend_from_slice(&tokens.flags[run.clone()]);
+        out.parents.push(out.segments.last_of_parent(segment));
+        let (start, stop) = (out.segments.starts[segment], out.segments.ends[segment]);
+        out.parents.extend(start.cast_signed()..stop.cast_signed() - 1);
+        out.subtree_ends.resize(out.ids.len(), out.segments.subtree_ends[segment]);
+        if out.segments.repeated[segment] == 1 {
+            out.report.repeated += run.len() as u64;
+            out.loss_mask.resize(out.ids.len(), 0);
+            out.weights.resize(out.ids.len(), 0.0);
+            out.advantages.resize(out.ids.len(), 0.0);
+        } else {
+            self.push_loss(out, node, total);
+        }
+    }
+
+    /// Append what the loss makes of a node that is not repeated, in a tree with so many rollouts.
+    fn push_loss(&self, out: &mut TreePacked, node: u32, total: u32) {
+        let (run, place) = (self.runs.run(node), out.loss_mask.len());
+        let (passes, trained) = (self.plan.passes[node as usize], self.plan.trained[node as usize]);
+        let piece = Piece { node, from: run.start, to: run.end, trained: trained > 0 };
+        self.loss.push_mask(&mut out.loss_mask, &piece);
+        // The values of nodes, or of tokens: those of rows have become means of nodes.
+        self.loss.push_values(&mut out.advantages, 0.0, &piece);
+        let (in_loss, beside) = (self.weigh(trained, total), self.weigh(passes, total));
+        out.weights.extend(out.loss_mask[place..].iter().map(|&mask| if mask == 1 { in_loss } else { beside }));
+    }
+
+    fn weigh(&self, rollouts: u32, total: u32) -> f32 {
+        match self.weighting {
+            Weighting::Share => narrow(f64::from(rollouts) / f64::from(total)),
+            Weighting::Once => 1.0,
+            Weighting::Count => narrow(f64::from(rollouts)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::TreePacked;
+    use crate::memory::columns::SAMPLED;
+    use crate::pack::{Export, Fit, Landing, Oversize, Ragged, Runs, Weighting};
+    use crate::{Forest, TokenBuffer};
+
+    /// q -> A{A1, A2, A3}, B{B1{B1a, B1b}, B2}: a prompt of 20 tokens, 10 sampled ones a node.
+    fn with_uneven_tree(test: impl Fn(&Runs<'_>)) {
+        let forest = Forest::new(vec![0, 0, 0, 1, 1, 1, 2, 2, 6, 6], vec![3, 4, 5, 8, 9, 7]).unwrap();
+        let mut tokens = TokenBuffer::given((0..110).collect());
+        tokens.flags[20..].fill(SAMPLED);
+        let offsets: Vec<u64> = std::iter::once(0).chain((20..=110).step_by(10)).collect();
+        test(&Runs::new(&forest, &offsets, tokens.as_slice()).unwrap());
+    }
+
+    #[test]
+    fn an_uneven_tree_has_the_known_sizes_shares_and_values() {
+        with_uneven_tree(|runs| {
+            let rewards = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0];
+            let centred = rewards.map(|reward| reward - 0.5);
+            let export = Export { values: Landing::Rollout(&centred), ..Export::default() };
+            let tree = TreePacked::new(runs, &export, Weighting::Share, None, Oversize::Error).unwrap();
+            let flat = Ragged::new(runs, &export, &Fit::default()).unwrap();
+            assert_eq!((flat.ids.len(), tree.ids.len()), (260, 110));
+            let sum: f32 = tree.weights.iter().sum();
+            assert!((sum - 260.0 / 6.0).abs() < 1e-4, "{sum}");
+            // The values of what is shared are V(s) - V(root): A, A1, A2, A3, B, B1, B1a, B1b, B2 after the prompt.
+            let nodes: Vec<usize> = (20..110).step_by(10).collect();
+            assert_eq!(tree.segments.nodes, [0, 1, 3, 4, 5, 2, 6, 8, 9, 7]);
+            let near = |found: &[f32], want: [f32; 9]| {
+                nodes.iter().zip(want).for_each(|(&at, want)| assert!((found[at] - want).abs() < 1e-5, "{at}: {want}"));
+            };
+            near(&tree.advantages, [-1.0 / 6.0, 0.5, -0.5, -0.5, 1.0 / 6.0, 0.5, 0.5, 0.5, -0.5]);
+            let leaf = 1.0 / 6.0;
+            near(&tree.weights, [0.5, leaf, leaf, leaf, 0.5, 1.0 / 3.0, leaf, leaf, leaf]);
+        });
+    }
+
+    #[test]
+    fn a_split_tree_repeats_ancestors_and_trains_them_once() {
+        with_uneven_tree(|runs| {
+            let pack = |max| TreePacked::new(runs, &Export::default(), Weighting::Share, max, Oversize::Split).unwrap();
+            let (whole, split) = (pack(None), pack(Some(60)));
+            assert_eq!(split.segments.nodes, [0, 1, 3, 4, 5, 0, 2, 6, 8, 9, 0, 2, 7]);
+            // q before B; q and B before B2.
+            assert_eq!(split.report.repeated, 20 + 30);
+            assert_eq!(split.offsets, [0, 60, 120, 160]);
+            let trained = |packed: &TreePacked| packed.loss_mask.iter().map(|&mask| u32::from(mask)).sum::<u32>();
+            assert_eq!(trained(&split), trained(&whole));
+        });
+    }
+}

@@ -1,0 +1,324 @@
+//! `pack_padded`, `pack_ragged`, `pack_tree` and what they return.
+
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyDict};
+use trunkline_core::pack::{self, Export, Fit, Landing, Over, Oversize, Report, Runs, Unknown, Weighting};
+use trunkline_core::{Forest, Result, TokenBuffer, TokenSlice, Uncertainty};
+
+use crate::buffer::{Cell, Column, view};
+use crate::error::argument;
+use crate::guard::alone;
+use crate::input::number;
+use crate::tokens::Tokens;
+
+/// What has one value each.
+#[derive(Clone, Copy)]
+enum Per {
+    Rollout,
+    Node,
+    Token,
+}
+
+/// What all layouts are asked for.
+struct Request<'a> {
+    parents: Column<u32>,
+    leaves: Column<u32>,
+    offsets: Column<u64>,
+    tokens: TokenBuffer,
+    values: Option<Vec<f64>>,
+    per: &'a str,
+    rollouts: Option<Column<u32>>,
+    masked: Option<Column<u8>>,
+    keep_masked: bool,
+    splits: Option<Column<u32>>,
+    unknown: &'a str,
+}
+
+impl Request<'_> {
+    fn pack<T: Send>(
+        self,
+        py: Python<'_>,
+        pack: impl FnOnce(&Runs<'_>, &Export<'_>) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let unknown = choice(py, "unknown", self.unknown, &[("error", Unknown::Error), ("mask", Unknown::Mask)])?;
+        let kinds = [("rollout", Per::Rollout), ("node", Per::Node), ("token", Per::Token)];
+        let per = choice(py, "per", self.per, &kinds)?;
+        alone(py, move || {
+            let forest = Forest::new(self.parents.into_inner(), self.leaves.into_inner())?;
+            let TokenBuffer { ids, logprobs, versions, flags } = &self.tokens;
+            let runs = Runs::new(&forest, &self.offsets, TokenSlice::new(ids, logprobs, versions, flags)?)?;
+            let export = Export {
+                rollouts: self.rollouts.as_deref(),
+                masked: self.masked.as_deref(),
+                leave_out: !self.keep_masked,
+                splits: self.splits.as_deref(),
+                values: match (&self.values, per) {
+                    (None, _) => Landing::Nothing,
+                    (Some(values), Per::Rollout) => Landing::Rollout(values),
+                    (Some(values), Per::Node) => Landing::Node(values),
+                    (Some(values), Per::Token) => Landing::Token(values),
+                },
+                unknown,
+            };
+            pack(&runs, &export)
+        })
+    }
+}
+
+/// What a word stands for.
+fn choice<T: Copy>(py: Python<'_>, field: &str, text: &str, words: &[(&str, T)]) -> PyResult<T> {
+    let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    let refuse = || argument(py, &format!("{field} is {text:?}; it must be one of {}", known.join(", ")));
+    words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning).ok_or_else(refuse)
+}
+
+/// Values as 64-bit floats, or as 32-bit ones.
+fn figures(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<f64>>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    let widen = |column: Column<f32>| column.iter().map(|&figure| figure.into()).collect();
+    let wide = value.extract().map(Column::into_inner);
+    wide.or_else(|error| value.extract().map(widen).map_err(|_: PyErr| error)).map(Some)
+}
+
+/// A limit: a number or None.
+fn limit(value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    if value.is_none() { Ok(None) } else { number(value).map(Some) }
+}
+
+fn fit(py: Python<'_>, merge: bool, max: [Option<u32>; 2], long: [&str; 2]) -> PyResult<Fit> {
+    let words = [("error", Over::Error), ("cut", Over::Cut), ("drop", Over::Drop)];
+    let long_prompt = choice(py, "long_prompt", long[0], &words)?;
+    let long_response = choice(py, "long_response", long[1], &words)?;
+    Ok(Fit { merge, max_prompt: max[0], max_response: max[1], long_prompt, long_response })
+}
+
+/// Rollouts as rectangles: prompts padded on the left, responses on the right.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
+#[pyo3(signature = (
+    parents, leaves, offsets, ids, logprobs, versions, flags, *, values=None, per="rollout", rollouts=None, masked=None,
+    keep_masked=true, splits=None, unknown="error", merge=false, max_prompt=None, max_response=None, long_prompt="error",
+    long_response="error", pad=0
+))]
+pub fn pack_padded(
+    py: Python<'_>,
+    parents: Column<u32>,
+    leaves: Column<u32>,
+    offsets: Column<u64>,
+    ids: Column<u32>,
+    logprobs: Column<f32>,
+    versions: Column<i32>,
+    flags: Column<u8>,
+    #[pyo3(from_py_with = figures)] values: Option<Vec<f64>>,
+    per: &str,
+    rollouts: Option<Column<u32>>,
+    masked: Option<Column<u8>>,
+    keep_masked: bool,
+    splits: Option<Column<u32>>,
+    unknown: &str,
+    merge: bool,
+    #[pyo3(from_py_with = limit)] max_prompt: Option<u32>,
+    #[pyo3(from_py_with = limit)] max_response: Option<u32>,
+    long_prompt: &str,
+    long_response: &str,
+    #[pyo3(from_py_with = number)] pad: u32,
+) -> PyResult<Padded> {
+    let tokens = buffer(ids, logprobs, versions, flags);
+    let fit = fit(py, merge, [max_prompt, max_response], [long_prompt, long_response])?;
+    Request { parents, leaves, offsets, tokens, values, per, rollouts, masked, keep_masked, splits, unknown }
+        .pack(py, move |runs, export| pack::Padded::new(runs, export, &fit, pad))
+        .map(Padded)
+}
+
+/// Rollouts end to end, with offsets.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
+#[pyo3(signature = (
+    parents, leaves, offsets, ids, logprobs, versions, flags, *, values=None, per="rollout", rollouts=None, masked=None,
+    keep_masked=true, splits=None, unknown="error", merge=false, max_prompt=None, max_response=None, long_prompt="error",
+    long_response="error"
+))]
+pub fn pack_ragged(
+    py: Python<'_>,
+    parents: Column<u32>,
+    leaves: Column<u32>,
+    offsets: Column<u64>,
+    ids: Column<u32>,
+    logprobs: Column<f32>,
+    versions: Column<i32>,
+    flags: Column<u8>,
+    #[pyo3(from_py_with = figures)] values: Option<Vec<f64>>,
+    per: &str,
+    rollouts: Option<Column<u32>>,
+    masked: Option<Column<u8>>,
+    keep_masked: bool,
+    splits: Option<Column<u32>>,
+    unknown: &str,
+    merge: bool,
+    #[pyo3(from_py_with = limit)] max_prompt: Option<u32>,
+    #[pyo3(from_py_with = limit)] max_response: Option<u32>,
+    long_prompt: &str,
+    long_response: &str,
+) -> PyResult<Ragged> {
+    let tokens = buffer(ids, logprobs, versions, flags);
+    let fit = fit(py, merge, [max_prompt, max_response], [long_prompt, long_response])?;
+    Request { parents, leaves, offsets, tokens, values, per, rollouts, masked, keep_masked, splits, unknown }
+        .pack(py, move |runs, export| pack::Ragged::new(runs, export, &fit))
+        .map(Ragged)
+}
+
+/// Trees in rows, each token once.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
+#[pyo3(signature = (
+    parents, leaves, offsets, ids, logprobs, versions, flags, *, values=None, per="rollout", rollouts=None, masked=None,
+    keep_masked=true, splits=None, unknown="error", weights="share", max_tokens=None, oversize="error"
+))]
+pub fn pack_tree(
+    py: Python<'_>,
+    parents: Column<u32>,
+    leaves: Column<u32>,
+    offsets: Column<u64>,
+    ids: Column<u32>,
+    logprobs: Column<f32>,
+    versions: Column<i32>,
+    flags: Column<u8>,
+    #[pyo3(from_py_with = figures)] values: Option<Vec<f64>>,
+    per: &str,
+    rollouts: Option<Column<u32>>,
+    masked: Option<Column<u8>>,
+    keep_masked: bool,
+    splits: Option<Column<u32>>,
+    unknown: &str,
+    weights: &str,
+    #[pyo3(from_py_with = limit)] max_tokens: Option<u32>,
+    oversize: &str,
+) -> PyResult<TreePacked> {
+    let tokens = buffer(ids, logprobs, versions, flags);
+    let words = [("share", Weighting::Share), ("once", Weighting::Once), ("count", Weighting::Count)];
+    let weights = choice(py, "weights", weights, &words)?;
+    let oversize = choice(py, "oversize", oversize, &[("error", Oversize::Error), ("split", Oversize::Split)])?;
+    Request { parents, leaves, offsets, tokens, values, per, rollouts, masked, keep_masked, splits, unknown }
+        .pack(py, move |runs, export| pack::TreePacked::new(runs, export, weights, max_tokens, oversize))
+        .map(TreePacked)
+}
+
+fn buffer(ids: Column<u32>, logprobs: Column<f32>, versions: Column<i32>, flags: Column<u8>) -> TokenBuffer {
+    TokenBuffer {
+        ids: ids.into_inner(),
+        logprobs: logprobs.into_inner(),
+        versions: versions.into_inner(),
+        flags: flags.into_inner(),
+    }
+}
+
+/// A read-only view of `rows` rows. Where one of its sides is 0 it is one-dimensional, which is all that Python can cast.
+fn square<'py, T: Cell>(py: Python<'py>, column: &[T], rows: usize) -> PyResult<Bound<'py, PyAny>> {
+    let flat = view(py, column)?;
+    if column.is_empty() {
+        return Ok(flat);
+    }
+    flat.call_method1("cast", ("B",))?.call_method1("cast", (T::FORMAT, (rows, column.len() / rows.max(1))))
+}
+
+fn places<'py>(py: Python<'py>, offsets: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+    view(py, &offsets.iter().map(|&offset| offset as u64).collect::<Vec<u64>>())
+}
+
+fn counts<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
+    let Report { left_out, merged, dropped, cut_prompts, cut_responses, cut_tokens, unknown, repeated } = *report;
+    let rows = [("left_out", left_out), ("merged", merged), ("dropped", dropped), ("cut_prompts", cut_prompts)];
+    let tokens = [("cut_tokens", cut_tokens), ("unknown", unknown), ("repeated", repeated)];
+    rows.into_iter().chain([("cut_responses", cut_responses)]).chain(tokens).into_py_dict(py)
+}
+
+/// Methods of a layout: views of its columns by name, and what all layouts have.
+macro_rules! layout {
+    ($class:ident.unpack($number:ident)
+     flat[$($flat:ident = $($field:ident).+;)*]
+     square[$($wide:ident)*]
+     copies[$($copy:ident)*]
+     offsets[$($offsets:ident = $($place:ident).+;)*]) => {
+        #[pymethods]
+        impl $class {
+            $(#[getter]
+            fn $flat<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                view(py, &self.0.$($field).+)
+            })*
+
+            $(#[getter]
+            fn $wide<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                square(py, &self.0.$wide, self.0.rows.lengths.len())
+            })*
+
+            $(#[getter]
+            fn $offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                places(py, &self.0.$($place).+)
+            })*
+
+            $(#[getter]
+            fn $copy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                square(py, &self.0.$copy(), self.0.rows.lengths.len())
+            })*
+
+            /// What was left out, cut, merged or repeated.
+            #[getter]
+            fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+                counts(py, &self.0.report)
+            }
+
+            /// The tokens as the forest has them.
+            #[pyo3(signature = ($number, /))]
+            fn unpack(&self, py: Python<'_>, #[pyo3(from_py_with = number)] $number: u32) -> PyResult<Tokens> {
+                let tokens = alone(py, || self.0.unpack($number as usize))?;
+                Ok(Tokens { tokens, uncertainty: Uncertainty::UNKNOWN })
+            }
+        }
+    };
+}
+
+/// Rollouts as rectangles.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct Padded(pack::Padded);
+
+layout! {
+    Padded.unpack(row)
+    flat[rollouts = rows.rollouts; weights = rows.weights; prompt_lengths = rows.prompt_lengths; lengths = rows.lengths;
+        cut_prompts = rows.cut_prompts; cut_responses = rows.cut_responses; rows = rows.rows;]
+    square[input_ids attention_mask position_ids flags response_mask logprobs versions advantages]
+    copies[prompts responses]
+    offsets[]
+}
+
+/// Rollouts end to end.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct Ragged(pack::Ragged);
+
+layout! {
+    Ragged.unpack(row)
+    flat[ids = ids; position_ids = position_ids; loss_mask = loss_mask; logprobs = logprobs; versions = versions;
+        flags = flags; advantages = advantages; rollouts = rows.rollouts; weights = rows.weights;
+        prompt_lengths = rows.prompt_lengths; lengths = rows.lengths; cut_prompts = rows.cut_prompts;
+        cut_responses = rows.cut_responses; rows = rows.rows;]
+    square[]
+    copies[]
+    offsets[offsets = offsets;]
+}
+
+/// Trees in rows, each token once.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct TreePacked(pack::TreePacked);
+
+layout! {
+    TreePacked.unpack(rollout)
+    flat[ids = ids; position_ids = position_ids; loss_mask = loss_mask; weights = weights; advantages = advantages;
+        logprobs = logprobs; versions = versions; flags = flags; parents = parents; subtree_ends = subtree_ends;
+        rows = rows; last_segments = last_segments; segment_nodes = segments.nodes; segment_starts = segments.starts;
+        segment_ends = segments.ends; segment_subtree_ends = segments.subtree_ends; segment_parents = segments.parents;
+        segment_rollouts = segments.rollouts; segment_repeated = segments.repeated;]
+    square[]
+    copies[]
+    offsets[offsets = offsets; segment_offsets = segments.offsets;]
+}
