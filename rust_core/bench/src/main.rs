@@ -6,8 +6,8 @@
 
 mod case;
 mod lanes;
-mod prefix;
 mod pack;
+mod prefix;
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -20,14 +20,14 @@ type Entry = (&'static str, fn() -> Case);
 /// Every case.
 const CASES: &[Entry] = &[
     ("lanes/ones", lanes::ones),
+    ("pack/padded", pack::padded),
+    ("pack/ragged", pack::ragged),
+    ("pack/tree", pack::tree),
     ("prefix/append", prefix::append),
     ("prefix/fresh", prefix::fresh),
     ("prefix/insert", prefix::insert),
     ("prefix/longest", prefix::longest),
     ("prefix/short", prefix::short),
-    ("pack/padded", pack::padded),
-    ("pack/ragged", pack::ragged),
-    ("pack/tree", pack::tree),
 ];
 
 fn main() -> ExitCode {

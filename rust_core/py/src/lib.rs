@@ -11,8 +11,8 @@ mod error;
 mod guard;
 mod input;
 mod lanes;
-mod prefix;
 mod pack;
+mod prefix;
 mod tokens;
 mod tree;
 mod view;
@@ -29,8 +29,9 @@ mod _core {
     #[pymodule_export]
     use crate::lanes::Lanes;
     #[pymodule_export]
-    use crate::prefix::{Prefix, PrefixMatch, PrefixNode, Reuse};
     use crate::pack::{Padded, Ragged, TreePacked, pack_padded, pack_ragged, pack_tree};
+    #[pymodule_export]
+    use crate::prefix::{Prefix, PrefixMatch, PrefixNode, Reuse};
     #[pymodule_export]
     use crate::tokens::Tokens;
     #[pymodule_export]
