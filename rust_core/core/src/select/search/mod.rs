@@ -1,0 +1,113 @@
+//! Tree search: what is known of every node, and where to expand next.
+
+mod descend;
+pub mod frontier;
+pub mod score;
+
+use crate::error::Result;
+use crate::forest::Forest;
+use score::Scoring;
+
+use super::option::{finite, length, need};
+
+/// What a search knows of one node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Node {
+    /// Rollouts that passed through it and have been scored.
+    pub visits: u32,
+    /// Their mean reward; not read where there are none.
+    pub value: f64,
+    /// Rollouts on their way through it that have not been scored yet.
+    pub in_flight: u32,
+}
+
+impl Node {
+    /// Visits, those in flight included.
+    fn count(&self) -> f64 {
+        f64::from(self.visits) + f64::from(self.in_flight)
+    }
+
+    /// Mean reward if every visit in flight came back with `loss`; 0 where nothing was visited.
+    fn mean(&self, loss: f64) -> f64 {
+        match (self.visits, self.in_flight) {
+            (0, 0) => 0.0,
+            (0, _) => loss,
+            (_, 0) => self.value,
+            (visits, in_flight) => {
+                (self.value * f64::from(visits) + loss * f64::from(in_flight))
+                    / (f64::from(visits) + f64::from(in_flight))
+            }
+        }
+    }
+}
+
+/// A search over a forest, with the picks that are still in flight.
+#[derive(Clone, Debug)]
+pub struct Search {
+    forest: Forest,
+    nodes: Vec<Node>,
+    scoring: Scoring,
+}
+
+impl Search {
+    /// A search that knows `visits`, mean `values` and picks `in_flight` of every node.
+    ///
+    /// A value is NaN, or whatever else, where there are no visits.
+    ///
+    /// # Errors
+    /// [`crate::Error::Length`] if a column does not have one number a node, [`crate::Error::Value`] naming a visited
+    /// node whose value is not finite, or an option of `scoring` that is.
+    pub fn new(forest: Forest, visits: &[u32], values: &[f64], in_flight: &[u32], scoring: Scoring) -> Result<Self> {
+        let need_len = forest.parents().len();
+        length("visits", need_len, visits.len())?;
+        length("values", need_len, values.len())?;
+        length("picks in flight", need_len, in_flight.len())?;
+        scoring.check()?;
+        let nodes: Vec<Node> = visits
+            .iter()
+            .zip(values)
+            .zip(in_flight)
+            .map(|((&visits, &value), &in_flight)| Node { visits, value, in_flight })
+            .collect();
+        if let Some((node, bad)) = nodes.iter().enumerate().find(|(_, node)| node.visits > 0 && !node.value.is_finite())
+        {
+            finite(&format!("the value of node {node}"), bad.value)?;
+        }
+        Ok(Self { forest, nodes, scoring })
+    }
+
+    /// How each node rates against its siblings, roots highest of all: infinity.
+    #[must_use]
+    pub fn scores(&self) -> Vec<f64> {
+        // Siblings share their parent's logarithm, which costs more than all the rest.
+        let mut logs = vec![f64::NAN; self.nodes.len()];
+        let mut scores = Vec::with_capacity(self.nodes.len());
+        for (node, (known, &parent)) in self.nodes.iter().zip(self.forest.parents()).enumerate() {
+            let parent = parent as usize;
+            if parent == node {
+                scores.push(f64::INFINITY);
+                continue;
+            }
+            if logs[parent].is_nan() {
+                logs[parent] = self.scoring.log(&self.nodes[parent]);
+            }
+            scores.push(self.scoring.score(logs[parent], known));
+        }
+        scores
+    }
+
+    /// What is known of every node, picks in flight included.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    fn check_room(&self, room: &[u32]) -> Result<()> {
+        length("numbers of children to come", self.nodes.len(), room.len())
+    }
+
+    fn check_root(&self, root: u32) -> Result<()> {
+        let count = self.nodes.len();
+        need((root as usize) < count, || format!("the root of the search is {root} of {count} nodes"), "one of them")
+    }
+}
