@@ -11,6 +11,7 @@ mod error;
 mod guard;
 mod input;
 mod lanes;
+mod select;
 mod tokens;
 mod tree;
 mod view;
@@ -26,6 +27,18 @@ mod _core {
 
     #[pymodule_export]
     use crate::lanes::Lanes;
+    #[pymodule_export]
+    use crate::select::budget::{
+        capped_segment_costs, next_width, partial_top_up, segment_costs, split_by_weight, split_evenly, tree_leaves,
+        tree_ratio, tree_steps,
+    };
+    #[pymodule_export]
+    use crate::select::search::Search;
+    #[pymodule_export]
+    use crate::select::{
+        branch_probability, branch_rows, choose_leaves, draw_points, fork_points, initial_chains, surprising_tokens,
+        top_turns,
+    };
     #[pymodule_export]
     use crate::tokens::Tokens;
     #[pymodule_export]

@@ -7,7 +7,7 @@ use libm::exp;
 use crate::error::{Error, Result};
 use crate::random::Random;
 
-use super::option::{at_least_one, finite, named, need, probability};
+use super::option::{at_least_one, finite, length, named, need, probability};
 
 /// How a change of entropy becomes a probability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,17 @@ pub struct Row {
     pub entropy: f64,
     /// The first entropy ever known of this row; NaN where this is the first.
     pub baseline: f64,
+}
+
+impl Row {
+    /// Rows from two columns.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if they have different lengths.
+    pub fn zip(entropies: &[f64], baselines: &[f64]) -> Result<Vec<Self>> {
+        length("baselines", entropies.len(), baselines.len())?;
+        Ok(entropies.iter().zip(baselines).map(|(&entropy, &baseline)| Self { entropy, baseline }).collect())
+    }
 }
 
 /// The options of branching by entropy.

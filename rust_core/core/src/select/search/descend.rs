@@ -44,22 +44,22 @@ impl Ways {
 }
 
 impl Search {
-    /// `count` nodes to expand, each found by going down from `root`: stop at the first node that has room, else go on to
+    /// `count` nodes to expand, each found by going down from `start`: stop at the first node that has room, else go on to
     /// the child with the highest score, the oldest where several have it.
     ///
     /// `room` says per node how many children it may still get: 0 for what is terminal or full. What leads nowhere is
-    /// never entered. Each pick takes one place and is in flight from then on, on the whole way from `root`, so that
+    /// never entered. Each pick takes one place and is in flight from then on, on the whole way from `start`, so that
     /// parallel picks spread and a further call goes on from there. Fewer come back where there is no room for more.
     ///
     /// # Errors
-    /// [`crate::Error::Length`] if `room` does not have one number a node, [`crate::Error::Value`] if there is no `root`.
-    pub fn descend(&mut self, root: u32, room: &[u32], count: usize) -> Result<Vec<u32>> {
+    /// [`crate::Error::Length`] if `room` does not have one number a node, [`crate::Error::Value`] if there is no `start`.
+    pub fn descend(&mut self, start: u32, room: &[u32], count: usize) -> Result<Vec<u32>> {
         self.check_room(room)?;
-        self.check_root(root)?;
+        self.check_start(start)?;
         let mut ways = Ways::new(self.forest.parents(), room);
         let mut picks = Vec::new();
-        while picks.len() < count && ways.below[root as usize] > 0 {
-            let mut node = root;
+        while picks.len() < count && ways.below[start as usize] > 0 {
+            let mut node = start;
             while ways.room[node as usize] == 0 {
                 // There is one: no way leads to where nothing below has room.
                 let Some(child) = self.best(&ways, node) else { return Ok(picks) };
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let text = search().descend(6, &[1; 6], 1).unwrap_err().to_string();
-        assert_eq!(text, "the root of the search is 6 of 6 nodes; it must be one of them");
+        assert_eq!(text, "the start of the search is 6 of 6 nodes; it must be one of them");
         let text = search().descend(0, &[1; 5], 1).unwrap_err().to_string();
         assert_eq!(text, "5 numbers of children to come where 6 are needed");
     }

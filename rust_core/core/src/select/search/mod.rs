@@ -106,8 +106,8 @@ impl Search {
         length("numbers of children to come", self.nodes.len(), room.len())
     }
 
-    fn check_root(&self, root: u32) -> Result<()> {
+    fn check_start(&self, start: u32) -> Result<()> {
         let count = self.nodes.len();
-        need((root as usize) < count, || format!("the root of the search is {root} of {count} nodes"), "one of them")
+        need((start as usize) < count, || format!("the start of the search is {start} of {count} nodes"), "one of them")
     }
 }
