@@ -113,7 +113,7 @@ impl Known {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn scores_are_their_definition(known in known(), scoring in scorings()) {

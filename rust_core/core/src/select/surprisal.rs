@@ -24,6 +24,9 @@ pub struct Turns<'a> {
     pub flags: &'a [u8],
 }
 
+/// Tokens looked at together.
+const BLOCK: usize = 64;
+
 /// A token of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Position {
@@ -51,15 +54,23 @@ pub fn surprising(turns: &Turns<'_>, count: usize, limit: u32, diverse: bool) ->
     let mut start = 0;
     for (turn, ((&len, &cut), &before)) in (0u32..).zip(turns.lengths.iter().zip(turns.cuts).zip(turns.before)) {
         let end = len.min(cut).min(limit.saturating_sub(before)) as usize;
-        let tokens = turns.logprobs[start..][..end].iter().zip(&turns.flags[start..][..end]);
-        for (token, (&logprob, flag)) in (0u32..).zip(tokens).skip(1) {
-            if logprob > 0.0 {
-                let name = || format!("the log-probability of token {token} of turn {turn} is {logprob}");
-                need(false, name, "at most 0, or NaN where it is not known")?;
+        for first in (1..end).step_by(BLOCK) {
+            let tokens = first..end.min(first + BLOCK);
+            let block = &turns.logprobs[start..][tokens.clone()];
+            // Counting does not branch, so that several are compared at a time; most blocks hold nothing.
+            if block.iter().filter(|&&logprob| logprob < leaders.limit || logprob > 0.0).count() == 0 {
+                continue;
             }
-            if logprob < leaders.limit && flag & SAMPLED != 0 {
-                // Adding 0 makes one number of both zeros.
-                leaders.push(Candidate { logprob: logprob + 0.0, at: Position { turn, token } });
+            for (token, &logprob) in tokens.zip(block) {
+                let at = Position { turn, token: u32::try_from(token).unwrap_or(u32::MAX) };
+                if logprob > 0.0 {
+                    let name = || format!("the log-probability of token {token} of turn {turn} is {logprob}");
+                    need(false, name, "at most 0, or NaN where it is not known")?;
+                }
+                if logprob < leaders.limit && turns.flags[start + token] & SAMPLED != 0 {
+                    // Adding 0 makes one number of both zeros.
+                    leaders.push(Candidate { logprob: logprob + 0.0, at });
+                }
             }
         }
         start += len as usize;

@@ -7,39 +7,49 @@ use super::Search;
 /// No further sibling.
 const NONE: u32 = u32::MAX;
 
-/// Where nodes can still be expanded, and how to get there.
-struct Ways {
-    /// Per node how many children it may still get.
-    room: Vec<u32>,
-    /// Per node how many may still come there or below.
-    below: Vec<u64>,
-    /// Per node its first child.
-    first: Vec<u32>,
-    /// Per node its next sibling.
-    next: Vec<u32>,
+/// What lies below a node, and beside it.
+#[derive(Clone, Copy)]
+struct Way {
+    /// How many children may still come here or below.
+    below: u64,
+    /// How many may still come here.
+    room: u32,
+    /// The first child.
+    first: u32,
+    /// The next sibling.
+    next: u32,
 }
+
+/// Where nodes can still be expanded, and how to get there.
+struct Ways(Vec<Way>);
 
 impl Ways {
     fn new(parents: &[u32], room: &[u32]) -> Self {
-        let mut below: Vec<u64> = room.iter().map(|&room| u64::from(room)).collect();
-        let mut first = vec![NONE; parents.len()];
-        let mut next = vec![NONE; parents.len()];
+        let way = |&room: &u32| Way { below: u64::from(room), room, first: NONE, next: NONE };
+        let mut ways: Vec<Way> = room.iter().map(way).collect();
         // A forest has no more nodes than ids.
         let count = u32::try_from(parents.len()).unwrap_or(u32::MAX);
         for (node, &parent) in (0..count).zip(parents).rev() {
             if node != parent {
-                below[parent as usize] += below[node as usize];
-                next[node as usize] = std::mem::replace(&mut first[parent as usize], node);
+                let below = ways[node as usize].below;
+                let above = &mut ways[parent as usize];
+                above.below += below;
+                ways[node as usize].next = std::mem::replace(&mut above.first, node);
             }
         }
-        Self { room: room.to_vec(), below, first, next }
+        Self(ways)
+    }
+
+    fn at(&mut self, node: u32) -> &mut Way {
+        &mut self.0[node as usize]
     }
 
     /// Children of a node that lead to something, oldest first.
     fn children(&self, node: u32) -> impl Iterator<Item = u32> {
         let link = |link: u32| (link != NONE).then_some(link);
-        let all = std::iter::successors(link(self.first[node as usize]), move |&child| link(self.next[child as usize]));
-        all.filter(|&child| self.below[child as usize] > 0)
+        let all =
+            std::iter::successors(link(self.0[node as usize].first), move |&child| link(self.0[child as usize].next));
+        all.filter(|&child| self.0[child as usize].below > 0)
     }
 }
 
@@ -58,16 +68,16 @@ impl Search {
         self.check_start(start)?;
         let mut ways = Ways::new(self.forest.parents(), room);
         let mut picks = Vec::new();
-        while picks.len() < count && ways.below[start as usize] > 0 {
+        while picks.len() < count && ways.at(start).below > 0 {
             let mut node = start;
-            while ways.room[node as usize] == 0 {
+            while ways.at(node).room == 0 {
                 // There is one: no way leads to where nothing below has room.
                 let Some(child) = self.best(&ways, node) else { return Ok(picks) };
                 self.pass(node, &mut ways);
                 node = child;
             }
             self.pass(node, &mut ways);
-            ways.room[node as usize] -= 1;
+            ways.at(node).room -= 1;
             picks.push(node);
         }
         Ok(picks)
@@ -75,14 +85,14 @@ impl Search {
 
     /// The child to go on to.
     fn best(&self, ways: &Ways, node: u32) -> Option<u32> {
-        let log = self.scoring.log(&self.nodes[node as usize]);
+        let log = self.scoring.log(self.nodes[node as usize].count());
         let scored = ways.children(node).map(|child| (child, self.scoring.score(log, &self.nodes[child as usize])));
         scored.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(child, _)| child)
     }
 
     /// Count a pick that goes through a node.
     fn pass(&mut self, node: u32, ways: &mut Ways) {
-        ways.below[node as usize] -= 1;
+        ways.at(node).below -= 1;
         let known = &mut self.nodes[node as usize];
         known.in_flight = known.in_flight.saturating_add(1);
     }

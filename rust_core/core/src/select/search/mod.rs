@@ -6,7 +6,7 @@ pub mod score;
 
 use crate::error::Result;
 use crate::forest::Forest;
-use score::Scoring;
+use score::{Logs, Scoring};
 
 use super::option::{finite, length, need};
 
@@ -23,8 +23,8 @@ pub struct Node {
 
 impl Node {
     /// Visits, those in flight included.
-    fn count(&self) -> f64 {
-        f64::from(self.visits) + f64::from(self.in_flight)
+    fn count(&self) -> u64 {
+        u64::from(self.visits) + u64::from(self.in_flight)
     }
 
     /// Mean reward if every visit in flight came back with `loss`; 0 where nothing was visited.
@@ -79,21 +79,15 @@ impl Search {
     /// How each node rates against its siblings, roots highest of all: infinity.
     #[must_use]
     pub fn scores(&self) -> Vec<f64> {
-        // Siblings share their parent's logarithm, which costs more than all the rest.
-        let mut logs = vec![f64::NAN; self.nodes.len()];
-        let mut scores = Vec::with_capacity(self.nodes.len());
-        for (node, (known, &parent)) in self.nodes.iter().zip(self.forest.parents()).enumerate() {
+        let logs = Logs::new(&self.scoring);
+        let score = |(node, (known, &parent)): (usize, (&Node, &u32))| {
             let parent = parent as usize;
             if parent == node {
-                scores.push(f64::INFINITY);
-                continue;
+                return f64::INFINITY;
             }
-            if logs[parent].is_nan() {
-                logs[parent] = self.scoring.log(&self.nodes[parent]);
-            }
-            scores.push(self.scoring.score(logs[parent], known));
-        }
-        scores
+            self.scoring.score(logs.of(&self.nodes[parent]), known)
+        };
+        self.nodes.iter().zip(self.forest.parents()).enumerate().map(score).collect()
     }
 
     /// What is known of every node, picks in flight included.

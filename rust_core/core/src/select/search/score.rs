@@ -51,23 +51,45 @@ impl Scoring {
         finite("the virtual loss", self.loss)
     }
 
-    /// The logarithm of a parent's visits that its children share.
-    pub(super) fn log(&self, parent: &Node) -> f64 {
+    /// The logarithm of the visits of a parent that its children share.
+    pub(super) fn log(&self, count: u64) -> f64 {
         match self.formula {
-            Formula::Uct => log(parent.count() + 1.0),
+            Formula::Uct => log(real(count) + 1.0),
             // A parent that was never visited knows as little as one that was once.
-            Formula::Ucb1 => log(parent.count().max(1.0)),
+            Formula::Ucb1 => log(real(count).max(1.0)),
         }
     }
 
     /// How a node rates under a parent with this logarithm.
     pub(super) fn score(&self, log: f64, node: &Node) -> f64 {
-        let (value, count) = (node.mean(self.loss), node.count());
+        let (value, count) = (node.mean(self.loss), real(node.count()));
         match self.formula {
             Formula::Uct => (value + self.offset + 1e-8) / 2.0 + self.c * (log / (count + 1e-10)).sqrt(),
             Formula::Ucb1 if count == 0.0 => f64::INFINITY,
             Formula::Ucb1 => value + self.c * (log / count).sqrt(),
         }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "two 32-bit counts")]
+const fn real(count: u64) -> f64 {
+    count as f64
+}
+
+/// Logarithms of visits. Most parents have few, and a logarithm costs more than all else in a score.
+pub(super) struct Logs<'a> {
+    scoring: &'a Scoring,
+    few: Vec<f64>,
+}
+
+impl<'a> Logs<'a> {
+    pub(super) fn new(scoring: &'a Scoring) -> Self {
+        Self { scoring, few: (0..256).map(|count| scoring.log(count)).collect() }
+    }
+
+    pub(super) fn of(&self, parent: &Node) -> f64 {
+        let few = usize::try_from(parent.count()).ok().and_then(|count| self.few.get(count));
+        few.copied().unwrap_or_else(|| self.scoring.log(parent.count()))
     }
 }
 
