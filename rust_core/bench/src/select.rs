@@ -32,7 +32,7 @@ impl Grown {
     fn search(&self) -> Option<Search> {
         let forest = Forest::new(self.parents.clone(), Vec::new()).ok()?;
         let scoring = Scoring { formula: Formula::Uct, c: 0.5, offset: 1.0, loss: 0.0 };
-        Search::new(forest, &self.visits, &self.values, &vec![0; self.parents.len()], scoring).ok()
+        Search::new(forest, self.visits.clone(), self.values.clone(), vec![0; self.parents.len()], scoring).ok()
     }
 
     /// The least that whoever compares children with their parents has to do.

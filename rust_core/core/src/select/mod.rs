@@ -23,7 +23,7 @@ pub use adaptive::{Adaptive, Row, Rule, initial_chains};
 pub use leaves::Choice;
 pub use perplexity::{Ranking, top_turns};
 pub use points::{fork_points, uniform};
+pub use search::Search;
 pub use search::frontier::Policy;
 pub use search::score::{Formula, Scoring};
-pub use search::{Node, Search};
 pub use surprisal::{Position, Turns, surprising};

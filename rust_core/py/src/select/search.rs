@@ -36,7 +36,7 @@ impl Search {
         let large = parents.len() > LARGE;
         let work = || {
             let forest = Forest::new(parents.into_inner(), Vec::new())?;
-            select::Search::new(forest, &visits, &values, &in_flight, scoring)
+            select::Search::new(forest, visits.into_inner(), values.into_inner(), in_flight, scoring)
         };
         call(py, large, work).map(|search| Self(Guard::new(search)))
     }
@@ -49,9 +49,7 @@ impl Search {
     /// Picks in flight through each node (u32).
     #[getter]
     fn in_flight<'py>(&self, py: Python<'py>) -> View<'py> {
-        let work =
-            |search: &mut select::Search| Ok(search.nodes().iter().map(|node| node.in_flight).collect::<Vec<_>>());
-        view(py, &self.0.with_long(py, large, work)?)
+        view(py, &self.0.with_long(py, large, |search| Ok(search.in_flight().to_vec()))?)
     }
 
     /// Nodes to expand, found by going down from `start`.
@@ -82,14 +80,14 @@ impl Search {
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        self.0.with(py, |search| Ok(search.nodes().len()))
+        self.0.with(py, |search| Ok(search.in_flight().len()))
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        self.0.with(py, |search| Ok(format!("<Search: {} nodes>", search.nodes().len())))
+        self.0.with(py, |search| Ok(format!("<Search: {} nodes>", search.in_flight().len())))
     }
 }
 
 fn large(search: &select::Search) -> bool {
-    search.nodes().len() > LARGE
+    search.in_flight().len() > LARGE
 }

@@ -10,8 +10,8 @@ const NONE: u32 = u32::MAX;
 /// What lies below a node, and beside it.
 #[derive(Clone, Copy)]
 struct Way {
-    /// How many children may still come here or below.
-    below: u64,
+    /// How many children may still come here or below; more than 32 bits hold are as good as these.
+    below: u32,
     /// How many may still come here.
     room: u32,
     /// The first child.
@@ -25,7 +25,7 @@ struct Ways(Vec<Way>);
 
 impl Ways {
     fn new(parents: &[u32], room: &[u32]) -> Self {
-        let way = |&room: &u32| Way { below: u64::from(room), room, first: NONE, next: NONE };
+        let way = |&room: &u32| Way { below: room, room, first: NONE, next: NONE };
         let mut ways: Vec<Way> = room.iter().map(way).collect();
         // A forest has no more nodes than ids.
         let count = u32::try_from(parents.len()).unwrap_or(u32::MAX);
@@ -33,7 +33,7 @@ impl Ways {
             if node != parent {
                 let below = ways[node as usize].below;
                 let above = &mut ways[parent as usize];
-                above.below += below;
+                above.below = above.below.saturating_add(below);
                 ways[node as usize].next = std::mem::replace(&mut above.first, node);
             }
         }
@@ -85,16 +85,16 @@ impl Search {
 
     /// The child to go on to.
     fn best(&self, ways: &Ways, node: u32) -> Option<u32> {
-        let log = self.scoring.log(self.nodes[node as usize].count());
-        let scored = ways.children(node).map(|child| (child, self.scoring.score(log, &self.nodes[child as usize])));
+        let log = self.scoring.log(self.node(node).count());
+        let scored = ways.children(node).map(|child| (child, self.scoring.score(log, &self.node(child))));
         scored.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(child, _)| child)
     }
 
     /// Count a pick that goes through a node.
     fn pass(&mut self, node: u32, ways: &mut Ways) {
         ways.at(node).below -= 1;
-        let known = &mut self.nodes[node as usize];
-        known.in_flight = known.in_flight.saturating_add(1);
+        let in_flight = &mut self.in_flight[node as usize];
+        *in_flight = in_flight.saturating_add(1);
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
     fn search() -> Search {
         let forest = Forest::new(vec![0, 0, 0, 1, 1, 2], vec![]).unwrap();
         let scoring = Scoring { formula: Formula::Uct, c: 0.5, offset: 1.0, loss: 0.0 };
-        Search::new(forest, &[5, 3, 2, 2, 1, 2], &[0.6, 0.67, 0.5, 0.5, 1.0, 0.5], &[0; 6], scoring).unwrap()
+        Search::new(forest, vec![5, 3, 2, 2, 1, 2], vec![0.6, 0.67, 0.5, 0.5, 1.0, 0.5], vec![0; 6], scoring).unwrap()
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(search.clone().descend(0, &[1, 9, 9, 9, 9, 9], 2).unwrap(), [0, 2]);
         assert_eq!(search.clone().descend(1, &[0, 0, 9, 9, 9, 9], 1).unwrap(), [4]);
         assert_eq!(search.descend(0, &[0, 0, 0, 9, 9, 9], 1).unwrap(), [5]);
-        assert_eq!(search.nodes().iter().map(|node| node.in_flight).collect::<Vec<_>>(), [1, 0, 1, 0, 0, 1]);
+        assert_eq!(search.in_flight(), [1, 0, 1, 0, 0, 1]);
     }
 
     #[test]
@@ -132,6 +132,7 @@ mod tests {
         assert_eq!([first, second].concat(), PINNED);
         assert_eq!(search.descend(0, &[0, 0, 0, 1, 0, 1], 4).unwrap().len(), 2);
         assert!(search.descend(0, &[0; 6], 4).unwrap().is_empty());
+        assert_eq!(search.descend(0, &[0, u32::MAX, u32::MAX, 0, 0, 0], 3).unwrap().len(), 3);
     }
 
     const PINNED: [u32; 4] = [5, 4, 3, 5];

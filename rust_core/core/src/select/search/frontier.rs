@@ -132,7 +132,7 @@ mod tests {
     fn search() -> Search {
         let scoring = Scoring { formula: Formula::Ucb1, c: 0.0, offset: 0.0, loss: 0.0 };
         let forest = Forest::new(vec![0; 6], vec![]).unwrap();
-        Search::new(forest, &[5, 1, 1, 1, 1, 1], &[0.0, 1.0, 2.0, 3.0, 4.0, 4.0], &[0; 6], scoring).unwrap()
+        Search::new(forest, vec![5, 1, 1, 1, 1, 1], vec![0.0, 1.0, 2.0, 3.0, 4.0, 4.0], vec![0; 6], scoring).unwrap()
     }
 
     fn picks(room: [u32; 6], policy: Policy, seed: u64) -> Vec<u32> {
@@ -187,7 +187,7 @@ mod tests {
     fn a_negative_score_is_no_chance() {
         let scoring = Scoring { formula: Formula::Uct, c: 0.0, offset: 1.0, loss: 0.0 };
         let forest = Forest::new(vec![0, 0], vec![]).unwrap();
-        let search = Search::new(forest, &[1, 1], &[-3.0, -3.0], &[0, 0], scoring).unwrap();
+        let search = Search::new(forest, vec![1, 1], vec![-3.0, -3.0], vec![0, 0], scoring).unwrap();
         let text = search.frontier(&[0, 1], 1, Policy::Sampled, &mut Random::new(0)).unwrap_err().to_string();
         assert!(text.starts_with("the score of node 1 is -0.99") && text.contains("raise the offset"), "{text}");
         assert_eq!(search.frontier(&[0, 1], 1, Policy::Pairwise, &mut Random::new(0)).unwrap(), [1]);

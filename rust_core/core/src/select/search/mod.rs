@@ -11,14 +11,11 @@ use score::{Logs, Scoring};
 use super::option::{finite, length, need};
 
 /// What a search knows of one node.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Node {
-    /// Rollouts that passed through it and have been scored.
-    pub visits: u32,
-    /// Their mean reward; not read where there are none.
-    pub value: f64,
-    /// Rollouts on their way through it that have not been scored yet.
-    pub in_flight: u32,
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    visits: u32,
+    value: f64,
+    in_flight: u32,
 }
 
 impl Node {
@@ -34,8 +31,8 @@ impl Node {
             (0, _) => loss,
             (_, 0) => self.value,
             (visits, in_flight) => {
-                (self.value * f64::from(visits) + loss * f64::from(in_flight))
-                    / (f64::from(visits) + f64::from(in_flight))
+                let [visits, in_flight] = [visits, in_flight].map(f64::from);
+                (self.value * visits + loss * in_flight) / (visits + in_flight)
             }
         }
     }
@@ -45,63 +42,66 @@ impl Node {
 #[derive(Clone, Debug)]
 pub struct Search {
     forest: Forest,
-    nodes: Vec<Node>,
+    visits: Vec<u32>,
+    values: Vec<f64>,
+    in_flight: Vec<u32>,
     scoring: Scoring,
 }
 
 impl Search {
-    /// A search that knows `visits`, mean `values` and picks `in_flight` of every node.
-    ///
-    /// A value is NaN, or whatever else, where there are no visits.
+    /// A search that knows of every node its `visits` (rollouts through it that have been scored), their mean reward
+    /// `values`, not read where there are none, and how many rollouts through it are `in_flight`: not scored yet.
     ///
     /// # Errors
     /// [`crate::Error::Length`] if a column does not have one number a node, [`crate::Error::Value`] naming a visited
-    /// node whose value is not finite, or an option of `scoring` that is.
-    pub fn new(forest: Forest, visits: &[u32], values: &[f64], in_flight: &[u32], scoring: Scoring) -> Result<Self> {
-        let need_len = forest.parents().len();
-        length("visits", need_len, visits.len())?;
-        length("values", need_len, values.len())?;
-        length("picks in flight", need_len, in_flight.len())?;
+    /// node whose value is not finite, or an option of `scoring` that is out of range.
+    pub fn new(
+        forest: Forest,
+        visits: Vec<u32>,
+        values: Vec<f64>,
+        in_flight: Vec<u32>,
+        scoring: Scoring,
+    ) -> Result<Self> {
+        let count = forest.parents().len();
+        length("visits", count, visits.len())?;
+        length("values", count, values.len())?;
+        length("picks in flight", count, in_flight.len())?;
         scoring.check()?;
-        let nodes: Vec<Node> = visits
-            .iter()
-            .zip(values)
-            .zip(in_flight)
-            .map(|((&visits, &value), &in_flight)| Node { visits, value, in_flight })
-            .collect();
-        if let Some((node, bad)) = nodes.iter().enumerate().find(|(_, node)| node.visits > 0 && !node.value.is_finite())
-        {
-            finite(&format!("the value of node {node}"), bad.value)?;
+        let known = visits.iter().zip(&values).enumerate();
+        for (node, (_, &value)) in known.filter(|(_, (visits, value))| **visits > 0 && !value.is_finite()) {
+            finite(&format!("the value of node {node}"), value)?;
         }
-        Ok(Self { forest, nodes, scoring })
+        Ok(Self { forest, visits, values, in_flight, scoring })
     }
 
     /// How each node rates against its siblings, roots highest of all: infinity.
     #[must_use]
     pub fn scores(&self) -> Vec<f64> {
         let logs = Logs::new(&self.scoring);
-        let score = |(node, (known, &parent)): (usize, (&Node, &u32))| {
-            let parent = parent as usize;
-            if parent == node {
-                return f64::INFINITY;
-            }
-            self.scoring.score(logs.of(&self.nodes[parent]), known)
+        let score = |(node, &parent): (u32, &u32)| match parent {
+            root if root == node => f64::INFINITY,
+            _ => self.scoring.score(logs.of(&self.node(parent)), &self.node(node)),
         };
-        self.nodes.iter().zip(self.forest.parents()).enumerate().map(score).collect()
+        (0..).zip(self.forest.parents()).map(score).collect()
     }
 
-    /// What is known of every node, picks in flight included.
+    /// Picks in flight through each node.
     #[must_use]
-    pub fn nodes(&self) -> &[Node] {
-        &self.nodes
+    pub fn in_flight(&self) -> &[u32] {
+        &self.in_flight
+    }
+
+    fn node(&self, node: u32) -> Node {
+        let at = node as usize;
+        Node { visits: self.visits[at], value: self.values[at], in_flight: self.in_flight[at] }
     }
 
     fn check_room(&self, room: &[u32]) -> Result<()> {
-        length("numbers of children to come", self.nodes.len(), room.len())
+        length("numbers of children to come", self.visits.len(), room.len())
     }
 
     fn check_start(&self, start: u32) -> Result<()> {
-        let count = self.nodes.len();
+        let count = self.visits.len();
         need((start as usize) < count, || format!("the start of the search is {start} of {count} nodes"), "one of them")
     }
 }

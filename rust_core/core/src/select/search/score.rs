@@ -104,7 +104,7 @@ mod tests {
     fn score(formula: Formula, c: f64, (value, above, visits): (f64, u32, u32), in_flight: u32) -> f64 {
         let forest = Forest::new(vec![0, 0], vec![]).unwrap();
         let scoring = Scoring { formula, c, offset: 1.0, loss: -1.0 };
-        let search = Search::new(forest, &[above, visits], &[0.0, value], &[in_flight, in_flight], scoring).unwrap();
+        let search = Search::new(forest, vec![above, visits], vec![0.0, value], vec![in_flight; 2], scoring).unwrap();
         search.scores()[1]
     }
 
@@ -139,7 +139,7 @@ mod tests {
     fn options_out_of_range_are_named() {
         let refuse = |scoring: Scoring| {
             let forest = Forest::new(vec![0], vec![]).unwrap();
-            Search::new(forest, &[0], &[0.0], &[0], scoring).unwrap_err().to_string()
+            Search::new(forest, vec![0], vec![0.0], vec![0], scoring).unwrap_err().to_string()
         };
         let good = Scoring { formula: Formula::Uct, c: 1.0, offset: 1.0, loss: 0.0 };
         assert_eq!(refuse(Scoring { c: -0.5, ..good }), "c is -0.5; it must be a finite number, 0 or more");
