@@ -43,6 +43,7 @@ __all__ = [
     "next_width",
     "partial_top_up",
     "segment_costs",
+    "split_by_score",
     "split_by_weight",
     "split_evenly",
     "surprising_tokens",
@@ -678,6 +679,18 @@ def split_evenly(total: int, paths: int, /) -> memoryview:
 
     Raises:
         ArgumentError: If there are more paths than ``total``, or none.
+    """
+
+def split_by_score(total: int, scores: Buffer | Sequence[float], temperature: float = 1.0, /) -> memoryview:
+    """Split ``total`` over paths by score (f64), such as mean log-probabilities; as :func:`split_by_weight` by softmax.
+
+    Args:
+        total: What is split.
+        scores: One finite number a path.
+        temperature: Scores are divided by it; negative to prefer low ones.
+
+    Raises:
+        ArgumentError: If there are more paths than ``total``, or none, or a number is not finite, or the temperature 0.
     """
 
 def split_by_weight(total: int, weights: Buffer | Sequence[float], /) -> memoryview:

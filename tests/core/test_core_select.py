@@ -143,6 +143,7 @@ def test_the_worked_numbers_of_the_papers_come_out() -> None:
     assert list(_core.top_turns(turns, 3, region="mixed")) == [1, 2, 0]
     assert list(_core.split_by_weight(8, [0.5, 0.3, 0.2])) == [4, 2, 2]
     assert list(_core.split_by_weight(5, [1.0, 1.0, 1.0])) == [2, 2, 1]
+    assert list(_core.split_by_score(8, [math.log(share) for share in (0.5, 0.3, 0.2)])) == [4, 2, 2]
     assert list(_core.split_evenly(8, 3)) == [2, 2, 4]
     assert _core.next_width(16, 4, 2, 3, 2) == 10
     assert (_core.tree_leaves(2, 2, 1), _core.tree_leaves(6, 2, 1, 2), _core.tree_leaves(8, 4, 2, 2)) == (6, 30, 136)
@@ -203,6 +204,7 @@ def test_surprising_tokens_spread_if_asked_to() -> None:
         (lambda: _core.choose_leaves([1], 1, 0, choice="balanced", ratio=0.7), "the ratio is 0.7"),
         (lambda: _core.choose_leaves([1], 1, 0, choice="best"), 'the choice is "best"'),
         (lambda: _core.split_evenly(1, 2), "a total of 1 is split over 2 paths"),
+        (lambda: _core.split_by_score(2, [0.0], 0.0), "the temperature is 0"),
         (lambda: _core.split_by_weight(2, [1.0, -1.0]), "the weight of path 1 is -1"),
         (lambda: _core.tree_leaves(*[2**32 - 1] * 4), "the number of leaves is too large"),
         (lambda: _core.partial_top_up(6, [2], 2, 1, 3), "the budget is 6 rollouts"),

@@ -29,7 +29,8 @@ struct Known {
 fn known() -> impl Strategy<Value = Known> {
     parents(24).prop_flat_map(|parents| {
         let n = parents.len();
-        let column = |most: u32| prop::collection::vec(0..most, n);
+        // Often 0, so that there are ties between what was never visited.
+        let column = |most: u32| prop::collection::vec(prop_oneof![Just(0), 0..most], n);
         let values = prop::collection::vec(prop_oneof![Just(0.0), Just(1.0), 0.0..1.0f64], n);
         (Just(parents), column(9), values, column(3), column(3))
             .prop_map(|(parents, visits, values, in_flight, room)| Known { parents, visits, values, in_flight, room })

@@ -29,8 +29,8 @@ mod _core {
     use crate::lanes::Lanes;
     #[pymodule_export]
     use crate::select::budget::{
-        capped_segment_costs, next_width, partial_top_up, segment_costs, split_by_weight, split_evenly, tree_leaves,
-        tree_ratio, tree_steps,
+        capped_segment_costs, next_width, partial_top_up, segment_costs, split_by_score, split_by_weight, split_evenly,
+        tree_leaves, tree_ratio, tree_steps,
     };
     #[pymodule_export]
     use crate::select::search::Search;

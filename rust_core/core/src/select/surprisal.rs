@@ -63,10 +63,8 @@ pub fn surprising(turns: &Turns<'_>, count: usize, limit: u32, diverse: bool) ->
             }
             for (token, &logprob) in tokens.zip(block) {
                 let at = Position { turn, token: u32::try_from(token).unwrap_or(u32::MAX) };
-                if logprob > 0.0 {
-                    let name = || format!("the log-probability of token {token} of turn {turn} is {logprob}");
-                    need(false, name, "at most 0, or NaN where it is not known")?;
-                }
+                let name = || format!("the log-probability of token {token} of turn {turn} is {logprob}");
+                need(logprob <= 0.0 || logprob.is_nan(), name, "at most 0, or NaN where it is not known")?;
                 if logprob < leaders.limit && turns.flags[start + token] & SAMPLED != 0 {
                     // Adding 0 makes one number of both zeros.
                     leaders.push(Candidate { logprob: logprob + 0.0, at });
@@ -112,11 +110,11 @@ impl PartialOrd for Candidate {
     }
 }
 
-/// The most surprising tokens so far, in order of place.
+/// The most surprising tokens so far.
 struct Leaders {
     heap: BinaryHeap<Candidate>,
     count: usize,
-    /// Only a token below this log-probability can still be one.
+    /// Only a token below this log-probability is one: of two that are equal the earlier stays.
     limit: f32,
 }
 

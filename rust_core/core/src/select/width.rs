@@ -1,9 +1,11 @@
 //! How many paths go on after a segment, and from which: planner arithmetic of `TreePO`, after
 //! `vllm_rollout_spmd.py:generate_sequences_tree_deepth_first_vanilla_mode`.
 
+use libm::exp;
+
 use crate::error::Result;
 
-use super::option::{need, positive, reserve};
+use super::option::{finite, need, positive, reserve};
 
 /// How many paths a task should have in the next round: `max(live, min(target - finished, branches (ended + live)))`.
 ///
@@ -61,6 +63,23 @@ pub fn weighted(total: u32, weights: &[f64]) -> Result<Vec<u32>> {
     Ok(shares)
 }
 
+/// Split `total` over paths by score, such as mean log-probabilities: [`weighted`] by the softmax of `scores / temperature`.
+/// A negative temperature prefers low scores.
+///
+/// # Errors
+/// [`crate::Error::Value`] as of [`weighted`], or if a score or the temperature is not finite or the temperature 0.
+pub fn by_score(total: u32, scores: &[f64], temperature: f64) -> Result<Vec<u32>> {
+    finite("the temperature", temperature)?;
+    need(temperature != 0.0, || "the temperature is 0".to_owned(), "above or below")?;
+    for (path, &score) in scores.iter().enumerate() {
+        finite(&format!("the score of path {path}"), score)?;
+    }
+    // Less the highest, so that no power is infinite.
+    let top = scores.iter().fold(f64::NEG_INFINITY, |top, score| top.max(score / temperature));
+    let weights: Vec<f64> = scores.iter().map(|score| exp((score / temperature - top).min(0.0))).collect();
+    weighted(total, &weights)
+}
+
 fn check(total: u32, paths: usize) -> Result<()> {
     let value = || format!("a total of {total} is split over {paths} paths");
     need(paths > 0 && paths <= total as usize, value, "at least one for each of one or more paths")
@@ -74,7 +93,7 @@ const fn floor(quota: f64) -> u32 {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::{even, next, weighted};
+    use super::{by_score, even, next, weighted};
 
     #[test]
     fn live_paths_inherit_what_others_leave() {
@@ -96,6 +115,18 @@ mod tests {
         assert_eq!(weighted(9, &[f64::MAX, f64::MAX, 0.0]).unwrap(), [4, 4, 1]);
         assert_eq!(even(8, 3).unwrap(), [2, 2, 4]);
         assert_eq!(even(3, 3).unwrap(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn scores_split_by_their_softmax() {
+        let scores = [0.5f64, 0.3, 0.2].map(f64::ln);
+        assert_eq!(by_score(8, &scores, 1.0).unwrap(), [4, 2, 2]);
+        assert_eq!(by_score(8, &scores, 0.01).unwrap(), [6, 1, 1]);
+        assert_eq!(by_score(8, &scores, -0.01).unwrap(), [1, 1, 6]);
+        assert_eq!(by_score(6, &[-1e308, 1e308], 0.001).unwrap().iter().sum::<u32>(), 6);
+        let text = by_score(8, &scores, 0.0).unwrap_err().to_string();
+        assert_eq!(text, "the temperature is 0; it must be above or below");
+        assert!(by_score(8, &[f64::NAN], 1.0).is_err() && by_score(8, &scores, f64::INFINITY).is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::buffer::{Column, view};
 use crate::guard::call;
 use crate::input::number;
 
-use super::View;
+use super::{View, real};
 
 /// Leaves of a planned tree.
 #[pyfunction]
@@ -103,4 +103,16 @@ pub fn split_evenly(
 #[pyo3(signature = (total, weights, /))]
 pub fn split_by_weight(py: Python<'_>, #[pyo3(from_py_with = number)] total: u32, weights: Column<f64>) -> View<'_> {
     view(py, &call(py, false, || width::weighted(total, &weights))?)
+}
+
+/// Split a width by score.
+#[pyfunction]
+#[pyo3(signature = (total, scores, temperature=1.0, /))]
+pub fn split_by_score(
+    py: Python<'_>,
+    #[pyo3(from_py_with = number)] total: u32,
+    scores: Column<f64>,
+    #[pyo3(from_py_with = real)] temperature: f64,
+) -> View<'_> {
+    view(py, &call(py, false, || width::by_score(total, &scores, temperature))?)
 }

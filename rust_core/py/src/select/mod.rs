@@ -24,7 +24,7 @@ fn seed(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     value.extract().map_err(|error| refine(value.py(), error, text))
 }
 
-fn real(value: &Bound<'_, PyAny>) -> PyResult<f64> {
+pub fn real(value: &Bound<'_, PyAny>) -> PyResult<f64> {
     value.extract().map_err(|error| refine(value.py(), error, "a number is too large for a float"))
 }
 
@@ -52,7 +52,7 @@ pub fn draw_points(
     replace: bool,
 ) -> View<'_> {
     let work = || select::uniform(&points, k as usize, replace, &mut Random::new(seed));
-    view(py, &call(py, points.len() > LARGE, work)?)
+    view(py, &call(py, points.len().max(k as usize) > LARGE, work)?)
 }
 
 /// The most uncertain turns.

@@ -55,12 +55,9 @@ impl Search {
             Policy::Greedy => open.sort_by(|a, b| b.1.total_cmp(&a.1)),
             Policy::Uniform => random.draw(&mut open, count),
             Policy::Sampled => {
-                if let Some((node, score)) = open.iter().find(|(_, score)| *score < 0.0) {
-                    need(
-                        false,
-                        || format!("the score of node {node} is {score}"),
-                        "0 or more to be a chance: raise the offset",
-                    )?;
+                for (node, score) in &open {
+                    let name = || format!("the score of node {node} is {score}");
+                    need(*score >= 0.0, name, "0 or more to be a chance: raise the offset")?;
                 }
                 draw(&mut open, count, random, |left| left.iter().map(|(_, score)| *score).collect());
             }

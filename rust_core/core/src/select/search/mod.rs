@@ -68,6 +68,7 @@ impl Search {
         length("picks in flight", count, in_flight.len())?;
         scoring.check()?;
         let known = visits.iter().zip(&values).enumerate();
+        // Only a visited node has a value.
         for (node, (_, &value)) in known.filter(|(_, (visits, value))| **visits > 0 && !value.is_finite()) {
             finite(&format!("the value of node {node}"), value)?;
         }
@@ -78,9 +79,11 @@ impl Search {
     #[must_use]
     pub fn scores(&self) -> Vec<f64> {
         let logs = Logs::new(&self.scoring);
-        let score = |(node, &parent): (u32, &u32)| match parent {
-            root if root == node => f64::INFINITY,
-            _ => self.scoring.score(logs.of(&self.node(parent)), &self.node(node)),
+        let score = |(node, &parent): (u32, &u32)| {
+            if parent == node {
+                return f64::INFINITY;
+            }
+            self.scoring.score(logs.of(&self.node(parent)), &self.node(node))
         };
         (0..).zip(self.forest.parents()).map(score).collect()
     }
