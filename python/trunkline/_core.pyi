@@ -35,6 +35,7 @@ __all__ = [
     "Ragged",
     "Reuse",
     "Rollout",
+    "Search",
     "Tokens",
     "Tree",
     "TreePacked",
@@ -42,6 +43,24 @@ __all__ = [
     "pack_padded",
     "pack_ragged",
     "pack_tree",
+    "branch_probability",
+    "branch_rows",
+    "capped_segment_costs",
+    "choose_leaves",
+    "draw_points",
+    "fork_points",
+    "initial_chains",
+    "next_width",
+    "partial_top_up",
+    "segment_costs",
+    "split_by_score",
+    "split_by_weight",
+    "split_evenly",
+    "surprising_tokens",
+    "top_turns",
+    "tree_leaves",
+    "tree_ratio",
+    "tree_steps",
 ]
 
 __version__: Final[str]
@@ -956,3 +975,342 @@ class TreePacked:
 
     def unpack(self, rollout: int, /) -> Tokens:
         """The tokens of a rollout of the forest, as the forest has them."""
+@final
+class Search:
+    """A tree search over a forest: what is known of every node, and the picks that are in flight.
+
+    Scores are upper confidence bounds. With V a node's mean reward, N its visits and Np those of its parent:
+
+    * ``"uct"``: ``(V + offset + 1e-8) / 2 + c * sqrt(ln(Np + 1) / (N + 1e-10))``, as in TreeRL, where ``offset`` is 1,
+      for rewards from -1 to 1, and ``c`` is 0.5 in training;
+    * ``"ucb1"``: ``V + c * sqrt(ln(Np) / N)``, infinity where N is 0; the textbook has the root of 2 for ``c``.
+
+    A visit in flight counts in all three as one that came back with the reward ``loss`` (virtual loss), so that
+    parallel picks spread.
+
+    Args:
+        parents: Parent of every node (u32), a smaller number; a root's is itself.
+        visits: Scored rollouts through every node (u32), as :meth:`Tree.values` has them.
+        values: Their mean reward (f64); not read where there are none.
+        in_flight: Picks through every node that have not been scored yet (u32); none if left out.
+        formula: ``"uct"`` or ``"ucb1"``.
+        c: Weight of what was tried little; 0 or more.
+        offset: Added to V by ``"uct"``.
+        loss: The reward that a visit in flight counts as.
+
+    Raises:
+        ArgumentError: If columns have different lengths, a parent is no smaller number, a visited node's value is not
+            finite, or an option is out of range.
+    """
+
+    def __new__(
+        cls,
+        parents: Buffer | Sequence[int],
+        visits: Buffer | Sequence[int],
+        values: Buffer | Sequence[float],
+        *,
+        in_flight: Buffer | Sequence[int] | None = None,
+        formula: str = "uct",
+        c: float = 1.0,
+        offset: float = 1.0,
+        loss: float = 0.0,
+    ) -> Search: ...
+    def scores(self) -> memoryview:
+        """How each node rates against its siblings (f64); infinity for roots."""
+
+    @property
+    def in_flight(self) -> memoryview:
+        """Picks in flight through each node (u32), those of :meth:`descend` included."""
+
+    def descend(self, room: Buffer | Sequence[int], k: int, *, start: int = 0) -> memoryview:
+        """Pick ``k`` nodes to expand (u32), each by going down from ``start``.
+
+        The way stops at the first node that has room, else it goes on to the child with the highest score, the oldest
+        where several have it; what leads to no room is never entered. Each pick takes one place and is in flight from
+        then on, on its whole way, so that a further call goes on from there.
+
+        Args:
+            room: How many children every node may still get (u32): 0 for what is terminal or full.
+            k: How many picks; fewer come back where there is no room for more.
+            start: Where to start: the root.
+
+        Raises:
+            ArgumentError: If ``room`` has another length, or there is no node ``start``.
+        """
+
+    def frontier(self, room: Buffer | Sequence[int], k: int, seed: int, *, policy: str = "sampled") -> memoryview:
+        """Pick ``k`` nodes to expand (u32) out of all that have room, none twice, in the order picked.
+
+        The picks are not put in flight. Nodes that score infinity, roots among them, come first.
+
+        Args:
+            room: How many children every node may still get (u32).
+            k: How many picks; fewer come back where fewer nodes have room.
+            seed: Any unsigned 64-bit integer: equal seeds and columns give equal picks.
+            policy: ``"greedy"``: the highest scores. ``"sampled"``: by chance in proportion to the score.
+                ``"pairwise"``: the higher one of a pair, drawn in proportion to the gap between its scores.
+                ``"uniform"``: any.
+
+        Raises:
+            ArgumentError: If ``room`` has another length, or a score is negative under ``"sampled"``.
+        """
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+
+def fork_points(
+    parents: Buffer | Sequence[int], kinds: Buffer | Sequence[int], leaves: Buffer | Sequence[int], /
+) -> memoryview:
+    """Return the fork points on the paths of rollouts (u32), ascending: nodes after which one took a model turn.
+
+    These are the prompt and the last observation of every step that another step follows, never what ended a rollout.
+
+    Args:
+        parents: Parent of every node (u32), a smaller number; a root's is itself.
+        kinds: Kind of every node (u8): ``TURN`` matters.
+        leaves: The last node of each rollout that counts (u32), such as those of one subgroup.
+
+    Raises:
+        ArgumentError: If columns have different lengths, or a parent or leaf does not exist.
+    """
+
+def draw_points(points: Buffer | Sequence[int], k: int, seed: int, *, replace: bool = False) -> memoryview:
+    """Draw ``k`` of ``points`` (u32), each as likely as any other, in the order drawn (u32).
+
+    Args:
+        points: What to draw from (u32).
+        k: How many.
+        seed: Any unsigned 64-bit integer: equal seeds and points give equal picks, for good. Give each draw its own.
+        replace: Whether a point may come twice, as in Tree-GRPO.
+
+    Raises:
+        ArgumentError: If there are too few points: fewer than ``k`` without ``replace``, none with it.
+    """
+
+def top_turns(
+    perplexities: Buffer | Sequence[float], k: int, *, region: str = "tool", duplicates: bool = False
+) -> memoryview:
+    """Return the ``k`` most uncertain turns (u32), most uncertain first, the earlier where two are equal.
+
+    A turn of unknown perplexity is never picked: fewer come back where too few are known.
+
+    Args:
+        perplexities: Three numbers a turn (f32), in the order of :attr:`Tokens.perplexity`; NaN where not known.
+        k: How many turns.
+        region: ``"think"``, ``"tool"`` or ``"all"``; or ``"mixed"``: half of the picks, rounded up, by ``"tool"`` and
+            the rest by ``"think"``.
+        duplicates: Whether ``"mixed"`` picks a turn twice that leads both lists, as ParallelMuse does, or the next one.
+
+    Raises:
+        ArgumentError: If there are not three numbers a turn, or one is neither positive nor NaN.
+    """
+
+def surprising_tokens(
+    lengths: Buffer | Sequence[int],
+    before: Buffer | Sequence[int],
+    cuts: Buffer | Sequence[int],
+    logprobs: Buffer | Sequence[float],
+    k: int,
+    *,
+    flags: Buffer | Sequence[int] | None = None,
+    limit: int = 4294967295,
+    diverse: bool = False,
+) -> tuple[memoryview, memoryview]:
+    """Return the ``k`` most surprising tokens of the turns of one tree: where EPTree samples again.
+
+    Never picked are: the first token of a turn; tokens at or after the turn's cut, or at or beyond ``limit`` tokens
+    from the start of the path; tokens that were not sampled or whose log-probability is not known. Fewer come back
+    where fewer are left.
+
+    Args:
+        lengths: Tokens of each turn (u32).
+        before: Tokens on the path before each turn (u32).
+        cuts: Tokens at the start of each turn that may be sampled again (u32): up to a word that announces the answer.
+        logprobs: Log-probabilities of the tokens of all turns one after the other, in nats (f32); NaN where not known.
+        k: How many tokens.
+        flags: Flags of the same tokens (u8); all sampled if left out.
+        limit: The longest path there may be, in tokens.
+        diverse: Whether to spread the picks: out of the 2k most surprising, the first and then always the one farthest
+            from all taken. Tokens of different turns are farther apart than any of one.
+
+    Returns:
+        Index of the turn, and of the token in it (both u32); most surprising first, the earlier where two are equal.
+
+    Raises:
+        ArgumentError: If columns do not fit each other, or a log-probability is positive.
+    """
+
+def branch_probability(
+    change: float, *, rule: str = "arpo", probability: float = 0.5, weight: float = 0.2, streak: int = 0
+) -> float:
+    """Return the probability of a branch after a change of entropy.
+
+    Args:
+        change: Entropy now less entropy at first.
+        rule: ``"arpo"``: ``clip(probability + weight * change, 0, 1)``. ``"aepo"``: ``clip(1 - probability / f +
+            weight * change, 0, 1)`` with ``f = max(0, 1 - 0.05 * streak)``, and 0 where f is 0.
+        probability: From 0 to 1.
+        weight: A finite number.
+        streak: In how many rounds in a row the task has branched.
+
+    Raises:
+        ArgumentError: If an option is out of range or ``change`` is not finite.
+    """
+
+def branch_rows(
+    entropies: Buffer | Sequence[float],
+    baselines: Buffer | Sequence[float],
+    free: int,
+    seed: int,
+    *,
+    rule: str = "arpo",
+    probability: float = 0.5,
+    weight: float = 0.2,
+    beam: int = 2,
+    streak: int = 0,
+) -> tuple[memoryview, int]:
+    """Decide after a tool round of one task how often each active row branches.
+
+    Rows have their turn in the order given, with ``beam - 1`` attempts each, and use as many random numbers whatever
+    happens: no row's luck depends on another's entropy.
+
+    Args:
+        entropies: Entropy of each row in this round (f64); one that is NaN does not branch.
+        baselines: The first entropy known of each row (f64); NaN where this is the first: it has not changed.
+        free: Places left for rollouts of the task.
+        seed: Any unsigned 64-bit integer: equal seeds and columns give equal branches.
+        rule: As for :func:`branch_probability`, which see for the next two as well.
+        probability: From 0 to 1.
+        weight: A finite number.
+        beam: Rows that one row may become in a round; 1 or more.
+        streak: What the last round of this task returned; 0 at first.
+
+    Returns:
+        Branches of each row (u32), and the streak: rounds in a row with a branch, this one included.
+
+    Raises:
+        ArgumentError: If columns have different lengths, an entropy is infinite, or an option is out of range.
+    """
+
+def initial_chains(total: int, root: float, tool: Buffer | Sequence[float], /) -> int:
+    """Return how many of ``total`` rollouts start from scratch, the rest being kept for branches.
+
+    AEPO's ``floor(n * sigmoid((root - mean(tool)) / 2)) + 1``: the surer the model is at first, the fewer.
+
+    Args:
+        total: Rollouts wanted, n; never more come back.
+        root: Entropy of the answer to the bare question.
+        tool: Entropies after tool calls (f64), at least one.
+
+    Raises:
+        ArgumentError: If ``total`` is 0, ``tool`` is empty, or an entropy is not finite.
+    """
+
+def choose_leaves(
+    correct: Buffer | Sequence[int], k: int, seed: int, *, choice: str = "random", ratio: float = 0.5
+) -> memoryview:
+    """Choose ``k`` leaves to keep, none twice; their indices (u32) in the order chosen.
+
+    Args:
+        correct: Whether each leaf's answer is correct (u8 or bool).
+        k: How many.
+        seed: Any unsigned 64-bit integer: equal seeds and columns give equal choices, for good.
+        choice: ``"random"``; ``"first_correct"``: a correct one if there is any, then random others; ``"balanced"``:
+            ``floor(k * ratio)`` correct and as many wrong ones as far as there are such, then random others.
+        ratio: From 0 to 0.5.
+
+    Raises:
+        ArgumentError: If there are fewer leaves than ``k``, or an option is out of range.
+    """
+
+def next_width(target: int, finished: int, ended: int, live: int, branches: int) -> int:
+    """Return how many paths a TreePO task should have in the next round.
+
+    ``max(live, min(target - finished, branches * (ended + live)))``.
+
+    Args:
+        target: Rollouts wanted.
+        finished: Rollouts there are.
+        ended: Those of them that ended since the last round.
+        live: Paths that go on; 0 gives 0.
+        branches: How many each may become.
+    """
+
+def split_evenly(total: int, paths: int, /) -> memoryview:
+    """Split ``total`` evenly over ``paths`` (u32), the remainder going to the last.
+
+    Raises:
+        ArgumentError: If there are more paths than ``total``, or none.
+    """
+
+def split_by_score(total: int, scores: Buffer | Sequence[float], temperature: float = 1.0, /) -> memoryview:
+    """Split ``total`` over paths by score (f64), such as mean log-probabilities; as :func:`split_by_weight` by softmax.
+
+    Args:
+        total: What is split.
+        scores: One finite number a path.
+        temperature: Scores are divided by it; negative to prefer low ones.
+
+    Raises:
+        ArgumentError: If there are more paths than ``total``, or none, or a number is not finite, or the temperature 0.
+    """
+
+def split_by_weight(total: int, weights: Buffer | Sequence[float], /) -> memoryview:
+    """Split ``total`` over paths by weight (f64): one each, and the rest by the largest remainder (u32).
+
+    The earlier path wins where two remainders are equal; weights that are all 0 count as equal.
+
+    Raises:
+        ArgumentError: If there are more paths than ``total``, or none, or a weight is negative or not finite.
+    """
+
+def tree_leaves(starts: int, points: int, rounds: int, samples: int = 1) -> int:
+    """Return the leaves of ``starts`` chains, each continued ``samples`` times from each of ``points`` places a round.
+
+    ``M (1 + N L T)``: Tree-GRPO's budget with one sample, EPTree's, and ParallelMuse's ``I (1 + K R T)``.
+
+    Raises:
+        ArgumentError: If it is more than 64 bits hold.
+    """
+
+def tree_steps(trees: int, forks: int, steps: int) -> tuple[float, float]:
+    """Return expected steps of one Tree-GRPO round over chains of ``steps``, and those of as many chains.
+
+    ``M (T + N (T + 1) / 2)`` and ``M (1 + N) T``.
+    """
+
+def tree_ratio(forks: int, rounds: int) -> float:
+    """Return what chains cost over what the tree costs, for long chains: ``(1 + N L) / (1 + N L / 2)``."""
+
+def partial_top_up(budget: int, branched: Buffer | Sequence[int], top_k: int, rounds: int, samples: int) -> memoryview:
+    """Return how many fresh rollouts fill up a ParallelMuse budget, for each initial rollout (u32).
+
+    ``floor(B / I) - 1 - b R T`` for I initial rollouts; what B leaves over when divided by I is not spent.
+
+    Args:
+        budget: B, rollouts in all.
+        branched: b of each initial rollout (u32): turns that it can be branched at, at most ``top_k``.
+        top_k: K, turns to branch at.
+        rounds: R.
+        samples: T, samples of each turn and round.
+
+    Raises:
+        ArgumentError: If the budget is less than ``I (1 + K R T)``, an option is 0, ``branched`` is empty, or a b is
+            above ``top_k``.
+    """
+
+def segment_costs(widths: Buffer | Sequence[int], /) -> tuple[float, float]:
+    """Return the segments of an SPO tree, and of as many chains.
+
+    Args:
+        widths: Children below each node at depth 0, 1, ... (u32).
+
+    Raises:
+        ArgumentError: If it is more than 64 bits hold.
+    """
+
+def capped_segment_costs(target: int, branches: int, depth: int) -> tuple[float, float]:
+    """Return the segments of ``target`` paths that branch until they are enough, and of as many chains: TreePO.
+
+    The sum over k from 1 to ``depth`` of ``min(branches ** k, target)``, and ``target * depth``.
+    """

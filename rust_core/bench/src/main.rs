@@ -8,6 +8,7 @@ mod case;
 mod lanes;
 mod pack;
 mod prefix;
+mod select;
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -28,6 +29,10 @@ const CASES: &[Entry] = &[
     ("prefix/insert", prefix::insert),
     ("prefix/longest", prefix::longest),
     ("prefix/short", prefix::short),
+    ("select/scores", select::scores),
+    ("select/surprisal", select::surprisal),
+    ("select/uct", select::uct),
+    ("select/uniform", select::draw),
 ];
 
 fn main() -> ExitCode {

@@ -21,6 +21,7 @@ mod memory;
 pub mod pack;
 mod prefix;
 mod random;
+pub mod select;
 mod tokens;
 mod tree;
 mod wire;

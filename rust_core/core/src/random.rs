@@ -3,8 +3,8 @@
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-/// A seeded source of random numbers. Equal seeds and streams give equal numbers for good: nothing here depends on a
-/// library's choice of distribution code.
+/// A seeded source of random numbers. Equal seeds give equal numbers for good: nothing here depends on a library's choice
+/// of distribution code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Random(Pcg64);
 
@@ -30,11 +30,11 @@ impl Random {
     ///
     /// Multiplication with rejection, after D. Lemire, "Fast random integer generation in an interval" (2019).
     pub fn below(&mut self, bound: u64) -> u64 {
-        let threshold = bound.wrapping_neg().checked_rem(bound).unwrap_or(0);
         loop {
             let wide = u128::from(self.bits()) * u128::from(bound);
             let [low, high] = [wide, wide >> 64].map(low_half);
-            if low >= threshold {
+            // What is rejected is below the remainder, so below the bound: the division is rarely needed.
+            if low >= bound || low >= bound.wrapping_neg().checked_rem(bound).unwrap_or(0) {
                 return high;
             }
         }
@@ -42,8 +42,15 @@ impl Random {
 
     /// Put a slice into random order.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, self.index(last + 1));
+        self.draw(items, items.len());
+    }
+
+    /// Bring `count` items to the front in random order, each as likely as any other: the first steps of a shuffle, so
+    /// that a smaller draw is the beginning of a larger one. All of them where there are fewer.
+    pub fn draw<T>(&mut self, items: &mut [T], count: usize) {
+        for at in 0..count.min(items.len()) {
+            let pick = at + self.index(items.len() - at);
+            items.swap(at, pick);
         }
     }
 
@@ -72,6 +79,20 @@ mod tests {
     }
 
     const PINNED: [u64; 6] = [0, 231, 901, 835, 491, 591];
+
+    #[test]
+    fn a_smaller_draw_begins_a_larger_one() {
+        let drawn = |count: usize| {
+            let mut items: Vec<u32> = (0..9).collect();
+            Random::new(3).draw(&mut items, count);
+            items.truncate(count);
+            items
+        };
+        assert_eq!(drawn(4), drawn(20)[..4]);
+        let mut all = drawn(20);
+        all.sort_unstable();
+        assert_eq!(all, (0..9).collect::<Vec<_>>());
+    }
 
     #[test]
     fn every_number_below_a_bound_is_as_likely() {

@@ -13,6 +13,7 @@ mod input;
 mod lanes;
 mod pack;
 mod prefix;
+mod select;
 mod tokens;
 mod tree;
 mod view;
@@ -32,6 +33,17 @@ mod _core {
     use crate::pack::{Padded, Ragged, TreePacked, pack_padded, pack_ragged, pack_tree};
     #[pymodule_export]
     use crate::prefix::{Prefix, PrefixMatch, PrefixNode, Reuse};
+    use crate::select::budget::{
+        capped_segment_costs, next_width, partial_top_up, segment_costs, split_by_score, split_by_weight, split_evenly,
+        tree_leaves, tree_ratio, tree_steps,
+    };
+    #[pymodule_export]
+    use crate::select::search::Search;
+    #[pymodule_export]
+    use crate::select::{
+        branch_probability, branch_rows, choose_leaves, draw_points, fork_points, initial_chains, surprising_tokens,
+        top_turns,
+    };
     #[pymodule_export]
     use crate::tokens::Tokens;
     #[pymodule_export]
