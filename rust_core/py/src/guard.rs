@@ -42,10 +42,6 @@ impl<T: Send> Guard<T> {
     }
 }
 
-/// Work on what nobody else has while other Python threads run.
-pub fn alone<R: Send>(py: Python<'_>, work: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
-    let text = "an internal error; this is a bug in trunkline";
-    finish(py, py.detach(|| catch_unwind(AssertUnwindSafe(work)).map_err(|_| text)))
 /// Work of the core that keeps no state, without a panic past it; other Python threads run meanwhile if it is `large`.
 pub fn call<R: Send>(py: Python<'_>, large: bool, work: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
     let run = || catch_unwind(AssertUnwindSafe(work)).map_err(|_| "an internal error; this is a bug in trunkline");

@@ -7,7 +7,7 @@ use trunkline_core::{Forest, Result, TokenBuffer, TokenSlice, Uncertainty};
 
 use crate::buffer::{Cell, Column, view};
 use crate::error::argument;
-use crate::guard::alone;
+use crate::guard::call;
 use crate::input::number;
 use crate::tokens::Tokens;
 
@@ -43,7 +43,7 @@ impl Request<'_> {
         let unknown = choice(py, "unknown", self.unknown, &[("error", Unknown::Error), ("mask", Unknown::Mask)])?;
         let kinds = [("rollout", Per::Rollout), ("node", Per::Node), ("token", Per::Token)];
         let per = choice(py, "per", self.per, &kinds)?;
-        alone(py, move || {
+        call(py, true, move || {
             let forest = Forest::new(self.parents.into_inner(), self.leaves.into_inner())?;
             let TokenBuffer { ids, logprobs, versions, flags } = &self.tokens;
             let runs = Runs::new(&forest, &self.offsets, TokenSlice::new(ids, logprobs, versions, flags)?)?;
@@ -272,7 +272,7 @@ macro_rules! layout {
             /// The tokens as the forest has them.
             #[pyo3(signature = ($number, /))]
             fn unpack(&self, py: Python<'_>, #[pyo3(from_py_with = number)] $number: u32) -> PyResult<Tokens> {
-                let tokens = alone(py, || self.0.unpack($number as usize))?;
+                let tokens = call(py, true, || self.0.unpack($number as usize))?;
                 Ok(Tokens { tokens, uncertainty: Uncertainty::UNKNOWN })
             }
         }
