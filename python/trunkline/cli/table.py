@@ -56,13 +56,15 @@ def _scores(summary: Summary) -> Iterator[Row]:
 
 def _costs(summary: Summary) -> Iterator[Row]:
     tokens, usage = summary.tokens, summary.usage
-    if usage.unreported >= usage.calls or not (tokens.flat or usage.prompt or usage.generated):
+    counted = tokens.flat or usage.prompt or usage.generated
+    if not tokens.exact and (usage.unreported >= usage.calls or not counted):
         yield (
             "tokens (server usage)",
             "not reported by the server" if usage.calls else "none, no model call was answered",
         )
     else:
-        yield "tokens flat (server usage)", f"{tokens.flat:,}  ({tokens.flat_generated:,} generated)"
+        source = "token ids" if tokens.exact else "server usage"
+        yield f"tokens flat ({source})", f"{tokens.flat:,}  ({tokens.flat_generated:,} generated)"
         yield "tokens as a tree", f"{tokens.tree:,}  ({tokens.tree_generated:,} generated)"
         yield "reuse", f"{tokens.reuse:.1%}".replace("%", " %") + f"  ({tokens.saved:,} tokens shared)"
         if usage.unreported:

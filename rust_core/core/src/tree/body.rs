@@ -66,7 +66,7 @@ impl Tree {
         match source {
             Source::Path(node) => {
                 self.known_node(node)?;
-                let fragments = self.nodes.upward(node).filter_map(|id| self.nodes.key(id).fragment);
+                let fragments = self.nodes.upward(node).filter_map(|id| self.nodes.fragment(id));
                 fragments.for_each(|fragment| visit(self.fragments.get(fragment)));
             }
             Source::Context(context) => {
