@@ -85,9 +85,7 @@ class Tree:
         Agents, finish reasons, and namespaces (model, sampling and weight version) are named this way.
         """
 
-    def append(
-        self, parent: int, kind: int, message: Buffer, agent: int = 0, tokens: Tokens | None = None, /
-    ) -> int:
+    def append(self, parent: int, kind: int, message: Buffer, agent: int = 0, tokens: Tokens | None = None, /) -> int:
         """Append a message that no rollout owns (a prompt) and return its node.
 
         Args:
