@@ -107,11 +107,13 @@ def test_tokens_that_hold_what_they_may_not_are_refused(tokens: Tokens, text: st
     assert (len(tree), tree.delta()) == (1, None)
 
 
-def test_a_message_that_is_none_is_refused_though_its_tokens_are_known() -> None:
+def test_what_merges_by_its_ids_is_refused_like_what_does_not() -> None:
     tree = Tree()
     for draw in range(2):
         tree.open(0, [draw])
     turn(tree, 0, USER, Tokens([1], [-0.5]))
+    with pytest.raises(ArgumentError, match="log-probability of token 0 is inf"):
+        turn(tree, 1, USER, Tokens([1], [math.inf]))
     with pytest.raises(CoreError, match=r"does not start with \{"):
         turn(tree, 1, b"[]", Tokens([1], [-0.5]))
 

@@ -15,17 +15,14 @@ pub enum Source {
 }
 
 impl Tree {
-    /// Bytes that [`Tree::body_into`] writes.
+    /// Bytes of a request body.
     ///
     /// # Errors
     /// If the node or the context does not exist.
     pub fn body_len(&self, source: Source, head: &[u8], tail: &[u8]) -> Result<usize> {
-        let (mut messages, mut bytes) = (0usize, 0usize);
-        self.backward(source, |message| {
-            messages += 1;
-            bytes += message.len();
-        })?;
-        Ok(head.len() + bytes + messages.saturating_sub(1) + tail.len())
+        let mut len = 0;
+        join(&self.said(source)?, head, tail, |part| len += part.len());
+        Ok(len)
     }
 
     /// Write `head`, the messages separated by commas, and `tail` into a buffer of exactly the right size.
@@ -37,44 +34,52 @@ impl Tree {
         if need != have {
             return Err(Error::Buffer { need, have });
         }
-        out[..head.len()].copy_from_slice(head);
-        // A path is walked from its end, so the body is filled from its end: no list of nodes is made.
-        let mut at = have - tail.len();
-        out[at..].copy_from_slice(tail);
-        self.backward(source, |message| {
-            if at + tail.len() != have {
-                at -= 1;
-                out[at] = b',';
-            }
-            at -= message.len();
-            out[at..at + message.len()].copy_from_slice(message);
-        })
+        let mut at = 0;
+        join(&self.said(source)?, head, tail, |part| {
+            out[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        });
+        Ok(())
     }
 
-    /// The body as a vector, made in one allocation.
+    /// The body as a vector, made in one allocation and written once.
     ///
     /// # Errors
     /// If the node or the context does not exist.
     pub fn body(&self, source: Source, head: &[u8], tail: &[u8]) -> Result<Vec<u8>> {
-        let mut out = vec![0; self.body_len(source, head, tail)?];
-        self.body_into(source, head, tail, &mut out)?;
+        let mut out = Vec::with_capacity(self.body_len(source, head, tail)?);
+        join(&self.said(source)?, head, tail, |part| out.extend_from_slice(part));
         Ok(out)
     }
 
-    /// Visit the messages, last first.
-    fn backward<'t>(&'t self, source: Source, mut visit: impl FnMut(&'t [u8])) -> Result<()> {
+    /// The messages, in order.
+    fn said(&self, source: Source) -> Result<Vec<&[u8]>> {
         match source {
             Source::Path(node) => {
                 self.known_node(node)?;
+                let mut said = Vec::with_capacity(self.nodes.depth(node) as usize);
                 let fragments = self.nodes.upward(node).filter_map(|id| self.nodes.fragment(id));
-                fragments.for_each(|fragment| visit(self.fragments.get(fragment)));
+                said.extend(fragments.map(|fragment| self.fragments.get(fragment)));
+                said.reverse();
+                Ok(said)
             }
             Source::Context(context) => {
                 known("context", context.get(), self.contexts.count())?;
-                let fragments = self.contexts.get(context).iter().rev();
-                fragments.for_each(|&fragment| visit(self.fragments.get(FragmentId::new(fragment))));
+                let fragments = self.contexts.get(context).iter();
+                Ok(fragments.map(|&fragment| self.fragments.get(FragmentId::new(fragment))).collect())
             }
         }
-        Ok(())
     }
+}
+
+/// The parts of a body, one after the other.
+fn join(messages: &[&[u8]], head: &[u8], tail: &[u8], mut put: impl FnMut(&[u8])) {
+    put(head);
+    for (place, message) in messages.iter().enumerate() {
+        if place > 0 {
+            put(b",");
+        }
+        put(message);
+    }
+    put(tail);
 }

@@ -190,6 +190,7 @@ impl Tree {
     pub fn tokenise(&mut self, node: NodeId, tokens: TokenSlice<'_>) -> Result<()> {
         self.known_node(node)?;
         rules::untokenised(self.nodes.kind(node), node)?;
+        tokens.check()?;
         if let Some(run) = self.nodes.run(node) {
             return if self.runs.get(run).ids == tokens.ids { Ok(()) } else { Err(rules::tokenised(node)) };
         }
@@ -243,7 +244,9 @@ impl Tree {
         if let Some(node) = said.and_then(|said| self.nodes.find(&key.saying(said), &self.runs))
             && let Some(fragment) = self.nodes.fragment(node)
         {
+            // Nothing of it is kept, and yet what would be refused elsewhere is refused here.
             Message::check(message)?;
+            run.as_ref().map_or(Ok(()), |run| run.tokens().check())?;
             return self.perform(&op(fragment, self.nodes.run(node))).map(NodeId::new);
         }
         let message = Message::new(message);

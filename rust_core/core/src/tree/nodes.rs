@@ -279,7 +279,9 @@ impl Nodes {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::*;
+    use crate::tokens::TokenBuffer;
     use crate::tree::Tree;
+    use crate::tree::runs::Run;
 
     #[test]
     fn a_wrong_count_of_turns_and_a_wrong_depth_are_found() {
@@ -312,10 +314,17 @@ mod tests {
         assert!(text.ends_with("node 1: has tokens that do not exist"), "{text}");
         let text = finding(|tree| tree.nodes.keyed[1] = true);
         assert!(text.ends_with("node 1: is known by tokens that it does not have"), "{text}");
+        let text = finding(|tree| tree.nodes.rows[2] = 1);
+        assert!(text.ends_with("node 2: has a call that does not exist"), "{text}");
+        let text = finding(|tree| {
+            let run = Run::owned(TokenBuffer::given(vec![1]));
+            tree.nodes.runs[0] = tree.runs.insert(&run).unwrap().get();
+        });
+        assert!(text.ends_with("node 0: is not an empty root"), "{text}");
         let text = finding(|tree| tree.nodes.rows[1] = 0);
         assert!(text.ends_with("node 1: has a call and is no model turn, or is one and has none"), "{text}");
         let text = finding(|tree| {
-            let run = crate::tree::runs::Run::owned(crate::TokenBuffer::given(vec![1]));
+            let run = Run::owned(TokenBuffer::given(vec![1]));
             tree.nodes.runs[2] = tree.runs.insert(&run).unwrap().get();
         });
         assert!(text.ends_with("node 2: is a model turn and was given its tokens later"), "{text}");
