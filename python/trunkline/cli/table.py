@@ -70,7 +70,8 @@ def _costs(summary: Summary) -> Iterator[Row]:
         if usage.unreported:
             yield "calls without usage", f"{usage.unreported:,}, counted in no total"
         share = f"  ({usage.cached / usage.prompt:.1%})".replace("%", " %") if usage.prompt else ""
-        yield "prompt tokens", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}"
+        if usage.unreported < usage.calls:
+            yield "prompt tokens", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}"
     yield "model calls", f"{usage.calls:,}"
     failed = f", {usage.tool_errors:,} of them failed" if usage.tool_errors else ""
     yield "tool calls", f"{usage.tools:,}{failed}"

@@ -7,7 +7,7 @@ mod common;
 use common::model::Model;
 use common::script::{message, name, play, run, script};
 use proptest::prelude::*;
-use trunkline_core::{ContextId, Error, Kind, NameId, NodeId, RolloutId, Source, Termination, TokenBuffer, Tree};
+use trunkline_core::{Call, ContextId, Error, Kind, NameId, NodeId, RolloutId, Source, Termination, TokenBuffer, Tree};
 
 fn node_id(id: usize) -> NodeId {
     NodeId::new(u32::try_from(id).unwrap())
@@ -210,6 +210,34 @@ fn siblings_share_the_prompt_they_were_asked_with() {
     // A rollout is 100 + 20 + 30 + 5; the tree has the 100 once.
     assert_eq!((totals.flat, totals.tree, totals.longest), (465, 265, 155));
     assert_eq!((totals.flat_generated, totals.tree_generated, totals.unreported), (75, 75, 0));
+}
+
+/// Two rollouts that part at their turns, with tokens everywhere.
+#[test]
+fn tokens_are_counted_from_ids_where_all_are_known() {
+    let mut tree = Tree::new();
+    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, &message(1), None, NameId::EMPTY).unwrap();
+    for draw in 0..2u8 {
+        let rollout = tree.open(prompt, &[0, draw.into()], 0).unwrap();
+        let sampled = TokenBuffer::sampled(vec![7, draw.into()], vec![-0.5; 2], 3).unwrap();
+        tree.turn(rollout, &message(2), Some(sampled.as_slice()), common::call(90, 80)).unwrap();
+    }
+    assert!(!tree.tokens().exact, "the prompt has no tokens yet");
+    tree.tokenise(prompt, TokenBuffer::given(vec![1, 2, 3]).as_slice()).unwrap();
+    let totals = tree.tokens();
+    assert_eq!((totals.flat, totals.tree, totals.longest), (10, 7, 5));
+    assert_eq!((totals.flat_generated, totals.tree_generated, totals.unreported, totals.exact), (4, 4, 0, true));
+    // A prompt that no rollout passes is in no total.
+    tree.append(NodeId::ROOT, Kind::Prompt, &message(9), None, NameId::EMPTY).unwrap();
+    assert_eq!(tree.tokens(), totals);
+    // What was sent to a turn with a context of its own is not its path.
+    let context = tree.context(&[0]).unwrap();
+    let other = tree.open(prompt, &[0, 2], 0).unwrap();
+    let sampled = TokenBuffer::sampled(vec![8], vec![-0.5], 3).unwrap();
+    let call = Call { context: Some(context), ..common::call(5, 1) };
+    tree.turn(other, &message(2), Some(sampled.as_slice()), call).unwrap();
+    assert!(!tree.tokens().exact);
+    assert_eq!(tree.check(), Ok(()));
 }
 
 #[test]
