@@ -20,9 +20,7 @@ impl Tree {
     /// # Errors
     /// If the node or the context does not exist.
     pub fn body_len(&self, source: Source, head: &[u8], tail: &[u8]) -> Result<usize> {
-        let mut len = 0;
-        join(&self.said(source)?, head, tail, |part| len += part.len());
-        Ok(len)
+        Ok(size(&self.said(source)?, head, tail))
     }
 
     /// Write `head`, the messages separated by commas, and `tail` into a buffer of exactly the right size.
@@ -30,12 +28,13 @@ impl Tree {
     /// # Errors
     /// If the node or the context does not exist, or [`Error::Buffer`] if the size is not [`Tree::body_len`].
     pub fn body_into(&self, source: Source, head: &[u8], tail: &[u8], out: &mut [u8]) -> Result<()> {
-        let (need, have) = (self.body_len(source, head, tail)?, out.len());
+        let said = self.said(source)?;
+        let (need, have) = (size(&said, head, tail), out.len());
         if need != have {
             return Err(Error::Buffer { need, have });
         }
         let mut at = 0;
-        join(&self.said(source)?, head, tail, |part| {
+        join(&said, head, tail, |part| {
             out[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         });
@@ -47,8 +46,9 @@ impl Tree {
     /// # Errors
     /// If the node or the context does not exist.
     pub fn body(&self, source: Source, head: &[u8], tail: &[u8]) -> Result<Vec<u8>> {
-        let mut out = Vec::with_capacity(self.body_len(source, head, tail)?);
-        join(&self.said(source)?, head, tail, |part| out.extend_from_slice(part));
+        let said = self.said(source)?;
+        let mut out = Vec::with_capacity(size(&said, head, tail));
+        join(&said, head, tail, |part| out.extend_from_slice(part));
         Ok(out)
     }
 
@@ -70,6 +70,12 @@ impl Tree {
             }
         }
     }
+}
+
+fn size(messages: &[&[u8]], head: &[u8], tail: &[u8]) -> usize {
+    let mut size = 0;
+    join(messages, head, tail, |part| size += part.len());
+    size
 }
 
 /// The parts of a body, one after the other.
