@@ -18,6 +18,7 @@ __all__ = [
     "DEBUG",
     "DIGEST_VERSION",
     "FORMAT",
+    "GROWING",
     "MESSAGE",
     "OBSERVATION",
     "PROMPT",
@@ -26,6 +27,8 @@ __all__ = [
     "SYNTHETIC",
     "TRUNCATED",
     "TURN",
+    "Forest",
+    "Harvest",
     "Lanes",
     "Node",
     "Padded",
@@ -46,6 +49,7 @@ __all__ = [
     "choose_leaves",
     "draw_points",
     "fork_points",
+    "harvest",
     "initial_chains",
     "next_width",
     "pack_padded",
@@ -72,6 +76,9 @@ FORMAT: Final[int]
 DIGEST_VERSION: Final[int]
 """Version of :meth:`Tree.digest`: digests of two versions are never equal."""
 
+GROWING: Final[int]
+"""Stands in :attr:`Harvest.terminations` for a rollout that has not ended."""
+
 ROOT: Final = 0
 PROMPT: Final = 1
 TURN: Final = 2
@@ -92,8 +99,12 @@ class Tree:
     """Everything done for one task: nodes (message-level events), rollouts (tries), and the bytes they share.
 
     Node 0 is the root, an empty node that every prompt hangs under. A node's parent always has a smaller id.
-    Appending what is already there merges: the same parent, kind, agent, namespace and bytes give the same
-    node. Rollouts never merge.
+    Appending what is already there merges: the same parent, kind, agent, namespace, context and token ids give the
+    same node, whatever its bytes, and the first message stays; without ids, the same bytes do. What comes with ids and
+    what comes without never merge. An empty run of tokens counts as none. Rollouts never merge.
+
+    A column of tokens with an infinite log-probability, a version below -1 or an unknown flag is refused
+    (:class:`~trunkline.errors.ArgumentError`).
     """
 
     def __new__(cls) -> Tree: ...
@@ -103,7 +114,7 @@ class Tree:
         Agents, finish reasons, and namespaces (model, sampling and weight version) are named this way.
         """
 
-    def append(self, parent: int, kind: int, message: Buffer, agent: int = 0, /) -> int:
+    def append(self, parent: int, kind: int, message: Buffer, agent: int = 0, tokens: Tokens | None = None, /) -> int:
         """Append a message that no rollout owns (a prompt) and return its node.
 
         Args:
@@ -111,6 +122,7 @@ class Tree:
             kind: ``PROMPT`` or ``MESSAGE``.
             message: The message as it is sent: one JSON object in UTF-8.
             agent: Interned name of the agent or role.
+            tokens: What the message is to the model, if that is known now; else see :meth:`tokenise`.
         """
 
     def open(self, point: int, path: Sequence[int], subgroup: int = 0, /) -> int:
@@ -137,6 +149,7 @@ class Tree:
         micros: int,
         aside: Buffer | None = None,
         context: int | None = None,
+        tokens: Tokens | None = None,
         /,
     ) -> int:
         """Append a model turn at the rollout's leaf, move the leaf there, count its usage, return the node.
@@ -155,12 +168,23 @@ class Tree:
             micros: Wall time of the call in microseconds; kept with the rollout, in no digest.
             aside: What the model said that is not sent again (its reasoning), in UTF-8.
             context: Id from :meth:`context` when what was sent is not the path; part of the merge key.
+            tokens: What the model sampled, and how sure it was. Tokens are never added to a turn later.
 
-        Where the turn merges, the figures, the finish reason and the aside of the first one stay; figures and
-        an aside that the first one lacked are filled in. The rollout's own usage is always counted.
+        Where the turn merges, the message, tokens, figures, finish reason, aside and uncertainty of the first one
+        stay; figures, an aside and an uncertainty that the first one lacked are filled in. The rollout's own usage
+        is always counted.
         """
 
-    def observe(self, rollout: int, message: Buffer, agent: int, micros: int, failed: bool = False, /) -> int:
+    def observe(
+        self,
+        rollout: int,
+        message: Buffer,
+        agent: int,
+        micros: int,
+        failed: bool = False,
+        tokens: Tokens | None = None,
+        /,
+    ) -> int:
         """Append a tool observation at the rollout's leaf, move the leaf there, return the node.
 
         Counts one tool call, also where the node merges.
@@ -172,6 +196,21 @@ class Tree:
             micros: Wall time of the tool call in microseconds; kept with the rollout, in no digest.
             failed: Whether the call failed. Counted with the rollout, in no digest and no merge key: what the
                 model was told says it already.
+            tokens: What the message is to the model, if that is known now; else see :meth:`tokenise`.
+        """
+
+    def tokenise(self, node: int, tokens: Tokens, /) -> None:
+        """Give a prompt, an observation or a message the tokens that a later reply reports for it, once.
+
+        The node keeps its id and its merge key. An empty run says that the message has no tokens of its own. The same
+        ids again change nothing.
+
+        Args:
+            node: A node that is no model turn.
+            tokens: Its tokens; their uncertainty is not kept.
+
+        Raises:
+            ArgumentError: If the node is the root or a model turn, or has other ids already.
         """
 
     def close(self, rollout: int, termination: str, answer: str | None = None, error: str | None = None, /) -> None:
@@ -213,6 +252,9 @@ class Tree:
     def aside(self, node: int, /) -> str | None:
         """What a model turn said beside its message, or None."""
 
+    def tokens_of(self, node: int, /) -> Tokens | None:
+        """A copy of the node's tokens, with a turn's uncertainty; None where they are not known."""
+
     def rollout(self, rollout: int, /) -> Rollout:
         """Read one rollout, as it is now."""
 
@@ -227,14 +269,20 @@ class Tree:
     def __len__(self) -> int:
         """How many nodes there are, the root included."""
 
-    def tokens(self) -> tuple[int, int, int, int, int, int]:
-        """``(flat, tree, flat_generated, tree_generated, longest, unreported)``.
+    def tokens(self) -> tuple[int, int, int, int, int, int, bool]:
+        """``(flat, tree, flat_generated, tree_generated, longest, unreported, exact)``.
 
         ``flat`` sums the tokens of every rollout's path, as if each were a chain of its own; ``tree`` counts
         what is shared once; both over prompt, observations and generation. ``longest`` is the longest path.
-        What is new in a turn's prompt is what exceeds the prompt and reply of the turn before it on the path;
-        it is shared by all turns asked at one node. ``unreported`` is the number of model turns without
-        usage, whose tokens are in no total. flat >= tree >= longest.
+        flat >= tree >= longest.
+
+        ``exact`` says that these are counts of token ids: every node that a rollout passes below the root has
+        tokens, and every turn was asked with its path (no context). Then ``tree`` counts nodes that a rollout
+        passes, what was generated is what has the flag ``SAMPLED``, and ``unreported`` is 0.
+
+        Otherwise they come from the servers' usage figures. What is new in a turn's prompt is what exceeds the
+        prompt and reply of the turn before it on the path; it is shared by all turns asked at one node.
+        ``unreported`` is the number of model turns without usage, whose tokens are in no total.
         """
 
     def values(self) -> tuple[memoryview, memoryview, memoryview]:
@@ -244,6 +292,21 @@ class Tree:
             Rollouts that pass or end there (u32), scored ones among them (u32), and V(s), the mean reward of
             the scored ones (f64, NaN where there are none).
         """
+
+    def statistics(self) -> tuple[memoryview, memoryview, memoryview]:
+        """What rollouts left on every node, as three columns that are kept up to date at every step.
+
+        Returns:
+            ``visits``, scored rollouts whose path holds the node (u32); ``value``, the sum of their rewards (f64,
+            0 where there are none); ``passes``, rollouts that pass or end there, scored or not (u32).
+            ``passes - visits`` is what is still in flight: the virtual loss of a tree search.
+        """
+
+    def memory(self) -> int:
+        """Bytes that memory is held for: payload, bookkeeping, and what :meth:`reset` kept."""
+
+    def reset(self) -> None:
+        """Forget everything but the root and keep the memory for the next task; deltas start again at number 0."""
 
     def digest(self) -> str:
         """32 hex digits over all rollouts in order of fork path: messages, terminations, answers, rewards.
@@ -310,6 +373,26 @@ class Node:
     def context(self) -> int | None:
         """Id of what was sent where that is not the path, as :meth:`Tree.context` gave it; else None."""
 
+    @property
+    def entropy(self) -> tuple[float, float, float]:
+        """Mean entropy of a turn's tokens in nats in the regions think, tool call and all; NaN where not known."""
+
+    @property
+    def perplexity(self) -> tuple[float, float, float]:
+        """Exponential of :attr:`entropy`, as the reply gave it."""
+
+    @property
+    def visits(self) -> int:
+        """Scored rollouts whose path holds it."""
+
+    @property
+    def value(self) -> float:
+        """The sum of their rewards."""
+
+    @property
+    def passes(self) -> int:
+        """Rollouts that pass or end here, scored or not."""
+
 @final
 class Rollout:
     """One rollout, as it was when :meth:`Tree.rollout` read it."""
@@ -325,6 +408,14 @@ class Rollout:
     @property
     def path(self) -> tuple[int, ...]:
         """Its fork path, flattened: turn, draw, turn, draw, ..."""
+
+    @property
+    def draw(self) -> int:
+        """Which sample of its fork point it is: the last number of its fork path, 0 if that is empty."""
+
+    @property
+    def lane(self) -> int | None:
+        """Its lane while it grows, which is its id; None once it has ended."""
 
     @property
     def subgroup(self) -> int:
@@ -568,6 +659,109 @@ class Reuse:
     @property
     def ideal_generated(self) -> float:
         """The same of generated tokens only, which is what decoding costs."""
+class Forest:
+    """The shape of trees side by side, with or without a :class:`Tree` behind it.
+
+    Args:
+        parents: Per node its parent (u32), a smaller number; a root is its own parent.
+        leaves: Per rollout the node it ends at (u32).
+
+    Raises:
+        ArgumentError: Naming the first parent that is younger than its node, or the first leaf that does not exist.
+    """
+
+    def __new__(cls, parents: Buffer | Sequence[int], leaves: Buffer | Sequence[int], /) -> Forest: ...
+    @property
+    def parents(self) -> memoryview:
+        """Per node its parent (u32)."""
+
+    @property
+    def leaves(self) -> memoryview:
+        """Per rollout the node it ends at (u32)."""
+
+    def depths(self) -> memoryview:
+        """Per node how many nodes are above it (u32)."""
+
+    def passes(self) -> memoryview:
+        """Per node how many rollouts pass or end there (u32)."""
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+
+def harvest(trees: Sequence[Tree], /) -> Harvest:
+    """Put trees side by side, as they are now: what estimators, selection and packing are fed with.
+
+    Args:
+        trees: Any number of trees. Nodes and rollouts are numbered through, tree by tree.
+    """
+
+@final
+class Harvest:
+    """Columns over trees side by side. N nodes, R rollouts, T tokens."""
+
+    @property
+    def forest(self) -> Forest:
+        """The shape: N nodes, R rollouts."""
+
+    @property
+    def parents(self) -> memoryview:
+        """Per node its parent (u32, N); a root's is itself."""
+
+    @property
+    def kinds(self) -> memoryview:
+        """Per node ``ROOT``, ``PROMPT``, ``TURN``, ``OBSERVATION`` or ``MESSAGE`` (u8, N)."""
+
+    @property
+    def agents(self) -> memoryview:
+        """Per node who said it, as a position in :attr:`names` (u32, N)."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of agents, common to all trees; the first is empty."""
+
+    @property
+    def offsets(self) -> memoryview:
+        """Node n has the tokens ``offsets[n]`` to ``offsets[n + 1]`` (u64, N + 1); a node without any has none."""
+
+    @property
+    def ids(self) -> memoryview:
+        """Token ids (u32, T)."""
+
+    @property
+    def logprobs(self) -> memoryview:
+        """Log-probabilities in nats (f32, T); 0 where not sampled, NaN where not known."""
+
+    @property
+    def versions(self) -> memoryview:
+        """Weight versions (i32, T); -1 where not sampled or not known."""
+
+    @property
+    def flags(self) -> memoryview:
+        """``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8, T)."""
+
+    @property
+    def leaves(self) -> memoryview:
+        """Per rollout the node it ends at, or has reached (u32, R)."""
+
+    @property
+    def rewards(self) -> memoryview:
+        """Per rollout its reward (f64, R); NaN while unscored."""
+
+    @property
+    def groups(self) -> memoryview:
+        """Per rollout the position of its tree (u32, R)."""
+
+    @property
+    def subgroups(self) -> memoryview:
+        """Per rollout the initial chain it was expanded for, as its own tree numbers them (u32, R)."""
+
+    @property
+    def draws(self) -> memoryview:
+        """Per rollout which sample of its fork point it is (u32, R)."""
+
+    @property
+    def terminations(self) -> memoryview:
+        """Per rollout the position of its ending in :class:`trunkline.types.Termination`, or ``GROWING`` (u8, R)."""
 
 @final
 class Lanes:

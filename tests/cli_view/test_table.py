@@ -187,3 +187,14 @@ def test_durations(seconds: float, text: str) -> None:
 def test_rows_of_one_task_stand_together_whatever_their_order() -> None:
     rows = [(0, row(0, "answer", "a", 1.0)), (1, row(0, "answer", "b", 0.0))]
     assert table(summarise(META, 2, [tree()] * 2, rows)) == table(summarise(META, 2, [tree()] * 2, rows[::-1]))
+
+
+def test_tokens_counted_from_ids_need_no_usage() -> None:
+    mute = row(0, "answer", "Ada", 1.0, prompt=0, cached=0, generated=0, unreported=2)
+    summary = summarise(META, 1, [tree(exact=1)], [(0, mute)])
+    assert summary.tokens.exact
+    found = cells(summary)
+    assert found["tokens flat (token ids)"] == "1,000  (80 generated)"
+    assert "prompt tokens" not in found
+    assert not summarise(META, 1, [tree(exact=1), tree()], [(0, mute)]).tokens.exact
+    assert not summarise(META, 1, [], []).tokens.exact

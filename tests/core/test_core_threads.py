@@ -73,7 +73,7 @@ def test_large_trees_are_swept_beside_other_threads() -> None:
         copies = [Tree() for _ in range(4)]
         assert all(pool.map(lambda copy: copy.apply(delta), copies))
     assert digests == {copy.digest() for copy in copies}
-    assert tree.tokens() == (33_000, 3_010, 3_000, 3_000, 11, 0)
+    assert tree.tokens() == (33_000, 3_010, 3_000, 3_000, 11, 0, False)
 
 
 def test_a_delta_is_applied_once_whoever_comes_first() -> None:

@@ -44,12 +44,12 @@ def test_module_says_what_it_is() -> None:
     assert _core.__version__.count(".") == 2
     assert isinstance(_core.DEBUG, bool)
     assert (ROOT, PROMPT, TURN, OBSERVATION, MESSAGE) == (0, 1, 2, 3, 4)
-    assert (_core.FORMAT, _core.DIGEST_VERSION) == (2, 1)
+    assert (_core.FORMAT, _core.DIGEST_VERSION) == (3, 2)
     for kind in (_core.Node, _core.Rollout):
         with pytest.raises(TypeError, match="cannot create"):
             kind()
     assert Tree.__module__ == "trunkline._core"
-    assert Tree.turn.__text_signature__.endswith("micros, aside=None, context=None, /)")
+    assert Tree.turn.__text_signature__.endswith("aside=None, context=None, tokens=None, /)")
 
 
 def test_a_turn_is_read_back() -> None:
@@ -109,7 +109,7 @@ def test_contexts_asides_and_missing_usage() -> None:
     assert facts(tree.node(leaf))[-3:] == (None, None, context)
     assert tree.rollout(rollout).usage == (2, 9, 4, 1, 1, 2, 0, 0)
     assert tree.rollout(rollout).turns == tree.node(leaf).turns == 2
-    assert tree.tokens() == (10, 10, 1, 1, 10, 1)
+    assert tree.tokens() == (10, 10, 1, 1, 10, 1, False)
 
 
 def test_values_are_columns() -> None:
@@ -330,7 +330,7 @@ def test_order_splits_and_replay_give_one_digest(rollouts, cut: bool) -> None:
         assert copy.apply(delta)
     assert tree.digest() == other.digest() == copy.digest()
     assert [tree.messages(node) for node in range(len(tree))] == [copy.messages(node) for node in range(len(copy))]
-    flat, shared, flat_generated, tree_generated, longest, _ = tree.tokens()
+    flat, shared, flat_generated, tree_generated, longest, *_ = tree.tokens()
     assert flat >= shared >= longest
     assert flat_generated >= tree_generated
     assert tree.tokens() == copy.tokens()

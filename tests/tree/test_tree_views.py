@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from trunkline import _core
 from trunkline.errors import TreeError
 from trunkline.tree.failure import Failure
 from trunkline.tree.node import Kind
@@ -117,6 +118,22 @@ def test_rollouts_that_were_cut_do_not_vote() -> None:
     for draw, (termination, answer) in enumerate([("censored", "x"), ("censored", "x"), ("answer", "y")]):
         tree.core.close(tree.core.open(point, [0, draw]), termination, answer)
     assert tree.answer == "y"
+
+
+def test_tokens_with_ids_are_exact() -> None:
+    tree = Tree(Task.ask("?"))
+    point = tree.core.append(0, 1, message("user", "?"))
+    for draw in range(2):
+        rollout = tree.core.open(point, [0, draw])
+        said = _core.Tokens([7, draw], [-0.5, -0.5])
+        tree.core.turn(rollout, message("assistant", "!"), 0, 0, 0, 9, 0, 9, 0, 0, None, None, said)
+        tree.core.close(rollout, "answer", "!")
+    assert not tree.tokens.exact
+    tree.core.tokenise(point, _core.Tokens([1, 2, 3]))
+    tokens = tree.tokens
+    assert (tokens.flat, tokens.tree, tokens.longest) == (10, 7, 5)
+    assert (tokens.flat_generated, tokens.tree_generated, tokens.unreported, tokens.exact) == (4, 4, 0, True)
+    assert [view.draw for view in tree.rollouts] == [0, 1]
 
 
 def test_a_view_of_a_growing_tree_is_never_out_of_date() -> None:

@@ -56,19 +56,22 @@ def _scores(summary: Summary) -> Iterator[Row]:
 
 def _costs(summary: Summary) -> Iterator[Row]:
     tokens, usage = summary.tokens, summary.usage
-    if usage.unreported >= usage.calls or not (tokens.flat or usage.prompt or usage.generated):
+    counted = tokens.flat or usage.prompt or usage.generated
+    if not tokens.exact and (usage.unreported >= usage.calls or not counted):
         yield (
             "tokens (server usage)",
             "not reported by the server" if usage.calls else "none, no model call was answered",
         )
     else:
-        yield "tokens flat (server usage)", f"{tokens.flat:,}  ({tokens.flat_generated:,} generated)"
+        source = "token ids" if tokens.exact else "server usage"
+        yield f"tokens flat ({source})", f"{tokens.flat:,}  ({tokens.flat_generated:,} generated)"
         yield "tokens as a tree", f"{tokens.tree:,}  ({tokens.tree_generated:,} generated)"
         yield "reuse", f"{tokens.reuse:.1%}".replace("%", " %") + f"  ({tokens.saved:,} tokens shared)"
         if usage.unreported:
             yield "calls without usage", f"{usage.unreported:,}, counted in no total"
         share = f"  ({usage.cached / usage.prompt:.1%})".replace("%", " %") if usage.prompt else ""
-        yield "prompt tokens", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}"
+        if usage.unreported < usage.calls:
+            yield "prompt tokens", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}"
     yield "model calls", f"{usage.calls:,}"
     failed = f", {usage.tool_errors:,} of them failed" if usage.tool_errors else ""
     yield "tool calls", f"{usage.tools:,}{failed}"

@@ -57,6 +57,7 @@ def rows(core: _core.Tree, error: str | None = None) -> tuple[TreeRow, list[Roll
             flat_generated=tokens.flat_generated,
             tree_generated=tokens.tree_generated,
             unreported=tokens.unreported,
+            exact=int(tokens.exact),
             error=error,
         ),
         rollouts,

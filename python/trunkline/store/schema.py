@@ -43,7 +43,7 @@ CREATE TABLE rollouts (
 CREATE TABLE trees (
     task INTEGER PRIMARY KEY, nodes INTEGER NOT NULL, rollouts INTEGER NOT NULL, digest TEXT NOT NULL,
     flat INTEGER NOT NULL, tree INTEGER NOT NULL, longest INTEGER NOT NULL, flat_generated INTEGER NOT NULL,
-    tree_generated INTEGER NOT NULL, unreported INTEGER NOT NULL, error TEXT
+    tree_generated INTEGER NOT NULL, unreported INTEGER NOT NULL, exact INTEGER NOT NULL, error TEXT
 );
 """
 """Statements that make the tables, each ended by a semicolon."""
@@ -113,6 +113,7 @@ class TreeRow(msgspec.Struct, frozen=True, array_like=True):
         flat_generated: Generated ones among ``flat``.
         tree_generated: Generated ones among ``tree``.
         unreported: Model turns without usage.
+        exact: 1 if tokens are counted from their ids, else 0.
         error: Why the task as a whole broke, such as a dead worker.
     """
 
@@ -125,6 +126,7 @@ class TreeRow(msgspec.Struct, frozen=True, array_like=True):
     flat_generated: int
     tree_generated: int
     unreported: int
+    exact: int = 0
     error: str | None = None
 
 

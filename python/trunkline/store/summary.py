@@ -137,6 +137,7 @@ def summarise(
             tree_generated=sum(tree.tree_generated for tree in trees),
             longest=max((tree.longest for tree in trees), default=0),
             unreported=sum(tree.unreported for tree in trees),
+            exact=bool(trees) and all(tree.exact == 1 for tree in trees),
         ),
         usage=usage,
         terminations=dict(sorted(terminations.items(), key=lambda item: (-item[1], item[0]))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, cast
 
@@ -122,12 +123,13 @@ class Node:
     @property
     def visits(self) -> int:
         """How many rollouts pass through it; for many nodes ask :meth:`Tree.values` once."""
-        return self.tree.values().visits[self.id]
+        return self.tree.core.node(self.id).passes
 
     @property
     def value(self) -> float:
         """V(s), the mean reward of the scored rollouts through it; NaN where none is scored."""
-        return self.tree.values().means[self.id]
+        facts = self.tree.core.node(self.id)
+        return facts.value / facts.visits if facts.visits else math.nan
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Node) and other.id == self.id and other.tree.core is self.tree.core

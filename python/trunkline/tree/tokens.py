@@ -10,7 +10,7 @@ __all__ = ["Seconds", "Tokens"]
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Tokens of one tree or of one run, counted flat and as a tree, as the server reported them.
+    """Tokens of one tree or of one run, counted flat and as a tree: from token ids, or as the servers reported them.
 
     Attributes:
         flat: Prompt, observation and generated tokens if every rollout were a chain of its own.
@@ -19,6 +19,7 @@ class Tokens(msgspec.Struct, frozen=True):
         tree_generated: The generated ones among ``tree``.
         longest: Tokens of the longest path; of a run, of the longest path of all its trees.
         unreported: Model turns whose reply carried no usage; their tokens are in no total.
+        exact: Whether they are counts of token ids, which every message on every path has; of a run, of all its trees.
     """
 
     flat: int
@@ -27,6 +28,7 @@ class Tokens(msgspec.Struct, frozen=True):
     tree_generated: int
     longest: int
     unreported: int
+    exact: bool = False
 
     @property
     def saved(self) -> int:

@@ -74,8 +74,7 @@ class Trajectory:
     @property
     def draw(self) -> int:
         """Which sample of its fork point it is, from 0."""
-        path = self._facts.path
-        return path[-1] if path else 0
+        return self._facts.draw
 
     @property
     def subgroup(self) -> int:

@@ -9,6 +9,7 @@ mod lanes;
 mod pack;
 mod prefix;
 mod select;
+mod tree;
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -34,6 +35,8 @@ const CASES: &[Entry] = &[
     ("select/uct", select::uct),
     ("select/uniform", select::draw),
 ];
+const CASES: &[Entry] =
+    &[("lanes/ones", lanes::ones), ("tree/body", tree::body), ("tree/intern", tree::intern), ("tree/turn", tree::turn)];
 
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();

@@ -18,6 +18,16 @@ pub(crate) fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(NONE)
 }
 
+/// A number that may be missing, as it is kept in a column.
+pub(crate) fn pack(id: Option<u32>) -> u32 {
+    id.unwrap_or(NONE)
+}
+
+/// A number of a column that may be missing.
+pub(crate) fn unpack(id: u32) -> Option<u32> {
+    (id != NONE).then_some(id)
+}
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -80,6 +90,10 @@ id!(
 id!(
     /// A space of a prefix index: what never shares with another.
     SpaceId
+);
+id!(
+    /// A stored run of tokens.
+    RunId
 );
 
 impl NodeId {

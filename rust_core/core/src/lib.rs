@@ -14,6 +14,7 @@
 
 mod error;
 mod forest;
+mod harvest;
 mod hash;
 mod id;
 mod lanes;
@@ -28,6 +29,7 @@ mod wire;
 
 pub use error::{DeltaError, Error, Result};
 pub use forest::Forest;
+pub use harvest::{GROWING, Harvest};
 pub use id::{ContextId, FragmentId, NameId, NodeId, PrefixId, RolloutId, SpaceId, Tokens};
 pub use lanes::Lanes;
 pub use memory::columns::{Columns, SAMPLED, SYNTHETIC, Span, TRUNCATED, TokenSlice};
@@ -38,8 +40,8 @@ pub use tree::Tree;
 pub use tree::body::Source;
 pub use tree::counts::{Totals, Values};
 pub use tree::digest::VERSION as DIGEST_VERSION;
-pub use tree::nodes::Kind;
-pub use tree::read::{NodeView, RolloutView};
+pub use tree::key::Kind;
+pub use tree::read::{Memory, NodeView, RolloutView};
 pub use tree::rollouts::Usage;
 pub use tree::termination::Termination;
 pub use wire::delta::FORMAT;

@@ -1,6 +1,6 @@
 //! Tokens on their way into a tree or a prefix index, and how sure the model was of them.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::columns::{SAMPLED, TokenSlice};
 
 /// A part of a model turn for which uncertainty is told apart.
@@ -42,6 +42,22 @@ pub struct Uncertainty {
 impl Uncertainty {
     /// Nothing is known.
     pub const UNKNOWN: Self = Self { entropy: [f32::NAN; 3], perplexity: [f32::NAN; 3] };
+
+    /// Whether every figure is one that can be measured.
+    ///
+    /// # Errors
+    /// [`Error::Value`] naming the first that is negative or infinite.
+    pub fn check(&self) -> Result<()> {
+        for (what, figures) in [("entropy", &self.entropy), ("perplexity", &self.perplexity)] {
+            for (region, &figure) in Region::ALL.iter().zip(figures) {
+                if figure < 0.0 || figure.is_infinite() {
+                    let value = format!("the {what} of region {} is {figure}", region.as_str());
+                    return Err(Error::Value { value, want: "0 or more and finite, or NaN where it is not known" });
+                }
+            }
+        }
+        Ok(())
+    }
 
     /// Whether nothing is known.
     #[must_use]
@@ -90,9 +106,25 @@ impl TokenBuffer {
         Ok(all)
     }
 
+    /// Append more tokens.
+    pub fn extend(&mut self, more: &TokenSlice<'_>) {
+        self.ids.extend_from_slice(more.ids);
+        self.logprobs.extend_from_slice(more.logprobs);
+        self.versions.extend_from_slice(more.versions);
+        self.flags.extend_from_slice(more.flags);
+    }
+
     /// The four columns as slices.
     #[must_use]
     pub fn as_slice(&self) -> TokenSlice<'_> {
         TokenSlice { ids: &self.ids, logprobs: &self.logprobs, versions: &self.versions, flags: &self.flags }
+    }
+}
+
+impl From<TokenSlice<'_>> for TokenBuffer {
+    fn from(tokens: TokenSlice<'_>) -> Self {
+        let mut copy = Self::default();
+        copy.extend(&tokens);
+        copy
     }
 }

@@ -8,7 +8,7 @@ use common::script::{message, play, run, script};
 use common::{payload, portrait, seal};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use trunkline_core::{DeltaError, Error, FORMAT, Kind, NameId, NodeId, Termination, Tree};
+use trunkline_core::{DeltaError, Error, FORMAT, Kind, NameId, NodeId, Termination, TokenBuffer, Tree};
 
 /// Play a script and take a delta after each operation whose bit is set, and one at the end.
 fn record(cmds: &[common::script::Cmd], cuts: &[bool]) -> (Tree, Vec<Vec<u8>>) {
@@ -63,7 +63,7 @@ proptest! {
         // The copy goes on where the tree stopped: both write the same next delta.
         for grown in [&mut tree, &mut copy] {
             let rollout = grown.open(NodeId::ROOT, &[9, 9, 9, 9, 9], 0).unwrap();
-            grown.turn(rollout, &message(99), common::call(5, 5)).unwrap();
+            grown.turn(rollout, &message(99), None, common::call(5, 5)).unwrap();
         }
         prop_assert_eq!(copy.delta(), tree.delta());
     }
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn sealed_noise_does_no_harm(ops in prop::collection::vec(prop_oneof![0u8..10, any::<u8>()], 0..60)) {
+    fn sealed_noise_does_no_harm(ops in prop::collection::vec(prop_oneof![0u8..12, any::<u8>()], 0..60)) {
         survives(&mut Tree::new(), &seal(0, 0, &ops));
     }
 
@@ -130,7 +130,7 @@ proptest! {
 
 fn small() -> Tree {
     let mut tree = Tree::new();
-    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, &message(1), NameId::EMPTY).unwrap();
+    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, &message(1), None, NameId::EMPTY).unwrap();
     tree.open(prompt, &[0, 0], 0).unwrap();
     tree
 }
@@ -139,7 +139,7 @@ fn small() -> Tree {
 fn nothing_changed_gives_no_delta() {
     let mut tree = Tree::new();
     assert_eq!(tree.delta(), Ok(None));
-    assert!(tree.append(NodeId::new(5), Kind::Prompt, &message(1), NameId::EMPTY).is_err());
+    assert!(tree.append(NodeId::new(5), Kind::Prompt, &message(1), None, NameId::EMPTY).is_err());
     assert_eq!(tree.delta(), Ok(None), "a refused operation was written down");
     let mut tree = small();
     assert!(tree.delta().unwrap().is_some());
@@ -176,12 +176,12 @@ fn a_reader_says_what_is_wrong() {
     assert_eq!(error(b""), "delta refused: it is truncated: 0 bytes where 32 are needed");
     assert_eq!(error(b"SQLite format 3\0 and so on"), "delta refused: it does not start like a delta");
     let version = [&delta[..4], &[9, 0], &delta[6..]].concat();
-    assert_eq!(error(&version), "delta refused: its format version is 9; this build reads version 2");
+    assert_eq!(error(&version), "delta refused: its format version is 9; this build reads version 3");
     let unknown = seal(0, 0, &[200]);
     assert_eq!(error(&unknown), "delta refused: operation 0 at byte 0 cannot be read: its kind is unknown");
     let early = seal(0, 0, &[1, 1, b'a', 8, 0]);
     assert_eq!(error(&early), "delta refused: operation 1 at byte 3 cannot be read: it ends too early");
-    let maybe = seal(0, 0, &[7, 0, 0, 0, 0, 2]);
+    let maybe = seal(0, 0, &[7, 0, 0, 0, 0, 0, 2]);
     assert_eq!(error(&maybe), "delta refused: operation 0 at byte 0 cannot be read: a flag is neither 0 nor 1");
     let twice = seal(0, 0, &[1, 1, b'a', 1, 1, b'a']);
     assert_eq!(error(&twice), "delta refused: operation 1 is against the rules: this name is interned already");
@@ -195,7 +195,15 @@ fn operations_are_judged_by_what_comes_before_them() {
     let known = message(1);
     let repeated = [&[2, u8::try_from(known.len()).unwrap()][..], &known].concat();
     let infinite = [&[8, 0, 0, 0, 0, 9, 0][..], &f64::INFINITY.to_le_bytes()].concat();
-    let cases: [(&[u8], usize, &str); 14] = [
+    let token = |id: u32, logprob: f32, version: i32, flags: u8| {
+        [&id.to_le_bytes()[..], &logprob.to_le_bytes(), &version.to_le_bytes(), &[flags]].concat()
+    };
+    let known_run = [&[10, 1][..], &token(5, 0.0, -1, 0)].concat();
+    let other_run = [&[10, 1][..], &token(5, -0.5, 3, 1)].concat();
+    let call = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let figures = [[0; 20].as_slice(), &(-1f32).to_le_bytes()].concat();
+    let negative = [&[6, 0, 0, 0][..], &call[..10], &[1], &figures[20..], &figures[..20]].concat();
+    let cases: &[(&[u8], usize, &str)] = &[
         (&[5, 0, 1, 9, 0, 5, 0, 1, 9, 0], 1, "fork path [9] is open already"),
         (&[5, 0, 2, 0, 0, 0], 0, "fork path [0, 0] is open already"),
         (b"\x02\x02{}\x02\x02{}", 1, "this fragment is interned already"),
@@ -205,17 +213,30 @@ fn operations_are_judged_by_what_comes_before_them() {
         (&[3, 1, 1], 0, "fragment 1 does not exist; there are 1"),
         (&[1, 0], 0, "this name is interned already"),
         // A node that merges, with one of the tree or with one just made, makes no id.
-        (&[4, 0, 1, 0, 0, 4, 2, 1, 0, 0], 1, "node 2 does not exist; there are 2"),
-        (&[4, 1, 1, 0, 0, 4, 1, 1, 0, 0, 4, 3, 1, 0, 0], 2, "node 3 does not exist; there are 3"),
-        (&[7, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 1, 4, 4, 1, 0, 0], 2, "node 4 does not exist; there are 4"),
-        (&[8, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0], 1, "rollout 0 has ended (answer) and cannot be continued"),
+        (&[4, 0, 1, 0, 0, 0, 4, 2, 1, 0, 0, 0], 1, "node 2 does not exist; there are 2"),
+        (&[4, 1, 1, 0, 0, 0, 4, 1, 1, 0, 0, 0, 4, 3, 1, 0, 0, 0], 2, "node 3 does not exist; there are 3"),
+        (&[7, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 1, 4, 4, 1, 0, 0, 0], 2, "node 4 does not exist; there are 4"),
+        (&[8, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0], 1, "rollout 0 has ended (answer) and cannot be continued"),
         (&[9, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, "rollout 0 is still growing"),
         (&infinite, 1, "a reward must be a finite number"),
+        // Tokens: what they may hold, where they may be, and which nodes they make one.
+        (&[&[10, 1][..], &token(5, f32::INFINITY, 0, 0)].concat(), 0, "the log-probability of token 0 is inf"),
+        (&[&[10, 1][..], &token(5, 0.0, -2, 0)].concat(), 0, "the weight version of token 0 is -2"),
+        (&[&[10, 1][..], &token(5, 0.0, -1, 8)].concat(), 0, "the flags of token 0 are 8"),
+        (&[4, 0, 1, 0, 0, 1], 0, "run 0 does not exist; there are 0"),
+        (&[11, 1, 0], 0, "run 0 does not exist; there are 0"),
+        (&[&known_run[..], &[11, 2, 0]].concat(), 1, "node 2 does not exist; there are 2"),
+        (&[&known_run[..], &[11, 0, 0]].concat(), 1, "node 0 is the root"),
+        (&[&known_run[..], &[11, 1, 0, 11, 1, 0]].concat(), 2, "node 1 has other tokens already"),
+        (&[&known_run[..], &[6, 0, 0, 0], &call, &[11, 2, 0]].concat(), 2, "node 2 is a model turn"),
+        (&[&known_run[..], &[7, 0, 0, 0, 1, 0, 0, 11, 2, 0]].concat(), 2, "node 2 has other tokens already"),
+        (&[&known_run[..], &other_run, &[4, 1, 1, 0, 0, 1, 4, 1, 1, 0, 0, 2, 4, 3, 1, 0, 0, 0]].concat(), 4, "node 3"),
+        (&negative, 0, "the entropy of region think is -1"),
     ];
     let mut writer = small();
     let first = writer.delta().unwrap().unwrap();
     let previous = u64::from_le_bytes(*first.last_chunk().unwrap());
-    for (ops, index, rule) in cases {
+    for &(ops, index, rule) in cases {
         let mut tree = Tree::new();
         tree.apply(&first).unwrap();
         let before = portrait(&tree);
@@ -229,22 +250,41 @@ fn operations_are_judged_by_what_comes_before_them() {
 #[test]
 fn lengths_that_lie_reserve_nothing() {
     let mut tree = Tree::new();
-    for kind in [1u8, 2, 3] {
+    for kind in [1u8, 2, 3, 10] {
         let ops = [&[kind][..], &[0xff; 9], &[1]].concat();
         assert!(tree.apply(&seal(0, 0, &ops)).is_err());
     }
     let huge = [&[5u8, 0][..], &[0xff, 0xff, 0xff, 0xff, 0x0f]].concat();
     assert!(tree.apply(&seal(0, 0, &huge)).is_err());
+    // Ids that are there, and columns that are not.
+    let ids = [&[10u8, 4][..], &[0; 51]].concat();
+    assert!(tree.apply(&seal(0, 0, &ids)).unwrap_err().to_string().ends_with("it ends too early"));
 }
 
 #[test]
 fn messages_travel_once() {
     let mut tree = small();
     let long = format!("{{\"content\":\"{}\"}}", "x".repeat(10_000));
-    tree.turn(0.into(), long.as_bytes(), common::call(1, 1)).unwrap();
+    tree.turn(0.into(), long.as_bytes(), None, common::call(1, 1)).unwrap();
     assert!(tree.delta().unwrap().unwrap().len() > 10_000);
-    tree.turn(0.into(), long.as_bytes(), common::call(1, 1)).unwrap();
+    tree.turn(0.into(), long.as_bytes(), None, common::call(1, 1)).unwrap();
     assert!(tree.delta().unwrap().unwrap().len() < 64);
+}
+
+#[test]
+fn tokens_travel_once() {
+    let mut tree = small();
+    let tokens = TokenBuffer::sampled((0..1000).collect(), vec![-0.5; 1000], 3).unwrap();
+    let tokens = Some(tokens.as_slice());
+    tree.turn(0.into(), &message(1), tokens, common::call(1, 1)).unwrap();
+    assert!(tree.delta().unwrap().unwrap().len() > 13_000);
+    // The same turn once more, said in other words, and the same tokens elsewhere.
+    let other = tree.open(1.into(), &[1], 0).unwrap();
+    assert_eq!(tree.turn(other, &message(2), tokens, common::call(1, 1)), Ok(2.into()));
+    assert_eq!(tree.message(2.into()).unwrap(), message(1));
+    assert_eq!(tree.observe(other, &message(1), tokens, NameId::EMPTY, 0, false), Ok(3.into()));
+    assert!(tree.delta().unwrap().unwrap().len() < 64);
+    assert_eq!(tree.check(), Ok(()));
 }
 
 /// Written down once, with every kind of operation in it: bytes that change without [`FORMAT`] would orphan every run file.
@@ -252,32 +292,41 @@ fn messages_travel_once() {
 fn the_format_is_fixed() {
     let mut tree = Tree::new();
     let agent = tree.name("a").unwrap();
-    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{}", agent).unwrap();
+    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{}", None, agent).unwrap();
     let rollout = tree.open(prompt, &[0, 300], 2).unwrap();
     let mut call = common::call(9, 1);
     (call.agent, call.retries, call.micros, call.aside) = (agent, 1, 70_000, Some("hm"));
     call.context = Some(tree.context(&[0]).unwrap());
-    tree.turn(rollout, br#"{"n":1}"#, call).unwrap();
-    tree.observe(rollout, b"{}", NameId::EMPTY, 5, true).unwrap();
+    call.uncertainty.entropy[2] = 0.5;
+    let tokens = TokenBuffer::sampled(vec![7, 300], vec![-0.5, -1.0], 3).unwrap();
+    tree.turn(rollout, br#"{"n":1}"#, Some(tokens.as_slice()), call).unwrap();
+    tree.tokenise(prompt, TokenBuffer::given(vec![9]).as_slice()).unwrap();
+    tree.observe(rollout, b"{}", None, NameId::EMPTY, 5, true).unwrap();
     tree.close(rollout, Termination::Answer, Some("2"), None).unwrap();
     tree.score(rollout, 1.0).unwrap();
     let delta = tree.delta().unwrap().unwrap();
     let hex: Vec<String> = delta.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(FORMAT, 2);
+    assert_eq!(FORMAT, 3);
     let expected = [
-        "544b444c0200000000000000460000000000000000000000", // header
+        "544b444c0300000000000000900000000000000000000000", // header
         "010161",                                           // name
         "02027b7d",                                         // fragment
-        "0400010001",                                       // append
+        "040001000100",                                     // append
         "05010200ac0202",                                   // open
         "030100",                                           // context
         "02077b226e223a317d",                               // fragment
-        "0600010100000a000201f0a20403686d01",               // turn
-        "070000000501",                                     // observe
-        "080000023200",                                     // close
-        "0900000000000000f03f",                             // score
-        "a621d8738cae5f48",                                 // checksum
+        "0a02",                                             // run: ids, log-probabilities, versions, flags
+        "070000002c010000000000bf000080bf03000000030000000101",
+        "060001010100000a000201f0a20403686d01", // turn
+        "01",                                   // and its uncertainty
+        "0000c07f0000c07f0000003f0000c07f0000c07f0000c07f",
+        "0a010900000000000000ffffffff00", // run
+        "0b0101",                         // tokenise
+        "07000000000501",                 // observe
+        "080000023200",                   // close
+        "0900000000000000f03f",           // score
+        "e804817f17ff8023",               // checksum
     ];
     assert_eq!(hex.concat(), expected.concat());
-    assert_eq!(format!("{:032x}", tree.digest()), "ac5f28af5e35d96e88735e46dc043667");
+    assert_eq!(format!("{:032x}", tree.digest()), "b5ae06593e2ca739bc100fa26faa238b");
 }

@@ -6,19 +6,19 @@ mod common;
 
 use common::script::message;
 use proptest::prelude::*;
-use trunkline_core::{Kind, NameId, NodeId, RolloutId, Termination, Tree};
+use trunkline_core::{Kind, NameId, NodeId, RolloutId, Termination, TokenBuffer, Tree};
 
 /// A rollout to be grown: where it forks from an earlier one, what it says, how it ends.
 #[derive(Clone, Debug)]
 struct Plan {
     fork: Option<(usize, usize)>,
-    steps: Vec<(u8, bool)>,
+    steps: Vec<(u8, bool, bool)>,
     answer: Option<u8>,
     reward: f64,
 }
 
 fn plans() -> impl Strategy<Value = Vec<Plan>> {
-    let steps = prop::collection::vec((0u8..3, any::<bool>()), 0..5);
+    let steps = prop::collection::vec((0u8..3, any::<bool>(), any::<bool>()), 0..5);
     let fork = prop::option::of((0usize..8, 0usize..5));
     let reward = prop_oneof![Just(0.0), Just(1.0), Just(f64::NAN)];
     let plan = (fork, steps, prop::option::of(0u8..3), reward).prop_map(|(fork, steps, answer, reward)| Plan {
@@ -37,6 +37,7 @@ struct Grower<'p> {
     prompt: NodeId,
     rollouts: Vec<Option<RolloutId>>,
     nodes: Vec<Vec<NodeId>>,
+    late: Vec<(NodeId, TokenBuffer)>,
     noise: u64,
 }
 
@@ -47,8 +48,9 @@ impl<'p> Grower<'p> {
             tree.name("a name that shifts all later ids").unwrap();
             tree.fragment(&message(200)).unwrap();
         }
-        let prompt = tree.append(NodeId::ROOT, Kind::Prompt, &message(100), NameId::EMPTY).unwrap();
-        Self { tree, plans, prompt, rollouts: vec![None; plans.len()], nodes: vec![Vec::new(); plans.len()], noise }
+        let prompt = tree.append(NodeId::ROOT, Kind::Prompt, &message(100), None, NameId::EMPTY).unwrap();
+        let (rollouts, nodes) = (vec![None; plans.len()], vec![Vec::new(); plans.len()]);
+        Self { tree, plans, prompt, rollouts, nodes, late: Vec::new(), noise }
     }
 
     /// Open a rollout if it is not open, after growing the one it forks from far enough.
@@ -73,15 +75,26 @@ impl<'p> Grower<'p> {
 
     fn step(&mut self, at: usize) {
         let rollout = self.open(at);
-        let Some(&(number, turn)) = self.plans[at].steps.get(self.nodes[at].len()) else { return };
+        let Some(&(number, turn, tokens)) = self.plans[at].steps.get(self.nodes[at].len()) else { return };
         let agent = self.tree.name(["searcher", "solver"][at % 2]).unwrap();
+        let said = TokenBuffer::given(vec![number.into(), 5]);
         let node = if turn {
             // Times, retries and failures differ from one growing to the next.
             let mut call = common::call(50, 7);
             (call.agent, call.micros, call.retries) = (agent, self.noise, u32::try_from(self.noise % 5).unwrap());
-            self.tree.turn(rollout, &message(number), call).unwrap()
+            // Log-probabilities depend on the batch that a server puts a request into.
+            let noisy = f32::from(u8::try_from(self.noise).unwrap());
+            let sampled = TokenBuffer::sampled(said.ids, vec![-noisy; 2], 3).unwrap();
+            self.tree.turn(rollout, &message(number), tokens.then_some(sampled.as_slice()), call).unwrap()
         } else {
-            self.tree.observe(rollout, &message(number), agent, self.noise, self.noise % 2 == 1).unwrap()
+            let failed = self.noise % 2 == 1;
+            let node = self.tree.observe(rollout, &message(number), None, agent, self.noise, failed).unwrap();
+            if tokens && self.noise.is_multiple_of(2) {
+                self.tree.tokenise(node, said.as_slice()).unwrap();
+            } else if tokens {
+                self.late.push((node, said));
+            }
+            node
         };
         self.nodes[at].push(node);
     }
@@ -100,6 +113,9 @@ impl<'p> Grower<'p> {
             let answer = plan.answer.map(|number| number.to_string());
             self.tree.close(rollout, Termination::Answer, answer.as_deref(), None).unwrap();
             self.tree.score(rollout, plan.reward).unwrap();
+        }
+        for (node, said) in &self.late {
+            self.tree.tokenise(*node, said.as_slice()).unwrap();
         }
         self.tree.check().unwrap();
         self.tree
@@ -123,13 +139,14 @@ proptest! {
     }
 
     #[test]
-    fn what_is_said_matters(plans in plans(), which in any::<prop::sample::Index>(), what in 0..3u8) {
+    fn what_is_said_matters(plans in plans(), which in any::<prop::sample::Index>(), what in 0..4u8) {
         let mut other = plans.clone();
         let plan = &mut other[which.index(plans.len())];
         match what {
             0 => plan.answer = Some(77),
             1 => plan.reward = if plan.reward.is_nan() { 0.0 } else { f64::NAN },
-            _ => plan.steps.push((9, true)),
+            2 => plan.steps.push((9, false, true)),
+            _ => plan.steps.push((9, true, false)),
         }
         let digest = Grower::new(&plans, 0).finish(&[]).digest();
         prop_assert_ne!(digest, Grower::new(&other, 0).finish(&[]).digest());
@@ -141,16 +158,16 @@ fn prompts_kinds_agents_and_contexts_matter() {
     let grow = |message_number: u8, kind: Kind, agent: &str, context: bool| {
         let mut tree = Tree::new();
         let agent = tree.name(agent).unwrap();
-        tree.append(NodeId::ROOT, kind, &message(message_number), agent).unwrap();
+        tree.append(NodeId::ROOT, kind, &message(message_number), None, agent).unwrap();
         if context {
             let fragment = tree.fragment(&message(1)).unwrap().get();
             let rollout = tree.open(NodeId::ROOT, &[], 0).unwrap();
             let mut call = common::call(1, 1);
             call.context = Some(tree.context(&[fragment]).unwrap());
-            tree.turn(rollout, &message(1), call).unwrap();
+            tree.turn(rollout, &message(1), None, call).unwrap();
         } else {
             let rollout = tree.open(NodeId::ROOT, &[], 0).unwrap();
-            tree.turn(rollout, &message(1), common::call(1, 1)).unwrap();
+            tree.turn(rollout, &message(1), None, common::call(1, 1)).unwrap();
         }
         tree.digest()
     };
@@ -162,6 +179,26 @@ fn prompts_kinds_agents_and_contexts_matter() {
         grow(5, Kind::Prompt, "planner", false),
         grow(5, Kind::Prompt, "", true),
     ];
+    assert!(others.iter().all(|&other| other != base));
+}
+
+#[test]
+fn ids_matter_where_there_are_any_and_log_probabilities_never() {
+    let grow = |number: u8, ids: Option<u32>, logprob: f32, late: bool| {
+        let mut tree = Tree::new();
+        let prompt = tree.append(NodeId::ROOT, Kind::Prompt, &message(0), None, NameId::EMPTY).unwrap();
+        if late {
+            tree.tokenise(prompt, TokenBuffer::given(vec![1]).as_slice()).unwrap();
+        }
+        let rollout = tree.open(prompt, &[], 0).unwrap();
+        let tokens = ids.map(|id| TokenBuffer::sampled(vec![id], vec![logprob], 3).unwrap());
+        let tokens = tokens.as_ref().map(TokenBuffer::as_slice);
+        tree.turn(rollout, &message(number), tokens, common::call(1, 1)).unwrap();
+        tree.digest()
+    };
+    let base = grow(1, Some(5), -0.5, false);
+    assert_eq!(base, grow(2, Some(5), -0.7, false), "equal ids are one turn, whatever their bytes");
+    let others = [grow(1, Some(6), -0.5, false), grow(1, None, 0.0, false), grow(1, Some(5), -0.5, true)];
     assert!(others.iter().all(|&other| other != base));
 }
 
@@ -182,11 +219,12 @@ fn every_nan_is_the_same_nan() {
 fn the_format_is_fixed() {
     let mut tree = Tree::new();
     let empty = tree.digest();
-    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, br#"{"role":"user","content":"1+1"}"#, NameId::EMPTY).unwrap();
+    let prompt =
+        tree.append(NodeId::ROOT, Kind::Prompt, br#"{"role":"user","content":"1+1"}"#, None, NameId::EMPTY).unwrap();
     let rollout = tree.open(prompt, &[0, 0], 0).unwrap();
-    tree.turn(rollout, br#"{"role":"assistant","content":"2"}"#, common::call(9, 1)).unwrap();
+    tree.turn(rollout, br#"{"role":"assistant","content":"2"}"#, None, common::call(9, 1)).unwrap();
     tree.close(rollout, Termination::Answer, Some("2"), None).unwrap();
     tree.score(rollout, 1.0).unwrap();
-    assert_eq!(format!("{empty:032x}"), "1a362bc167ef0952bc2cb136c4a426ab");
-    assert_eq!(format!("{:032x}", tree.digest()), "d9282b0700069d43258d302968efed17");
+    assert_eq!(format!("{empty:032x}"), "16b656e6a7e8c123240ff24d5659648a");
+    assert_eq!(format!("{:032x}", tree.digest()), "010c791055d678afce95eacbc4950244");
 }

@@ -7,7 +7,7 @@ mod common;
 use common::model::Model;
 use common::script::{message, name, play, run, script};
 use proptest::prelude::*;
-use trunkline_core::{ContextId, Error, Kind, NameId, NodeId, RolloutId, Source, Termination, Tree};
+use trunkline_core::{Call, ContextId, Error, Kind, NameId, NodeId, RolloutId, Source, Termination, TokenBuffer, Tree};
 
 fn node_id(id: usize) -> NodeId {
     NodeId::new(u32::try_from(id).unwrap())
@@ -21,7 +21,10 @@ fn check_nodes(tree: &Tree, model: &Model) {
         assert_eq!(node.kind as u8, expected.key.kind);
         assert_eq!((node.agent, node.namespace), (&*expected.key.agent, &*expected.key.namespace));
         assert_eq!((node.prompt.signed(), node.generated.signed()), (expected.prompt, expected.generated));
-        assert_eq!(tree.message(node_id(id)).unwrap(), expected.key.message);
+        assert_eq!(tree.message(node_id(id)).unwrap(), expected.message);
+        let tokens = tree.tokens_of(node_id(id)).unwrap();
+        assert_eq!(tokens, expected.tokens.as_ref().map(TokenBuffer::as_slice));
+        assert_eq!(node.uncertainty, expected.uncertainty);
         assert_eq!(tree.aside(node_id(id)).unwrap(), expected.aside.as_deref().map(str::as_bytes));
         let path = model.path(id);
         assert_eq!(node.depth as usize, path.len());
@@ -29,7 +32,7 @@ fn check_nodes(tree: &Tree, model: &Model) {
         assert_eq!(tree.path(node_id(id)).unwrap(), path.iter().copied().map(node_id).collect::<Vec<_>>());
         let children: Vec<_> = (1..model.nodes.len()).filter(|&other| model.nodes[other].key.parent == id).collect();
         assert_eq!(tree.children(node_id(id)).unwrap(), children.into_iter().map(node_id).collect::<Vec<_>>());
-        let parts: Vec<&[u8]> = path.iter().map(|&at| &*model.nodes[at].key.message).collect();
+        let parts: Vec<&[u8]> = path.iter().map(|&at| &*model.nodes[at].message).collect();
         let body = [b"head[".as_slice(), &parts.join(&b','), b"]tail"].concat();
         assert_eq!(tree.body(Source::Path(node_id(id)), b"head[", b"]tail").unwrap(), body);
     }
@@ -41,6 +44,8 @@ fn check_rollouts(tree: &Tree, model: &Model) {
         let rollout = tree.rollout(RolloutId::new(u32::try_from(id).unwrap())).unwrap();
         assert_eq!((rollout.point, rollout.leaf), (node_id(expected.point), node_id(expected.leaf)));
         assert_eq!((rollout.path, rollout.subgroup), (&*expected.path, expected.subgroup));
+        assert_eq!(rollout.draw, expected.path.last().copied().unwrap_or(0));
+        assert_eq!(rollout.lane.map(|lane| lane as usize), expected.ended.is_none().then_some(id));
         assert_eq!(rollout.turns as usize, model.turns(expected.leaf));
         assert_eq!(rollout.termination, expected.ended.map(|code| Termination::from_code(code).unwrap()));
         assert_eq!(rollout.answer, expected.answer.as_deref());
@@ -66,6 +71,9 @@ fn check_counts(tree: &Tree, model: &Model) {
     let values = tree.values();
     for id in 0..model.nodes.len() {
         let (visits, scored, sum) = model.value(id);
+        let node = tree.node(node_id(id)).unwrap();
+        assert_eq!((node.passes, node.visits), (visits, scored));
+        assert!((node.value - sum).abs() < 1e-9);
         assert_eq!((values.visits[id], values.scored[id]), (visits, scored));
         if scored == 0 {
             assert!(values.mean[id].is_nan());
@@ -107,7 +115,9 @@ proptest! {
         for cmd in &second {
             let _refused = run(&mut used, &mut contexts, cmd);
         }
-        prop_assert_eq!(common::portrait(&used), common::portrait(&play(&second)));
+        let mut new = play(&second);
+        prop_assert_eq!(common::portrait(&used), common::portrait(&new));
+        prop_assert_eq!(used.delta(), new.delta());
         prop_assert_eq!(used.check(), Ok(()));
     }
 }
@@ -124,10 +134,10 @@ fn contexts_are_sent_as_recorded_and_separate_turns() {
 
     let rollouts: Vec<_> = (0..3).map(|draw| tree.open(NodeId::ROOT, &[0, draw], 0).unwrap()).collect();
     let mut seen = common::call(10, 2);
-    let plain = tree.turn(rollouts[0], &message(1), seen).unwrap();
+    let plain = tree.turn(rollouts[0], &message(1), None, seen).unwrap();
     seen.context = Some(context);
-    let other = tree.turn(rollouts[1], &message(1), seen).unwrap();
-    let same = tree.turn(rollouts[2], &message(1), seen).unwrap();
+    let other = tree.turn(rollouts[1], &message(1), None, seen).unwrap();
+    let same = tree.turn(rollouts[2], &message(1), None, seen).unwrap();
     assert_ne!(plain, other);
     assert_eq!(other, same);
     assert_eq!(tree.node(same).unwrap().context, Some(context));
@@ -138,13 +148,13 @@ fn contexts_are_sent_as_recorded_and_separate_turns() {
 fn what_does_not_exist_is_named() {
     let mut tree = Tree::new();
     let unknown = |what, id, count| Err(Error::Unknown { what, id, count });
-    assert_eq!(tree.append(NodeId::new(1), Kind::Prompt, &message(1), NameId::EMPTY), unknown("node", 1, 1));
-    assert_eq!(tree.append(NodeId::ROOT, Kind::Prompt, &message(1), NameId::new(9)), unknown("name", 9, 1));
-    assert_eq!(tree.turn(RolloutId::new(0), &message(1), common::call(1, 1)), unknown("rollout", 0, 0));
+    assert_eq!(tree.append(NodeId::new(1), Kind::Prompt, &message(1), None, NameId::EMPTY), unknown("node", 1, 1));
+    assert_eq!(tree.append(NodeId::ROOT, Kind::Prompt, &message(1), None, NameId::new(9)), unknown("name", 9, 1));
+    assert_eq!(tree.turn(RolloutId::new(0), &message(1), None, common::call(1, 1)), unknown("rollout", 0, 0));
     assert_eq!(tree.context(&[0]).map(|_| NodeId::ROOT), unknown("fragment", 0, 0));
     assert!(tree.body(Source::Path(NodeId::new(7)), b"", b"").is_err());
     assert_eq!(tree.size(), 0, "a refused append left its message behind");
-    let text = tree.append(NodeId::new(1), Kind::Prompt, &message(1), NameId::EMPTY).unwrap_err().to_string();
+    let text = tree.append(NodeId::new(1), Kind::Prompt, &message(1), None, NameId::EMPTY).unwrap_err().to_string();
     assert_eq!(text, "node 1 does not exist; there are 1");
 }
 
@@ -175,8 +185,8 @@ fn ended_rollouts_stay_ended() {
     tree.close(rollout, Termination::MaxTurns, None, Some("used up")).unwrap();
     let refused = tree.close(rollout, Termination::Answer, None, None).unwrap_err().to_string();
     assert_eq!(refused, "rollout 0 has ended (max_turns) and cannot be closed");
-    assert!(tree.turn(rollout, &message(1), common::call(1, 1)).is_err());
-    assert!(tree.observe(rollout, &message(1), NameId::EMPTY, 0, true).is_err());
+    assert!(tree.turn(rollout, &message(1), None, common::call(1, 1)).is_err());
+    assert!(tree.observe(rollout, &message(1), None, NameId::EMPTY, 0, true).is_err());
     assert!(tree.score(rollout, f64::NEG_INFINITY).is_err());
     tree.score(rollout, 0.5).unwrap();
     tree.score(rollout, f64::NAN).unwrap();
@@ -189,17 +199,45 @@ fn ended_rollouts_stay_ended() {
 #[test]
 fn siblings_share_the_prompt_they_were_asked_with() {
     let mut tree = Tree::new();
-    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, &message(1), NameId::EMPTY).unwrap();
+    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, &message(1), None, NameId::EMPTY).unwrap();
     for draw in 0..3u8 {
         let rollout = tree.open(prompt, &[0, draw.into()], 0).unwrap();
-        tree.turn(rollout, &message(10 + draw), common::call(100, 20)).unwrap();
-        tree.observe(rollout, &message(2), NameId::EMPTY, 0, false).unwrap();
-        tree.turn(rollout, &message(20 + draw), common::call(150, 5)).unwrap();
+        tree.turn(rollout, &message(10 + draw), None, common::call(100, 20)).unwrap();
+        tree.observe(rollout, &message(2), None, NameId::EMPTY, 0, false).unwrap();
+        tree.turn(rollout, &message(20 + draw), None, common::call(150, 5)).unwrap();
     }
     let totals = tree.tokens();
     // A rollout is 100 + 20 + 30 + 5; the tree has the 100 once.
     assert_eq!((totals.flat, totals.tree, totals.longest), (465, 265, 155));
     assert_eq!((totals.flat_generated, totals.tree_generated, totals.unreported), (75, 75, 0));
+}
+
+/// Two rollouts that part at their turns, with tokens everywhere.
+#[test]
+fn tokens_are_counted_from_ids_where_all_are_known() {
+    let mut tree = Tree::new();
+    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, &message(1), None, NameId::EMPTY).unwrap();
+    for draw in 0..2u8 {
+        let rollout = tree.open(prompt, &[0, draw.into()], 0).unwrap();
+        let sampled = TokenBuffer::sampled(vec![7, draw.into()], vec![-0.5; 2], 3).unwrap();
+        tree.turn(rollout, &message(2), Some(sampled.as_slice()), common::call(90, 80)).unwrap();
+    }
+    assert!(!tree.tokens().exact, "the prompt has no tokens yet");
+    tree.tokenise(prompt, TokenBuffer::given(vec![1, 2, 3]).as_slice()).unwrap();
+    let totals = tree.tokens();
+    assert_eq!((totals.flat, totals.tree, totals.longest), (10, 7, 5));
+    assert_eq!((totals.flat_generated, totals.tree_generated, totals.unreported, totals.exact), (4, 4, 0, true));
+    // A prompt that no rollout passes is in no total.
+    tree.append(NodeId::ROOT, Kind::Prompt, &message(9), None, NameId::EMPTY).unwrap();
+    assert_eq!(tree.tokens(), totals);
+    // What was sent to a turn with a context of its own is not its path.
+    let context = tree.context(&[0]).unwrap();
+    let other = tree.open(prompt, &[0, 2], 0).unwrap();
+    let sampled = TokenBuffer::sampled(vec![8], vec![-0.5], 3).unwrap();
+    let call = Call { context: Some(context), ..common::call(5, 1) };
+    tree.turn(other, &message(2), Some(sampled.as_slice()), call).unwrap();
+    assert!(!tree.tokens().exact);
+    assert_eq!(tree.check(), Ok(()));
 }
 
 #[test]

@@ -8,7 +8,9 @@
 
 mod buffer;
 mod error;
+mod forest;
 mod guard;
+mod harvest;
 mod input;
 mod lanes;
 mod pack;
@@ -25,8 +27,12 @@ use pyo3::prelude::*;
 mod _core {
     use pyo3::exceptions::PyRuntimeWarning;
     use pyo3::prelude::*;
-    use trunkline_core::{DIGEST_VERSION, FORMAT, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
+    use trunkline_core::{DIGEST_VERSION, FORMAT, GROWING, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
 
+    #[pymodule_export]
+    use crate::forest::Forest;
+    #[pymodule_export]
+    use crate::harvest::{Harvest, harvest};
     #[pymodule_export]
     use crate::lanes::Lanes;
     #[pymodule_export]
@@ -58,6 +64,7 @@ mod _core {
         module.add("DEBUG", cfg!(debug_assertions))?;
         module.add("FORMAT", FORMAT)?;
         module.add("DIGEST_VERSION", DIGEST_VERSION)?;
+        module.add("GROWING", GROWING)?;
         module.add("ROOT", Kind::Root as u8)?;
         module.add("PROMPT", Kind::Prompt as u8)?;
         module.add("TURN", Kind::Turn as u8)?;

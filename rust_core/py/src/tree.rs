@@ -3,17 +3,21 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use trunkline_core as core;
-use trunkline_core::{Call, ContextId, Kind, NameId, NodeId, RolloutId, Source, Tokens};
+use trunkline_core::{
+    Call, ContextId, Kind, NameId, NodeId, RolloutId, Source, TokenSlice, Tokens as Figure, Uncertainty,
+};
 
 use crate::buffer::view;
 use crate::error::raise;
 use crate::guard::Guard;
 use crate::input::{Data, Text, number, numbers};
+use crate::tokens::Tokens;
 use crate::view::{Node, Rollout};
 
 /// Sizes from which a sweep over a tree takes tens of microseconds, so that other threads should run meanwhile.
 const LARGE_TREE: u32 = 2048;
 const LARGE_BYTES: usize = 1 << 18;
+const LARGE_RUN: usize = 1 << 14;
 
 /// Everything done for one task: nodes (message-level events), rollouts (tries), and the bytes they share.
 #[pyclass(frozen, module = "trunkline._core")]
@@ -21,7 +25,7 @@ pub struct Tree(Guard<core::Tree>);
 
 impl Tree {
     /// Read for long if the tree is large.
-    fn sweep<R: Send>(
+    pub fn sweep<R: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&mut core::Tree) -> core::Result<R> + Send,
@@ -30,6 +34,20 @@ impl Tree {
             tree.nodes().saturating_add(tree.rollouts()) >= LARGE_TREE || tree.size() >= LARGE_BYTES
         };
         self.0.with_long(py, large, work)
+    }
+
+    /// Append a message with its tokens, and let other threads run if there are many.
+    fn say(
+        &self,
+        py: Python<'_>,
+        tokens: Option<&Tokens>,
+        work: impl FnOnce(&mut core::Tree, Option<TokenSlice<'_>>) -> core::Result<NodeId> + Send,
+    ) -> PyResult<u32> {
+        let tokens = tokens.map(|tokens| tokens.tokens.as_slice());
+        let large = tokens.is_some_and(|tokens| tokens.len() >= LARGE_RUN);
+        let work = |tree: &mut core::Tree| work(tree, tokens);
+        let node = if large { self.0.with_long(py, |_| true, work) } else { self.0.with(py, work) };
+        node.map(NodeId::get)
     }
 
     /// Join a body straight into the object that Python gets.
@@ -54,7 +72,7 @@ impl Tree {
     }
 
     /// Append a message that no rollout owns and return its node.
-    #[pyo3(signature = (parent, kind, message, agent=0, /))]
+    #[pyo3(signature = (parent, kind, message, agent=0, tokens=None, /))]
     fn append(
         &self,
         py: Python<'_>,
@@ -62,9 +80,12 @@ impl Tree {
         #[pyo3(from_py_with = number)] kind: u32,
         message: Data<'_>,
         #[pyo3(from_py_with = number)] agent: u32,
+        tokens: Option<&Tokens>,
     ) -> PyResult<u32> {
-        let append = |tree: &mut core::Tree| tree.append(parent.into(), Kind::loose(kind)?, &message, agent.into());
-        self.0.with(py, append).map(NodeId::get)
+        let message: &[u8] = &message;
+        self.say(py, tokens, |tree, tokens| {
+            tree.append(parent.into(), Kind::loose(kind)?, message, tokens, agent.into())
+        })
     }
 
     /// Open a rollout at a fork point and return its id.
@@ -82,7 +103,8 @@ impl Tree {
     /// Append a model turn at the rollout's leaf, move the leaf there, and count its usage. Returns the node.
     #[expect(clippy::too_many_arguments, reason = "positional arguments cost less than an object per turn")]
     #[pyo3(signature = (
-        rollout, message, agent, namespace, finish, prompt, cached, generated, retries, micros, aside=None, context=None, /
+        rollout, message, agent, namespace, finish, prompt, cached, generated, retries, micros, aside=None, context=None,
+        tokens=None, /
     ))]
     fn turn(
         &self,
@@ -99,28 +121,32 @@ impl Tree {
         #[pyo3(from_py_with = number)] micros: u64,
         aside: Option<Data<'_>>,
         #[pyo3(from_py_with = number)] context: Option<u32>,
+        tokens: Option<&Tokens>,
     ) -> PyResult<u32> {
-        let turn = |tree: &mut core::Tree| {
+        let (message, aside): (&[u8], _) = (&message, aside.as_deref());
+        let uncertainty = tokens.map_or(Uncertainty::UNKNOWN, |tokens| tokens.uncertainty);
+        self.say(py, tokens, |tree, tokens| {
             let not_text = |_| core::Error::Text { what: "the aside" };
             let call = Call {
                 agent: agent.into(),
                 namespace: namespace.into(),
                 finish: finish.into(),
-                prompt: Tokens::new(prompt, "prompt")?,
-                cached: Tokens::new(cached, "cached")?,
-                generated: Tokens::new(generated, "generated")?,
+                prompt: Figure::new(prompt, "prompt")?,
+                cached: Figure::new(cached, "cached")?,
+                generated: Figure::new(generated, "generated")?,
                 retries,
                 micros,
-                aside: aside.as_deref().map(std::str::from_utf8).transpose().map_err(not_text)?,
+                aside: aside.map(std::str::from_utf8).transpose().map_err(not_text)?,
                 context: context.map(ContextId::new),
+                uncertainty,
             };
-            tree.turn(rollout.into(), &message, call)
-        };
-        self.0.with(py, turn).map(NodeId::get)
+            tree.turn(rollout.into(), message, tokens, call)
+        })
     }
 
     /// Append a tool observation at the rollout's leaf, move the leaf there, and count the call. Returns the node.
-    #[pyo3(signature = (rollout, message, agent, micros, failed=false, /))]
+    #[pyo3(signature = (rollout, message, agent, micros, failed=false, tokens=None, /))]
+    #[expect(clippy::too_many_arguments, reason = "as above")]
     fn observe(
         &self,
         py: Python<'_>,
@@ -129,9 +155,16 @@ impl Tree {
         #[pyo3(from_py_with = number)] agent: u32,
         #[pyo3(from_py_with = number)] micros: u64,
         failed: bool,
+        tokens: Option<&Tokens>,
     ) -> PyResult<u32> {
-        let observe = |tree: &mut core::Tree| tree.observe(rollout.into(), &message, agent.into(), micros, failed);
-        self.0.with(py, observe).map(NodeId::get)
+        let message: &[u8] = &message;
+        self.say(py, tokens, |tree, tokens| tree.observe(rollout.into(), message, tokens, agent.into(), micros, failed))
+    }
+
+    /// Give a prompt, an observation or a message its tokens, once; the same ids again change nothing.
+    #[pyo3(signature = (node, tokens, /))]
+    fn tokenise(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32, tokens: &Tokens) -> PyResult<()> {
+        self.0.with(py, |tree| tree.tokenise(node.into(), tokens.tokens.as_slice()))
     }
 
     /// End a rollout for good; raises if it has ended already.
@@ -239,6 +272,15 @@ impl Tree {
         text.map_err(|_| raise(py, &core::Error::Text { what: "the aside" }))
     }
 
+    /// The node's tokens, and how sure the model was of them; None where they are not known.
+    #[pyo3(signature = (node, /))]
+    fn tokens_of(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Option<Tokens>> {
+        self.0.with(py, |tree| {
+            let uncertainty = tree.node(node.into())?.uncertainty;
+            Ok(tree.tokens_of(node.into())?.map(|tokens| Tokens { tokens: tokens.into(), uncertainty }))
+        })
+    }
+
     /// One rollout, by name: point, leaf, path, termination, answer, reward, usage and so on.
     #[pyo3(signature = (rollout, /))]
     fn rollout(&self, py: Python<'_>, #[pyo3(from_py_with = number)] rollout: u32) -> PyResult<Rollout> {
@@ -268,16 +310,38 @@ impl Tree {
         })
     }
 
-    /// `(flat, tree, flat_generated, tree_generated, longest, unreported)`, in tokens.
-    fn tokens(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64, u64)> {
+    /// `(flat, tree, flat_generated, tree_generated, longest, unreported, exact)`, in tokens.
+    fn tokens(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64, u64, bool)> {
         let all = self.sweep(py, |tree| Ok(tree.tokens()))?;
-        Ok((all.flat, all.tree, all.flat_generated, all.tree_generated, all.longest, all.unreported))
+        Ok((all.flat, all.tree, all.flat_generated, all.tree_generated, all.longest, all.unreported, all.exact))
     }
 
     /// Per node: rollouts passing through (u32), scored ones (u32), and their mean reward (f64).
     fn values<'py>(&self, py: Python<'py>) -> PyResult<[Bound<'py, PyAny>; 3]> {
         let all = self.sweep(py, |tree| Ok(tree.values()))?;
         Ok([view(py, &all.visits)?, view(py, &all.scored)?, view(py, &all.mean)?])
+    }
+
+    /// Per node: scored rollouts through it (u32), the sum of their rewards (f64), and rollouts through it at all (u32).
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<[Bound<'py, PyAny>; 3]> {
+        let (visits, value, passes) = self.sweep(py, |tree| {
+            let (visits, value, passes) = tree.statistics();
+            Ok((visits.to_vec(), value.to_vec(), passes.to_vec()))
+        })?;
+        Ok([view(py, &visits)?, view(py, &value)?, view(py, &passes)?])
+    }
+
+    /// Bytes that memory is held for.
+    fn memory(&self, py: Python<'_>) -> PyResult<usize> {
+        self.0.with(py, |tree| Ok(tree.memory().total()))
+    }
+
+    /// Forget everything but the root and keep the memory for the next task.
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.with(py, |tree| {
+            tree.reset();
+            Ok(())
+        })
     }
 
     /// 32 hex digits over all rollouts in order of fork path: messages, terminations, answers, rewards.

@@ -41,6 +41,16 @@ pub struct Node {
     generated: Option<u32>,
     /// What was sent, where it is not the path.
     context: Option<u32>,
+    /// Mean entropy in nats of the regions think, tool and all; NaN where not known.
+    entropy: (f32, f32, f32),
+    /// Its exponential.
+    perplexity: (f32, f32, f32),
+    /// Scored rollouts whose path holds it.
+    visits: u32,
+    /// The sum of their rewards.
+    value: f64,
+    /// Rollouts that pass or end here, scored or not.
+    passes: u32,
 }
 
 impl From<NodeView<'_>> for Node {
@@ -56,6 +66,11 @@ impl From<NodeView<'_>> for Node {
             prompt: view.prompt.get(),
             generated: view.generated.get(),
             context: view.context.map(ContextId::get),
+            entropy: view.uncertainty.entropy.into(),
+            perplexity: view.uncertainty.perplexity.into(),
+            visits: view.visits,
+            value: view.value,
+            passes: view.passes,
         }
     }
 }
@@ -76,6 +91,10 @@ pub struct Rollout {
     leaf: u32,
     /// Its fork path.
     path: Numbers<u32>,
+    /// Which sample of its fork point it is.
+    draw: u32,
+    /// Its lane; None once it has ended.
+    lane: Option<u32>,
     /// The initial chain it was expanded for.
     subgroup: u32,
     /// How it ended; None while it grows.
@@ -102,6 +121,8 @@ impl From<RolloutView<'_>> for Rollout {
             point: view.point.get(),
             leaf: view.leaf.get(),
             path: Numbers(view.path.into()),
+            draw: view.draw,
+            lane: view.lane,
             subgroup: view.subgroup,
             termination: view.termination.map(core::Termination::as_str),
             answer: view.answer.map(str::to_owned),

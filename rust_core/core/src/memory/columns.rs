@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::id;
+use crate::memory::held;
 
 /// Flag of a token that the model sampled.
 pub const SAMPLED: u8 = 1;
@@ -88,6 +89,36 @@ impl<'a> TokenSlice<'a> {
         self.ids.is_empty()
     }
 
+    /// Whether every column holds what it may.
+    ///
+    /// # Errors
+    /// [`Error::Value`] naming the first log-probability that is infinite, version below -1, or flag that does not exist.
+    pub fn check(&self) -> Result<()> {
+        if let Some(at) = first(self.logprobs, f32::is_infinite) {
+            let value = format!("the log-probability of token {at} is {}", self.logprobs[at]);
+            return Err(Error::Value { value, want: "finite, or NaN where it is not known" });
+        }
+        if let Some(at) = first(self.versions, |version| version < -1) {
+            let value = format!("the weight version of token {at} is {}", self.versions[at]);
+            return Err(Error::Value { value, want: "0 or more, or -1 where it is not known" });
+        }
+        if let Some(at) = first(self.flags, |flags| flags & !(SAMPLED | SYNTHETIC | TRUNCATED) != 0) {
+            let value = format!("the flags of token {at} are {}", self.flags[at]);
+            return Err(Error::Value { value, want: "a sum of SAMPLED, SYNTHETIC and TRUNCATED" });
+        }
+        Ok(())
+    }
+
+    /// Whether two runs are alike to the last bit: a NaN equals itself, and 0 and -0 differ.
+    #[must_use]
+    pub fn same(&self, other: &Self) -> bool {
+        let bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+        self.ids == other.ids
+            && self.versions == other.versions
+            && self.flags == other.flags
+            && self.logprobs.iter().zip(other.logprobs).all(bits)
+    }
+
     /// The tokens from `at` on.
     ///
     /// # Panics
@@ -101,6 +132,12 @@ impl<'a> TokenSlice<'a> {
             flags: &self.flags[at..],
         }
     }
+}
+
+/// The first cell that is bad. There almost never is one, and looking at all without stopping is several times faster.
+fn first<T: Copy>(cells: &[T], bad: impl Fn(T) -> bool) -> Option<usize> {
+    let any = cells.iter().fold(false, |any, &cell| any | bad(cell));
+    any.then(|| cells.iter().position(|&cell| bad(cell))).flatten()
 }
 
 #[derive(Clone, Debug, Default)]
@@ -222,7 +259,9 @@ impl Columns {
     /// Bytes that memory is held for.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.chunks.iter().map(|chunk| 13 * chunk.capacity()).sum()
+        let bytes =
+            |chunk: &Chunk| held(&chunk.ids) + held(&chunk.logprobs) + held(&chunk.versions) + held(&chunk.flags);
+        self.chunks.iter().map(bytes).sum()
     }
 
     /// Forget everything and keep the memory. Spans made before are void.
@@ -279,6 +318,34 @@ mod tests {
                 held = columns.memory();
             }
         }
+    }
+
+    #[test]
+    fn columns_hold_what_they_may() {
+        let check = |logprob: f32, version: i32, flags: u8| {
+            let (logprobs, versions, flags) = ([0.0, logprob], [0, version], [0, flags]);
+            let tokens = TokenSlice::new(&[1, 2], &logprobs, &versions, &flags).unwrap();
+            tokens.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(check(f32::NAN, -1, 7), Ok(()));
+        for (found, text) in [
+            (check(f32::NEG_INFINITY, 0, 0), "the log-probability of token 1 is -inf"),
+            (check(0.0, -2, 0), "the weight version of token 1 is -2"),
+            (check(0.0, 0, 8), "the flags of token 1 are 8"),
+        ] {
+            assert!(found.unwrap_err().starts_with(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn alike_is_alike_to_the_last_bit() {
+        let same = |one: f32, other: f32| {
+            let (one, other) = ([one], [other]);
+            let tokens = |logprobs| TokenSlice { ids: &[1], logprobs, versions: &[0], flags: &[0] };
+            tokens(&one).same(&tokens(&other))
+        };
+        assert!(same(f32::NAN, f32::NAN) && same(-0.5, -0.5));
+        assert!(!same(0.0, -0.0) && !same(-0.5, f32::NAN));
     }
 
     #[test]

@@ -3,3 +3,8 @@
 pub(crate) mod columns;
 pub(crate) mod pool;
 pub(crate) mod slab;
+
+/// Bytes that a column holds memory for.
+pub(crate) const fn held<T>(column: &Vec<T>) -> usize {
+    column.capacity() * size_of::<T>()
+}

@@ -7,6 +7,7 @@ use hashbrown::HashTable;
 use crate::error::Result;
 use crate::hash::half;
 use crate::id;
+use crate::memory::held;
 use crate::memory::slab::{Slab, Span};
 
 /// A set of distinct runs of `T`, numbered in the order they came.
@@ -59,6 +60,11 @@ impl<T: Copy + Eq> Pool<T> {
     /// Elements stored.
     pub(crate) const fn size(&self) -> usize {
         self.slab.len()
+    }
+
+    /// Bytes that memory is held for.
+    pub(crate) fn memory(&self) -> usize {
+        self.slab.memory() + held(&self.spans) + held(&self.hashes) + self.index.allocation_size()
     }
 
     /// Walk the pool's own invariants: spans in bounds, hashes recomputed, every run found under its own number.

@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::id;
+use crate::memory::held;
 
 /// Elements in the first chunk; each further one doubles up to [`MAX_CHUNK`].
 const MIN_CHUNK: usize = 1 << 10;
@@ -92,10 +93,9 @@ impl<T: Copy> Slab<T> {
         self.len
     }
 
-    /// Elements that memory is held for.
-    #[cfg(test)]
-    fn capacity(&self) -> usize {
-        self.chunks.iter().map(Vec::capacity).sum()
+    /// Bytes that memory is held for.
+    pub(crate) fn memory(&self) -> usize {
+        self.chunks.iter().map(held).sum()
     }
 
     /// Forget everything and keep the memory. Spans made before are void.
@@ -121,9 +121,9 @@ mod tests {
         ) {
             let mut slab = Slab::default();
             for rounds in [&runs, &again, &runs] {
-                let before = slab.capacity();
+                let before = slab.memory();
                 slab.reset();
-                prop_assert_eq!((slab.len(), slab.capacity()), (0, before));
+                prop_assert_eq!((slab.len(), slab.memory()), (0, before));
                 let mut placed = Vec::new();
                 for run in rounds {
                     let span = slab.push(run).unwrap();
@@ -138,11 +138,11 @@ mod tests {
                 prop_assert_eq!(slab.len(), rounds.iter().map(Vec::len).sum::<usize>());
             }
             slab.reset();
-            let capacity = slab.capacity();
+            let held = slab.memory();
             for run in &runs {
                 slab.push(run).unwrap();
             }
-            prop_assert_eq!(slab.capacity(), capacity, "a reset slab asked for memory it had");
+            prop_assert_eq!(slab.memory(), held, "a reset slab asked for memory it had");
         }
     }
 }

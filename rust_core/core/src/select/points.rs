@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::forest::Forest;
 use crate::random::Random;
-use crate::tree::nodes::Kind;
+use crate::tree::key::Kind;
 
 use super::option::{enough, length, reserve};
 

@@ -15,17 +15,12 @@ pub enum Source {
 }
 
 impl Tree {
-    /// Bytes that [`Tree::body_into`] writes.
+    /// Bytes of a request body.
     ///
     /// # Errors
     /// If the node or the context does not exist.
     pub fn body_len(&self, source: Source, head: &[u8], tail: &[u8]) -> Result<usize> {
-        let (mut messages, mut bytes) = (0usize, 0usize);
-        self.backward(source, |message| {
-            messages += 1;
-            bytes += message.len();
-        })?;
-        Ok(head.len() + bytes + messages.saturating_sub(1) + tail.len())
+        Ok(size(&self.said(source)?, head, tail))
     }
 
     /// Write `head`, the messages separated by commas, and `tail` into a buffer of exactly the right size.
@@ -33,48 +28,64 @@ impl Tree {
     /// # Errors
     /// If the node or the context does not exist, or [`Error::Buffer`] if the size is not [`Tree::body_len`].
     pub fn body_into(&self, source: Source, head: &[u8], tail: &[u8], out: &mut [u8]) -> Result<()> {
-        let (need, have) = (self.body_len(source, head, tail)?, out.len());
+        let said = self.said(source)?;
+        let (need, have) = (size(&said, head, tail), out.len());
         if need != have {
             return Err(Error::Buffer { need, have });
         }
-        out[..head.len()].copy_from_slice(head);
-        // A path is walked from its end, so the body is filled from its end: no list of nodes is made.
-        let mut at = have - tail.len();
-        out[at..].copy_from_slice(tail);
-        self.backward(source, |message| {
-            if at + tail.len() != have {
-                at -= 1;
-                out[at] = b',';
-            }
-            at -= message.len();
-            out[at..at + message.len()].copy_from_slice(message);
-        })
+        let mut at = 0;
+        join(&said, head, tail, |part| {
+            out[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        });
+        Ok(())
     }
 
-    /// The body as a vector, made in one allocation.
+    /// The body as a vector, made in one allocation and written once.
     ///
     /// # Errors
     /// If the node or the context does not exist.
     pub fn body(&self, source: Source, head: &[u8], tail: &[u8]) -> Result<Vec<u8>> {
-        let mut out = vec![0; self.body_len(source, head, tail)?];
-        self.body_into(source, head, tail, &mut out)?;
+        let said = self.said(source)?;
+        let mut out = Vec::with_capacity(size(&said, head, tail));
+        join(&said, head, tail, |part| out.extend_from_slice(part));
         Ok(out)
     }
 
-    /// Visit the messages, last first.
-    fn backward<'t>(&'t self, source: Source, mut visit: impl FnMut(&'t [u8])) -> Result<()> {
+    /// The messages, in order.
+    fn said(&self, source: Source) -> Result<Vec<&[u8]>> {
         match source {
             Source::Path(node) => {
                 self.known_node(node)?;
-                let fragments = self.nodes.upward(node).filter_map(|id| self.nodes.key(id).fragment);
-                fragments.for_each(|fragment| visit(self.fragments.get(fragment)));
+                let mut said = Vec::with_capacity(self.nodes.depth(node) as usize);
+                let fragments = self.nodes.upward(node).filter_map(|id| self.nodes.fragment(id));
+                said.extend(fragments.map(|fragment| self.fragments.get(fragment)));
+                said.reverse();
+                Ok(said)
             }
             Source::Context(context) => {
                 known("context", context.get(), self.contexts.count())?;
-                let fragments = self.contexts.get(context).iter().rev();
-                fragments.for_each(|&fragment| visit(self.fragments.get(FragmentId::new(fragment))));
+                let fragments = self.contexts.get(context).iter();
+                Ok(fragments.map(|&fragment| self.fragments.get(FragmentId::new(fragment))).collect())
             }
         }
-        Ok(())
     }
+}
+
+fn size(messages: &[&[u8]], head: &[u8], tail: &[u8]) -> usize {
+    let mut size = 0;
+    join(messages, head, tail, |part| size += part.len());
+    size
+}
+
+/// The parts of a body, one after the other.
+fn join(messages: &[&[u8]], head: &[u8], tail: &[u8], mut put: impl FnMut(&[u8])) {
+    put(head);
+    for (place, message) in messages.iter().enumerate() {
+        if place > 0 {
+            put(b",");
+        }
+        put(message);
+    }
+    put(tail);
 }

@@ -1,11 +1,11 @@
 //! Every invariant of a tree, walked. Slow on purpose: it trusts nothing that was kept incrementally.
 
 use crate::error::{Error, Result};
-use crate::id::{NodeId, RolloutId};
+use crate::id::{NameId, NodeId, RolloutId};
 use crate::tree::Tree;
 use crate::tree::counts::Totals;
 use crate::tree::digest;
-use crate::tree::nodes::Kind;
+use crate::tree::key::{Key, Kind};
 
 type Finding = std::result::Result<(), String>;
 
@@ -17,12 +17,15 @@ impl Tree {
     pub fn check(&self) -> Result<()> {
         let stores = self.names.check().and_then(|()| self.fragments.check());
         stores
+            .and_then(|()| self.runs.check())
             .and_then(|()| self.contexts.check(&self.fragments))
+            .and_then(|()| self.nodes.calls().check(self.names.count(), self.contexts.count()))
             .and_then(|()| self.rollouts.check_paths())
             .and_then(|()| self.nodes.ids().try_for_each(|id| self.check_node(id)))
             .and_then(|()| self.check_links())
             .and_then(|()| self.check_sums())
             .and_then(|()| self.rollouts.ids().try_for_each(|id| self.check_rollout(id)))
+            .and_then(|()| self.visits.check(&self.nodes, &self.rollouts))
             .and_then(|()| self.check_lanes())
             .and_then(|()| self.check_tokens())
             .map_err(Error::Invariant)
@@ -30,35 +33,34 @@ impl Tree {
 
     fn check_node(&self, id: NodeId) -> Finding {
         let nodes = &self.nodes;
-        let key = nodes.key(id);
         let at = id.get();
         let holds = |fact: bool, what: &str| if fact { Ok(()) } else { Err(format!("node {at}: {what}")) };
-        holds(nodes.find(key) == Some(id), "is not what its merge key finds")?;
+        let run = nodes.run(id);
+        holds(run.is_none_or(|run| run.get() < self.runs.count()), "has tokens that do not exist")?;
+        let row = nodes.row(id);
+        holds(row.is_none_or(|row| row < nodes.calls().count()), "has a call that does not exist")?;
+        let turn = nodes.kind(id) == Kind::Turn;
+        holds(turn == row.is_some(), "has a call and is no model turn, or is one and has none")?;
+        let key = nodes.key(id, &self.runs);
         if id == NodeId::ROOT {
-            holds(key.kind == Kind::Root && key.fragment.is_none(), "is not an empty root")?;
+            let empty = key == Key::plain(id, Kind::Root, NameId::EMPTY) && run.is_none();
+            holds(empty, "is not an empty root")?;
             holds(nodes.depth(id) == 0, "is the root and not at depth 0")?;
             holds(nodes.turns(id) == 0, "is the root and has turns")?;
             return holds(nodes.digest(id) == digest::root(), "has the wrong digest");
         }
         holds(key.parent < id, "has a parent that is not older")?;
         holds(key.kind != Kind::Root, "is a second root")?;
+        holds(nodes.find(&key, &self.runs) == Some(id), "is not what its merge key finds")?;
         holds(nodes.depth(id) == nodes.depth(key.parent) + 1, "is not one deeper than its parent")?;
-        let turn = key.kind == Kind::Turn;
         let turns = nodes.turns(key.parent) + u32::from(turn);
         holds(nodes.turns(id) == turns, "has the wrong count of turns")?;
-        let names = [key.agent, key.namespace, nodes.finish(id)];
-        holds(names.iter().all(|name| name.get() < self.names.count()), "uses a name that does not exist")?;
-        let fragment = key.fragment.is_some_and(|fragment| fragment.get() < self.fragments.count());
+        holds(key.agent.get() < self.names.count(), "uses a name that does not exist")?;
+        let fragment = nodes.fragment(id).is_some_and(|fragment| fragment.get() < self.fragments.count());
         holds(fragment, "has no message")?;
-        let context = key.context.is_none_or(|context| context.get() < self.contexts.count());
-        holds(context, "has a context that does not exist")?;
-        holds(turn || key.context.is_none(), "has a context and is no model turn")?;
-        holds(turn || nodes.aside(id).is_none(), "has an aside and is no model turn")?;
-        let aside = nodes
-            .aside(id)
-            .is_none_or(|span| self.asides.holds(span) && std::str::from_utf8(self.asides.get(span)).is_ok());
-        holds(aside, "has an aside that is not there or not UTF-8")?;
-        holds(nodes.digest(id) == digest::node(&self.content(key)), "has the wrong digest")
+        holds(run.is_some() || !nodes.keyed(id), "is known by tokens that it does not have")?;
+        holds(run.is_none() || nodes.keyed(id) || !turn, "is a model turn and was given its tokens later")?;
+        holds(nodes.digest(id) == digest::node(&self.content(&key)), "has the wrong digest")
     }
 
     /// Every node but the root is listed by its parent exactly once, in order of age.
@@ -67,7 +69,7 @@ impl Tree {
         for id in self.nodes.ids() {
             let mut last = None;
             for child in self.nodes.children(id) {
-                if child.get() >= self.nodes.count() || self.nodes.key(child).parent != id || last >= Some(child) {
+                if child.get() >= self.nodes.count() || self.nodes.parent(child) != id || last >= Some(child) {
                     return Err(format!("node {}: the list of its children is broken at {}", id.get(), child.get()));
                 }
                 last = Some(child);
@@ -85,12 +87,17 @@ impl Tree {
     }
 
     fn check_sums(&self) -> Finding {
-        let sum = self.nodes.ids().fold(0u128, |sum, id| sum.wrapping_add(self.nodes.digest(id)));
+        let given = |id: NodeId| {
+            let run = self.nodes.run(id).filter(|_| !self.nodes.keyed(id));
+            run.map_or(0, |run| digest::tokens(self.nodes.digest(id), self.runs.hash(run)))
+        };
+        let both = |id: NodeId| self.nodes.digest(id).wrapping_add(given(id));
+        let sum = self.nodes.ids().fold(0u128, |sum, id| sum.wrapping_add(both(id)));
         if sum != self.nodes.sum() {
             return Err("the sum of all digests is wrong".into());
         }
-        if self.nodes.indexed() != self.nodes.count() as usize {
-            return Err(format!("{} nodes are indexed, {} exist", self.nodes.indexed(), self.nodes.count()));
+        if self.nodes.indexed() + 1 != self.nodes.count() as usize {
+            return Err(format!("{} nodes are indexed, {} exist", self.nodes.indexed() + 1, self.nodes.count()));
         }
         Ok(())
     }
@@ -142,19 +149,20 @@ impl Tree {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::*;
-    use crate::id::{NameId, Tokens};
+    use crate::id::FragmentId;
+    use crate::tokens::TokenBuffer;
     use crate::tree::fragments::Message;
-    use crate::tree::nodes::{Extra, Key};
+    use crate::tree::key::Said;
     use crate::tree::rollouts::Usage;
     use crate::tree::termination::Termination;
 
     /// A prompt with two observations below it, and a rollout that ended at the first.
     fn tree() -> Tree {
         let mut tree = Tree::new();
-        let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{}", NameId::EMPTY).unwrap();
+        let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{}", None, NameId::EMPTY).unwrap();
         for draw in 0..2u8 {
             let rollout = tree.open(prompt, &[draw.into()], 0).unwrap();
-            tree.observe(rollout, format!("{{{draw}}}").as_bytes(), NameId::EMPTY, 0, draw == 1).unwrap();
+            tree.observe(rollout, format!("{{{draw}}}").as_bytes(), None, NameId::EMPTY, 0, draw == 1).unwrap();
         }
         tree.close(RolloutId::new(0), Termination::Answer, None, None).unwrap();
         assert_eq!(tree.check(), Ok(()));
@@ -167,47 +175,51 @@ mod tests {
         tree.check().unwrap_err().to_string()
     }
 
+    /// Put a node into the columns behind the tree's back.
+    fn smuggle(tree: &mut Tree, key: Key, fragment: u32, digest: u128) {
+        tree.nodes.insert(key, (FragmentId::new(fragment), None), None, (digest, &tree.runs)).unwrap();
+    }
+
+    /// The key of the first observation.
+    fn key() -> Key {
+        let said = Said::Message(FragmentId::new(1));
+        Key::plain(NodeId::new(1), Kind::Observation, NameId::EMPTY).saying(said)
+    }
+
     #[test]
     fn a_second_node_with_the_same_key_is_found() {
         let text = finding(|tree| {
-            let key = *tree.nodes.key(NodeId::new(2));
+            assert_eq!(tree.nodes.key(NodeId::new(2), &tree.runs), key());
             let digest = tree.nodes.digest(NodeId::new(2));
-            tree.nodes.insert(key, Extra::NOTHING, digest).unwrap();
+            smuggle(tree, key(), 1, digest);
         });
         assert!(text.contains("is not what its merge key finds"), "{text}");
     }
 
     #[test]
     fn a_wrong_digest_is_found() {
-        let text = finding(|tree| {
-            let key = Key { kind: Kind::Message, ..*tree.nodes.key(NodeId::new(2)) };
-            tree.nodes.insert(key, Extra::NOTHING, 1).unwrap();
-        });
+        let text = finding(|tree| smuggle(tree, Key { kind: Kind::Message, ..key() }, 1, 1));
         assert_eq!(text, "tree is inconsistent: node 4: has the wrong digest");
     }
 
     #[test]
     fn a_missing_message_and_a_missing_name_are_found() {
-        let key = *tree().nodes.key(NodeId::new(2));
-        let text = finding(|tree| {
-            tree.nodes.insert(Key { fragment: None, ..key }, Extra::NOTHING, 1).unwrap();
-        });
+        let text = finding(|tree| smuggle(tree, key().saying(Said::Message(FragmentId::new(9))), 9, 1));
         assert!(text.ends_with("has no message"), "{text}");
-        let text = finding(|tree| {
-            tree.nodes.insert(Key { agent: NameId::new(9), ..key }, Extra::NOTHING, 1).unwrap();
-        });
+        let text = finding(|tree| smuggle(tree, Key { agent: NameId::new(9), ..key() }, 1, 1));
         assert!(text.ends_with("uses a name that does not exist"), "{text}");
     }
 
     #[test]
-    fn an_aside_of_no_turn_is_found() {
+    fn tokens_given_behind_the_digests_back_are_found() {
+        let tokens = TokenBuffer::given(vec![1, 2]);
         let text = finding(|tree| {
-            let aside = Some(tree.asides.push(b"hm").unwrap());
-            let unreported = Tokens::UNREPORTED;
-            let extra = Extra { finish: NameId::EMPTY, prompt: unreported, generated: unreported, aside };
-            tree.nodes.fill(NodeId::new(1), &extra);
+            tree.tokenise(NodeId::new(1), tokens.as_slice()).unwrap();
+            assert_eq!(tree.check(), Ok(()));
+            let run = tree.nodes.run(NodeId::new(1)).unwrap();
+            tree.nodes.tokenise(NodeId::new(1), run, 0);
         });
-        assert!(text.ends_with("has an aside and is no model turn"), "{text}");
+        assert!(text.ends_with("the sum of all digests is wrong"), "{text}");
     }
 
     #[test]

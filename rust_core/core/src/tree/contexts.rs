@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::hash::{fingerprint_list, fingerprint_words};
 use crate::id::{ContextId, FragmentId};
+use crate::memory::held;
 use crate::memory::pool::Pool;
 use crate::tree::fragments::Fragments;
 
@@ -45,6 +46,11 @@ impl Contexts {
     /// How many there are.
     pub(crate) fn count(&self) -> u32 {
         self.lists.count()
+    }
+
+    /// Bytes that memory is held for.
+    pub(crate) fn memory(&self) -> usize {
+        self.lists.memory() + held(&self.digests)
     }
 
     /// Walk the invariants of the contexts.

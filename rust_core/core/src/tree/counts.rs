@@ -1,13 +1,15 @@
 //! Counting tokens and averaging rewards over a tree, in one sweep each.
 //!
-//! A model turn's server figures say how long its prompt was. What is new in that prompt since the turn before it on the
+//! Where every node that a rollout passes has tokens, they are counted. Elsewhere the servers' figures stand in for all. A
+//! model turn's server figures say how long its prompt was. What is new in that prompt since the turn before it on the
 //! path is `prompt - (prompt before + generated before)`, and never below zero. These tokens belong to the node the turn
 //! was asked at, so that siblings share them; where siblings disagree the largest figure counts. A turn that lacks a figure
 //! is skipped as if it were an observation.
 
 use crate::id::NodeId;
 use crate::tree::Tree;
-use crate::tree::nodes::{Kind, Nodes};
+use crate::tree::key::Kind;
+use crate::tree::nodes::Nodes;
 
 /// Tokens of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,8 +24,11 @@ pub struct Totals {
     pub tree_generated: u64,
     /// Tokens of the longest rollout.
     pub longest: u64,
-    /// Model turns that lack a figure.
+    /// Model turns that lack a figure and are in no total.
     pub unreported: u64,
+    /// Whether this was counted from token ids: every node that a rollout passes has them, and every turn was asked with its
+    /// path. Then what was generated is what was sampled.
+    pub exact: bool,
 }
 
 /// Rewards seen from every node.
@@ -39,16 +44,45 @@ pub struct Values {
 
 /// The figures of a turn that has both.
 fn figures(nodes: &Nodes, id: NodeId) -> Option<(u64, u64)> {
-    match (nodes.key(id).kind, nodes.prompt(id).get(), nodes.generated(id).get()) {
-        (Kind::Turn, Some(prompt), Some(generated)) => Some((prompt.into(), generated.into())),
-        _ => None,
-    }
+    let (prompt, generated) = nodes.calls().figures(nodes.row(id)?);
+    Some((prompt.get()?.into(), generated.get()?.into()))
 }
 
 impl Tree {
-    /// Count tokens from the server's figures. `flat >= tree >= longest` always.
+    /// Count tokens, from their ids if all are known, else from the servers' figures. `flat >= tree >= longest` always.
     #[must_use]
     pub fn tokens(&self) -> Totals {
+        if self.nodes.ids().skip(1).all(|id| self.visits.passes()[id.index()] == 0 || self.countable(id)) {
+            self.exact_tokens()
+        } else {
+            self.reported_tokens()
+        }
+    }
+
+    /// Whether a node's tokens are what a model saw there.
+    fn countable(&self, id: NodeId) -> bool {
+        let sent_as_path = self.nodes.row(id).is_none_or(|row| self.nodes.calls().context(row).is_none());
+        self.nodes.run(id).is_some() && sent_as_path
+    }
+
+    fn exact_tokens(&self) -> Totals {
+        let count = self.nodes.count() as usize;
+        let (mut path, mut said) = (vec![0u64; count], vec![0u64; count]);
+        let mut totals = Totals { exact: true, ..Totals::default() };
+        for id in self.nodes.ids().skip(1) {
+            let (at, up) = (id.index(), self.nodes.parent(id).index());
+            let (len, sampled) = self.nodes.run(id).map_or((0, 0), |run| (self.runs.len(run), self.runs.sampled(run)));
+            (path[at], said[at]) = (path[up] + len, said[up] + sampled);
+            if self.visits.passes()[at] > 0 {
+                totals.tree += len;
+                totals.tree_generated += sampled;
+            }
+        }
+        self.add_rollouts(&mut totals, &path, &said);
+        totals
+    }
+
+    fn reported_tokens(&self) -> Totals {
         let nodes = &self.nodes;
         let count = nodes.count() as usize;
         // Per node: tokens a server has seen at the last reported turn, tokens of the path, and generated ones of it.
@@ -56,7 +90,7 @@ impl Tree {
         let mut asked = vec![0u64; count];
         let mut totals = Totals::default();
         for id in nodes.ids() {
-            let (at, up) = (id.index(), nodes.key(id).parent.index());
+            let (at, up) = (id.index(), nodes.parent(id).index());
             if let Some((prompt, generated)) = figures(nodes, id) {
                 let new = prompt.saturating_sub(seen[up]);
                 asked[up] = asked[up].max(new);
@@ -66,43 +100,35 @@ impl Tree {
                 totals.tree_generated = totals.tree_generated.saturating_add(generated);
             } else {
                 (seen[at], path[at], said[at]) = (seen[up], path[up], said[up]);
-                totals.unreported += u64::from(nodes.key(id).kind == Kind::Turn);
+                totals.unreported += u64::from(nodes.kind(id) == Kind::Turn);
             }
         }
         totals.tree = asked.iter().fold(totals.tree_generated, |sum, &tokens| sum.saturating_add(tokens));
+        self.add_rollouts(&mut totals, &path, &said);
+        totals
+    }
+
+    /// What every rollout has, from what its leaf has.
+    fn add_rollouts(&self, totals: &mut Totals, path: &[u64], said: &[u64]) {
         for rollout in self.rollouts.ids() {
             let leaf = self.rollouts.leaf(rollout).index();
             totals.flat = totals.flat.saturating_add(path[leaf]);
             totals.flat_generated = totals.flat_generated.saturating_add(said[leaf]);
             totals.longest = totals.longest.max(path[leaf]);
         }
-        totals
+    }
+
+    /// What rollouts left on every node: how many are scored, the sum of their rewards, and how many pass at all.
+    #[must_use]
+    pub fn statistics(&self) -> (&[u32], &[f64], &[u32]) {
+        (self.visits.visits(), self.visits.values(), self.visits.passes())
     }
 
     /// Count rollouts and average rewards at every node.
     #[must_use]
     pub fn values(&self) -> Values {
-        let count = self.nodes.count() as usize;
-        let (mut visits, mut scored, mut mean) = (vec![0u32; count], vec![0u32; count], vec![0f64; count]);
-        for rollout in self.rollouts.ids() {
-            let leaf = self.rollouts.leaf(rollout).index();
-            visits[leaf] += 1;
-            let reward = self.rollouts.reward(rollout);
-            if !reward.is_nan() {
-                scored[leaf] += 1;
-                mean[leaf] += reward;
-            }
-        }
-        // Children come after their parents, so one sweep from the end has every sum complete when it is passed on.
-        for id in self.nodes.ids().rev() {
-            let (at, up) = (id.index(), self.nodes.key(id).parent.index());
-            if id != NodeId::ROOT {
-                visits[up] += visits[at];
-                scored[up] += scored[at];
-                mean[up] += mean[at];
-            }
-            mean[at] = if scored[at] == 0 { f64::NAN } else { mean[at] / f64::from(scored[at]) };
-        }
-        Values { visits, scored, mean }
+        let (scored, sums, passes) = self.statistics();
+        let mean = |(&sum, &count): (&f64, &u32)| if count == 0 { f64::NAN } else { sum / f64::from(count) };
+        Values { visits: passes.to_vec(), scored: scored.to_vec(), mean: sums.iter().zip(scored).map(mean).collect() }
     }
 }

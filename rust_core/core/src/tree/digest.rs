@@ -5,11 +5,12 @@
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use crate::tree::nodes::{Kind, Nodes};
+use crate::tree::key::Kind;
+use crate::tree::nodes::Nodes;
 use crate::tree::rollouts::Rollouts;
 
 /// Version of the digest's format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The digest of the root.
 pub(crate) fn root() -> u128 {
@@ -28,22 +29,32 @@ pub(crate) struct NodeContent {
     pub(crate) agent: u128,
     /// Hash of the namespace's name.
     pub(crate) namespace: u128,
-    /// Hash of the message.
-    pub(crate) message: u128,
+    /// Hash of the token ids, or of the message where they did not come with it.
+    pub(crate) said: u128,
+    /// Which of the two.
+    pub(crate) tokens: bool,
     /// Hash of the context, where what was sent is not the path.
     pub(crate) context: Option<u128>,
 }
 
-/// The digest of a node: of everything on the path to it, itself included. Tokens, times and ids are left out.
+/// The digest of a node: of everything on the path to it, itself included. Times and ids are left out, and of
+/// tokens all but their ids.
 pub(crate) fn node(content: &NodeContent) -> u128 {
     let mut bytes = [0u8; 82];
     bytes[0] = content.kind as u8;
-    bytes[1] = u8::from(content.context.is_some());
-    let parts =
-        [content.parent, content.agent, content.namespace, content.message, content.context.unwrap_or_default()];
+    bytes[1] = u8::from(content.context.is_some()) | u8::from(content.tokens) << 1;
+    let parts = [content.parent, content.agent, content.namespace, content.said, content.context.unwrap_or_default()];
     for (slot, part) in bytes[2..].chunks_exact_mut(16).zip(parts) {
         slot.copy_from_slice(&part.to_le_bytes());
     }
+    xxh3_128(&bytes)
+}
+
+/// What it adds to the sum of all nodes that a node was given tokens later.
+pub(crate) fn tokens(node: u128, ids: u128) -> u128 {
+    let mut bytes = [0u8; 32];
+    bytes[..16].copy_from_slice(&node.to_le_bytes());
+    bytes[16..].copy_from_slice(&ids.to_le_bytes());
     xxh3_128(&bytes)
 }
 

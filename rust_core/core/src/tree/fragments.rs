@@ -20,16 +20,16 @@ impl<'a> Message<'a> {
         Self { bytes, hash: fingerprint(bytes) }
     }
 
-    /// Whether the bytes can be one JSON object: a cheap look at both ends and at the encoding, not a parse.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Whether bytes can be one JSON object: a cheap look at both ends and at the encoding, not a parse.
+    pub(crate) fn check(bytes: &[u8]) -> Result<()> {
         let refuse = |reason| Err(Error::Message { reason });
-        match (self.bytes.first(), self.bytes.last()) {
+        match (bytes.first(), bytes.last()) {
             (None, _) | (_, None) => refuse("it is empty"),
-            (Some(b'{'), Some(b'}')) if self.bytes.len() == 1 => refuse("it is a single byte"),
-            (Some(b'{'), Some(b'}')) if u32::try_from(self.bytes.len()).is_err() => {
-                Err(Error::TooLong { what: "message", len: self.bytes.len() })
+            (Some(b'{'), Some(b'}')) if bytes.len() == 1 => refuse("it is a single byte"),
+            (Some(b'{'), Some(b'}')) if u32::try_from(bytes.len()).is_err() => {
+                Err(Error::TooLong { what: "message", len: bytes.len() })
             }
-            (Some(b'{'), Some(b'}')) if std::str::from_utf8(self.bytes).is_err() => refuse("it is not UTF-8"),
+            (Some(b'{'), Some(b'}')) if std::str::from_utf8(bytes).is_err() => refuse("it is not UTF-8"),
             (Some(b'{'), Some(b'}')) => Ok(()),
             (Some(b'{'), Some(_)) => refuse("it does not end with }"),
             (Some(_), Some(_)) => refuse("it does not start with {"),
@@ -77,6 +77,11 @@ impl Fragments {
     /// Bytes stored.
     pub(crate) const fn size(&self) -> usize {
         self.pool.size()
+    }
+
+    /// Bytes that memory is held for.
+    pub(crate) fn memory(&self) -> usize {
+        self.pool.memory()
     }
 
     /// Walk the invariants of the store.

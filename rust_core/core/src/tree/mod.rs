@@ -1,45 +1,53 @@
 //! The tree of one task: how it changes. How it is read is in `read`, `body`, `counts`, `check` and `delta`.
 
 pub(crate) mod body;
+pub(crate) mod calls;
 mod check;
+mod commit;
 pub(crate) mod contexts;
 pub(crate) mod counts;
 pub(crate) mod digest;
 pub(crate) mod fragments;
+pub(crate) mod key;
 pub(crate) mod names;
 pub(crate) mod nodes;
 pub(crate) mod read;
 pub(crate) mod rollouts;
+pub(crate) mod runs;
 pub(crate) mod termination;
+pub(crate) mod visits;
 
 use std::borrow::Cow;
 
 use crate::error::Result;
-use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId};
-use crate::memory::slab::Slab;
+use crate::id::{ContextId, FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
+use crate::memory::columns::TokenSlice;
 use crate::tree::contexts::Contexts;
-use crate::tree::digest::NodeContent;
 use crate::tree::fragments::{Fragments, Message};
+use crate::tree::key::{Key, Kind, Said};
 use crate::tree::names::Names;
-use crate::tree::nodes::{Extra, Key, Kind, Nodes};
-use crate::tree::rollouts::{Rollouts, Usage};
+use crate::tree::nodes::Nodes;
+use crate::tree::rollouts::Rollouts;
+use crate::tree::runs::{Run, Runs};
 use crate::tree::termination::Termination;
+use crate::tree::visits::Visits;
 use crate::wire::delta::Journal;
 use crate::wire::op::{Call, Op};
-use crate::wire::rules::{self, Counts, View};
+use crate::wire::rules::{self, View};
 
 /// Everything done for one task: nodes, rollouts, and the bytes they share.
 ///
-/// Every change is an operation that is checked by the rules, written into a journal and then carried out; a refused one
+/// Every change is an operation that is checked by the rules, carried out and then written into a journal; a refused one
 /// changes nothing.
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub(crate) names: Names,
     pub(crate) fragments: Fragments,
+    pub(crate) runs: Runs,
     pub(crate) contexts: Contexts,
     pub(crate) nodes: Nodes,
+    pub(crate) visits: Visits,
     pub(crate) rollouts: Rollouts,
-    pub(crate) asides: Slab<u8>,
     pub(crate) journal: Journal,
 }
 
@@ -56,10 +64,11 @@ impl Tree {
         Self {
             names: Names::new(),
             fragments: Fragments::new(),
+            runs: Runs::default(),
             contexts: Contexts::new(),
             nodes: Nodes::new(),
+            visits: Visits::new(),
             rollouts: Rollouts::new(),
-            asides: Slab::default(),
             journal: Journal::default(),
         }
     }
@@ -68,11 +77,12 @@ impl Tree {
     pub fn reset(&mut self) {
         self.names.reset();
         self.fragments.reset();
+        self.runs.reset();
         self.contexts.reset();
         self.nodes.reset();
+        self.visits.reset();
         self.rollouts.reset();
-        self.asides.reset();
-        self.journal = Journal::default();
+        self.journal.reset();
     }
 
     /// Intern a name.
@@ -109,13 +119,22 @@ impl Tree {
         self.perform(&Op::Context(Cow::Borrowed(fragments))).map(ContextId::new)
     }
 
-    /// Append a message that no rollout owns.
+    /// Append a message that no rollout owns. An empty run of tokens is none; so it is below.
     ///
     /// # Errors
-    /// If the parent or the agent does not exist, the kind belongs to rollouts, or the bytes are no message.
-    pub fn append(&mut self, parent: NodeId, kind: Kind, message: &[u8], agent: NameId) -> Result<NodeId> {
+    /// If the parent or the agent does not exist, the kind belongs to rollouts, the bytes are no message, or a column of
+    /// tokens holds what it may not.
+    pub fn append(
+        &mut self,
+        parent: NodeId,
+        kind: Kind,
+        message: &[u8],
+        tokens: Option<TokenSlice<'_>>,
+        agent: NameId,
+    ) -> Result<NodeId> {
         Kind::loose(kind as u32)?;
-        self.perform_with(message, |fragment| Op::Append { parent, kind, fragment, agent })
+        let key = Key::plain(parent, kind, agent);
+        self.say(&key, message, tokens, |fragment, run| Op::Append { parent, kind, fragment, run, agent })
     }
 
     /// Open a rollout at a node.
@@ -128,25 +147,59 @@ impl Tree {
 
     /// Append a model turn at a rollout's leaf and move the leaf there.
     ///
+    /// Turns with equal token ids are one node whatever their bytes, and the first message stays. A turn that comes with
+    /// ids and one without never merge.
+    ///
     /// # Errors
-    /// If the rollout has ended, an id does not exist, or the bytes are no message.
-    pub fn turn(&mut self, rollout: RolloutId, message: &[u8], call: Call<'_>) -> Result<NodeId> {
-        self.perform_with(message, |fragment| Op::Turn { rollout, fragment, call })
+    /// If the rollout has ended, an id does not exist, the bytes are no message, or a figure is none that can be measured.
+    pub fn turn(
+        &mut self,
+        rollout: RolloutId,
+        message: &[u8],
+        tokens: Option<TokenSlice<'_>>,
+        call: Call<'_>,
+    ) -> Result<NodeId> {
+        let key = Key::turn(self.leaf(rollout), &call);
+        self.say(&key, message, tokens, |fragment, run| Op::Turn { rollout, fragment, run, call })
     }
 
     /// Append a tool observation at a rollout's leaf, move the leaf there, and count the call, as failed where it did.
     ///
     /// # Errors
-    /// If the rollout has ended, an id does not exist, or the bytes are no message.
+    /// If the rollout has ended, an id does not exist, the bytes are no message, or a column of tokens holds what it may
+    /// not.
     pub fn observe(
         &mut self,
         rollout: RolloutId,
         message: &[u8],
+        tokens: Option<TokenSlice<'_>>,
         agent: NameId,
         micros: u64,
         failed: bool,
     ) -> Result<NodeId> {
-        self.perform_with(message, |fragment| Op::Observe { rollout, fragment, agent, micros, failed })
+        let key = Key::plain(self.leaf(rollout), Kind::Observation, agent);
+        let op = |fragment, run| Op::Observe { rollout, fragment, run, agent, micros, failed };
+        self.say(&key, message, tokens, op)
+    }
+
+    /// Give a prompt, an observation or a message its tokens, which the next reply reports. A run of none says that the
+    /// message has no tokens of its own. Giving the same ids again changes nothing.
+    ///
+    /// # Errors
+    /// If the node does not exist, is the root or a model turn, or has other tokens, or if a column holds what it may not.
+    pub fn tokenise(&mut self, node: NodeId, tokens: TokenSlice<'_>) -> Result<()> {
+        self.known_node(node)?;
+        rules::untokenised(self.nodes.kind(node), node)?;
+        tokens.check()?;
+        if let Some(run) = self.nodes.run(node) {
+            return if self.runs.get(run).ids == tokens.ids { Ok(()) } else { Err(rules::tokenised(node)) };
+        }
+        let run = Run::new(tokens);
+        if let Some(run) = self.runs.same(&run) {
+            return self.perform(&Op::Tokenise { node, run }).map(|_| ());
+        }
+        let op = Op::Tokenise { node, run: RunId::new(self.runs.count()) };
+        self.perform_all(&[Some(Op::Run(run)), Some(op)]).map(|_| ())
     }
 
     /// End a rollout for good.
@@ -171,147 +224,67 @@ impl Tree {
         self.perform(&Op::Score { rollout, reward }).map(|_| ())
     }
 
-    /// Check an operation, write it down, carry it out.
+    /// The leaf of a rollout; for one that does not exist, a node that does not.
+    fn leaf(&self, rollout: RolloutId) -> NodeId {
+        let exists = rollout.get() < self.rollouts.count();
+        if exists { self.rollouts.leaf(rollout) } else { NodeId::new(NONE) }
+    }
+
+    /// Perform an operation on a message, whose bytes and tokens are stored first, but only if they make a new node, and
+    /// only once everything is known to be allowed.
+    fn say<'a>(
+        &mut self,
+        key: &Key,
+        message: &'a [u8],
+        tokens: Option<TokenSlice<'a>>,
+        op: impl FnOnce(FragmentId, Option<RunId>) -> Op<'a>,
+    ) -> Result<NodeId> {
+        let run = tokens.filter(|tokens| !tokens.is_empty()).map(Run::new);
+        let said = run.as_ref().and_then(|run| self.runs.find(run)).map(Said::Tokens);
+        if let Some(node) = said.and_then(|said| self.nodes.find(&key.saying(said), &self.runs))
+            && let Some(fragment) = self.nodes.fragment(node)
+        {
+            // Nothing of it is kept, and yet what would be refused elsewhere is refused here.
+            Message::check(message)?;
+            run.as_ref().map_or(Ok(()), |run| run.tokens().check())?;
+            return self.perform(&op(fragment, self.nodes.run(node))).map(NodeId::new);
+        }
+        let message = Message::new(message);
+        let known = (self.fragments.find(&message), run.as_ref().and_then(|run| self.runs.same(run)));
+        let fragment = known.0.unwrap_or(FragmentId::new(self.fragments.count()));
+        let number = run.as_ref().map(|_| known.1.unwrap_or(RunId::new(self.runs.count())));
+        let op = op(fragment, number);
+        if run.is_none() && known.0.is_some() {
+            return self.perform(&op).map(NodeId::new);
+        }
+        let intern = known.0.is_none().then_some(Op::Fragment(message));
+        let store = run.filter(|_| known.1.is_none()).map(Op::Run);
+        self.perform_all(&[intern, store, Some(op)]).map(NodeId::new)
+    }
+
+    /// Check an operation, carry it out, write it down.
     fn perform(&mut self, op: &Op<'_>) -> Result<u32> {
-        rules::check(self, op, self.fragments.count())?;
-        self.journal.record(op);
-        self.commit(op)
+        rules::check(self, op, &self.counts())?;
+        self.commit_and_record(op)
     }
 
-    /// The same for an operation on a message, which is interned first, but only once both are known to be allowed.
-    fn perform_with<'a>(&mut self, bytes: &'a [u8], op: impl FnOnce(FragmentId) -> Op<'a>) -> Result<NodeId> {
-        let message = Message::new(bytes);
-        let count = self.fragments.count();
-        if let Some(known) = self.fragments.find(&message) {
-            return self.perform(&op(known)).map(NodeId::new);
+    /// The same for operations that build on one another: all or none. What the last one made or reached.
+    fn perform_all(&mut self, ops: &[Option<Op<'_>>]) -> Result<u32> {
+        let mut counts = self.counts();
+        for op in ops.iter().flatten() {
+            rules::check(self, op, &counts)?;
+            counts.store(op);
         }
-        let intern = Op::Fragment(message);
-        let op = op(FragmentId::new(count));
-        rules::check(self, &intern, count)?;
-        rules::check(self, &op, count + 1)?;
-        self.journal.record(&intern);
-        self.commit(&intern)?;
-        self.journal.record(&op);
-        self.commit(&op).map(NodeId::new)
-    }
-
-    /// Carry out an operation that the rules allow and return the id it made or reached. The only way a tree changes.
-    pub(crate) fn commit(&mut self, op: &Op<'_>) -> Result<u32> {
-        match op {
-            Op::Name(text) => self.names.insert(text).map(NameId::get),
-            Op::Fragment(message) => self.fragments.insert(message).map(FragmentId::get),
-            Op::Context(list) => self.contexts.insert(list, &self.fragments).map(ContextId::get),
-            Op::Append { parent, kind, fragment, agent } => {
-                let key = key(*parent, *kind, *agent, *fragment);
-                self.merge(key, Extra::NOTHING).map(NodeId::get)
-            }
-            Op::Open { point, path, subgroup } => self.rollouts.open(*point, path, *subgroup).map(RolloutId::get),
-            Op::Turn { rollout, fragment, call } => self.commit_turn(*rollout, *fragment, call),
-            Op::Observe { rollout, fragment, agent, micros, failed } => {
-                let parent = self.rollouts.leaf(*rollout);
-                let leaf = self.merge(key(parent, Kind::Observation, *agent, *fragment), Extra::NOTHING)?;
-                let tool_errors = u64::from(*failed);
-                let cost = Usage { tools: 1, tool_errors, tool_micros: *micros, ..Usage::default() };
-                self.rollouts.advance(*rollout, leaf, &cost);
-                Ok(leaf.get())
-            }
-            Op::Close { rollout, termination, answer, error } => {
-                self.rollouts.close(*rollout, *termination, *answer, *error)?;
-                Ok(rollout.get())
-            }
-            Op::Score { rollout, reward } => {
-                self.rollouts.score(*rollout, *reward);
-                Ok(rollout.get())
-            }
+        let mut last = NONE;
+        for op in ops.iter().flatten() {
+            last = self.commit_and_record(op)?;
         }
+        Ok(last)
     }
 
-    fn commit_turn(&mut self, rollout: RolloutId, fragment: FragmentId, call: &Call<'_>) -> Result<u32> {
-        let parent = self.rollouts.leaf(rollout);
-        let mut key = key(parent, Kind::Turn, call.agent, fragment);
-        key.namespace = call.namespace;
-        key.context = call.context;
-        let known = self.nodes.find(&key).is_some_and(|node| self.nodes.aside(node).is_some());
-        let aside = match call.aside {
-            Some(text) if !known => Some(self.asides.push(text.as_bytes())?),
-            _ => None,
-        };
-        let extra = Extra { finish: call.finish, prompt: call.prompt, generated: call.generated, aside };
-        let leaf = self.merge(key, extra)?;
-        self.rollouts.advance(rollout, leaf, &cost(call));
-        Ok(leaf.get())
-    }
-
-    /// The node with this key: the one that is there, or a new one.
-    fn merge(&mut self, key: Key, extra: Extra) -> Result<NodeId> {
-        if let Some(known) = self.nodes.find(&key) {
-            self.nodes.fill(known, &extra);
-            return Ok(known);
-        }
-        let digest = digest::node(&self.content(&key));
-        self.nodes.insert(key, extra, digest)
-    }
-
-    /// What a node says, as hashes.
-    pub(crate) fn content(&self, key: &Key) -> NodeContent {
-        NodeContent {
-            parent: self.nodes.digest(key.parent),
-            kind: key.kind,
-            agent: self.names.hash(key.agent),
-            namespace: self.names.hash(key.namespace),
-            message: key.fragment.map_or(0, |fragment| self.fragments.hash(fragment)),
-            context: key.context.map(|context| self.contexts.digest(context)),
-        }
-    }
-}
-
-const fn key(parent: NodeId, kind: Kind, agent: NameId, fragment: FragmentId) -> Key {
-    Key { parent, kind, agent, namespace: NameId::EMPTY, fragment: Some(fragment), context: None }
-}
-
-/// What a model call costs its rollout. A call that lacks a figure is counted as unreported and in no total.
-fn cost(call: &Call<'_>) -> Usage {
-    let base = Usage { calls: 1, retries: u64::from(call.retries), llm_micros: call.micros, ..Usage::default() };
-    match (call.prompt.get(), call.generated.get()) {
-        (Some(prompt), Some(generated)) => Usage {
-            prompt: prompt.into(),
-            // No more than the prompt can have been cached, whatever the server says.
-            cached: call.cached.get().unwrap_or(0).min(prompt).into(),
-            generated: generated.into(),
-            ..base
-        },
-        _ => Usage { unreported: 1, ..base },
-    }
-}
-
-impl View for Tree {
-    fn counts(&self) -> Counts {
-        Counts {
-            names: self.names.count(),
-            fragments: self.fragments.count(),
-            contexts: self.contexts.count(),
-            nodes: self.nodes.count(),
-            rollouts: self.rollouts.count(),
-        }
-    }
-
-    fn has_name(&self, text: &str) -> bool {
-        self.names.find(text).is_some()
-    }
-
-    fn has_fragment(&self, message: &Message<'_>) -> bool {
-        self.fragments.find(message).is_some()
-    }
-
-    fn has_context(&self, fragments: &[u32]) -> bool {
-        self.contexts.find(fragments).is_some()
-    }
-
-    fn has_path(&self, path: &[u32]) -> bool {
-        self.rollouts.find(path).is_some()
-    }
-
-    fn termination(&self, rollout: RolloutId) -> Option<Termination> {
-        self.rollouts.termination(rollout)
+    fn commit_and_record(&mut self, op: &Op<'_>) -> Result<u32> {
+        let made = self.commit(op)?;
+        self.journal.record(op, made);
+        Ok(made)
     }
 }

@@ -5,6 +5,7 @@ use hashbrown::HashTable;
 use crate::error::Result;
 use crate::hash::{fingerprint, half};
 use crate::id::{self, NameId};
+use crate::memory::held;
 
 /// The names of a tree. Id 0 is always the empty string.
 #[derive(Clone, Debug)]
@@ -57,6 +58,12 @@ impl Names {
     /// How many there are, the empty one included.
     pub(crate) fn count(&self) -> u32 {
         id::count(self.texts.len())
+    }
+
+    /// Bytes that memory is held for.
+    pub(crate) fn memory(&self) -> usize {
+        let texts: usize = self.texts.iter().map(|text| text.len()).sum();
+        texts + held(&self.texts) + held(&self.hashes) + self.index.allocation_size()
     }
 
     /// Walk the invariants of the names.

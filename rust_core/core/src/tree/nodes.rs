@@ -5,102 +5,34 @@
 
 use hashbrown::HashTable;
 
-use crate::error::{Error, Result};
-use crate::hash;
-use crate::id::{self, ContextId, FragmentId, NONE, NameId, NodeId, Tokens};
-use crate::memory::slab::Span;
+use crate::error::Result;
+use crate::id::{self, FragmentId, NONE, NameId, NodeId, RunId};
+use crate::memory::held;
+use crate::tree::calls::Calls;
 use crate::tree::digest;
+use crate::tree::key::{Key, Kind, Said};
+use crate::tree::runs::Runs;
+use crate::wire::op::Call;
 
-/// What a node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Kind {
-    /// The empty node above everything.
-    Root = 0,
-    /// A message the model is shown first.
-    Prompt = 1,
-    /// A model turn.
-    Turn = 2,
-    /// What a tool gave back.
-    Observation = 3,
-    /// A message between agents.
-    Message = 4,
-}
-
-impl Kind {
-    /// The kind of a node that belongs to no rollout: a prompt or a message.
-    ///
-    /// # Errors
-    /// [`Error::Kind`] for any other.
-    pub fn loose(kind: u32) -> Result<Self> {
-        match kind {
-            1 => Ok(Self::Prompt),
-            4 => Ok(Self::Message),
-            _ => Err(Error::Kind { kind }),
-        }
-    }
-}
-
-/// What makes two nodes one: nodes with equal keys merge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
-    /// The node before.
-    pub(crate) parent: NodeId,
-    /// What it is.
-    pub(crate) kind: Kind,
-    /// Who said it.
-    pub(crate) agent: NameId,
-    /// Model, sampling parameters and weight version.
-    pub(crate) namespace: NameId,
-    /// The message; the root has none.
-    pub(crate) fragment: Option<FragmentId>,
-    /// What was sent, where it is not the path.
-    pub(crate) context: Option<ContextId>,
-}
-
-impl Key {
-    /// The key as plain numbers, equal for equal keys only.
-    pub(crate) fn words(&self) -> [u32; 6] {
-        let fragment = self.fragment.map_or(NONE, FragmentId::get);
-        let context = self.context.map_or(NONE, ContextId::get);
-        [self.parent.get(), self.kind as u32, self.agent.get(), self.namespace.get(), fragment, context]
-    }
-
-    fn hash(&self) -> u64 {
-        hash::mix(self.words())
-    }
-}
-
-/// What a model turn says beside its key; the first to say something is believed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Extra {
-    pub(crate) finish: NameId,
-    pub(crate) prompt: Tokens,
-    pub(crate) generated: Tokens,
-    pub(crate) aside: Option<Span>,
-}
-
-impl Extra {
-    /// What a node that is no model turn says: nothing.
-    pub(crate) const NOTHING: Self =
-        Self { finish: NameId::EMPTY, prompt: Tokens::UNREPORTED, generated: Tokens::UNREPORTED, aside: None };
-}
-
-/// The columns.
+/// The columns. What only model turns have is in `calls`.
 #[derive(Clone, Debug)]
 pub(crate) struct Nodes {
-    keys: Vec<Key>,
+    parents: Vec<NodeId>,
+    kinds: Vec<Kind>,
+    agents: Vec<NameId>,
+    fragments: Vec<u32>,
+    runs: Vec<u32>,
+    // Whether the tokens came with the message, and are its key.
+    keyed: Vec<bool>,
+    rows: Vec<u32>,
     first_child: Vec<u32>,
     last_child: Vec<u32>,
     next_sibling: Vec<u32>,
-    depth: Vec<u32>,
+    depths: Vec<u32>,
     turns: Vec<u32>,
-    finish: Vec<NameId>,
-    prompt: Vec<Tokens>,
-    generated: Vec<Tokens>,
-    aside: Vec<Option<Span>>,
-    digest: Vec<u128>,
+    digests: Vec<u128>,
     sum: u128,
+    calls: Calls,
     index: HashTable<u32>,
 }
 
@@ -108,80 +40,92 @@ impl Nodes {
     /// Only the root.
     pub(crate) fn new() -> Self {
         let mut nodes = Self {
-            keys: Vec::new(),
+            parents: Vec::new(),
+            kinds: Vec::new(),
+            agents: Vec::new(),
+            fragments: Vec::new(),
+            runs: Vec::new(),
+            keyed: Vec::new(),
+            rows: Vec::new(),
             first_child: Vec::new(),
             last_child: Vec::new(),
             next_sibling: Vec::new(),
-            depth: Vec::new(),
+            depths: Vec::new(),
             turns: Vec::new(),
-            finish: Vec::new(),
-            prompt: Vec::new(),
-            generated: Vec::new(),
-            aside: Vec::new(),
-            digest: Vec::new(),
+            digests: Vec::new(),
             sum: 0,
+            calls: Calls::new(),
             index: HashTable::new(),
         };
-        nodes.reset();
+        nodes.push_root();
         nodes
     }
 
     /// Forget everything but the root and keep the memory.
     pub(crate) fn reset(&mut self) {
-        self.keys.clear();
-        self.depth.clear();
-        self.turns.clear();
-        self.finish.clear();
-        self.prompt.clear();
-        self.generated.clear();
-        self.aside.clear();
-        self.digest.clear();
+        self.parents.clear();
+        self.kinds.clear();
+        self.agents.clear();
+        self.keyed.clear();
+        self.digests.clear();
         self.index.clear();
-        for links in [&mut self.first_child, &mut self.last_child, &mut self.next_sibling] {
-            links.clear();
-        }
-        let root = Key {
-            parent: NodeId::ROOT,
-            kind: Kind::Root,
-            agent: NameId::EMPTY,
-            namespace: NameId::EMPTY,
-            fragment: None,
-            context: None,
-        };
+        self.calls.reset();
+        let links = [&mut self.first_child, &mut self.last_child, &mut self.next_sibling];
+        let numbers = [&mut self.fragments, &mut self.runs, &mut self.rows, &mut self.depths, &mut self.turns];
+        links.into_iter().chain(numbers).for_each(Vec::clear);
         self.sum = 0;
-        self.push(0, root, (0, 0), Extra::NOTHING, digest::root());
+        self.push_root();
     }
 
-    fn push(&mut self, id: u32, key: Key, (depth, turns): (u32, u32), extra: Extra, digest: u128) {
-        self.keys.push(key);
+    fn push_root(&mut self) {
+        let root = Key::plain(NodeId::ROOT, Kind::Root, NameId::EMPTY);
+        self.push(root, (None, None, NONE), (0, 0), digest::root());
+    }
+
+    fn push(
+        &mut self,
+        key: Key,
+        (fragment, run, row): (Option<FragmentId>, Option<RunId>, u32),
+        (depth, turns): (u32, u32),
+        digest: u128,
+    ) {
+        self.parents.push(key.parent);
+        self.kinds.push(key.kind);
+        self.agents.push(key.agent);
+        self.fragments.push(id::pack(fragment.map(FragmentId::get)));
+        self.runs.push(id::pack(run.map(RunId::get)));
+        self.keyed.push(run.is_some());
+        self.rows.push(row);
         self.first_child.push(NONE);
         self.last_child.push(NONE);
         self.next_sibling.push(NONE);
-        self.depth.push(depth);
+        self.depths.push(depth);
         self.turns.push(turns);
-        self.finish.push(extra.finish);
-        self.prompt.push(extra.prompt);
-        self.generated.push(extra.generated);
-        self.aside.push(extra.aside);
-        self.digest.push(digest);
+        self.digests.push(digest);
         self.sum = self.sum.wrapping_add(digest);
-        let keys = &self.keys;
-        self.index.insert_unique(key.hash(), id, |&other| keys[other as usize].hash());
     }
 
     /// The node with a key, if there is one.
-    pub(crate) fn find(&self, key: &Key) -> Option<NodeId> {
-        let same = |&id: &u32| self.keys[id as usize] == *key;
+    pub(crate) fn find(&self, key: &Key, runs: &Runs) -> Option<NodeId> {
+        let same = |&id: &u32| self.key(NodeId::new(id), runs) == *key;
         self.index.find(key.hash(), same).copied().map(NodeId::new)
     }
 
-    /// Append a node that [`Nodes::find`] does not know, as the last child of its parent.
-    pub(crate) fn insert(&mut self, key: Key, extra: Extra, digest: u128) -> Result<NodeId> {
-        let id = id::next(self.keys.len(), "node")?;
+    /// Append a node that [`Nodes::find`] does not know, as the last child of its parent. A model turn comes with its call.
+    pub(crate) fn insert(
+        &mut self,
+        key: Key,
+        (fragment, run): (FragmentId, Option<RunId>),
+        call: Option<&Call<'_>>,
+        (digest, runs): (u128, &Runs),
+    ) -> Result<NodeId> {
+        let id = id::next(self.parents.len(), "node")?;
+        let row = call.map_or(Ok(NONE), |call| self.calls.insert(call))?;
         let parent = key.parent.index();
         // Neither can overflow: both are smaller than the number of nodes, which is an id.
-        let place = (self.depth[parent] + 1, self.turns[parent] + u32::from(key.kind == Kind::Turn));
-        self.push(id, key, place, extra, digest);
+        let place = (self.depths[parent] + 1, self.turns[parent] + u32::from(key.kind == Kind::Turn));
+        self.push(key, (Some(fragment), run, row), place, digest);
+        self.index(id, runs);
         let last = self.last_child[parent];
         if last == NONE {
             self.first_child[parent] = id;
@@ -192,16 +136,27 @@ impl Nodes {
         Ok(NodeId::new(id))
     }
 
-    /// Fill in what the first maker of a node did not say.
-    pub(crate) fn fill(&mut self, id: NodeId, extra: &Extra) {
-        let at = id.index();
-        self.prompt[at] = self.prompt[at].or(extra.prompt);
-        self.generated[at] = self.generated[at].or(extra.generated);
-        self.aside[at] = self.aside[at].or(extra.aside);
+    fn index(&mut self, id: u32, runs: &Runs) {
+        // Taken out for a moment, so that the keys of the others can be read from the columns.
+        let mut index = std::mem::take(&mut self.index);
+        let hash = |id: u32| self.key(NodeId::new(id), runs).hash();
+        index.insert_unique(hash(id), id, |&other| hash(other));
+        self.index = index;
+    }
+
+    /// Fill in what the first call of a turn did not say.
+    pub(crate) fn fill(&mut self, id: NodeId, call: &Call<'_>) -> Result<()> {
+        self.row(id).map_or(Ok(()), |row| self.calls.fill(row, call))
+    }
+
+    /// Give tokens to a node that came without.
+    pub(crate) fn tokenise(&mut self, id: NodeId, run: RunId, hash: u128) {
+        self.runs[id.index()] = run.get();
+        self.sum = self.sum.wrapping_add(digest::tokens(self.digest(id), hash));
     }
 
     pub(crate) fn count(&self) -> u32 {
-        id::count(self.keys.len())
+        id::count(self.parents.len())
     }
 
     /// Every node, parents first.
@@ -209,12 +164,64 @@ impl Nodes {
         (0..self.count()).map(NodeId::new)
     }
 
-    pub(crate) fn key(&self, id: NodeId) -> &Key {
-        &self.keys[id.index()]
+    /// What makes a node the one it is.
+    pub(crate) fn key(&self, id: NodeId, runs: &Runs) -> Key {
+        let at = id.index();
+        let (namespace, context) = match self.row(id) {
+            Some(row) => (self.calls.namespace(row), self.calls.context(row)),
+            None => (NameId::EMPTY, None),
+        };
+        let said = match (self.fragment(id), self.keyed[at]) {
+            (Some(fragment), keyed) => Said::new(fragment, self.run(id).filter(|_| keyed), runs),
+            (None, _) => Said::Nothing,
+        };
+        Key { parent: self.parents[at], kind: self.kinds[at], agent: self.agents[at], namespace, context, said }
+    }
+
+    /// Per node the one before it.
+    pub(crate) fn parents(&self) -> &[NodeId] {
+        &self.parents
+    }
+
+    pub(crate) fn parent(&self, id: NodeId) -> NodeId {
+        self.parents[id.index()]
+    }
+
+    pub(crate) fn kind(&self, id: NodeId) -> Kind {
+        self.kinds[id.index()]
+    }
+
+    pub(crate) fn agent(&self, id: NodeId) -> NameId {
+        self.agents[id.index()]
+    }
+
+    /// The message; the root has none.
+    pub(crate) fn fragment(&self, id: NodeId) -> Option<FragmentId> {
+        id::unpack(self.fragments[id.index()]).map(FragmentId::new)
+    }
+
+    /// The tokens, if they are known.
+    pub(crate) fn run(&self, id: NodeId) -> Option<RunId> {
+        id::unpack(self.runs[id.index()]).map(RunId::new)
+    }
+
+    /// Whether the tokens came with the message.
+    pub(crate) fn keyed(&self, id: NodeId) -> bool {
+        self.keyed[id.index()]
+    }
+
+    /// The row of a model turn in [`Nodes::calls`].
+    pub(crate) fn row(&self, id: NodeId) -> Option<u32> {
+        id::unpack(self.rows[id.index()])
+    }
+
+    /// What only model turns have.
+    pub(crate) const fn calls(&self) -> &Calls {
+        &self.calls
     }
 
     pub(crate) fn depth(&self, id: NodeId) -> u32 {
-        self.depth[id.index()]
+        self.depths[id.index()]
     }
 
     /// Model turns from the root to a node, itself included.
@@ -222,24 +229,8 @@ impl Nodes {
         self.turns[id.index()]
     }
 
-    pub(crate) fn finish(&self, id: NodeId) -> NameId {
-        self.finish[id.index()]
-    }
-
-    pub(crate) fn prompt(&self, id: NodeId) -> Tokens {
-        self.prompt[id.index()]
-    }
-
-    pub(crate) fn generated(&self, id: NodeId) -> Tokens {
-        self.generated[id.index()]
-    }
-
-    pub(crate) fn aside(&self, id: NodeId) -> Option<Span> {
-        self.aside[id.index()]
-    }
-
     pub(crate) fn digest(&self, id: NodeId) -> u128 {
-        self.digest[id.index()]
+        self.digests[id.index()]
     }
 
     /// The sum of all nodes' digests.
@@ -249,26 +240,38 @@ impl Nodes {
 
     /// Children in the order they were made.
     pub(crate) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
-        let link = |id: u32| (id != NONE).then_some(id);
-        let first = link(self.first_child[id.index()]);
-        std::iter::successors(first, move |&id| link(self.next_sibling[id as usize])).map(NodeId::new)
+        let first = id::unpack(self.first_child[id.index()]);
+        std::iter::successors(first, move |&id| id::unpack(self.next_sibling[id as usize])).map(NodeId::new)
     }
 
     /// The last child, if there is one.
     pub(crate) fn last_child(&self, id: NodeId) -> Option<NodeId> {
-        let last = self.last_child[id.index()];
-        (last != NONE).then(|| NodeId::new(last))
+        id::unpack(self.last_child[id.index()]).map(NodeId::new)
     }
 
     /// From a node up to the root's child; nothing for the root.
     pub(crate) fn upward(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         let below_root = |id: NodeId| (id != NodeId::ROOT).then_some(id);
-        std::iter::successors(below_root(id), move |&id| below_root(self.key(id).parent))
+        std::iter::successors(below_root(id), move |&id| below_root(self.parent(id)))
     }
 
-    /// Entries of the merge index.
+    /// From a node up to the root, both included.
+    pub(crate) fn to_root(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        self.upward(id).chain(std::iter::once(NodeId::ROOT))
+    }
+
+    /// Entries of the merge index, which does not hold the root.
     pub(crate) fn indexed(&self) -> usize {
         self.index.len()
+    }
+
+    /// Bytes that memory is held for.
+    pub(crate) fn memory(&self) -> usize {
+        let links = [&self.first_child, &self.last_child, &self.next_sibling];
+        let numbers = [&self.fragments, &self.runs, &self.rows, &self.depths, &self.turns];
+        let words: usize = links.into_iter().chain(numbers).map(held).sum();
+        let others = held(&self.parents) + held(&self.kinds) + held(&self.agents) + held(&self.keyed);
+        words + others + held(&self.digests) + self.calls.memory() + self.index.allocation_size()
     }
 }
 
@@ -276,12 +279,14 @@ impl Nodes {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::*;
+    use crate::tokens::TokenBuffer;
     use crate::tree::Tree;
+    use crate::tree::runs::Run;
 
     #[test]
     fn a_wrong_count_of_turns_and_a_wrong_depth_are_found() {
         let mut tree = Tree::new();
-        tree.append(NodeId::ROOT, Kind::Prompt, b"{}", NameId::EMPTY).unwrap();
+        tree.append(NodeId::ROOT, Kind::Prompt, b"{}", None, NameId::EMPTY).unwrap();
         tree.nodes.turns[1] = 1;
         let text = tree.check().unwrap_err().to_string();
         assert!(text.ends_with("node 1: has the wrong count of turns"), "{text}");
@@ -290,7 +295,38 @@ mod tests {
         tree.nodes.turns[0] = 1;
         assert!(tree.check().unwrap_err().to_string().ends_with("node 0: is the root and has turns"));
         tree.nodes.turns[0] = 0;
-        tree.nodes.depth[1] = 2;
+        tree.nodes.depths[1] = 2;
         assert!(tree.check().unwrap_err().to_string().ends_with("node 1: is not one deeper than its parent"));
+    }
+
+    #[test]
+    fn a_wrong_way_to_have_tokens_is_found() {
+        let finding = |break_it: fn(&mut Tree)| {
+            let mut tree = Tree::new();
+            tree.append(NodeId::ROOT, Kind::Prompt, b"{}", None, NameId::EMPTY).unwrap();
+            let rollout = tree.open(NodeId::ROOT, &[], 0).unwrap();
+            tree.turn(rollout, b"{}", None, Call::default()).unwrap();
+            assert_eq!(tree.check(), Ok(()));
+            break_it(&mut tree);
+            tree.check().unwrap_err().to_string()
+        };
+        let text = finding(|tree| tree.nodes.runs[1] = 0);
+        assert!(text.ends_with("node 1: has tokens that do not exist"), "{text}");
+        let text = finding(|tree| tree.nodes.keyed[1] = true);
+        assert!(text.ends_with("node 1: is known by tokens that it does not have"), "{text}");
+        let text = finding(|tree| tree.nodes.rows[2] = 1);
+        assert!(text.ends_with("node 2: has a call that does not exist"), "{text}");
+        let text = finding(|tree| {
+            let run = Run::owned(TokenBuffer::given(vec![1]));
+            tree.nodes.runs[0] = tree.runs.insert(&run).unwrap().get();
+        });
+        assert!(text.ends_with("node 0: is not an empty root"), "{text}");
+        let text = finding(|tree| tree.nodes.rows[1] = 0);
+        assert!(text.ends_with("node 1: has a call and is no model turn, or is one and has none"), "{text}");
+        let text = finding(|tree| {
+            let run = Run::owned(TokenBuffer::given(vec![1]));
+            tree.nodes.runs[2] = tree.runs.insert(&run).unwrap().get();
+        });
+        assert!(text.ends_with("node 2: is a model turn and was given its tokens later"), "{text}");
     }
 }

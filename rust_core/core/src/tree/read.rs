@@ -2,15 +2,17 @@
 
 use crate::error::Result;
 use crate::id::{ContextId, NameId, NodeId, RolloutId, Tokens};
+use crate::memory::columns::TokenSlice;
+use crate::tokens::Uncertainty;
 use crate::tree::Tree;
 use crate::tree::digest;
-use crate::tree::nodes::Kind;
+use crate::tree::key::Kind;
 use crate::tree::rollouts::Usage;
 use crate::tree::termination::Termination;
 use crate::wire::rules::known;
 
 /// One node, read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeView<'t> {
     /// The node before; the root's is itself.
     pub parent: NodeId,
@@ -32,6 +34,37 @@ pub struct NodeView<'t> {
     pub generated: Tokens,
     /// What was sent, where it is not the path.
     pub context: Option<ContextId>,
+    /// How sure the model was of a turn.
+    pub uncertainty: Uncertainty,
+    /// Scored rollouts whose path holds it.
+    pub visits: u32,
+    /// The sum of their rewards.
+    pub value: f64,
+    /// Rollouts that pass or end here, scored or not.
+    pub passes: u32,
+}
+
+/// Bytes that a tree holds memory for, by what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Columns and index of the nodes, model calls with their asides included.
+    pub nodes: usize,
+    /// Bytes of messages, and what finds them.
+    pub messages: usize,
+    /// Columns of tokens, and what finds them.
+    pub tokens: usize,
+    /// Rollouts, their fork paths and their answers.
+    pub rollouts: usize,
+    /// Names, contexts, and what the next delta will say.
+    pub other: usize,
+}
+
+impl Memory {
+    /// All of it.
+    #[must_use]
+    pub const fn total(&self) -> usize {
+        self.nodes + self.messages + self.tokens + self.rollouts + self.other
+    }
 }
 
 /// One rollout, read.
@@ -43,6 +76,10 @@ pub struct RolloutView<'t> {
     pub leaf: NodeId,
     /// Its fork path.
     pub path: &'t [u32],
+    /// Which sample of its fork point it is: the last number of its fork path, 0 if that is empty.
+    pub draw: u32,
+    /// Its lane while it grows, which is its id.
+    pub lane: Option<u32>,
     /// The initial chain it was expanded for.
     pub subgroup: u32,
     /// How it ended; nothing while it grows.
@@ -95,6 +132,18 @@ impl Tree {
         self.fragments.size()
     }
 
+    /// Bytes that memory is held for: payload, bookkeeping, and what is kept for the next task.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        Memory {
+            nodes: self.nodes.memory() + self.visits.memory(),
+            messages: self.fragments.memory(),
+            tokens: self.runs.memory(),
+            rollouts: self.rollouts.memory(),
+            other: self.names.memory() + self.contexts.memory() + self.journal.memory(),
+        }
+    }
+
     /// The text of a name.
     ///
     /// # Errors
@@ -110,18 +159,24 @@ impl Tree {
     /// If it does not exist.
     pub fn node(&self, id: NodeId) -> Result<NodeView<'_>> {
         self.known_node(id)?;
-        let key = self.nodes.key(id);
+        let (nodes, calls) = (&self.nodes, self.nodes.calls());
+        let row = nodes.row(id);
+        let (prompt, generated) = row.map_or((Tokens::UNREPORTED, Tokens::UNREPORTED), |row| calls.figures(row));
         Ok(NodeView {
-            parent: key.parent,
-            kind: key.kind,
-            depth: self.nodes.depth(id),
-            turns: self.nodes.turns(id),
-            agent: self.names.get(key.agent),
-            namespace: self.names.get(key.namespace),
-            finish: self.names.get(self.nodes.finish(id)),
-            prompt: self.nodes.prompt(id),
-            generated: self.nodes.generated(id),
-            context: key.context,
+            parent: nodes.parent(id),
+            kind: nodes.kind(id),
+            depth: nodes.depth(id),
+            turns: nodes.turns(id),
+            agent: self.names.get(nodes.agent(id)),
+            namespace: row.map_or("", |row| self.names.get(calls.namespace(row))),
+            finish: row.map_or("", |row| self.names.get(calls.finish(row))),
+            prompt,
+            generated,
+            context: row.and_then(|row| calls.context(row)),
+            uncertainty: row.map_or(Uncertainty::UNKNOWN, |row| calls.uncertainty(row)),
+            visits: self.visits.visits()[id.index()],
+            value: self.visits.values()[id.index()],
+            passes: self.visits.passes()[id.index()],
         })
     }
 
@@ -131,7 +186,7 @@ impl Tree {
     /// If the node does not exist.
     pub fn message(&self, id: NodeId) -> Result<&[u8]> {
         self.known_node(id)?;
-        Ok(self.nodes.key(id).fragment.map_or(&[], |fragment| self.fragments.get(fragment)))
+        Ok(self.nodes.fragment(id).map_or(&[], |fragment| self.fragments.get(fragment)))
     }
 
     /// The bytes of what a turn said beside its message; they are UTF-8.
@@ -140,7 +195,16 @@ impl Tree {
     /// If the node does not exist.
     pub fn aside(&self, id: NodeId) -> Result<Option<&[u8]>> {
         self.known_node(id)?;
-        Ok(self.nodes.aside(id).map(|span| self.asides.get(span)))
+        Ok(self.nodes.row(id).and_then(|row| self.nodes.calls().aside(row)))
+    }
+
+    /// A node's tokens, if they are known.
+    ///
+    /// # Errors
+    /// If the node does not exist.
+    pub fn tokens_of(&self, id: NodeId) -> Result<Option<TokenSlice<'_>>> {
+        self.known_node(id)?;
+        Ok(self.nodes.run(id).map(|run| self.runs.get(run)))
     }
 
     /// Nodes from the root's child to this one, in order; none for the root.
@@ -175,6 +239,8 @@ impl Tree {
             point: self.rollouts.point(id),
             leaf,
             path: self.rollouts.path(id),
+            draw: self.rollouts.draw(id),
+            lane: self.rollouts.termination(id).is_none().then_some(id.get()),
             subgroup: self.rollouts.subgroup(id),
             termination: self.rollouts.termination(id),
             answer: self.rollouts.answer(id),

@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::hash::fingerprint_words;
 use crate::id::{NodeId, RolloutId};
 use crate::lanes::Lanes;
+use crate::memory::held;
 use crate::memory::pool::Pool;
 use crate::tree::termination::Termination;
 
@@ -168,6 +169,11 @@ impl Rollouts {
         self.paths.get(id.get())
     }
 
+    /// The last number of the fork path.
+    pub(crate) fn draw(&self, id: RolloutId) -> u32 {
+        self.path(id).last().copied().unwrap_or(0)
+    }
+
     pub(crate) fn point(&self, id: RolloutId) -> NodeId {
         self.points[id.index()]
     }
@@ -203,6 +209,15 @@ impl Rollouts {
     /// The lanes of the rollouts that have not ended.
     pub(crate) const fn growing(&self) -> &Lanes {
         &self.growing
+    }
+
+    /// Bytes that memory is held for.
+    pub(crate) fn memory(&self) -> usize {
+        let texts =
+            |ending: &Ending| [&ending.answer, &ending.error].into_iter().flatten().map(|text| text.len()).sum();
+        let said: usize = self.endings.iter().flatten().map::<usize, _>(texts).sum();
+        let columns = held(&self.points) + held(&self.leaves) + held(&self.subgroups) + held(&self.endings);
+        self.paths.memory() + said + columns + held(&self.rewards) + held(&self.usages)
     }
 
     /// Walk the invariants of the fork paths.

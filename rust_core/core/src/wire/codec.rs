@@ -1,9 +1,15 @@
 //! The bytes of a delta's operations: variable-width numbers and what is built from them.
 //!
-//! A missing number or text is 0, a present one is its value or length plus one.
+//! A missing number or text is 0, a present one is its value or length plus one. Tokens are columns of fixed width.
+
+use crate::memory::columns::TokenSlice;
+use crate::tokens::TokenBuffer;
 
 /// Why bytes cannot be read; the reader knows where.
 pub(crate) type Reason = &'static str;
+
+/// Bytes of a token: id, log-probability, weight version, flags.
+pub(crate) const TOKEN: usize = 13;
 
 const ENDS: Reason = "it ends too early";
 
@@ -39,6 +45,26 @@ pub(crate) fn put_words(out: &mut Vec<u8>, words: &[u32]) {
     for &word in words {
         put(out, word.into());
     }
+}
+
+/// Append columns of tokens, one after the other.
+pub(crate) fn put_tokens(out: &mut Vec<u8>, tokens: &TokenSlice<'_>) {
+    put_cells(out, tokens.ids, u32::to_le_bytes);
+    put_cells(out, tokens.logprobs, f32::to_le_bytes);
+    put_cells(out, tokens.versions, i32::to_le_bytes);
+    out.extend_from_slice(tokens.flags);
+}
+
+fn put_cells<T: Copy, const N: usize>(out: &mut Vec<u8>, cells: &[T], bytes: impl Fn(T) -> [u8; N]) {
+    let start = out.len();
+    out.resize(start + N * cells.len(), 0);
+    for (slot, &cell) in out[start..].as_chunks_mut().0.iter_mut().zip(cells) {
+        *slot = bytes(cell);
+    }
+}
+
+fn cells<T, const N: usize>(bytes: &[u8], cell: impl Fn([u8; N]) -> T) -> Vec<T> {
+    bytes.as_chunks().0.iter().map(|&bytes| cell(bytes)).collect()
 }
 
 /// Reads what the functions above wrote. Never panics and never reserves more than the input could fill.
@@ -124,8 +150,30 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn float(&mut self) -> Result<f64, Reason> {
+        self.chunk().map(f64::from_le_bytes)
+    }
+
+    pub(crate) fn single(&mut self) -> Result<f32, Reason> {
+        self.chunk().map(f32::from_le_bytes)
+    }
+
+    fn chunk<const N: usize>(&mut self) -> Result<[u8; N], Reason> {
         let (bytes, rest) = self.rest.split_first_chunk().ok_or(ENDS)?;
         self.rest = rest;
-        Ok(f64::from_le_bytes(*bytes))
+        Ok(*bytes)
+    }
+
+    pub(crate) fn tokens(&mut self) -> Result<TokenBuffer, Reason> {
+        let count = self.number()?;
+        // Nothing is reserved for tokens that are not there.
+        if count > (self.left() / TOKEN) as u64 {
+            return Err(ENDS);
+        }
+        Ok(TokenBuffer {
+            ids: cells(self.take(4 * count)?, u32::from_le_bytes),
+            logprobs: cells(self.take(4 * count)?, f32::from_le_bytes),
+            versions: cells(self.take(4 * count)?, i32::from_le_bytes),
+            flags: self.take(count)?.to_vec(),
+        })
     }
 }

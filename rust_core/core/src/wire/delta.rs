@@ -16,8 +16,10 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{DeltaError, Error, Result};
+use crate::id::{FragmentId, RunId};
+use crate::memory::held;
 use crate::tree::Tree;
-use crate::wire::codec::Reader;
+use crate::wire::codec::{self, Reader, TOKEN};
 use crate::wire::op::Op;
 use crate::wire::overlay::Overlay;
 use crate::wire::rules::{self, View};
@@ -25,29 +27,58 @@ use crate::wire::rules::{self, View};
 const MAGIC: [u8; 4] = *b"TKDL";
 
 /// Version of the delta's format; a tree reads deltas of no other.
-pub const FORMAT: u16 = 2;
+pub const FORMAT: u16 = 3;
 
 const HEADER: usize = 24;
 const CHECKSUM: usize = 8;
+
+/// What an operation stored in the tree, and the journal therefore does not repeat.
+#[derive(Clone, Copy, Debug)]
+enum Stored {
+    Message(FragmentId),
+    Tokens(RunId),
+}
 
 /// The operations since the last delta, written down, and where in the history of deltas the tree is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Journal {
     ops: Vec<u8>,
+    // What belongs at which place of `ops`, and how many bytes it all has.
+    stored: Vec<(usize, Stored)>,
+    bytes: usize,
     sequence: u32,
     previous: u64,
 }
 
 impl Journal {
-    /// Write an operation down.
-    pub(crate) fn record(&mut self, op: &Op<'_>) {
+    /// Write down an operation that was carried out, and made or reached an id.
+    pub(crate) fn record(&mut self, op: &Op<'_>, made: u32) {
         op.encode(&mut self.ops);
+        let (stored, bytes) = match op {
+            Op::Fragment(message) => (Stored::Message(FragmentId::new(made)), message.bytes.len()),
+            Op::Run(run) => (Stored::Tokens(RunId::new(made)), TOKEN * run.tokens().len()),
+            _ => return,
+        };
+        self.stored.push((self.ops.len(), stored));
+        self.bytes += bytes;
     }
 
     fn advance(&mut self, next: u32, checksum: u64) {
         self.ops.clear();
+        self.stored.clear();
+        self.bytes = 0;
         self.sequence = next;
         self.previous = checksum;
+    }
+
+    /// Bytes that memory is held for.
+    pub(crate) fn memory(&self) -> usize {
+        held(&self.ops) + held(&self.stored)
+    }
+
+    /// Begin a new history and keep the memory.
+    pub(crate) fn reset(&mut self) {
+        self.advance(0, 0);
     }
 }
 
@@ -65,20 +96,30 @@ impl Tree {
     /// # Errors
     /// If the change is larger than 4 GiB, or the sequence numbers are used up. The change is kept.
     pub fn delta(&mut self) -> Result<Option<Vec<u8>>> {
-        let Journal { ops, sequence, previous } = &self.journal;
+        let Journal { ops, stored, bytes, sequence, previous } = &self.journal;
         if ops.is_empty() {
             return Ok(None);
         }
-        let len = u32::try_from(ops.len()).map_err(|_| Error::TooLong { what: "delta", len: ops.len() })?;
+        let size = ops.len() + bytes;
+        let len = u32::try_from(size).map_err(|_| Error::TooLong { what: "delta", len: size })?;
         let next = sequence.checked_add(1).ok_or(Error::Full { what: "delta" })?;
-        let mut out = Vec::with_capacity(HEADER + ops.len() + CHECKSUM);
+        let mut out = Vec::with_capacity(HEADER + size + CHECKSUM);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&FORMAT.to_le_bytes());
         out.extend_from_slice(&[0, 0]);
         out.extend_from_slice(&sequence.to_le_bytes());
         out.extend_from_slice(&len.to_le_bytes());
         out.extend_from_slice(&previous.to_le_bytes());
-        out.extend_from_slice(ops);
+        let mut from = 0;
+        for &(at, stored) in stored {
+            out.extend_from_slice(&ops[from..at]);
+            from = at;
+            match stored {
+                Stored::Message(id) => out.extend_from_slice(self.fragments.get(id)),
+                Stored::Tokens(id) => codec::put_tokens(&mut out, &self.runs.get(id)),
+            }
+        }
+        out.extend_from_slice(&ops[from..]);
         let checksum = xxh3_64(&out);
         out.extend_from_slice(&checksum.to_le_bytes());
         self.journal.advance(next, checksum);
@@ -124,7 +165,7 @@ impl Tree {
             let index = ops.len();
             let offset = payload.len() - reader.left();
             let op = Op::decode(&mut reader).map_err(|reason| DeltaError::Decode { index, offset, reason })?;
-            rules::check(&overlay, &op, overlay.counts().fragments)
+            rules::check(&overlay, &op, &overlay.counts())
                 .map_err(|source| DeltaError::Rule { index, source: Box::new(source) })?;
             overlay.advance(&op);
             ops.push(op);

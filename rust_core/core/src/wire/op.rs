@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 
-use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, Tokens};
+use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, RunId, Tokens};
+use crate::tokens::Uncertainty;
 use crate::tree::fragments::Message;
-use crate::tree::nodes::Kind;
+use crate::tree::key::Kind;
+use crate::tree::runs::Run;
 use crate::tree::termination::Termination;
 use crate::wire::codec::{self, Reader, Reason};
 
@@ -31,6 +33,27 @@ pub struct Call<'a> {
     pub aside: Option<&'a str>,
     /// What was sent, where it is not the path.
     pub context: Option<ContextId>,
+    /// How sure the model was.
+    pub uncertainty: Uncertainty,
+}
+
+/// Nothing is known.
+impl Default for Call<'_> {
+    fn default() -> Self {
+        Self {
+            agent: NameId::EMPTY,
+            namespace: NameId::EMPTY,
+            finish: NameId::EMPTY,
+            prompt: Tokens::UNREPORTED,
+            cached: Tokens::UNREPORTED,
+            generated: Tokens::UNREPORTED,
+            retries: 0,
+            micros: 0,
+            aside: None,
+            context: None,
+            uncertainty: Uncertainty::UNKNOWN,
+        }
+    }
 }
 
 /// One change of a tree.
@@ -38,11 +61,13 @@ pub struct Call<'a> {
 pub(crate) enum Op<'a> {
     Name(&'a str),
     Fragment(Message<'a>),
+    Run(Run<'a>),
     Context(Cow<'a, [u32]>),
-    Append { parent: NodeId, kind: Kind, fragment: FragmentId, agent: NameId },
+    Append { parent: NodeId, kind: Kind, fragment: FragmentId, run: Option<RunId>, agent: NameId },
     Open { point: NodeId, path: Cow<'a, [u32]>, subgroup: u32 },
-    Turn { rollout: RolloutId, fragment: FragmentId, call: Call<'a> },
-    Observe { rollout: RolloutId, fragment: FragmentId, agent: NameId, micros: u64, failed: bool },
+    Turn { rollout: RolloutId, fragment: FragmentId, run: Option<RunId>, call: Call<'a> },
+    Observe { rollout: RolloutId, fragment: FragmentId, run: Option<RunId>, agent: NameId, micros: u64, failed: bool },
+    Tokenise { node: NodeId, run: RunId },
     Close { rollout: RolloutId, termination: Termination, answer: Option<&'a str>, error: Option<&'a str> },
     Score { rollout: RolloutId, reward: f64 },
 }
@@ -56,9 +81,11 @@ const TURN: u8 = 6;
 const OBSERVE: u8 = 7;
 const CLOSE: u8 = 8;
 const SCORE: u8 = 9;
+const RUN: u8 = 10;
+const TOKENISE: u8 = 11;
 
 impl<'a> Op<'a> {
-    /// Write the operation down.
+    /// Write the operation down, all but the bytes of a message and the columns of a run, which follow what is written here.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Name(text) => {
@@ -67,17 +94,22 @@ impl<'a> Op<'a> {
             }
             Self::Fragment(message) => {
                 out.push(FRAGMENT);
-                codec::put_bytes(out, message.bytes);
+                codec::put(out, message.bytes.len() as u64);
+            }
+            Self::Run(run) => {
+                out.push(RUN);
+                codec::put(out, run.tokens().len() as u64);
             }
             Self::Context(fragments) => {
                 out.push(CONTEXT);
                 codec::put_words(out, fragments);
             }
-            Self::Append { parent, kind, fragment, agent } => {
+            Self::Append { parent, kind, fragment, run, agent } => {
                 out.push(APPEND);
                 for word in [parent.get(), *kind as u32, fragment.get(), agent.get()] {
                     codec::put(out, word.into());
                 }
+                codec::put_option(out, run.map(RunId::get));
             }
             Self::Open { point, path, subgroup } => {
                 out.push(OPEN);
@@ -85,19 +117,26 @@ impl<'a> Op<'a> {
                 codec::put_words(out, path);
                 codec::put(out, (*subgroup).into());
             }
-            Self::Turn { rollout, fragment, call } => {
+            Self::Turn { rollout, fragment, run, call } => {
                 out.push(TURN);
                 codec::put(out, rollout.get().into());
                 codec::put(out, fragment.get().into());
+                codec::put_option(out, run.map(RunId::get));
                 encode_call(call, out);
             }
-            Self::Observe { rollout, fragment, agent, micros, failed } => {
+            Self::Observe { rollout, fragment, run, agent, micros, failed } => {
                 out.push(OBSERVE);
                 for word in [rollout.get(), fragment.get(), agent.get()] {
                     codec::put(out, word.into());
                 }
+                codec::put_option(out, run.map(RunId::get));
                 codec::put(out, *micros);
                 out.push(u8::from(*failed));
+            }
+            Self::Tokenise { node, run } => {
+                out.push(TOKENISE);
+                codec::put(out, node.get().into());
+                codec::put(out, run.get().into());
             }
             Self::Close { rollout, termination, answer, error } => {
                 out.push(CLOSE);
@@ -119,26 +158,31 @@ impl<'a> Op<'a> {
         Ok(match reader.byte()? {
             NAME => Self::Name(std::str::from_utf8(reader.bytes()?).map_err(|_| "a name is not UTF-8")?),
             FRAGMENT => Self::Fragment(Message::new(reader.bytes()?)),
+            RUN => Self::Run(Run::owned(reader.tokens()?)),
             CONTEXT => Self::Context(reader.words()?.into()),
             APPEND => Self::Append {
                 parent: reader.word()?.into(),
                 kind: Kind::loose(reader.word()?).map_err(|_| "its kind cannot be appended")?,
                 fragment: reader.word()?.into(),
                 agent: reader.word()?.into(),
+                run: reader.option()?.map(RunId::new),
             },
             OPEN => Self::Open { point: reader.word()?.into(), path: reader.words()?.into(), subgroup: reader.word()? },
             TURN => Self::Turn {
                 rollout: reader.word()?.into(),
                 fragment: reader.word()?.into(),
+                run: reader.option()?.map(RunId::new),
                 call: decode_call(reader)?,
             },
             OBSERVE => Self::Observe {
                 rollout: reader.word()?.into(),
                 fragment: reader.word()?.into(),
                 agent: reader.word()?.into(),
+                run: reader.option()?.map(RunId::new),
                 micros: reader.number()?,
                 failed: reader.flag()?,
             },
+            TOKENISE => Self::Tokenise { node: reader.word()?.into(), run: reader.word()?.into() },
             CLOSE => Self::Close {
                 rollout: reader.word()?.into(),
                 termination: Termination::from_code(reader.byte()?).ok_or("its termination is unknown")?,
@@ -162,6 +206,11 @@ fn encode_call(call: &Call<'_>, out: &mut Vec<u8>) {
     codec::put(out, call.micros);
     codec::put_text(out, call.aside);
     codec::put_option(out, call.context.map(ContextId::get));
+    out.push(u8::from(!call.uncertainty.is_unknown()));
+    if !call.uncertainty.is_unknown() {
+        let Uncertainty { entropy, perplexity } = call.uncertainty;
+        entropy.iter().chain(&perplexity).for_each(|figure| out.extend_from_slice(&figure.to_le_bytes()));
+    }
 }
 
 fn decode_call<'a>(reader: &mut Reader<'a>) -> Result<Call<'a>, Reason> {
@@ -176,7 +225,13 @@ fn decode_call<'a>(reader: &mut Reader<'a>) -> Result<Call<'a>, Reason> {
         micros: reader.number()?,
         aside: reader.text()?,
         context: reader.option()?.map(ContextId::new),
+        uncertainty: if reader.flag()? { uncertainty(reader)? } else { Uncertainty::UNKNOWN },
     })
+}
+
+fn uncertainty(reader: &mut Reader<'_>) -> Result<Uncertainty, Reason> {
+    let mut regions = || -> Result<_, Reason> { Ok([reader.single()?, reader.single()?, reader.single()?]) };
+    Ok(Uncertainty { entropy: regions()?, perplexity: regions()? })
 }
 
 fn tokens(reader: &mut Reader<'_>) -> Result<Tokens, Reason> {

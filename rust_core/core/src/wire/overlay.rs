@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::id::{NameId, NodeId, RolloutId};
+use crate::id::{FragmentId, NodeId, RolloutId, RunId};
 use crate::tree::Tree;
 use crate::tree::fragments::Message;
-use crate::tree::nodes::{Key, Kind};
+use crate::tree::key::{Key, Kind, Said};
+use crate::tree::runs::Run;
 use crate::tree::termination::Termination;
 use crate::wire::op::Op;
 use crate::wire::rules::{Counts, View};
@@ -17,8 +18,14 @@ pub(crate) struct Overlay<'t, 'a> {
     names: HashSet<&'a str>,
     // The hash finds, the bytes decide: two messages of one hash are two messages.
     fragments: HashMap<u128, Vec<&'a [u8]>>,
+    // Imagined runs of one hash: ids and the first run that has them. And of each imagined run the first with its ids.
+    runs: HashMap<u128, Vec<(Vec<u32>, RunId)>>,
+    firsts: Vec<RunId>,
     contexts: HashSet<Vec<u32>>,
-    nodes: HashMap<[u32; 6], NodeId>,
+    nodes: HashMap<Key, NodeId>,
+    // Of each imagined node, its kind; and the nodes, imagined or not, that got tokens.
+    kinds: Vec<Kind>,
+    tokenised: HashSet<NodeId>,
     paths: HashSet<Vec<u32>>,
     rollouts: HashMap<RolloutId, (NodeId, Option<Termination>)>,
 }
@@ -31,8 +38,12 @@ impl<'t, 'a> Overlay<'t, 'a> {
             counts: tree.counts(),
             names: HashSet::new(),
             fragments: HashMap::new(),
+            runs: HashMap::new(),
+            firsts: Vec::new(),
             contexts: HashSet::new(),
             nodes: HashMap::new(),
+            kinds: Vec::new(),
+            tokenised: HashSet::new(),
             paths: HashSet::new(),
             rollouts: HashMap::new(),
         }
@@ -53,34 +64,26 @@ impl<'t, 'a> Overlay<'t, 'a> {
                 self.contexts.insert(list.to_vec());
                 self.counts.contexts += 1;
             }
-            Op::Append { parent, kind, fragment, agent } => {
-                self.node(&Key {
-                    parent: *parent,
-                    kind: *kind,
-                    agent: *agent,
-                    namespace: NameId::EMPTY,
-                    fragment: Some(*fragment),
-                    context: None,
-                });
+            Op::Run(run) => self.run(run),
+            Op::Append { parent, kind, fragment, run, agent } => {
+                self.node(&Key::plain(*parent, *kind, *agent), *fragment, *run);
             }
             Op::Open { point, path, .. } => {
                 self.paths.insert(path.to_vec());
                 self.rollouts.insert(RolloutId::new(self.counts.rollouts), (*point, None));
                 self.counts.rollouts += 1;
             }
-            Op::Turn { rollout, fragment, call } => {
-                let (kind, namespace) = (Kind::Turn, call.namespace);
-                let (agent, context) = (call.agent, call.context);
-                let parent = self.leaf(*rollout);
-                let leaf = self.node(&Key { parent, kind, agent, namespace, fragment: Some(*fragment), context });
+            Op::Turn { rollout, fragment, run, call } => {
+                let leaf = self.node(&Key::turn(self.leaf(*rollout), call), *fragment, *run);
                 self.rollouts.insert(*rollout, (leaf, None));
             }
-            Op::Observe { rollout, fragment, agent, .. } => {
-                let (kind, namespace) = (Kind::Observation, NameId::EMPTY);
-                let (fragment, agent) = (Some(*fragment), *agent);
-                let parent = self.leaf(*rollout);
-                let leaf = self.node(&Key { parent, kind, agent, namespace, fragment, context: None });
+            Op::Observe { rollout, fragment, run, agent, .. } => {
+                let key = Key::plain(self.leaf(*rollout), Kind::Observation, *agent);
+                let leaf = self.node(&key, *fragment, *run);
                 self.rollouts.insert(*rollout, (leaf, None));
+            }
+            Op::Tokenise { node, .. } => {
+                self.tokenised.insert(*node);
             }
             Op::Close { rollout, termination, .. } => {
                 let leaf = self.leaf(*rollout);
@@ -94,15 +97,45 @@ impl<'t, 'a> Overlay<'t, 'a> {
         self.rollouts.get(&rollout).map_or_else(|| self.tree.rollouts.leaf(rollout), |(leaf, _)| *leaf)
     }
 
+    /// Imagine a run: like one of the tree, like one imagined before, or new.
+    fn run(&mut self, run: &Run<'_>) {
+        let next = RunId::new(self.counts.runs);
+        let ids = run.tokens().ids;
+        let first = self.tree.runs.find(run).unwrap_or_else(|| {
+            let same = self.runs.entry(run.hash).or_default();
+            let known = same.iter().find(|(known, _)| known == ids).map(|(_, first)| *first);
+            known.unwrap_or_else(|| {
+                same.push((ids.to_vec(), next));
+                next
+            })
+        });
+        self.firsts.push(first);
+        self.counts.runs += 1;
+    }
+
+    /// The first run with the ids of a run of the tree or of an imagined one.
+    fn first(&self, run: RunId) -> RunId {
+        match run.index().checked_sub(self.tree.runs.count() as usize) {
+            None => self.tree.runs.first(run),
+            Some(imagined) => self.firsts[imagined],
+        }
+    }
+
     /// The node that an operation would reach: one of the tree, one imagined before, or a new one.
-    fn node(&mut self, key: &Key) -> NodeId {
-        if let Some(id) = self.tree.nodes.find(key) {
+    fn node(&mut self, key: &Key, fragment: FragmentId, run: Option<RunId>) -> NodeId {
+        let said = run.map_or(Said::Message(fragment), |run| Said::Tokens(self.first(run)));
+        let key = key.saying(said);
+        if let Some(id) = self.tree.nodes.find(&key, &self.tree.runs) {
             return id;
         }
         let next = NodeId::new(self.counts.nodes);
-        let id = *self.nodes.entry(key.words()).or_insert(next);
+        let id = *self.nodes.entry(key).or_insert(next);
         if id == next {
             self.counts.nodes += 1;
+            self.kinds.push(key.kind);
+            if run.is_some() {
+                self.tokenised.insert(id);
+            }
         }
         id
     }
@@ -128,6 +161,18 @@ impl View for Overlay<'_, '_> {
 
     fn has_path(&self, path: &[u32]) -> bool {
         self.paths.contains(path) || self.tree.has_path(path)
+    }
+
+    fn kind(&self, node: NodeId) -> Kind {
+        match node.index().checked_sub(self.tree.nodes.count() as usize) {
+            None => self.tree.nodes.kind(node),
+            Some(imagined) => self.kinds[imagined],
+        }
+    }
+
+    fn has_tokens(&self, node: NodeId) -> bool {
+        let of_tree = node.get() < self.tree.nodes.count() && self.tree.has_tokens(node);
+        of_tree || self.tokenised.contains(&node)
     }
 
     fn termination(&self, rollout: RolloutId) -> Option<Termination> {

@@ -1,14 +1,15 @@
 //! The rules: what an operation needs of the state it meets. Written once, for direct calls and for deltas.
 
 use crate::error::{Error, Result};
-use crate::id::{NONE, NameId, NodeId, RolloutId};
+use crate::id::{FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
 use crate::tree::fragments::Message;
+use crate::tree::key::Kind;
 use crate::tree::termination::Termination;
 use crate::wire::op::{Call, Op};
 
 /// What the rules must know about a state: a tree, or a tree with some operations imagined on top.
 pub(crate) trait View {
-    /// How many names, fragments, contexts, nodes and rollouts there are.
+    /// How many there are of each.
     fn counts(&self) -> Counts;
     /// Whether this name is interned.
     fn has_name(&self, text: &str) -> bool;
@@ -18,6 +19,10 @@ pub(crate) trait View {
     fn has_context(&self, fragments: &[u32]) -> bool;
     /// Whether a rollout has this fork path.
     fn has_path(&self, path: &[u32]) -> bool;
+    /// What a node that exists is.
+    fn kind(&self, node: NodeId) -> Kind;
+    /// Whether a node that exists has tokens.
+    fn has_tokens(&self, node: NodeId) -> bool;
     /// How a rollout that exists ended, or nothing while it grows.
     fn termination(&self, rollout: RolloutId) -> Option<Termination>;
 }
@@ -27,14 +32,22 @@ pub(crate) trait View {
 pub(crate) struct Counts {
     pub(crate) names: u32,
     pub(crate) fragments: u32,
+    pub(crate) runs: u32,
     pub(crate) contexts: u32,
     pub(crate) nodes: u32,
     pub(crate) rollouts: u32,
 }
 
-/// Check one operation. `fragments` is how many there will be when it runs: one more than now if it brings its own.
-pub(crate) fn check(view: &impl View, op: &Op<'_>, fragments: u32) -> Result<()> {
-    let counts = view.counts();
+impl Counts {
+    /// What an operation stores for the ones after it counts as there.
+    pub(crate) fn store(&mut self, op: &Op<'_>) {
+        self.fragments += u32::from(matches!(op, Op::Fragment(_)));
+        self.runs += u32::from(matches!(op, Op::Run(_)));
+    }
+}
+
+/// Check one operation. `counts` is what there will be when it runs: more than now if it brings a message or tokens.
+pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &Counts) -> Result<()> {
     match op {
         Op::Name(text) => {
             fits("name", text.len())?;
@@ -42,46 +55,57 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, fragments: u32) -> Result<()>
             room("name", counts.names)
         }
         Op::Fragment(message) => {
-            message.check()?;
+            Message::check(message.bytes)?;
             fresh("fragment", view.has_fragment(message))?;
             room("fragment", counts.fragments)
         }
+        Op::Run(run) => {
+            fits("run of tokens", run.tokens().len())?;
+            run.tokens().check()?;
+            room("run", counts.runs)
+        }
         Op::Context(list) => {
             fits("context", list.len())?;
-            list.iter().try_for_each(|&fragment| known("fragment", fragment, fragments))?;
+            list.iter().try_for_each(|&fragment| known("fragment", fragment, counts.fragments))?;
             fresh("context", view.has_context(list))?;
             room("context", counts.contexts)
         }
-        Op::Append { parent, fragment, agent, .. } => {
-            node(&counts, *parent)?;
-            name(&counts, *agent)?;
-            known("fragment", fragment.get(), fragments)?;
+        Op::Append { parent, fragment, run, agent, .. } => {
+            node(counts, *parent)?;
+            name(counts, *agent)?;
+            content(counts, *fragment, *run)?;
             room("node", counts.nodes)
         }
         Op::Open { point, path, .. } => {
-            node(&counts, *point)?;
+            node(counts, *point)?;
             fits("fork path", path.len())?;
             if view.has_path(path) {
                 return Err(Error::DuplicatePath { path: path.to_vec() });
             }
             room("rollout", counts.rollouts)
         }
-        Op::Turn { rollout, fragment, call } => {
-            growing(view, &counts, *rollout, "continued")?;
-            known("fragment", fragment.get(), fragments)?;
-            check_call(&counts, call)?;
+        Op::Turn { rollout, fragment, run, call } => {
+            growing(view, counts, *rollout, "continued")?;
+            content(counts, *fragment, *run)?;
+            check_call(counts, call)?;
             room("node", counts.nodes)
         }
-        Op::Observe { rollout, fragment, agent, .. } => {
-            growing(view, &counts, *rollout, "continued")?;
-            known("fragment", fragment.get(), fragments)?;
-            name(&counts, *agent)?;
+        Op::Observe { rollout, fragment, run, agent, .. } => {
+            growing(view, counts, *rollout, "continued")?;
+            content(counts, *fragment, *run)?;
+            name(counts, *agent)?;
             room("node", counts.nodes)
+        }
+        Op::Tokenise { node: id, run } => {
+            node(counts, *id)?;
+            known("run", run.get(), counts.runs)?;
+            untokenised(view.kind(*id), *id)?;
+            if view.has_tokens(*id) { Err(tokenised(*id)) } else { Ok(()) }
         }
         Op::Close { rollout, answer, error, .. } => {
             fits("answer", answer.map_or(0, str::len))?;
             fits("error", error.map_or(0, str::len))?;
-            growing(view, &counts, *rollout, "closed")
+            growing(view, counts, *rollout, "closed")
         }
         Op::Score { rollout, reward } => {
             known("rollout", rollout.get(), counts.rollouts)?;
@@ -100,8 +124,32 @@ fn check_call(counts: &Counts, call: &Call<'_>) -> Result<()> {
     for id in [call.agent, call.namespace, call.finish] {
         name(counts, id)?;
     }
+    call.uncertainty.check()?;
     fits("aside", call.aside.map_or(0, str::len))?;
     call.context.map_or(Ok(()), |context| known("context", context.get(), counts.contexts))
+}
+
+/// The message exists, and so do the tokens that came with it.
+fn content(counts: &Counts, fragment: FragmentId, run: Option<RunId>) -> Result<()> {
+    known("fragment", fragment.get(), counts.fragments)?;
+    run.map_or(Ok(()), |run| known("run", run.get(), counts.runs))
+}
+
+/// A node of this kind can be given tokens later. What a model sampled is known at once or never.
+pub(crate) fn untokenised(kind: Kind, id: NodeId) -> Result<()> {
+    match kind {
+        Kind::Prompt | Kind::Observation | Kind::Message => Ok(()),
+        Kind::Root | Kind::Turn => {
+            let value =
+                format!("node {} is {}", id.get(), if kind == Kind::Turn { "a model turn" } else { "the root" });
+            Err(Error::Value { value, want: "a prompt, an observation or a message to be given tokens" })
+        }
+    }
+}
+
+/// A node has tokens, and they cannot be replaced.
+pub(crate) fn tokenised(id: NodeId) -> Error {
+    Error::Value { value: format!("node {} has other tokens already", id.get()), want: "a node without" }
 }
 
 fn growing(view: &impl View, counts: &Counts, rollout: RolloutId, verb: &'static str) -> Result<()> {

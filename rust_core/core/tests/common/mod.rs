@@ -5,28 +5,18 @@
 pub mod model;
 pub mod script;
 
-use trunkline_core::{Call, NameId, Tokens, Tree};
+use trunkline_core::{Call, Tokens, Tree};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A call that says nothing but its figures.
 pub fn call(prompt: i64, generated: i64) -> Call<'static> {
-    Call {
-        agent: NameId::EMPTY,
-        namespace: NameId::EMPTY,
-        finish: NameId::EMPTY,
-        prompt: Tokens::new(prompt, "prompt").unwrap(),
-        cached: Tokens::UNREPORTED,
-        generated: Tokens::new(generated, "generated").unwrap(),
-        retries: 0,
-        micros: 0,
-        aside: None,
-        context: None,
-    }
+    let (prompt, generated) = (Tokens::new(prompt, "prompt").unwrap(), Tokens::new(generated, "generated").unwrap());
+    Call { prompt, generated, ..Call::default() }
 }
 
 /// Frame any payload as a sound record, as only someone with bad intentions would.
 pub fn seal(sequence: u32, previous: u64, payload: &[u8]) -> Vec<u8> {
-    let mut out = b"TKDL\x02\0\0\0".to_vec();
+    let mut out = b"TKDL\x03\0\0\0".to_vec();
     out.extend_from_slice(&sequence.to_le_bytes());
     out.extend_from_slice(&u32::try_from(payload.len()).unwrap().to_le_bytes());
     out.extend_from_slice(&previous.to_le_bytes());
@@ -51,7 +41,8 @@ pub fn portrait(tree: &Tree) -> String {
     for id in 0..tree.nodes() {
         let (node, message) = (tree.node(id.into()).unwrap(), tree.message(id.into()).unwrap());
         let (children, aside) = (tree.children(id.into()).unwrap(), tree.aside(id.into()).unwrap());
-        write!(out, "\n{id} {node:?} {message:?} {children:?} {aside:?}").unwrap();
+        let tokens = tree.tokens_of(id.into()).unwrap();
+        write!(out, "\n{id} {node:?} {message:?} {children:?} {aside:?} {tokens:?}").unwrap();
     }
     for id in 0..tree.rollouts() {
         write!(out, "\n{:?}", tree.rollout(id.into()).unwrap()).unwrap();

@@ -2,9 +2,16 @@
 
 use std::collections::HashMap;
 
-use trunkline_core::{Kind, Totals};
+use trunkline_core::{Kind, SAMPLED, TokenBuffer, Totals, Uncertainty};
 
-use super::script::{Cmd, message, name, pick};
+use super::script::{Cmd, message, name, pick, tokens, uncertainty};
+
+/// What a node says: token ids where they came with it, else bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Said {
+    Bytes(Vec<u8>),
+    Ids(Vec<u32>),
+}
 
 /// What makes two nodes one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -13,13 +20,16 @@ pub struct Key {
     pub kind: u8,
     pub agent: String,
     pub namespace: String,
-    pub message: Vec<u8>,
+    pub said: Said,
     pub context: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Node {
     pub key: Key,
+    pub message: Vec<u8>,
+    pub tokens: Option<TokenBuffer>,
+    pub uncertainty: Uncertainty,
     pub prompt: i64,
     pub generated: i64,
     pub aside: Option<String>,
@@ -38,6 +48,27 @@ pub struct Rollout {
     pub usage: [u64; 8],
 }
 
+/// Where a node is and what is said beside its message.
+struct Place {
+    parent: usize,
+    kind: u8,
+    agent: String,
+    namespace: String,
+    context: Option<Vec<u8>>,
+    prompt: i64,
+    generated: i64,
+    aside: Option<String>,
+    uncertainty: Uncertainty,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        let (agent, namespace) = (String::new(), String::new());
+        let (context, aside, uncertainty) = (None, None, Uncertainty::UNKNOWN);
+        Self { parent: 0, kind: 0, agent, namespace, context, prompt: -1, generated: -1, aside, uncertainty }
+    }
+}
+
 #[derive(Debug)]
 pub struct Model {
     pub nodes: Vec<Node>,
@@ -48,28 +79,27 @@ pub struct Model {
 
 impl Model {
     pub fn new() -> Self {
-        let key = Key {
-            parent: 0,
-            kind: Kind::Root as u8,
-            agent: String::new(),
-            namespace: String::new(),
-            message: Vec::new(),
-            context: None,
-        };
-        let root = Node { key, prompt: -1, generated: -1, aside: None };
-        Self { nodes: vec![root], index: HashMap::new(), rollouts: Vec::new(), contexts: Vec::new() }
+        let mut model = Self { nodes: Vec::new(), index: HashMap::new(), rollouts: Vec::new(), contexts: Vec::new() };
+        model.merge(Place { kind: Kind::Root as u8, ..Place::default() }, Vec::new(), None);
+        model.index.clear();
+        model
     }
 
-    fn merge(&mut self, key: Key, prompt: i64, generated: i64, aside: Option<String>) -> usize {
+    fn merge(&mut self, place: Place, message: Vec<u8>, tokens: Option<u8>) -> usize {
+        let tokens = tokens.map(self::tokens).filter(|tokens| !tokens.ids.is_empty());
+        let said = tokens.as_ref().map_or(Said::Bytes(message.clone()), |tokens| Said::Ids(tokens.ids.clone()));
+        let Place { parent, kind, agent, namespace, context, prompt, generated, aside, uncertainty } = place;
+        let key = Key { parent, kind, agent, namespace, said, context };
         if let Some(&id) = self.index.get(&key) {
             let node = &mut self.nodes[id];
             node.prompt = if node.prompt < 0 { prompt } else { node.prompt };
             node.generated = if node.generated < 0 { generated } else { node.generated };
             node.aside = node.aside.take().or(aside);
+            node.uncertainty = if node.uncertainty.is_unknown() { uncertainty } else { node.uncertainty };
             return id;
         }
         self.index.insert(key.clone(), self.nodes.len());
-        self.nodes.push(Node { key, prompt, generated, aside });
+        self.nodes.push(Node { key, message, tokens, uncertainty, prompt, generated, aside });
         self.nodes.len() - 1
     }
 
@@ -82,16 +112,11 @@ impl Model {
     pub fn run(&mut self, cmd: &Cmd) -> Result<Option<usize>, ()> {
         let nodes = u32::try_from(self.nodes.len()).unwrap();
         match cmd.clone() {
-            Cmd::Append { parent, message: number, agent, prompt } => {
-                let key = Key {
-                    parent: pick(parent, nodes) as usize,
-                    kind: if prompt { Kind::Prompt } else { Kind::Message } as u8,
-                    agent: name(agent),
-                    namespace: String::new(),
-                    message: message(number),
-                    context: None,
-                };
-                Ok(Some(self.merge(key, -1, -1, None)))
+            Cmd::Append { parent, message: number, tokens, agent, prompt } => {
+                let kind = if prompt { Kind::Prompt } else { Kind::Message } as u8;
+                let place =
+                    Place { parent: pick(parent, nodes) as usize, kind, agent: name(agent), ..Place::default() };
+                Ok(Some(self.merge(place, message(number), tokens)))
             }
             Cmd::Open { point, path, subgroup } => {
                 if self.rollouts.iter().any(|rollout| rollout.path == path) {
@@ -102,19 +127,23 @@ impl Model {
                 self.rollouts.push(Rollout { point, leaf: point, path, subgroup, ended, answer, reward, usage });
                 Ok(None)
             }
-            Cmd::Turn { rollout, message: number, agent, figures: (prompt, cached, generated), aside, context } => {
+            Cmd::Turn { rollout, message: number, tokens, agent, said } => {
                 let at = self.growing(rollout)?;
                 let count = u32::try_from(self.contexts.len()).unwrap();
-                let context = context.filter(|_| count > 0).map(|id| self.contexts[pick(id, count) as usize].clone());
-                let key = Key {
+                let context = said.context.filter(|_| count > 0);
+                let (prompt, cached, generated) = said.figures;
+                let place = Place {
                     parent: self.rollouts[at].leaf,
                     kind: Kind::Turn as u8,
                     agent: name(agent),
                     namespace: name(agent),
-                    message: message(number),
-                    context,
+                    context: context.map(|id| self.contexts[pick(id, count) as usize].clone()),
+                    prompt,
+                    generated,
+                    aside: said.aside.map(name),
+                    uncertainty: uncertainty(said.entropy),
                 };
-                let leaf = self.merge(key, prompt, generated, aside.map(name));
+                let leaf = self.merge(place, message(number), tokens);
                 let rollout = &mut self.rollouts[at];
                 rollout.leaf = leaf;
                 rollout.usage[0] += 1;
@@ -127,23 +156,26 @@ impl Model {
                 }
                 Ok(Some(leaf))
             }
-            Cmd::Observe { rollout, message: number, micros, failed } => {
+            Cmd::Observe { rollout, message: number, tokens, micros, failed } => {
                 let at = self.growing(rollout)?;
-                let key = Key {
-                    parent: self.rollouts[at].leaf,
-                    kind: Kind::Observation as u8,
-                    agent: String::new(),
-                    namespace: String::new(),
-                    message: message(number),
-                    context: None,
-                };
-                let leaf = self.merge(key, -1, -1, None);
+                let kind = Kind::Observation as u8;
+                let place = Place { parent: self.rollouts[at].leaf, kind, ..Place::default() };
+                let leaf = self.merge(place, message(number), tokens);
                 let rollout = &mut self.rollouts[at];
                 rollout.leaf = leaf;
                 rollout.usage[5] += 1;
                 rollout.usage[6] += u64::from(failed);
                 rollout.usage[7] += micros;
                 Ok(Some(leaf))
+            }
+            Cmd::Tokenise { node, tokens: run } => {
+                let node = &mut self.nodes[pick(node, nodes) as usize];
+                let late = [Kind::Prompt as u8, Kind::Observation as u8, Kind::Message as u8].contains(&node.key.kind);
+                if !late {
+                    return Err(());
+                }
+                let known = node.tokens.get_or_insert_with(|| tokens(run));
+                if known.ids == tokens(run).ids { Ok(None) } else { Err(()) }
             }
             Cmd::Context { messages } => {
                 if !self.contexts.contains(&messages) {
@@ -199,8 +231,28 @@ impl Model {
         charges
     }
 
-    /// Token counts, path by path.
+    /// Token counts: of ids if every path has them and was sent as it is, else of figures.
     pub fn tokens(&self) -> Totals {
+        let mut passed: Vec<usize> = self.rollouts.iter().flat_map(|rollout| self.path(rollout.leaf)).collect();
+        let counts = |at: &usize| {
+            let tokens = self.nodes[*at].tokens.as_ref().filter(|_| self.nodes[*at].key.context.is_none())?;
+            let sampled = tokens.flags.iter().filter(|flags| *flags & SAMPLED != 0).count();
+            Some((u64::try_from(tokens.ids.len()).unwrap(), u64::try_from(sampled).unwrap()))
+        };
+        if passed.iter().any(|at| counts(at).is_none()) {
+            return self.reported();
+        }
+        let sum = |nodes: &[usize]| nodes.iter().filter_map(counts).fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+        let (flat, flat_generated) = sum(&passed);
+        passed.sort_unstable();
+        passed.dedup();
+        let (tree, tree_generated) = sum(&passed);
+        let longest = self.rollouts.iter().map(|rollout| sum(&self.path(rollout.leaf)).0).max().unwrap_or(0);
+        Totals { flat, tree, flat_generated, tree_generated, longest, unreported: 0, exact: true }
+    }
+
+    /// Token counts of the servers' figures, path by path.
+    fn reported(&self) -> Totals {
         let mut totals = Totals::default();
         let mut asked: HashMap<usize, u64> = HashMap::new();
         let mut said: HashMap<usize, u64> = HashMap::new();

@@ -1,0 +1,167 @@
+//! Many trees as columns side by side: what estimators, selection and packing are fed with.
+
+use crate::error::Result;
+use crate::forest::Forest;
+use crate::id;
+use crate::tokens::TokenBuffer;
+use crate::tree::Tree;
+
+/// The code that stands for a rollout that has not ended, where a termination is expected.
+pub const GROWING: u8 = u8::MAX;
+
+/// Trees side by side. Their nodes are numbered through, tree by tree in the order they were added, and so are their
+/// rollouts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Harvest {
+    /// Per node its parent; a root's is itself.
+    pub parents: Vec<u32>,
+    /// Per node what it is: the codes of [`crate::Kind`].
+    pub kinds: Vec<u8>,
+    /// Per node who said it, as a position in `names`.
+    pub agents: Vec<u32>,
+    /// Names of agents, common to all trees; the first is empty.
+    pub names: Vec<String>,
+    /// Per node where its tokens start in `tokens`, and at the end where the last ones end.
+    pub offsets: Vec<u64>,
+    /// The tokens of all nodes, one after the other. A node without any has none here.
+    pub tokens: TokenBuffer,
+    /// Per rollout the node it ends at.
+    pub leaves: Vec<u32>,
+    /// Per rollout its reward; NaN while unscored.
+    pub rewards: Vec<f64>,
+    /// Per rollout the number of its tree.
+    pub groups: Vec<u32>,
+    /// Per rollout the initial chain it was expanded for, as its tree numbers them.
+    pub subgroups: Vec<u32>,
+    /// Per rollout which sample of its fork point it is.
+    pub draws: Vec<u32>,
+    /// Per rollout the code of its termination, or [`GROWING`].
+    pub terminations: Vec<u8>,
+    trees: usize,
+}
+
+impl Harvest {
+    /// No trees yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { names: vec![String::new()], offsets: vec![0], ..Self::default() }
+    }
+
+    /// Put a tree beside the others.
+    ///
+    /// # Errors
+    /// [`crate::Error::Full`] if there are more nodes, rollouts or trees than ids. Nothing is added then.
+    pub fn add(&mut self, tree: &Tree) -> Result<()> {
+        let group = id::next(self.trees, "tree")?;
+        let base = id::next(self.parents.len(), "node")?;
+        id::next(self.parents.len() + tree.nodes() as usize, "node")?;
+        id::next(self.leaves.len() + tree.rollouts() as usize, "rollout")?;
+        self.add_nodes(tree, base);
+        self.add_rollouts(tree, base, group);
+        self.trees += 1;
+        Ok(())
+    }
+
+    fn add_nodes(&mut self, tree: &Tree, base: u32) {
+        let nodes = &tree.nodes;
+        // Names are few and nodes are many: each name is looked up once.
+        let mut known = vec![None; tree.names.count() as usize];
+        self.parents.extend(nodes.parents().iter().map(|parent| base + parent.get()));
+        for node in nodes.ids() {
+            let name = nodes.agent(node);
+            let agent = *known[name.index()].get_or_insert_with(|| self.agent(tree.names.get(name)));
+            self.agents.push(agent);
+            self.kinds.push(nodes.kind(node) as u8);
+            if let Some(run) = nodes.run(node) {
+                self.tokens.extend(&tree.runs.get(run));
+            }
+            self.offsets.push(self.tokens.ids.len() as u64);
+        }
+    }
+
+    fn add_rollouts(&mut self, tree: &Tree, base: u32, group: u32) {
+        let rollouts = &tree.rollouts;
+        for rollout in rollouts.ids() {
+            self.leaves.push(base + rollouts.leaf(rollout).get());
+            self.rewards.push(rollouts.reward(rollout));
+            self.groups.push(group);
+            self.subgroups.push(rollouts.subgroup(rollout));
+            self.draws.push(rollouts.draw(rollout));
+            self.terminations.push(rollouts.termination(rollout).map_or(GROWING, crate::Termination::code));
+        }
+    }
+
+    /// The position of a name in `names`, which takes it in if it is new.
+    fn agent(&mut self, name: &str) -> u32 {
+        let known = self.names.iter().position(|known| known == name);
+        id::count(known.unwrap_or_else(|| {
+            self.names.push(name.to_owned());
+            self.names.len() - 1
+        }))
+    }
+
+    /// How many trees were added.
+    #[must_use]
+    pub const fn trees(&self) -> usize {
+        self.trees
+    }
+
+    /// The shape of all trees together.
+    ///
+    /// # Errors
+    /// Never for what was made by [`Harvest::add`] alone.
+    pub fn forest(&self) -> Result<Forest> {
+        Forest::new(self.parents.clone(), self.leaves.clone())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::{GROWING, Harvest};
+    use crate::{Call, Kind, NodeId, Termination, TokenBuffer, Tree};
+
+    /// A prompt of some tokens said by `agent`, and two rollouts below it of which the first has ended.
+    fn tree(agent: &str, tokens: u32, reward: f64) -> Tree {
+        let mut tree = Tree::new();
+        let agent = tree.name(agent).unwrap();
+        let tokens = TokenBuffer::given((0..tokens).collect());
+        let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{}", Some(tokens.as_slice()), agent).unwrap();
+        for draw in 0..2u8 {
+            let rollout = tree.open(prompt, &[0, draw.into()], 7).unwrap();
+            let sampled = TokenBuffer::sampled(vec![50, draw.into()], vec![-0.5; 2], 3).unwrap();
+            tree.turn(rollout, b"{}", Some(sampled.as_slice()), Call { agent, ..Call::default() }).unwrap();
+        }
+        tree.close(0.into(), Termination::MaxTurns, None, None).unwrap();
+        tree.score(0.into(), reward).unwrap();
+        tree
+    }
+
+    #[test]
+    fn trees_stand_side_by_side() {
+        let mut harvest = Harvest::new();
+        harvest.add(&tree("solver", 3, 0.5)).unwrap();
+        harvest.add(&Tree::new()).unwrap();
+        harvest.add(&tree("critic", 1, 1.0)).unwrap();
+        assert_eq!(harvest.trees(), 3);
+        assert_eq!(harvest.parents, [0, 0, 1, 1, 4, 5, 5, 6, 6]);
+        assert_eq!(harvest.kinds, [0, 1, 2, 2, 0, 0, 1, 2, 2]);
+        assert_eq!(harvest.names, ["", "solver", "critic"]);
+        assert_eq!(harvest.agents, [0, 1, 1, 1, 0, 0, 2, 2, 2]);
+        assert_eq!(harvest.offsets, [0, 0, 3, 5, 7, 7, 7, 8, 10, 12]);
+        assert_eq!(harvest.tokens.ids, [0, 1, 2, 50, 0, 50, 1, 0, 50, 0, 50, 1]);
+        assert_eq!(harvest.tokens.versions, [-1, -1, -1, 3, 3, 3, 3, -1, 3, 3, 3, 3]);
+        assert_eq!(harvest.leaves, [2, 3, 7, 8]);
+        assert_eq!(harvest.groups, [0, 0, 2, 2]);
+        assert_eq!((harvest.subgroups.as_slice(), harvest.draws.as_slice()), (&[7; 4][..], &[0, 1, 0, 1][..]));
+        assert_eq!(
+            harvest.terminations,
+            [Termination::MaxTurns.code(), GROWING, Termination::MaxTurns.code(), GROWING]
+        );
+        assert!(harvest.rewards[1].is_nan() && harvest.rewards[3].is_nan());
+        assert_eq!((harvest.rewards[0].to_bits(), harvest.rewards[2].to_bits()), (0.5f64.to_bits(), 1.0f64.to_bits()));
+        let forest = harvest.forest().unwrap();
+        assert_eq!(forest.passes(), [2, 2, 1, 1, 0, 2, 2, 1, 1]);
+        assert_eq!(forest.depths(), [0, 1, 2, 2, 0, 0, 1, 2, 2]);
+    }
+}

@@ -1,0 +1,194 @@
+//! What only model turns have: what their model calls said beside the message.
+
+use crate::error::Result;
+use crate::hash::fingerprint;
+use crate::id::{self, ContextId, NONE, NameId, Tokens};
+use crate::memory::held;
+use crate::memory::pool::Pool;
+use crate::tokens::Uncertainty;
+use crate::wire::op::Call;
+
+/// One turn's part, 28 bytes. What few turns have is a number of a store beside.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    namespace: NameId,
+    context: u32,
+    finish: NameId,
+    prompt: Tokens,
+    generated: Tokens,
+    aside: u32,
+    uncertainty: u32,
+}
+
+/// The rows of a tree's model turns.
+#[derive(Clone, Debug)]
+pub(crate) struct Calls {
+    rows: Vec<Row>,
+    asides: Pool<u8>,
+    uncertainties: Vec<Uncertainty>,
+}
+
+impl Calls {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        Self { rows: Vec::new(), asides: Pool::new("aside"), uncertainties: Vec::new() }
+    }
+
+    /// Keep what a call said; its number.
+    pub(crate) fn insert(&mut self, call: &Call<'_>) -> Result<u32> {
+        let row = id::next(self.rows.len(), "turn")?;
+        let (aside, uncertainty) = (self.aside_of(call)?, self.uncertainty_of(call)?);
+        self.rows.push(Row {
+            namespace: call.namespace,
+            context: id::pack(call.context.map(ContextId::get)),
+            finish: call.finish,
+            prompt: call.prompt,
+            generated: call.generated,
+            aside,
+            uncertainty,
+        });
+        Ok(row)
+    }
+
+    /// Fill in what the first call did not say; what it said is believed.
+    pub(crate) fn fill(&mut self, row: u32, call: &Call<'_>) -> Result<()> {
+        let mut known = self.rows[row as usize];
+        known.prompt = known.prompt.or(call.prompt);
+        known.generated = known.generated.or(call.generated);
+        if known.aside == NONE {
+            known.aside = self.aside_of(call)?;
+        }
+        if known.uncertainty == NONE {
+            known.uncertainty = self.uncertainty_of(call)?;
+        }
+        self.rows[row as usize] = known;
+        Ok(())
+    }
+
+    fn aside_of(&mut self, call: &Call<'_>) -> Result<u32> {
+        let Some(text) = call.aside else { return Ok(NONE) };
+        let hash = fingerprint(text.as_bytes());
+        self.asides.find(text.as_bytes(), hash).map_or_else(|| self.asides.insert(text.as_bytes(), hash), Ok)
+    }
+
+    fn uncertainty_of(&mut self, call: &Call<'_>) -> Result<u32> {
+        if call.uncertainty.is_unknown() {
+            return Ok(NONE);
+        }
+        let id = id::next(self.uncertainties.len(), "uncertainty")?;
+        self.uncertainties.push(call.uncertainty);
+        Ok(id)
+    }
+
+    pub(crate) fn namespace(&self, row: u32) -> NameId {
+        self.rows[row as usize].namespace
+    }
+
+    pub(crate) fn context(&self, row: u32) -> Option<ContextId> {
+        id::unpack(self.rows[row as usize].context).map(ContextId::new)
+    }
+
+    pub(crate) fn finish(&self, row: u32) -> NameId {
+        self.rows[row as usize].finish
+    }
+
+    /// Prompt and completion tokens as the server reported them.
+    pub(crate) fn figures(&self, row: u32) -> (Tokens, Tokens) {
+        let Row { prompt, generated, .. } = self.rows[row as usize];
+        (prompt, generated)
+    }
+
+    /// What was said and is not sent again; it is UTF-8.
+    pub(crate) fn aside(&self, row: u32) -> Option<&[u8]> {
+        id::unpack(self.rows[row as usize].aside).map(|aside| self.asides.get(aside))
+    }
+
+    pub(crate) fn uncertainty(&self, row: u32) -> Uncertainty {
+        id::unpack(self.rows[row as usize].uncertainty)
+            .map_or(Uncertainty::UNKNOWN, |id| self.uncertainties[id as usize])
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        id::count(self.rows.len())
+    }
+
+    /// Bytes that memory is held for.
+    pub(crate) fn memory(&self) -> usize {
+        held(&self.rows) + self.asides.memory() + held(&self.uncertainties)
+    }
+
+    /// Walk the invariants of the calls. `names` and `contexts` are how many of each the tree has.
+    pub(crate) fn check(&self, names: u32, contexts: u32) -> std::result::Result<(), String> {
+        self.asides.check(fingerprint)?;
+        for (at, row) in self.rows.iter().enumerate() {
+            let missing = |what| Err(format!("turn {at} uses {what} that does not exist"));
+            if row.namespace.get() >= names || row.finish.get() >= names {
+                return missing("a name");
+            }
+            if id::unpack(row.context).is_some_and(|context| context >= contexts) {
+                return missing("a context");
+            }
+            if id::unpack(row.aside).is_some_and(|aside| aside >= self.asides.count()) {
+                return missing("an aside");
+            }
+            if id::unpack(row.uncertainty).is_some_and(|id| id as usize >= self.uncertainties.len()) {
+                return missing("an uncertainty");
+            }
+        }
+        for aside in 0..self.asides.count() {
+            if std::str::from_utf8(self.asides.get(aside)).is_err() {
+                return Err(format!("aside {aside} is not UTF-8"));
+            }
+        }
+        self.uncertainties.iter().try_for_each(Uncertainty::check).map_err(|error| error.to_string())
+    }
+
+    /// Forget every call and keep the memory.
+    pub(crate) fn reset(&mut self) {
+        self.rows.clear();
+        self.asides.reset();
+        self.uncertainties.clear();
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::*;
+
+    fn said(aside: Option<&'static str>, entropy: f32) -> Call<'static> {
+        let uncertainty = Uncertainty { entropy: [entropy; 3], perplexity: [entropy.exp(); 3] };
+        Call { aside, uncertainty, ..Call::default() }
+    }
+
+    #[test]
+    fn the_first_to_say_something_is_believed() {
+        let mut calls = Calls::new();
+        let row = calls.insert(&said(None, f32::NAN)).unwrap();
+        assert_eq!((calls.aside(row), calls.uncertainty(row)), (None, Uncertainty::UNKNOWN));
+        calls.fill(row, &said(Some("hm"), 0.5)).unwrap();
+        calls.fill(row, &said(Some("oh"), 0.7)).unwrap();
+        assert_eq!((calls.aside(row), calls.uncertainty(row).entropy), (Some(&b"hm"[..]), [0.5; 3]));
+        assert_eq!(calls.check(1, 0), Ok(()));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_call_is_found() {
+        let finding = |break_it: fn(&mut Calls)| {
+            let mut calls = Calls::new();
+            calls.insert(&said(Some("hm"), 0.5)).unwrap();
+            break_it(&mut calls);
+            calls.check(1, 0).unwrap_err()
+        };
+        assert_eq!(finding(|calls| calls.rows[0].finish = NameId::new(1)), "turn 0 uses a name that does not exist");
+        assert_eq!(finding(|calls| calls.rows[0].context = 0), "turn 0 uses a context that does not exist");
+        assert_eq!(finding(|calls| calls.rows[0].aside = 1), "turn 0 uses an aside that does not exist");
+        assert_eq!(finding(|calls| calls.rows[0].uncertainty = 1), "turn 0 uses an uncertainty that does not exist");
+        let broken = finding(|calls| {
+            calls.asides.insert(b"\xff", fingerprint(b"\xff")).unwrap();
+        });
+        assert_eq!(broken, "aside 1 is not UTF-8");
+        let negative = finding(|calls| calls.uncertainties[0].entropy[0] = -1.0);
+        assert!(negative.starts_with("the entropy of region think is -1"), "{negative}");
+    }
+}

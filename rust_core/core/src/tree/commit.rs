@@ -1,0 +1,162 @@
+//! Carrying out operations, and what the rules ask of a tree before.
+
+use crate::error::Result;
+use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, RunId};
+use crate::tree::Tree;
+use crate::tree::digest::{self, NodeContent};
+use crate::tree::fragments::Message;
+use crate::tree::key::{Key, Kind, Said};
+use crate::tree::rollouts::Usage;
+use crate::tree::termination::Termination;
+use crate::wire::op::{Call, Op};
+use crate::wire::rules::{Counts, View};
+
+/// What a node is made of: its message, and its tokens where they came with it.
+type Content = (FragmentId, Option<RunId>);
+
+impl Tree {
+    /// Carry out an operation that the rules allow and return the id it made or reached. The only way a tree changes.
+    pub(crate) fn commit(&mut self, op: &Op<'_>) -> Result<u32> {
+        match op {
+            Op::Name(text) => self.names.insert(text).map(NameId::get),
+            Op::Fragment(message) => self.fragments.insert(message).map(FragmentId::get),
+            Op::Run(run) => self.runs.insert(run).map(RunId::get),
+            Op::Context(list) => self.contexts.insert(list, &self.fragments).map(ContextId::get),
+            Op::Append { parent, kind, fragment, run, agent } => {
+                let key = Key::plain(*parent, *kind, *agent);
+                self.merge(&key, (*fragment, *run), None).map(NodeId::get)
+            }
+            Op::Open { point, path, subgroup } => {
+                let rollout = self.rollouts.open(*point, path, *subgroup)?;
+                self.visits.open(&self.nodes, *point);
+                Ok(rollout.get())
+            }
+            Op::Turn { rollout, fragment, run, call } => {
+                let key = Key::turn(self.rollouts.leaf(*rollout), call);
+                self.advance(*rollout, &key, (*fragment, *run), Some(call), &cost(call))
+            }
+            Op::Observe { rollout, fragment, run, agent, micros, failed } => {
+                let key = Key::plain(self.rollouts.leaf(*rollout), Kind::Observation, *agent);
+                let tool_errors = u64::from(*failed);
+                let cost = Usage { tools: 1, tool_errors, tool_micros: *micros, ..Usage::default() };
+                self.advance(*rollout, &key, (*fragment, *run), None, &cost)
+            }
+            Op::Tokenise { node, run } => {
+                self.nodes.tokenise(*node, *run, self.runs.hash(*run));
+                Ok(node.get())
+            }
+            Op::Close { rollout, termination, answer, error } => {
+                self.rollouts.close(*rollout, *termination, *answer, *error)?;
+                Ok(rollout.get())
+            }
+            Op::Score { rollout, reward } => {
+                let (leaf, old) = (self.rollouts.leaf(*rollout), self.rollouts.reward(*rollout));
+                self.visits.score(&self.nodes, leaf, old, *reward);
+                self.rollouts.score(*rollout, *reward);
+                Ok(rollout.get())
+            }
+        }
+    }
+
+    /// Move a rollout's leaf down.
+    fn advance(
+        &mut self,
+        rollout: RolloutId,
+        key: &Key,
+        content: Content,
+        call: Option<&Call<'_>>,
+        cost: &Usage,
+    ) -> Result<u32> {
+        let leaf = self.merge(key, content, call)?;
+        self.rollouts.advance(rollout, leaf, cost);
+        self.visits.advance(leaf);
+        Ok(leaf.get())
+    }
+
+    /// The node with this key and content: the one that is there, or a new one.
+    fn merge(&mut self, key: &Key, (fragment, run): Content, call: Option<&Call<'_>>) -> Result<NodeId> {
+        let key = key.saying(Said::new(fragment, run, &self.runs));
+        if let Some(known) = self.nodes.find(&key, &self.runs) {
+            call.map_or(Ok(()), |call| self.nodes.fill(known, call))?;
+            return Ok(known);
+        }
+        let digest = digest::node(&self.content(&key));
+        let node = self.nodes.insert(key, (fragment, run), call, (digest, &self.runs))?;
+        self.visits.push();
+        Ok(node)
+    }
+
+    /// What a node says, as hashes.
+    pub(crate) fn content(&self, key: &Key) -> NodeContent {
+        let (said, tokens) = match key.said {
+            Said::Nothing => (0, false),
+            Said::Message(fragment) => (self.fragments.hash(fragment), false),
+            Said::Tokens(run) => (self.runs.hash(run), true),
+        };
+        NodeContent {
+            parent: self.nodes.digest(key.parent),
+            kind: key.kind,
+            agent: self.names.hash(key.agent),
+            namespace: self.names.hash(key.namespace),
+            said,
+            tokens,
+            context: key.context.map(|context| self.contexts.digest(context)),
+        }
+    }
+}
+
+/// What a model call costs its rollout. A call that lacks a figure is counted as unreported and in no total.
+fn cost(call: &Call<'_>) -> Usage {
+    let base = Usage { calls: 1, retries: u64::from(call.retries), llm_micros: call.micros, ..Usage::default() };
+    match (call.prompt.get(), call.generated.get()) {
+        (Some(prompt), Some(generated)) => Usage {
+            prompt: prompt.into(),
+            // No more than the prompt can have been cached, whatever the server says.
+            cached: call.cached.get().unwrap_or(0).min(prompt).into(),
+            generated: generated.into(),
+            ..base
+        },
+        _ => Usage { unreported: 1, ..base },
+    }
+}
+
+impl View for Tree {
+    fn counts(&self) -> Counts {
+        Counts {
+            names: self.names.count(),
+            fragments: self.fragments.count(),
+            runs: self.runs.count(),
+            contexts: self.contexts.count(),
+            nodes: self.nodes.count(),
+            rollouts: self.rollouts.count(),
+        }
+    }
+
+    fn has_name(&self, text: &str) -> bool {
+        self.names.find(text).is_some()
+    }
+
+    fn has_fragment(&self, message: &Message<'_>) -> bool {
+        self.fragments.find(message).is_some()
+    }
+
+    fn has_context(&self, fragments: &[u32]) -> bool {
+        self.contexts.find(fragments).is_some()
+    }
+
+    fn has_path(&self, path: &[u32]) -> bool {
+        self.rollouts.find(path).is_some()
+    }
+
+    fn kind(&self, node: NodeId) -> Kind {
+        self.nodes.kind(node)
+    }
+
+    fn has_tokens(&self, node: NodeId) -> bool {
+        self.nodes.run(node).is_some()
+    }
+
+    fn termination(&self, rollout: RolloutId) -> Option<Termination> {
+        self.rollouts.termination(rollout)
+    }
+}

@@ -1,0 +1,179 @@
+//! What rollouts leave on the nodes of their paths: how many pass, how many of them are scored, and their rewards' sum.
+//!
+//! Kept step by step, at a cost of the path's length: a rollout that opens passes every node above its fork point, one that
+//! grows passes one node more, and a reward is added from the leaf up. `passes - visits` is what is still in flight, the
+//! virtual loss of a tree search.
+
+use crate::id::NodeId;
+use crate::memory::held;
+use crate::tree::nodes::Nodes;
+use crate::tree::rollouts::Rollouts;
+
+/// The columns.
+#[derive(Clone, Debug)]
+pub(crate) struct Visits {
+    scored: Vec<u32>,
+    sums: Vec<f64>,
+    passes: Vec<u32>,
+    // All magnitudes ever added, by which the rounding of the sums is bounded.
+    moved: f64,
+}
+
+/// Rounding that the sums are allowed, as a part of all that was ever added: four million rewards' worth.
+const SLACK: f64 = 1e-9;
+
+impl Visits {
+    /// Only the root.
+    pub(crate) fn new() -> Self {
+        Self { scored: vec![0], sums: vec![0.0], passes: vec![0], moved: 0.0 }
+    }
+
+    /// A node nobody has passed.
+    pub(crate) fn push(&mut self) {
+        self.scored.push(0);
+        self.sums.push(0.0);
+        self.passes.push(0);
+    }
+
+    /// A rollout opens at a node.
+    pub(crate) fn open(&mut self, nodes: &Nodes, point: NodeId) {
+        for node in nodes.to_root(point) {
+            self.passes[node.index()] += 1;
+        }
+    }
+
+    /// A rollout that ended above a node moves down to it.
+    pub(crate) fn advance(&mut self, leaf: NodeId) {
+        self.passes[leaf.index()] += 1;
+    }
+
+    /// The reward of a rollout that ended at `leaf` changes. NaN stands for none.
+    pub(crate) fn score(&mut self, nodes: &Nodes, leaf: NodeId, old: f64, new: f64) {
+        let worth = |reward: f64| if reward.is_nan() { 0.0 } else { reward };
+        let change = worth(new) - worth(old);
+        self.moved += worth(new).abs() + worth(old).abs();
+        for node in nodes.to_root(leaf) {
+            let at = node.index();
+            self.scored[at] = self.scored[at] + u32::from(!new.is_nan()) - u32::from(!old.is_nan());
+            // Nothing scored is worth exactly nothing.
+            self.sums[at] = if self.scored[at] == 0 { 0.0 } else { self.sums[at] + change };
+        }
+    }
+
+    /// Per node: scored rollouts whose path holds it.
+    pub(crate) fn visits(&self) -> &[u32] {
+        &self.scored
+    }
+
+    /// Per node: the sum of their rewards.
+    pub(crate) fn values(&self) -> &[f64] {
+        &self.sums
+    }
+
+    /// Per node: rollouts that pass or end there, scored or not.
+    pub(crate) fn passes(&self) -> &[u32] {
+        &self.passes
+    }
+
+    /// Bytes that memory is held for.
+    pub(crate) fn memory(&self) -> usize {
+        held(&self.scored) + held(&self.sums) + held(&self.passes)
+    }
+
+    /// Count everything again, from the rollouts alone.
+    pub(crate) fn check(&self, nodes: &Nodes, rollouts: &Rollouts) -> std::result::Result<(), String> {
+        let mut fresh = Self::new();
+        (1..nodes.count()).for_each(|_| fresh.push());
+        for id in rollouts.ids() {
+            fresh.open(nodes, rollouts.leaf(id));
+            fresh.score(nodes, rollouts.leaf(id), f64::NAN, rollouts.reward(id));
+        }
+        for id in nodes.ids() {
+            let at = id.index();
+            if self.passes.get(at) != Some(&fresh.passes[at]) {
+                return Err(format!("node {at}: has the wrong count of rollouts that pass"));
+            }
+            if self.scored.get(at) != Some(&fresh.scored[at]) {
+                return Err(format!("node {at}: has the wrong count of scored rollouts"));
+            }
+            let off = self.sums.get(at).map(|sum| (sum - fresh.sums[at]).abs());
+            // Sums that overflowed are no numbers any more, and say nothing.
+            if off.is_none_or(|off| off > SLACK * self.moved) {
+                return Err(format!("node {at}: has the wrong sum of rewards"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Forget every node but the root and keep the memory.
+    pub(crate) fn reset(&mut self) {
+        self.scored.clear();
+        self.sums.clear();
+        self.passes.clear();
+        self.moved = 0.0;
+        self.push();
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use crate::id::{NameId, NodeId, RolloutId};
+    use crate::tree::Tree;
+    use crate::tree::key::Kind;
+    use crate::tree::termination::Termination;
+
+    /// A prompt, and two rollouts below it of which the first has ended.
+    fn tree() -> Tree {
+        let mut tree = Tree::new();
+        let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{}", None, NameId::EMPTY).unwrap();
+        for draw in 0..2u8 {
+            let rollout = tree.open(prompt, &[draw.into()], 0).unwrap();
+            let said = format!("{{{draw}}}");
+            tree.observe(rollout, said.as_bytes(), None, NameId::EMPTY, 0, false).unwrap();
+        }
+        tree.close(RolloutId::new(0), Termination::Answer, None, None).unwrap();
+        tree
+    }
+
+    #[test]
+    fn rewards_are_added_from_the_leaf_up_and_replaced() {
+        let mut tree = tree();
+        let score = |tree: &mut Tree, reward: f64| {
+            tree.score(RolloutId::new(0), reward).unwrap();
+            assert_eq!(tree.check(), Ok(()));
+            (tree.visits.visits().to_vec(), tree.visits.values().to_vec())
+        };
+        assert_eq!(score(&mut tree, 0.5), (vec![1, 1, 1, 0], vec![0.5, 0.5, 0.5, 0.0]));
+        assert_eq!(score(&mut tree, 2.0), (vec![1, 1, 1, 0], vec![2.0, 2.0, 2.0, 0.0]));
+        assert_eq!(score(&mut tree, f64::NAN), (vec![0; 4], vec![0.0; 4]));
+        assert_eq!(tree.visits.passes(), [2, 2, 1, 1]);
+    }
+
+    #[test]
+    fn sums_that_overflow_do_no_harm() {
+        let mut tree = tree();
+        tree.close(RolloutId::new(1), Termination::Answer, None, None).unwrap();
+        for reward in [f64::MAX, 1.0] {
+            tree.score(RolloutId::new(0), f64::MAX).unwrap();
+            tree.score(RolloutId::new(1), reward).unwrap();
+            assert_eq!(tree.check(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn wrong_counts_and_sums_are_found() {
+        let finding = |break_it: fn(&mut Tree)| {
+            let mut tree = tree();
+            tree.score(RolloutId::new(0), 0.5).unwrap();
+            break_it(&mut tree);
+            tree.check().unwrap_err().to_string()
+        };
+        let text = finding(|tree| tree.visits.passes[1] = 1);
+        assert!(text.ends_with("node 1: has the wrong count of rollouts that pass"), "{text}");
+        let text = finding(|tree| tree.visits.scored[2] = 0);
+        assert!(text.ends_with("node 2: has the wrong count of scored rollouts"), "{text}");
+        let text = finding(|tree| tree.visits.sums[0] = 0.25);
+        assert!(text.ends_with("node 0: has the wrong sum of rewards"), "{text}");
+    }
+}
