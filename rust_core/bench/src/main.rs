@@ -34,9 +34,10 @@ const CASES: &[Entry] = &[
     ("select/surprisal", select::surprisal),
     ("select/uct", select::uct),
     ("select/uniform", select::draw),
+    ("tree/body", tree::body),
+    ("tree/intern", tree::intern),
+    ("tree/turn", tree::turn),
 ];
-const CASES: &[Entry] =
-    &[("lanes/ones", lanes::ones), ("tree/body", tree::body), ("tree/intern", tree::intern), ("tree/turn", tree::turn)];
 
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();
