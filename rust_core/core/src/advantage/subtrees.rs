@@ -1,0 +1,69 @@
+//! Subtrees as groups: every node a rollout passes through is a group it is in.
+
+use super::groups::{Term, batch_std};
+use super::moments::Moments;
+use super::options::{Centre, Options, Unit};
+use crate::error::{Error, Result};
+use crate::forest::Forest;
+
+/// Sums over the lines of a node and of all nodes above it. Since each is linear in the reward, so is their sum, and a
+/// rollout needs that of its leaf only, however deep it is.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    slope: f64,
+    offset: f64,
+    weight: f64,
+}
+
+/// Per rollout its terms in all subtrees it is in, added up. Linear in nodes and rollouts.
+pub(super) fn terms(forest: &Forest, values: &[f64], options: &Options, inner: bool) -> Result<Vec<Term>> {
+    if forest.leaves().len() != values.len() {
+        return Err(Error::Length { what: "leaves", need: values.len(), have: forest.leaves().len() });
+    }
+    if options.unit != Unit::Row || options.centre == Centre::RunnerUp {
+        let value = "unit is \"trajectory\" or centre is \"runner_up\" over subtrees".to_owned();
+        return Err(Error::Value { value, want: "\"row\" and another centre" });
+    }
+    let moments = moments(forest, values);
+    let roots = forest.roots();
+    let batch_std = batch_std(values, options);
+    let mut sums: Vec<Sum> = Vec::with_capacity(moments.len());
+    for (node, &parent) in forest.parents().iter().enumerate() {
+        let root = parent as usize == node;
+        let above = if root { Sum::default() } else { sums[parent as usize] };
+        let line = options
+            .line(&moments[node], 0.0, batch_std, inner || !root)
+            .map_err(|refusal| refusal.of(&format!("the subtree of node {node}")))?;
+        let slope = line.slope * line.weight;
+        // Relative to the mean of the tree, so that a large common part of all rewards costs no precision.
+        let offset = slope * (line.centre - moments[roots[node] as usize].mean);
+        sums.push(Sum {
+            slope: above.slope + slope,
+            offset: above.offset + offset,
+            weight: above.weight + line.weight,
+        });
+    }
+    let term = |(&value, &leaf): (&f64, &u32)| {
+        if value.is_nan() {
+            return Term::default();
+        }
+        let (sum, pivot) = (sums[leaf as usize], moments[roots[leaf as usize] as usize].mean);
+        Term { value: (value - pivot) * sum.slope - sum.offset, weight: sum.weight }
+    };
+    Ok(values.iter().zip(forest.leaves()).map(term).collect())
+}
+
+/// Per node the moments of the rollouts that pass through it or end there.
+fn moments(forest: &Forest, values: &[f64]) -> Vec<Moments> {
+    let mut moments = vec![Moments::default(); forest.parents().len()];
+    for (&leaf, &value) in forest.leaves().iter().zip(values).filter(|(_, value)| !value.is_nan()) {
+        moments[leaf as usize].push(value);
+    }
+    for (node, &parent) in forest.parents().iter().enumerate().rev() {
+        if parent as usize != node {
+            let below = moments[node];
+            moments[parent as usize].merge(below);
+        }
+    }
+    moments
+}
