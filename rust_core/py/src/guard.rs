@@ -1,4 +1,4 @@
-//! One lock around a piece of core state, and no panic past it.
+//! One lock around a piece of core state, and no panic past it or past a call without state.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
@@ -40,6 +40,12 @@ impl<T: Send> Guard<T> {
         let run = || self.0.lock().map_err(poisoned).map(|mut state| work(&mut state));
         finish(py, py.detach(|| catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(BROKEN))))
     }
+}
+
+/// Work on nothing but its own arguments while other Python threads run.
+pub fn apart<R: Send>(py: Python<'_>, work: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
+    let outcome = py.detach(|| catch_unwind(AssertUnwindSafe(work)));
+    finish(py, outcome.map_err(|_| "an internal error; this is a bug in trunkline"))
 }
 
 fn poisoned<G>(_: PoisonError<G>) -> &'static str {

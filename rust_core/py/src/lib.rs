@@ -6,6 +6,7 @@
 // PyO3 hands arguments over by value.
 #![allow(clippy::needless_pass_by_value)]
 
+mod advantage;
 mod buffer;
 mod error;
 mod guard;
@@ -24,6 +25,8 @@ mod _core {
     use pyo3::prelude::*;
     use trunkline_core::{DIGEST_VERSION, FORMAT, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
 
+    #[pymodule_export]
+    use crate::advantage::{estimate, group_advantages, node_values, presets, step_returns, to_tokens};
     #[pymodule_export]
     use crate::lanes::Lanes;
     #[pymodule_export]

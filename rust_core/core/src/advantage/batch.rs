@@ -1,5 +1,7 @@
 //! What estimators work on: rows of rewards and columns beside them.
 
+use std::borrow::Cow;
+
 use crate::error::{Error, Result};
 use crate::forest::Forest;
 
@@ -78,9 +80,10 @@ impl Batch<'_> {
     }
 
     /// The rewards that baselines are made of: NaN where a row does not count.
-    pub(super) fn counted(&self, count_masked: bool) -> Vec<f64> {
-        let counts = |row| count_masked || !self.is_masked(row);
-        self.rewards.iter().enumerate().map(|(row, &reward)| if counts(row) { reward } else { f64::NAN }).collect()
+    pub(super) fn counted(&self, count_masked: bool) -> Cow<'_, [f64]> {
+        let Some(masked) = self.masked.filter(|_| !count_masked) else { return Cow::Borrowed(self.rewards) };
+        let rows = self.rewards.iter().zip(masked);
+        rows.map(|(&reward, &masked)| if masked == 0 { reward } else { f64::NAN }).collect()
     }
 }
 

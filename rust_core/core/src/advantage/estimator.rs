@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use super::batch::{Advantages, Batch};
 use super::groups::{drop_zero, group_advantages};
-use super::options::{Options, Setting};
+use super::options::{Options, Setting, unknown};
 use super::preset::{Method, NAMES, find};
 use super::scope::{Scope, need};
-use super::values::leaf_means;
+use super::values::NodeValues;
 use super::{process, steps, treerl};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::forest::Forest;
 
 /// A way to turn rewards into advantages, by name, with options to change.
@@ -26,12 +26,9 @@ impl Estimator {
     /// The estimator of a preset.
     ///
     /// # Errors
-    /// [`Error::Value`] listing the presets if there is none of this name.
+    /// [`Error::Value`](crate::Error::Value) listing the presets if there is none of this name.
     pub fn preset(name: &str) -> Result<Self> {
-        let (method, options) = find(name).ok_or_else(|| {
-            let value = format!("the preset is {name:?}, and there are {}", NAMES.join(", "));
-            Error::Value { value, want: "one of these" }
-        })?;
+        let (method, options) = find(name).ok_or_else(|| unknown("preset", name, &NAMES.join(", ")))?;
         Ok(Self { method, options })
     }
 
@@ -44,7 +41,7 @@ impl Estimator {
     /// Change an option.
     ///
     /// # Errors
-    /// [`Error::Value`] listing the options or values there are if it has no such option or value.
+    /// [`Error::Value`](crate::Error::Value) listing the options or values there are if it has no such option or value.
     pub fn set(&mut self, name: &str, setting: &Setting) -> Result<()> {
         self.options.set(self.method.options(), name, setting)
     }
@@ -70,7 +67,8 @@ impl Estimator {
     /// Advantages of rows or nodes.
     ///
     /// # Errors
-    /// [`Error::Length`] or [`Error::Value`] naming the column, the option, the row or the node.
+    /// [`Error::Length`](crate::Error::Length) or [`Error::Value`](crate::Error::Value) naming the column, the
+    /// option, the row or the node.
     pub fn estimate(&self, batch: &Batch) -> Result<Advantages> {
         batch.check()?;
         match self.method {
@@ -101,7 +99,11 @@ impl Estimator {
             Method::Paper => process::gains_by_leaves(forest, &rewards),
             Method::Edges => process::edges(forest, &rewards, options),
             Method::Segments => process::segments(forest, &rewards, options)?,
-            Method::Hard | Method::Groups | Method::Steps => leaf_means(forest, &self.unmasked(batch)?)?,
+            Method::Hard | Method::Groups | Method::Steps => {
+                let mut means = NodeValues::default();
+                means.leaf_means(forest, &self.unmasked(batch)?)?;
+                means.values
+            }
         };
         let mut kept = trained(forest, batch);
         for (kept, _) in kept.iter_mut().zip(&values).filter(|(_, value)| value.is_nan()) {

@@ -4,88 +4,144 @@ use super::batch::{Advantages, Batch};
 use super::keys::Groups;
 use super::moments::Moments;
 use super::options::{Centre, Combine, Options, Scale, Unit, Whiten};
-use super::rule::Line;
+use super::rule::{Line, Refusal};
 use super::scope::{Scope, need};
 use super::subtrees;
 use crate::error::{Error, Result};
 
-/// A row's advantage in one scope, times the weight it has beside other scopes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Term {
-    pub(super) value: f64,
-    pub(super) weight: f64,
+/// Per row its advantage in one scope times the weight it has beside other scopes, and that weight. Added up over
+/// scopes.
+pub(super) struct Terms {
+    pub(super) values: Vec<f64>,
+    pub(super) weights: Vec<f64>,
+}
+
+impl Terms {
+    pub(super) fn new(terms: impl Iterator<Item = (f64, f64)>) -> Self {
+        let (values, weights) = terms.unzip();
+        Self { values, weights }
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (sums, terms) in [(&mut self.values, &other.values), (&mut self.weights, &other.weights)] {
+            for (sum, term) in sums.iter_mut().zip(terms) {
+                *sum += term;
+            }
+        }
+    }
+
+    /// Put these terms in the place of the other's, where there are any.
+    fn replace(&mut self, other: &Self) {
+        for (row, _) in other.weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
+            self.values[row] = other.values[row];
+            self.weights[row] = other.weights[row];
+        }
+    }
 }
 
 /// Advantages of rows relative to the groups they are in.
 ///
-/// Per scope and group `(reward - centre) / scale`, as `options` say; scopes are combined, and all may be whitened. Groups
-/// without variance give exactly 0 (unless `centre` is `none`). Time and memory are linear in the rows, and for subtrees
-/// in the nodes.
+/// Per scope and group `(reward - centre) / scale`, as `options` say; scopes are combined, and all may be whitened.
+/// Groups without variance give exactly 0 (unless `centre` is `none`). Time and memory are linear in the rows, and
+/// for subtrees in the nodes.
 ///
 /// # Errors
 /// [`Error::Length`] or [`Error::Value`] naming the column, the option or the row.
 pub fn group_advantages(batch: &Batch, scopes: &[Scope], options: &Options) -> Result<Advantages> {
     batch.check()?;
-    let rows = batch.rewards.len();
     let mut values = batch.counted(options.count_masked);
-    let mut sums = vec![Term::default(); rows];
+    let mut sums: Option<Terms> = None;
     for (at, scope) in scopes.iter().enumerate() {
         let terms = match scope {
             Scope::Keys(columns) => flat(batch, columns, &values, options, at > 0)?,
             Scope::Subtrees(forest) => subtrees::terms(forest, &values, options, at > 0)?,
         };
-        for (row, term) in terms.into_iter().enumerate().filter(|(_, term)| term.weight > 0.0) {
-            if options.combine == Combine::Nested {
-                values[row] = term.value;
-                sums[row] = term;
-            } else {
-                sums[row].value += term.value;
-                sums[row].weight += term.weight;
-            }
+        match &mut sums {
+            None => sums = Some(terms),
+            Some(sums) if options.combine == Combine::Nested => sums.replace(&terms),
+            Some(sums) => sums.add(&terms),
+        }
+        if let (Combine::Nested, Some(sums)) = (options.combine, &sums) {
+            let counts = |row: &usize| sums.weights[*row] > 0.0;
+            let values = values.to_mut();
+            (0..values.len()).filter(counts).for_each(|row| values[row] = sums.values[row]);
         }
     }
-    Ok(finish(batch, &sums, options))
+    let none = || Terms::new(batch.rewards.iter().map(|_| (0.0, 0.0)));
+    Ok(finish(batch, sums.unwrap_or_else(none), options))
 }
 
 /// One scope over columns of keys.
-fn flat(batch: &Batch, columns: &[&[u32]], values: &[f64], options: &Options, inner: bool) -> Result<Vec<Term>> {
+fn flat(batch: &Batch, columns: &[&[u32]], values: &[f64], options: &Options, inner: bool) -> Result<Terms> {
     let rows = values.len();
     if let Some(column) = columns.iter().find(|column| column.len() != rows) {
         return Err(Error::Length { what: "keys of a scope", need: rows, have: column.len() });
     }
     let groups = Groups::new(columns, rows);
-    let mut moments = vec![Moments::default(); groups.count];
+    let mut seen = Seen::new(groups.count, options);
     let averages = match options.unit {
         Unit::Row => None,
-        Unit::Trajectory => Some(averages(&groups, need(batch.trajectory, "trajectory")?, values, &mut moments)),
+        Unit::Trajectory => Some(averages(&groups, need(batch.trajectory, "trajectory")?, values, &mut seen)),
     };
     let values = averages.as_deref().unwrap_or(values);
     if averages.is_none() {
         for (&group, &value) in groups.of.iter().zip(values).filter(|(_, value)| !value.is_nan()) {
-            moments[group as usize].push(value);
+            seen.push(group, value);
         }
     }
-    let seconds = if options.centre == Centre::RunnerUp { runners_up(&groups, values) } else { Vec::new() };
-    let batch_std = batch_std(values, options);
-    let mut lines = Vec::with_capacity(groups.count);
-    for (group, moments) in moments.iter().enumerate() {
-        let second = seconds.get(group).copied().unwrap_or_default();
-        lines.push(options.line(moments, second, batch_std, inner).map_err(|refusal| {
-            let row = groups.of.iter().position(|&of| of as usize == group).unwrap_or_default();
-            refusal.of(&format!("the group of row {row}"))
-        })?);
-    }
-    let clamp = options.centre == Centre::RunnerUp;
+    let lines = seen.lines(options, inner).map_err(|(group, refusal)| {
+        let row = groups.of.iter().position(|&of| of as usize == group).unwrap_or_default();
+        refusal.of(&format!("the group of row {row}"))
+    })?;
     let term = |(&value, &group): (&f64, &u32)| {
-        let Line { centre, slope, weight } = lines[group as usize];
-        let above = if clamp { (value - centre).max(0.0) } else { value - centre };
-        if value.is_nan() { Term::default() } else { Term { value: above * slope * weight, weight } }
+        let line = &lines[group as usize];
+        if value.is_nan() { (0.0, 0.0) } else { (line.at(value) * line.weight, line.weight) }
     };
-    Ok(values.iter().zip(&groups.of).map(term).collect())
+    Ok(Terms::new(values.iter().zip(&*groups.of).map(term)))
 }
 
-/// Per row the mean of its trajectory within its group; counted once in the moments of the group.
-fn averages(groups: &Groups, trajectory: &[u32], values: &[f64], moments: &mut [Moments]) -> Vec<f64> {
+/// What the observations of each group come to.
+struct Seen {
+    moments: Vec<Moments>,
+    /// The largest and the second largest of each group, where that matters.
+    best: Vec<(f64, f64)>,
+    /// Of all groups together, where that matters.
+    batch: Option<Moments>,
+}
+
+impl Seen {
+    fn new(groups: usize, options: &Options) -> Self {
+        let ranked = if options.centre == Centre::RunnerUp { groups } else { 0 };
+        Self {
+            moments: vec![Moments::default(); groups],
+            best: vec![(f64::NEG_INFINITY, f64::NEG_INFINITY); ranked],
+            batch: (options.scale == Scale::BatchStd).then(Moments::default),
+        }
+    }
+
+    fn push(&mut self, group: u32, value: f64) {
+        self.moments[group as usize].push(value);
+        if let Some((first, second)) = self.best.get_mut(group as usize) {
+            *second = second.max(first.min(value));
+            *first = first.max(value);
+        }
+        if let Some(batch) = &mut self.batch {
+            batch.push(value);
+        }
+    }
+
+    fn lines(&self, options: &Options, inner: bool) -> std::result::Result<Vec<Line>, (usize, Refusal)> {
+        let batch = self.batch.map_or(0.0, |batch| options.deviation(&batch));
+        let line = |(group, moments): (usize, &Moments)| {
+            let second = self.best.get(group).map_or(0.0, |best| best.1);
+            options.line(moments, second, batch, inner).map_err(|refusal| (group, refusal))
+        };
+        self.moments.iter().enumerate().map(line).collect()
+    }
+}
+
+/// Per row the mean of its trajectory within its group; each trajectory is one observation.
+fn averages(groups: &Groups, trajectory: &[u32], values: &[f64], seen: &mut Seen) -> Vec<f64> {
     let units = Groups::new(&[&groups.of, trajectory], values.len());
     let mut means = vec![Moments::default(); units.count];
     for (&unit, &value) in units.of.iter().zip(values).filter(|(_, value)| !value.is_nan()) {
@@ -93,46 +149,26 @@ fn averages(groups: &Groups, trajectory: &[u32], values: &[f64], moments: &mut [
     }
     let mean = |(&unit, &value): (&u32, &f64)| if value.is_nan() { value } else { means[unit as usize].mean };
     let averages = units.of.iter().zip(values).map(mean).collect();
-    for (&unit, &group) in units.of.iter().zip(&groups.of) {
-        let seen = std::mem::take(&mut means[unit as usize]);
-        if seen.weight > 0.0 {
-            moments[group as usize].push(seen.mean);
+    for (&unit, &group) in units.of.iter().zip(&*groups.of) {
+        let mean = std::mem::take(&mut means[unit as usize]);
+        if mean.weight > 0.0 {
+            seen.push(group, mean.mean);
         }
     }
     averages
 }
 
-/// Per group the second largest value.
-fn runners_up(groups: &Groups, values: &[f64]) -> Vec<f64> {
-    let mut best = vec![(f64::NEG_INFINITY, f64::NEG_INFINITY); groups.count];
-    for (&group, &value) in groups.of.iter().zip(values) {
-        let (first, second) = &mut best[group as usize];
-        // A NaN changes neither.
-        *second = second.max(first.min(value));
-        *first = first.max(value);
-    }
-    best.into_iter().map(|(_, second)| second).collect()
-}
-
-/// The standard deviation of all values, if it is wanted.
-pub(super) fn batch_std(values: &[f64], options: &Options) -> f64 {
-    if options.scale != Scale::BatchStd {
-        return 0.0;
-    }
-    let mut all = Moments::default();
-    values.iter().filter(|value| !value.is_nan()).for_each(|&value| all.push(value));
-    all.variance(options.ddof).max(options.var_floor).sqrt()
-}
-
-fn finish(batch: &Batch, sums: &[Term], options: &Options) -> Advantages {
+fn finish(batch: &Batch, sums: Terms, options: &Options) -> Advantages {
     let averaged = matches!(options.combine, Combine::Mean | Combine::SizeWeighted);
-    let mut kept = vec![0; sums.len()];
-    let mut values = vec![0.0; sums.len()];
-    for (row, sum) in sums.iter().enumerate() {
+    let Terms { mut values, weights } = sums;
+    let mut kept = vec![0; values.len()];
+    for (row, (value, weight)) in values.iter_mut().zip(weights).enumerate() {
         if batch.rewards[row].is_nan() {
-            values[row] = f64::NAN;
-        } else if sum.weight > 0.0 && !batch.is_masked(row) {
-            values[row] = if averaged { sum.value / sum.weight } else { sum.value };
+            *value = f64::NAN;
+        } else if weight == 0.0 || batch.is_masked(row) {
+            *value = 0.0;
+        } else {
+            *value = if averaged { *value / weight } else { *value };
             kept[row] = 1;
         }
     }

@@ -4,11 +4,11 @@ use crate::error::{Error, Result};
 
 /// Values of rows or nodes on their tokens.
 ///
-/// `offsets` has one element more than `values`: tokens `offsets[i]..offsets[i + 1]` belong to value i. `mask` (1 = trained)
-/// has one element a token; left out, all are. `kept` has one element a value.
+/// `offsets` has one element more than `values`: tokens `offsets[i]..offsets[i + 1]` belong to value i. `mask` (1 =
+/// trained) has one element a token; left out, all are. `kept` has one element a value.
 ///
-/// Returns the value on every token and the mask of those with something to train on. A token that is masked, whose value is
-/// not kept or is NaN, gets 0 and 0, so that no NaN reaches a loss.
+/// Returns the value on every token and the mask of those with something to train on. A token that is masked, whose
+/// value is not kept or is NaN, gets 0 and 0, so that no NaN reaches a loss.
 ///
 /// # Errors
 /// [`Error::Length`] or [`Error::Value`] naming the column.
@@ -27,7 +27,7 @@ pub fn to_tokens(
     }
     let ends = bounds(offsets, mask)?;
     let tokens = ends.last().copied().unwrap_or_default();
-    let (mut landed, mut trained) = (Vec::with_capacity(tokens), Vec::with_capacity(tokens));
+    let (mut landed, mut trained) = (room(tokens)?, room(tokens)?);
     for (at, &value) in values.iter().enumerate() {
         let keep = !value.is_nan() && kept.is_none_or(|kept| kept[at] != 0);
         landed.resize(ends[at + 1], if keep { value } else { 0.0 });
@@ -39,16 +39,22 @@ pub fn to_tokens(
     Ok((landed, trained))
 }
 
-/// More tokens than this are a mistake, not a batch.
-const MOST: u64 = 1 << 40;
+/// An empty column with room for as many elements as somebody else has named.
+fn room<T>(len: usize) -> Result<Vec<T>> {
+    let mut column = Vec::new();
+    column.try_reserve_exact(len).map_err(|_| Error::Value {
+        value: format!("offsets end at {len}"),
+        want: "a number of tokens that there is memory for",
+    })?;
+    Ok(column)
+}
 
 /// Offsets that start at 0, never descend, and end where the mask does.
 fn bounds(offsets: &[u64], mask: Option<&[u8]>) -> Result<Vec<usize>> {
-    let ascending = offsets.first() == Some(&0) && offsets.is_sorted();
-    let last = offsets.last().copied().unwrap_or_default();
-    if !ascending || last > MOST {
-        let value = format!("offsets run from {:?} to {last}", offsets.first());
-        return Err(Error::Value { value, want: "from 0, ascending, to the number of tokens" });
+    let (first, last) = (offsets.first().copied().unwrap_or_default(), offsets.last().copied().unwrap_or_default());
+    if first != 0 || !offsets.is_sorted() {
+        let value = format!("offsets run from {first} to {last}, sorted: {}", offsets.is_sorted());
+        return Err(Error::Value { value, want: "from 0 on and sorted" });
     }
     let bounds: Vec<usize> = offsets.iter().filter_map(|&offset| usize::try_from(offset).ok()).collect();
     match mask {

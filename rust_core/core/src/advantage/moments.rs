@@ -1,7 +1,7 @@
 //! Mean and variance that can be merged.
 
-/// Weight, mean and sum of squared deviations of some numbers, updated pairwise (Chan, Golub, `LeVeque`, 1983). Of equal
-/// numbers the mean is that number and the deviations are 0, exactly.
+/// Weight, mean and sum of squared deviations of some numbers, updated pairwise (Chan, Golub, `LeVeque`, 1983). Of
+/// equal numbers the mean is that number and the deviations are 0, exactly.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moments {
     pub(super) weight: f64,
@@ -46,7 +46,6 @@ impl Moments {
 }
 
 #[cfg(test)]
-#[expect(clippy::float_cmp, reason = "equal numbers have an exact mean")]
 mod tests {
     use super::Moments;
 

@@ -14,6 +14,16 @@ pub enum Setting {
     Flag(bool),
 }
 
+impl std::fmt::Display for Setting {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Text(word) => write!(out, "{word:?}"),
+            Self::Number(number) => write!(out, "{number}"),
+            Self::Flag(flag) => write!(out, "{flag}"),
+        }
+    }
+}
+
 /// A value that is one of several words.
 pub(super) trait Word {
     /// The word.
@@ -109,7 +119,8 @@ words! {
     Whiten {
         /// Nothing.
         None = "none",
-        /// Subtract the mean over all tokens of the call and divide by `sqrt(variance + 1e-8)` (one degree of freedom less).
+        /// Subtract the mean over all tokens of the call and divide by `sqrt(variance + 1e-8)` (one degree of freedom
+        /// less).
         Batch = "batch",
     }
     /// How `TreeRL` damps what many trained leaves share.
@@ -132,7 +143,13 @@ words! {
     }
 }
 
-/// Everything that an estimator may leave open. What each option means to which estimator is said where presets are listed.
+/// A word that is none of those there are.
+pub(super) fn unknown(what: &str, word: &str, words: &str) -> Error {
+    Error::Value { value: format!("{what} is {word:?}, and there are {words}"), want: "one of these" }
+}
+
+/// Everything that an estimator may leave open. What each option means to which estimator is said where presets are
+/// listed.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option that users name")]
 pub struct Options {
@@ -250,15 +267,13 @@ impl Options {
     /// [`Error::Value`] saying which options or values there are.
     pub(super) fn set(&mut self, known: &[&str], name: &str, setting: &Setting) -> Result<()> {
         let Some(field) = known.contains(&name).then(|| self.field(name)).flatten() else {
-            let value = format!("an option is {name:?}, and here are {}", known.join(", "));
-            return Err(Error::Value { value, want: "one of these" });
+            return Err(unknown("an option", name, &known.join(", ")));
         };
-        let refuse = |want| Err(Error::Value { value: format!("{name} is {setting:?}"), want });
+        let refuse = |want| Err(Error::Value { value: format!("{name} is {setting}"), want });
         match (field, setting) {
-            (Field::Word(field), Setting::Text(word)) => field.assign(word).map_err(|words| {
-                let value = format!("{name} is {word:?}, and there are {words}");
-                Error::Value { value, want: "one of these" }
-            }),
+            (Field::Word(field), Setting::Text(word)) => {
+                field.assign(word).map_err(|words| unknown(name, word, &words))
+            }
             (Field::Number(field, least, most), Setting::Number(number)) => {
                 if !(least..=most).contains(number) || (name == "ddof" && number.fract() != 0.0) {
                     let value = format!("{name} is {number}");

@@ -24,7 +24,8 @@ pub(super) fn gains_by_leaves(forest: &Forest, rewards: &[f64]) -> Vec<f64> {
 
 /// Apply a function of V(s), V(parent), V(root) and the number of scored leaves below to every node.
 fn over_parents(forest: &Forest, rewards: &[f64], score: impl Fn(f64, f64, f64, f64) -> f64) -> Vec<f64> {
-    let (counts, sums) = leaf_sums(forest, rewards);
+    let (mut counts, mut sums) = (Vec::new(), Vec::new());
+    leaf_sums(forest, rewards, &mut counts, &mut sums);
     let value = |node: u32| sums[node as usize] / f64::from(counts[node as usize]);
     let links = (0u32..).zip(forest.parents()).zip(forest.roots());
     links
@@ -32,8 +33,8 @@ fn over_parents(forest: &Forest, rewards: &[f64], score: impl Fn(f64, f64, f64, 
         .collect()
 }
 
-/// SPO's edges: V(s) - V(parent) with child means V, divided by the deviation among the parent's children where `scale` is
-/// `std` (`extract_edges_from_tree`). 0 at roots.
+/// SPO's edges: V(s) - V(parent) with child means V, divided by the deviation among the parent's children where
+/// `scale` is `std` (`extract_edges_from_tree`). 0 at roots.
 pub(super) fn edges(forest: &Forest, rewards: &[f64], options: &Options) -> Vec<f64> {
     let children = children(forest, rewards);
     let edge = |(node, &parent): (&Moments, &u32)| {
@@ -48,8 +49,8 @@ pub(super) fn edges(forest: &Forest, rewards: &[f64], options: &Options) -> Vec<
     children.iter().zip(forest.parents()).map(edge).collect()
 }
 
-/// `TreePO`'s segments: V(s) - V(parent) with child means V, where V of a root is taken to be 0. With `relative`, leaves
-/// start with their size-weighted relative reward (`compute_tree_rfpp_progress_outcome_advantage`).
+/// `TreePO`'s segments: V(s) - V(parent) with child means V, where V of a root is taken to be 0. With `relative`,
+/// leaves start with their size-weighted relative reward (`compute_tree_rfpp_progress_outcome_advantage`).
 pub(super) fn segments(forest: &Forest, rewards: &[f64], options: &Options) -> Result<Vec<f64>> {
     let values = children(forest, &if options.relative { relative(forest, rewards)? } else { rewards.to_vec() });
     let segment = |(node, &parent): (usize, &u32)| {

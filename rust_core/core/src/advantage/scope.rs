@@ -14,8 +14,8 @@ pub enum Scope<'a> {
     Subtrees(&'a Forest),
 }
 
-/// Scopes by the names of their columns: `group`, `subgroup`, `agent`, `anchor` joined by `+`, or `subtree`; separated by
-/// commas.
+/// Scopes by the names of their columns: `group`, `subgroup`, `agent`, `anchor` joined by `+`, or `subtree`;
+/// separated by commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scopes(Vec<Vec<&'static str>>);
 

@@ -55,8 +55,8 @@ fn first_rows(trajectories: &Groups, step: Option<&[u32]>) -> Result<Vec<usize>>
     Ok(first)
 }
 
-/// `GiGPO` (`compute_gigpo_outcome_advantage`): the advantage of the trajectory among those of its task, each counted once,
-/// plus `step_weight` times that of the step's return among steps of the task with the same anchor.
+/// `GiGPO` (`compute_gigpo_outcome_advantage`): the advantage of the trajectory among those of its task, each counted
+/// once, plus `step_weight` times that of the step's return among steps of the task with the same anchor.
 pub(super) fn gigpo(batch: &Batch, group: &[u32], options: &Options) -> Result<Advantages> {
     let trajectory = need(batch.trajectory, "trajectory")?;
     let rewards = need(batch.step_rewards, "step_rewards")?;

@@ -1,8 +1,8 @@
 //! Subtrees as groups: every node a rollout passes through is a group it is in.
 
-use super::groups::{Term, batch_std};
+use super::groups::Terms;
 use super::moments::Moments;
-use super::options::{Centre, Options, Unit};
+use super::options::{Centre, Options, Scale, Unit};
 use crate::error::{Error, Result};
 use crate::forest::Forest;
 
@@ -16,7 +16,7 @@ struct Sum {
 }
 
 /// Per rollout its terms in all subtrees it is in, added up. Linear in nodes and rollouts.
-pub(super) fn terms(forest: &Forest, values: &[f64], options: &Options, inner: bool) -> Result<Vec<Term>> {
+pub(super) fn terms(forest: &Forest, values: &[f64], options: &Options, inner: bool) -> Result<Terms> {
     if forest.leaves().len() != values.len() {
         return Err(Error::Length { what: "leaves", need: values.len(), have: forest.leaves().len() });
     }
@@ -26,13 +26,17 @@ pub(super) fn terms(forest: &Forest, values: &[f64], options: &Options, inner: b
     }
     let moments = moments(forest, values);
     let roots = forest.roots();
-    let batch_std = batch_std(values, options);
+    let mut batch = Moments::default();
+    if options.scale == Scale::BatchStd {
+        values.iter().filter(|value| !value.is_nan()).for_each(|&value| batch.push(value));
+    }
+    let batch = options.deviation(&batch);
     let mut sums: Vec<Sum> = Vec::with_capacity(moments.len());
     for (node, &parent) in forest.parents().iter().enumerate() {
         let root = parent as usize == node;
         let above = if root { Sum::default() } else { sums[parent as usize] };
         let line = options
-            .line(&moments[node], 0.0, batch_std, inner || !root)
+            .line(&moments[node], 0.0, batch, inner || !root)
             .map_err(|refusal| refusal.of(&format!("the subtree of node {node}")))?;
         let slope = line.slope * line.weight;
         // Relative to the mean of the tree, so that a large common part of all rewards costs no precision.
@@ -45,12 +49,12 @@ pub(super) fn terms(forest: &Forest, values: &[f64], options: &Options, inner: b
     }
     let term = |(&value, &leaf): (&f64, &u32)| {
         if value.is_nan() {
-            return Term::default();
+            return (0.0, 0.0);
         }
         let (sum, pivot) = (sums[leaf as usize], moments[roots[leaf as usize] as usize].mean);
-        Term { value: (value - pivot) * sum.slope - sum.offset, weight: sum.weight }
+        ((value - pivot) * sum.slope - sum.offset, sum.weight)
     };
-    Ok(values.iter().zip(forest.leaves()).map(term).collect())
+    Ok(Terms::new(values.iter().zip(forest.leaves()).map(term)))
 }
 
 /// Per node the moments of the rollouts that pass through it or end there.

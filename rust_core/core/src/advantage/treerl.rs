@@ -15,16 +15,17 @@ const NOTHING: f64 = 1e-8;
 /// `parallel_mcts.py`:
 ///
 /// 1. A leaf's score is its reward less the mean of the other leaves of the tree.
-/// 2. V(s) is the sum of the scores below, damped by the number of selected leaves below, over the number of leaves below.
-///    It is 0 at a root.
+/// 2. V(s) is the sum of the scores below, damped by the number of selected leaves below, over the number of leaves
+///    below. It is 0 at a root.
 /// 3. A node that gains nothing over its parent takes the gain of its parent, except below a root.
 /// 4. The gain, V(s), or both land on the node.
 ///
 /// NaN where no scored or no selected leaf is below.
 pub(super) fn node_rewards(forest: &Forest, batch: &Batch, rewards: &[f64], options: &Options) -> Result<Vec<f64>> {
     let scores = leaf_scores(forest, rewards, options)?;
-    let (leaves, sums) = leaf_sums(forest, &scores);
-    let (selected, _) = leaf_sums(forest, &chosen(batch, &scores));
+    let (mut leaves, mut selected, mut sums) = (Vec::new(), Vec::new(), Vec::new());
+    leaf_sums(forest, &chosen(batch, &scores), &mut selected, &mut sums);
+    leaf_sums(forest, &scores, &mut leaves, &mut sums);
     let value = |node: usize| {
         let share = f64::from(selected[node]);
         let damped = match options.damping {
