@@ -9,32 +9,43 @@ use super::scope::{Scope, need};
 use super::subtrees;
 use crate::error::{Error, Result};
 
-/// Per row its advantage in one scope times the weight it has beside other scopes, and that weight. Added up over
-/// scopes.
-pub(super) struct Terms {
-    pub(super) values: Vec<f64>,
-    pub(super) weights: Vec<f64>,
+/// Per row what the scopes have given it so far.
+pub(super) struct Sums {
+    /// Advantages times their weights.
+    values: Vec<f64>,
+    /// The weights; only where they divide in the end.
+    weights: Vec<f64>,
+    /// Whether any scope has counted.
+    kept: Vec<u8>,
+    nested: bool,
 }
 
-impl Terms {
-    pub(super) fn new(terms: impl Iterator<Item = (f64, f64)>) -> Self {
-        let (values, weights) = terms.unzip();
-        Self { values, weights }
+impl Sums {
+    fn new(rows: usize, combine: Combine) -> Self {
+        let averaged = matches!(combine, Combine::Mean | Combine::SizeWeighted);
+        Self {
+            values: vec![0.0; rows],
+            weights: vec![0.0; if averaged { rows } else { 0 }],
+            kept: vec![0; rows],
+            nested: combine == Combine::Nested,
+        }
     }
 
-    fn add(&mut self, other: &Self) {
-        for (sums, terms) in [(&mut self.values, &other.values), (&mut self.weights, &other.weights)] {
-            for (sum, term) in sums.iter_mut().zip(terms) {
-                *sum += term;
+    /// Count an advantage that is multiplied by its weight already.
+    pub(super) fn add(&mut self, row: usize, value: f64, weight: f64) {
+        if weight > 0.0 {
+            self.values[row] = if self.nested { value } else { self.values[row] + value };
+            self.kept[row] = 1;
+            if let Some(sum) = self.weights.get_mut(row) {
+                *sum += weight;
             }
         }
     }
 
-    /// Put these terms in the place of the other's, where there are any.
-    fn replace(&mut self, other: &Self) {
-        for (row, _) in other.weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0) {
-            self.values[row] = other.values[row];
-            self.weights[row] = other.weights[row];
+    /// What the next of nested scopes starts from.
+    fn carry(&self, values: &mut [f64]) {
+        for (row, value) in values.iter_mut().enumerate().filter(|(row, _)| self.kept[*row] == 1) {
+            *value = self.values[row];
         }
     }
 }
@@ -50,29 +61,28 @@ impl Terms {
 pub fn group_advantages(batch: &Batch, scopes: &[Scope], options: &Options) -> Result<Advantages> {
     batch.check()?;
     let mut values = batch.counted(options.count_masked);
-    let mut sums: Option<Terms> = None;
+    let mut sums = Sums::new(values.len(), options.combine);
     for (at, scope) in scopes.iter().enumerate() {
-        let terms = match scope {
-            Scope::Keys(columns) => flat(batch, columns, &values, options, at > 0)?,
-            Scope::Subtrees(forest) => subtrees::terms(forest, &values, options, at > 0)?,
-        };
-        match &mut sums {
-            None => sums = Some(terms),
-            Some(sums) if options.combine == Combine::Nested => sums.replace(&terms),
-            Some(sums) => sums.add(&terms),
+        if options.combine == Combine::Nested && at > 0 {
+            sums.carry(values.to_mut());
         }
-        if let (Combine::Nested, Some(sums)) = (options.combine, &sums) {
-            let counts = |row: &usize| sums.weights[*row] > 0.0;
-            let values = values.to_mut();
-            (0..values.len()).filter(counts).for_each(|row| values[row] = sums.values[row]);
+        match scope {
+            Scope::Keys(columns) => flat(batch, columns, &values, options, at > 0, &mut sums)?,
+            Scope::Subtrees(forest) => subtrees::add(forest, &values, options, at > 0, &mut sums)?,
         }
     }
-    let none = || Terms::new(batch.rewards.iter().map(|_| (0.0, 0.0)));
-    Ok(finish(batch, sums.unwrap_or_else(none), options))
+    Ok(finish(batch, sums, options))
 }
 
 /// One scope over columns of keys.
-fn flat(batch: &Batch, columns: &[&[u32]], values: &[f64], options: &Options, inner: bool) -> Result<Terms> {
+fn flat(
+    batch: &Batch,
+    columns: &[&[u32]],
+    values: &[f64],
+    options: &Options,
+    inner: bool,
+    sums: &mut Sums,
+) -> Result<()> {
     let rows = values.len();
     if let Some(column) = columns.iter().find(|column| column.len() != rows) {
         return Err(Error::Length { what: "keys of a scope", need: rows, have: column.len() });
@@ -93,11 +103,11 @@ fn flat(batch: &Batch, columns: &[&[u32]], values: &[f64], options: &Options, in
         let row = groups.of.iter().position(|&of| of as usize == group).unwrap_or_default();
         refusal.of(&format!("the group of row {row}"))
     })?;
-    let term = |(&value, &group): (&f64, &u32)| {
+    for (row, (&group, &value)) in groups.of.iter().zip(values).enumerate().filter(|(_, (_, value))| !value.is_nan()) {
         let line = &lines[group as usize];
-        if value.is_nan() { (0.0, 0.0) } else { (line.at(value) * line.weight, line.weight) }
-    };
-    Ok(Terms::new(values.iter().zip(&*groups.of).map(term)))
+        sums.add(row, line.at(value) * line.weight, line.weight);
+    }
+    Ok(())
 }
 
 /// What the observations of each group come to.
@@ -158,18 +168,16 @@ fn averages(groups: &Groups, trajectory: &[u32], values: &[f64], seen: &mut Seen
     averages
 }
 
-fn finish(batch: &Batch, sums: Terms, options: &Options) -> Advantages {
-    let averaged = matches!(options.combine, Combine::Mean | Combine::SizeWeighted);
-    let Terms { mut values, weights } = sums;
-    let mut kept = vec![0; values.len()];
-    for (row, (value, weight)) in values.iter_mut().zip(weights).enumerate() {
-        if batch.rewards[row].is_nan() {
-            *value = f64::NAN;
-        } else if weight == 0.0 || batch.is_masked(row) {
-            *value = 0.0;
-        } else {
-            *value = if averaged { *value / weight } else { *value };
-            kept[row] = 1;
+fn finish(batch: &Batch, sums: Sums, options: &Options) -> Advantages {
+    let Sums { mut values, weights, mut kept, .. } = sums;
+    for (value, weight) in values.iter_mut().zip(weights).filter(|(_, weight)| *weight > 0.0) {
+        *value /= weight;
+    }
+    for (row, reward) in batch.rewards.iter().enumerate() {
+        if reward.is_nan() {
+            (values[row], kept[row]) = (f64::NAN, 0);
+        } else if batch.is_masked(row) {
+            (values[row], kept[row]) = (0.0, 0);
         }
     }
     if options.whiten == Whiten::Batch {

@@ -49,10 +49,15 @@ impl<'a> Groups<'a> {
     fn number(self, keys: &[u32]) -> Self {
         let mut table: HashTable<(u32, u32, u32)> = HashTable::with_capacity(keys.len() / 4);
         let hash = |group, key| hash::mix([group, key, 0, 0, 0, 0]);
+        let mut last = (0, 0, id::NONE);
         let number = |(&group, &key): (&u32, &u32)| {
-            let next = id::count(table.len());
-            let entry = table.entry(hash(group, key), |at| (at.0, at.1) == (group, key), |at| hash(at.0, at.1));
-            entry.or_insert((group, key, next)).get().2
+            // Rows of one group mostly come together.
+            if (last.0, last.1) != (group, key) || last.2 == id::NONE {
+                let next = id::count(table.len());
+                let entry = table.entry(hash(group, key), |at| (at.0, at.1) == (group, key), |at| hash(at.0, at.1));
+                last = *entry.or_insert((group, key, next)).get();
+            }
+            last.2
         };
         let of = self.of.iter().zip(keys).map(number).collect();
         Self { of, count: table.len() }

@@ -1,6 +1,6 @@
 //! Subtrees as groups: every node a rollout passes through is a group it is in.
 
-use super::groups::Terms;
+use super::groups::Sums;
 use super::moments::Moments;
 use super::options::{Centre, Options, Scale, Unit};
 use crate::error::{Error, Result};
@@ -9,14 +9,14 @@ use crate::forest::Forest;
 /// Sums over the lines of a node and of all nodes above it. Since each is linear in the reward, so is their sum, and a
 /// rollout needs that of its leaf only, however deep it is.
 #[derive(Clone, Copy, Default)]
-struct Sum {
+struct Path {
     slope: f64,
     offset: f64,
     weight: f64,
 }
 
-/// Per rollout its terms in all subtrees it is in, added up. Linear in nodes and rollouts.
-pub(super) fn terms(forest: &Forest, values: &[f64], options: &Options, inner: bool) -> Result<Terms> {
+/// Add to every rollout what all subtrees it is in give it. Linear in nodes and rollouts.
+pub(super) fn add(forest: &Forest, values: &[f64], options: &Options, inner: bool, sums: &mut Sums) -> Result<()> {
     if forest.leaves().len() != values.len() {
         return Err(Error::Length { what: "leaves", need: values.len(), have: forest.leaves().len() });
     }
@@ -31,30 +31,29 @@ pub(super) fn terms(forest: &Forest, values: &[f64], options: &Options, inner: b
         values.iter().filter(|value| !value.is_nan()).for_each(|&value| batch.push(value));
     }
     let batch = options.deviation(&batch);
-    let mut sums: Vec<Sum> = Vec::with_capacity(moments.len());
+    let mut paths: Vec<Path> = Vec::with_capacity(moments.len());
     for (node, &parent) in forest.parents().iter().enumerate() {
         let root = parent as usize == node;
-        let above = if root { Sum::default() } else { sums[parent as usize] };
+        let above = if root { Path::default() } else { paths[parent as usize] };
         let line = options
             .line(&moments[node], 0.0, batch, inner || !root)
             .map_err(|refusal| refusal.of(&format!("the subtree of node {node}")))?;
         let slope = line.slope * line.weight;
         // Relative to the mean of the tree, so that a large common part of all rewards costs no precision.
         let offset = slope * (line.centre - moments[roots[node] as usize].mean);
-        sums.push(Sum {
+        paths.push(Path {
             slope: above.slope + slope,
             offset: above.offset + offset,
             weight: above.weight + line.weight,
         });
     }
-    let term = |(&value, &leaf): (&f64, &u32)| {
-        if value.is_nan() {
-            return (0.0, 0.0);
-        }
-        let (sum, pivot) = (sums[leaf as usize], moments[roots[leaf as usize] as usize].mean);
-        ((value - pivot) * sum.slope - sum.offset, sum.weight)
-    };
-    Ok(Terms::new(values.iter().zip(forest.leaves()).map(term)))
+    for (row, (&leaf, &value)) in
+        forest.leaves().iter().zip(values).enumerate().filter(|(_, (_, value))| !value.is_nan())
+    {
+        let (path, pivot) = (paths[leaf as usize], moments[roots[leaf as usize] as usize].mean);
+        sums.add(row, (value - pivot) * path.slope - path.offset, path.weight);
+    }
+    Ok(())
 }
 
 /// Per node the moments of the rollouts that pass through it or end there.
