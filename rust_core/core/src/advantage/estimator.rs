@@ -74,7 +74,7 @@ impl Estimator {
         match self.method {
             Method::Groups => self.rows(batch),
             Method::Steps => steps::gigpo(batch, &group(batch)?, &self.options),
-            _ => self.nodes(batch, need(batch.forest, "forest")?),
+            _ => self.nodes(batch, need(batch.forest, "forest (parents, leaves)")?),
         }
     }
 

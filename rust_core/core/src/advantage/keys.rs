@@ -70,7 +70,7 @@ fn width(keys: &[u32]) -> usize {
 
 /// How many groups there may be before a table is cheaper.
 fn room(keys: &[u32]) -> usize {
-    4 * keys.len() + 64
+    (4 * keys.len() + 64).min(u32::MAX as usize)
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ fn bounds(offsets: &[u64], mask: Option<&[u8]>) -> Result<Vec<usize>> {
         let value = format!("offsets run from {first} to {last}, sorted: {}", offsets.is_sorted());
         return Err(Error::Value { value, want: "from 0 on and sorted" });
     }
-    let bounds: Vec<usize> = offsets.iter().filter_map(|&offset| usize::try_from(offset).ok()).collect();
+    let bounds: Vec<usize> = offsets.iter().map(|&offset| usize::try_from(offset).unwrap_or(usize::MAX)).collect();
     match mask {
         Some(mask) if mask.len() as u64 != last => {
             Err(Error::Length { what: "mask", need: bounds.last().copied().unwrap_or_default(), have: mask.len() })

@@ -54,7 +54,7 @@ impl Scopes {
             _ => need(batch.anchor, "anchor"),
         };
         let scope = |names: &Vec<&'static str>| match names[..] {
-            ["subtree"] => need(batch.forest, "forest").map(Scope::Subtrees),
+            ["subtree"] => need(batch.forest, "forest (parents, leaves)").map(Scope::Subtrees),
             _ => names.iter().map(column).collect::<Result<_>>().map(Scope::Keys),
         };
         self.0.iter().map(scope).collect()
