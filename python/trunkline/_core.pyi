@@ -514,8 +514,8 @@ def node_values(
 ) -> tuple[memoryview, memoryview, memoryview]:
     """V(s), V(s) - V(parent) and V(s) - V(root of its tree) of every node: three columns (f64), one element a node.
 
-    NaN where nothing was scored; the differences are 0 at roots. With advantages of rollouts in the place of rewards, V(s)
-    is what lands on a node that several of them share: their mean.
+    NaN where nothing was scored; the differences are 0 at roots. With advantages of rollouts in the place of rewards,
+    V(s) is what lands on a node that several of them share: their mean.
 
     Args:
         parents: Per node its parent (u32), smaller than the node; a root's is itself.
