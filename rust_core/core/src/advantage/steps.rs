@@ -70,7 +70,8 @@ pub(super) fn gigpo(batch: &Batch, group: &[u32], options: &Options) -> Result<A
     let steps = group_advantages(&by_step, &[Scope::Keys(vec![group, anchor])], &each)?;
     for (row, value) in found.values.iter_mut().enumerate() {
         *value += options.step_weight * steps.values[row];
-        found.kept[row] &= steps.kept[row];
+        // Either part is enough to train on, but a step without a return has no advantage.
+        found.kept[row] = (found.kept[row] | steps.kept[row]) & u8::from(!value.is_nan());
     }
     drop_zero(&found.values, &mut found.kept, options);
     Ok(found)

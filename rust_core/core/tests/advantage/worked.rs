@@ -254,6 +254,24 @@ fn gigpo_adds_trajectories_and_steps() {
 }
 
 #[test]
+fn a_step_is_kept_for_either_part_but_not_without_a_return() {
+    let batch = Batch {
+        rewards: &[1.0, 0.0, 0.0, 0.0],
+        group: Some(&[0, 0, 1, 1]),
+        trajectory: Some(&[0, 1, 2, 3]),
+        anchor: Some(&[0, 1, 0, 0]),
+        step_rewards: Some(&[1.0, f64::NAN, 0.0, 1.0]),
+        ..Batch::default()
+    };
+    let found = with("gigpo_mean", &[("zero_variance", text("drop"))]).estimate(&batch).unwrap();
+    close(&found.values, &[0.5, f64::NAN, -0.5, 0.5]);
+    assert_eq!(found.kept, [1, 0, 1, 1]);
+    let skip = ("subgroup_singleton", text("skip"));
+    let found = with("gigpo_mean", &[("zero_variance", text("drop")), skip]).estimate(&batch).unwrap();
+    assert_eq!(found.kept, [1, 0, 1, 1]);
+}
+
+#[test]
 fn rows_of_one_step_share_its_return_and_the_reward_of_the_first() {
     let found = step_returns(&[1.0, 9.0, 0.0, 2.0, 5.0], &[7, 7, 8, 7, 8], Some(&[1, 1, 0, 4, 3]), 0.5).unwrap();
     close(&found, &[2.0, 2.0, 2.5, 2.0, 5.0]);
