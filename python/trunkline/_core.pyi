@@ -65,6 +65,12 @@ __all__ = [
     "tree_leaves",
     "tree_ratio",
     "tree_steps",
+    "estimate",
+    "group_advantages",
+    "node_values",
+    "presets",
+    "step_returns",
+    "to_tokens",
 ]
 
 __version__: Final[str]
@@ -1507,4 +1513,167 @@ def capped_segment_costs(target: int, branches: int, depth: int) -> tuple[float,
     """Return the segments of ``target`` paths that branch until they are enough, and of as many chains: TreePO.
 
     The sum over k from 1 to ``depth`` of ``min(branches ** k, target)``, and ``target * depth``.
+def presets() -> dict[str, dict[str, str | float | bool]]:
+    """Every estimator by name: where its values land (``lands``: ``rows`` or ``nodes``) and its options.
+
+    A preset named after a framework does what that framework does; ``docs/design/estimators.md`` says where each comes
+    from. Options:
+
+    * ``scopes``: which rows are compared. Columns ``group``, ``subgroup``, ``agent``, ``anchor`` joined by ``+`` into a
+      scope, or ``subtree`` (every node on the row's path); several scopes are separated by commas.
+    * ``unit``: one observation is a ``row``, or a ``trajectory`` with the mean of its rows, which each of them gets.
+    * ``centre``: ``mean`` is subtracted, or ``leave_one_out`` (the mean of the others), ``runner_up`` (the second
+      best; all but the best get 0), ``none``.
+    * ``scale``: what that is divided by: ``std`` of the group, ``batch_std`` of all rows, ``mean`` of the group (which
+      must be positive), ``none``. ``ddof`` is 0 or 1, ``eps`` is added to a divisor, ``var_floor`` is the least
+      variance.
+    * ``singleton``: what a row alone in its group gets: ``raw`` (its reward), ``zero``, ``skip`` (nothing; its group is
+      left out where scopes are combined), ``error``. ``subgroup_singleton``: the same in the second and later scopes,
+      in subtrees below a root, and among steps of one anchor.
+    * ``zero_variance``: groups of equal rewards count (``keep``), do not in the second and later scopes and in subtrees
+      below a root (``drop_subgroups``), or never do (``drop``); their advantages are exactly 0 in any case.
+    * ``combine``: ``sum``, ``mean`` or ``size_weighted`` mean of the scopes, or ``nested``: one after the other.
+    * ``count_masked``: whether masked rows are in baselines.
+    * ``whiten``: ``batch`` standardises over all tokens of kept rows, with ``sqrt(variance + 1e-8)``; or ``none``.
+    * ``drop_zero``: rows or nodes with an advantage of exactly 0 are not kept.
+    * ``gamma``, ``step_weight`` (GiGPO): discount of a step; weight of the part by steps.
+    * ``margin`` (Tree-GRPO's node scores): what a node must gain before the gain counts.
+    * ``damping`` (TreeRL): a node's sum is divided by the ``sqrt`` of the number of selected rollouts below, by that
+      number (``uniform``), or not (``none``). ``signal``: ``local_plus_value``, ``local`` or ``value`` lands.
+      ``fill``: a node that gains nothing takes the gain of its parent.
+    * ``relative`` (TreePO's segments): leaves start with their size-weighted relative reward.
+    """
+
+def estimate(
+    preset: str,
+    rewards: Buffer | Sequence[float],
+    *,
+    group: Buffer | Sequence[int] | None = None,
+    subgroup: Buffer | Sequence[int] | None = None,
+    agent: Buffer | Sequence[int] | None = None,
+    anchor: Buffer | Sequence[int] | None = None,
+    trajectory: Buffer | Sequence[int] | None = None,
+    step: Buffer | Sequence[int] | None = None,
+    step_rewards: Buffer | Sequence[float] | None = None,
+    masked: Buffer | Sequence[int] | None = None,
+    selected: Buffer | Sequence[int] | None = None,
+    tokens: Buffer | Sequence[int] | None = None,
+    parents: Buffer | Sequence[int] | None = None,
+    leaves: Buffer | Sequence[int] | None = None,
+    **options: str | float | bool,
+) -> tuple[memoryview, memoryview]:
+    """Advantages by a preset, any of whose options may be changed.
+
+    All columns have one element a row, but for ``parents``. A row is a rollout, or a step or turn of one.
+
+    Args:
+        preset: A key of :func:`presets`.
+        rewards: Rewards (f64). NaN is unscored: it gives NaN and is in no baseline.
+        group: The task (u32, any numbers). Left out: the root that the row's leaf is under.
+        subgroup: The initial chain that a rollout was expanded for (u32).
+        agent: Who acted (u32).
+        anchor: What was seen before a step (u32): equal numbers for equal observations.
+        trajectory: The rollout that a row is part of (u32).
+        step: Number of the step (u32), never smaller than in an earlier row of the trajectory. Left out: every row is
+            a step of its own.
+        step_rewards: Reward of each step (f64); that of the first row of a step counts.
+        masked: 1 (u8 or bool) for rows that train nothing. They get 0; whether they count in baselines is an option.
+        selected: 1 (u8 or bool) for rollouts that will be trained on; left out: all.
+        tokens: Trained tokens of each row (u32), for whitening; left out: one each.
+        parents: Per node its parent (u32), smaller than the node; a root's is itself.
+        leaves: Per row the node it ends at (u32).
+        options: Options of the preset.
+
+    Returns:
+        Advantages (f64) of rows or nodes, whichever the preset lands on, NaN where nothing was scored; and 1 (u8) for
+        those with something to train on.
+
+    Raises:
+        ArgumentError: Names the column, option, row or node that does not fit, and what there is instead.
+    """
+
+def group_advantages(
+    rewards: Buffer | Sequence[float],
+    scopes: Sequence[Sequence[Buffer | Sequence[int]]],
+    *,
+    trajectory: Buffer | Sequence[int] | None = None,
+    masked: Buffer | Sequence[int] | None = None,
+    tokens: Buffer | Sequence[int] | None = None,
+    **options: str | float | bool,
+) -> tuple[memoryview, memoryview]:
+    """Advantages of rows relative to the groups they are in, over any columns of keys.
+
+    Args:
+        rewards: Rewards (f64), one a row; NaN is unscored.
+        scopes: Per scope the columns (u32) that the rows of a group agree in.
+        trajectory: As for :func:`estimate`, and so are the others.
+        masked: Likewise.
+        tokens: Likewise.
+        options: As of :func:`presets` but for ``scopes``. Defaults: GRPO as verl has it (``std``, ``ddof=1``,
+            ``eps=1e-6``), with 0 for a row that is alone.
+
+    Returns:
+        As of :func:`estimate`, one element a row.
+    """
+
+def node_values(
+    parents: Buffer | Sequence[int],
+    leaves: Buffer | Sequence[int],
+    rewards: Buffer | Sequence[float],
+    *,
+    backup: str | None = None,
+    visits: Buffer | Sequence[int] | None = None,
+    gamma: float = 0.9,
+) -> tuple[memoryview, memoryview, memoryview]:
+    """V(s), V(s) - V(parent) and V(s) - V(root of its tree) of every node: three columns (f64), one element a node.
+
+    NaN where nothing was scored; the differences are 0 at roots. With advantages of rollouts in the place of rewards,
+    V(s) is what lands on a node that several of them share: their mean.
+
+    Args:
+        parents: Per node its parent (u32), smaller than the node; a root's is itself.
+        leaves: Per rollout the node it ends at (u32).
+        rewards: Per rollout its reward (f64); for ``discounted`` per node.
+        backup: ``leaf_mean`` (the mean over rollouts that pass or end there; the default), ``child_mean`` (the mean
+            over children; a rollout that ends there counts as a child), or ``discounted``:
+            ``sum_c N_c (R_c - R_s + gamma V_c) / sum_c N_c`` over children c, the node's own reward where there are
+            none.
+        visits: N for ``discounted`` (u32), one a node; left out, the number of rollouts that pass.
+        gamma: Discount for ``discounted``, 0 to 1.
+    """
+
+def step_returns(
+    rewards: Buffer | Sequence[float],
+    trajectory: Buffer | Sequence[int],
+    *,
+    step: Buffer | Sequence[int] | None = None,
+    gamma: float = 0.95,
+) -> memoryview:
+    """``r + gamma * G(next step)`` of every row (f64) within its trajectory.
+
+    Args:
+        rewards: Reward of each row (f64); of rows with one step that of the first counts. NaN makes NaN of all returns
+            before it.
+        trajectory: The trajectory of each row (u32). Trajectories may be interleaved.
+        step: Number of the step (u32), never smaller than in an earlier row of the trajectory. Left out: every row is
+            a step of its own.
+        gamma: Discount, 0 to 1.
+    """
+
+def to_tokens(
+    values: Buffer | Sequence[float],
+    offsets: Buffer | Sequence[int],
+    *,
+    kept: Buffer | Sequence[int] | None = None,
+    mask: Buffer | Sequence[int] | None = None,
+) -> tuple[memoryview, memoryview]:
+    """Values of rows or nodes on their tokens (f64), and the mask (u8) of tokens with something to train on.
+
+    What is masked, not kept or NaN gets 0 and 0, so that no NaN reaches a loss.
+
+    Args:
+        values: Values (f64).
+        offsets: One element (u64) more than ``values``: tokens ``offsets[i]`` to ``offsets[i + 1]`` belong to value i.
+        kept: 1 (u8 or bool) for values that are trained on; left out: all.
+        mask: 1 (u8 or bool) for tokens that are trained on; left out: all.
     """

@@ -54,6 +54,17 @@ impl Forest {
         depths
     }
 
+    /// Per node the root of its tree.
+    #[must_use]
+    pub fn roots(&self) -> Vec<u32> {
+        let mut roots = self.parents.clone();
+        for node in 0..roots.len() {
+            // A root's is itself, and every parent comes before its children.
+            roots[node] = roots[roots[node] as usize];
+        }
+        roots
+    }
+
     /// Per node how many rollouts pass through it or end there.
     #[must_use]
     pub fn passes(&self) -> Vec<u32> {
@@ -79,6 +90,7 @@ mod tests {
     fn two_trees_are_counted_each_for_itself() {
         let forest = Forest::new(vec![0, 0, 1, 3, 3], vec![2, 1, 4, 4]).unwrap();
         assert_eq!(forest.depths(), [0, 1, 2, 0, 1]);
+        assert_eq!(forest.roots(), [0, 0, 0, 3, 3]);
         assert_eq!(forest.passes(), [2, 2, 1, 2, 2]);
     }
 

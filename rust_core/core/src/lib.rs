@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod advantage;
 mod error;
 mod forest;
 mod harvest;

@@ -6,6 +6,7 @@
 // PyO3 hands arguments over by value.
 #![allow(clippy::needless_pass_by_value)]
 
+mod advantage;
 mod buffer;
 mod error;
 mod forest;
@@ -33,6 +34,7 @@ mod _core {
     use crate::forest::Forest;
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
+    use crate::advantage::{estimate, group_advantages, node_values, presets, step_returns, to_tokens};
     #[pymodule_export]
     use crate::lanes::Lanes;
     #[pymodule_export]

@@ -1,0 +1,106 @@
+//! What estimators work on: rows of rewards and columns beside them.
+
+use std::borrow::Cow;
+
+use crate::error::{Error, Result};
+use crate::forest::Forest;
+
+/// Columns with one element a row. A row is a rollout; with `trajectory` it may be a step or a turn of one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Batch<'a> {
+    /// Rewards; NaN for unscored rows, which get NaN and are in no baseline.
+    pub rewards: &'a [f64],
+    /// The task; where it is left out, the root that a row's leaf is under.
+    pub group: Option<&'a [u32]>,
+    /// The initial chain that a rollout was expanded for.
+    pub subgroup: Option<&'a [u32]>,
+    /// Who acted.
+    pub agent: Option<&'a [u32]>,
+    /// What was seen before a step: equal numbers for equal observations.
+    pub anchor: Option<&'a [u32]>,
+    /// The rollout a row is part of.
+    pub trajectory: Option<&'a [u32]>,
+    /// Number of the step; never smaller than in an earlier row of the trajectory. Left out: every row is a step.
+    pub step: Option<&'a [u32]>,
+    /// Reward of each step.
+    pub step_rewards: Option<&'a [f64]>,
+    /// Rows (1) that train nothing and get 0. They may still count in baselines.
+    pub masked: Option<&'a [u8]>,
+    /// Rollouts (1) that will be trained on; left out: all.
+    pub selected: Option<&'a [u8]>,
+    /// Trained tokens of each row, for whitening; left out: one each.
+    pub tokens: Option<&'a [u32]>,
+    /// The trees, if rows are their rollouts.
+    pub forest: Option<&'a Forest>,
+}
+
+/// What an estimator made of a batch, one element a row or a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advantages {
+    /// Advantages; NaN where nothing was scored.
+    pub values: Vec<f64>,
+    /// 1 where there is something to train on.
+    pub kept: Vec<u8>,
+}
+
+/// Larger numbers could overflow when squared.
+const LARGEST: f64 = 1e100;
+
+impl Batch<'_> {
+    /// Check what does not depend on the estimator.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Value`] naming the column.
+    pub(super) fn check(&self) -> Result<()> {
+        let rows = self.rewards.len();
+        crate::id::next(rows, "row")?;
+        let keys = [
+            ("groups", self.group),
+            ("subgroups", self.subgroup),
+            ("agents", self.agent),
+            ("anchors", self.anchor),
+            ("trajectories", self.trajectory),
+            ("steps", self.step),
+            ("token counts", self.tokens),
+        ];
+        for (what, column) in keys {
+            same(what, column, rows)?;
+        }
+        same("masks", self.masked, rows)?;
+        same("selections", self.selected, rows)?;
+        same("step rewards", self.step_rewards, rows)?;
+        same("leaves", self.forest.map(Forest::leaves), rows)?;
+        finite("reward", self.rewards)?;
+        finite("step reward", self.step_rewards.unwrap_or_default())
+    }
+
+    /// Whether a row trains nothing.
+    pub(super) fn is_masked(&self, row: usize) -> bool {
+        self.masked.is_some_and(|masked| masked[row] != 0)
+    }
+
+    /// The rewards that baselines are made of: NaN where a row does not count.
+    pub(super) fn counted(&self, count_masked: bool) -> Cow<'_, [f64]> {
+        let Some(masked) = self.masked.filter(|_| !count_masked) else { return Cow::Borrowed(self.rewards) };
+        let rows = self.rewards.iter().zip(masked);
+        rows.map(|(&reward, &masked)| if masked == 0 { reward } else { f64::NAN }).collect()
+    }
+}
+
+fn same<T>(what: &'static str, column: Option<&[T]>, need: usize) -> Result<()> {
+    match column.map(<[T]>::len) {
+        Some(have) if have != need => Err(Error::Length { what, need, have }),
+        _ => Ok(()),
+    }
+}
+
+/// Numbers that can be squared and summed, or NaN.
+pub(super) fn finite(what: &str, numbers: &[f64]) -> Result<()> {
+    match numbers.iter().position(|number| number.abs() > LARGEST) {
+        None => Ok(()),
+        Some(row) => {
+            let value = format!("{what} {row} is {}", numbers[row]);
+            Err(Error::Value { value, want: "between -1e100 and 1e100, or NaN where there is none" })
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Values of nodes and advantages of rollouts, steps, turns and nodes.
+//!
+//! Everything here is a pure function of columns and perhaps a [`Forest`](crate::Forest). Unscored rows (NaN) get NaN
+//! and are in no baseline; sums are 64-bit; the order of rows matters to rounding only. Sources of formulas are named
+//! repository:function; `docs/design/estimators.md` has them all in one table.
+
+mod batch;
+mod estimator;
+mod groups;
+mod keys;
+mod land;
+mod moments;
+mod options;
+mod preset;
+mod process;
+mod rule;
+mod scope;
+mod steps;
+mod subtrees;
+mod treerl;
+mod values;
+
+pub use batch::{Advantages, Batch};
+pub use estimator::Estimator;
+pub use groups::group_advantages;
+pub use land::to_tokens;
+pub use options::{Centre, Combine, Damping, Options, Scale, Setting, Signal, Singleton, Unit, Whiten, ZeroVariance};
+pub use scope::{Scope, Scopes};
+pub use steps::step_returns;
+pub use values::NodeValues;

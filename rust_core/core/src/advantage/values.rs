@@ -1,0 +1,171 @@
+//! Values of nodes, backed up from the leaves, and what a node gains over those above it.
+
+use super::batch::finite;
+use super::moments::Moments;
+use super::options::unknown;
+use crate::error::{Error, Result};
+use crate::forest::Forest;
+
+/// Values of all nodes, and what each gains over those above it. Its columns are used again by the next update: on a
+/// batch of some ten thousand nodes, fresh pages cost as much as the work itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeValues {
+    /// V(s); NaN where nothing was scored.
+    pub values: Vec<f64>,
+    /// V(s) - V(parent); 0 at roots.
+    pub local: Vec<f64>,
+    /// V(s) - V(root of its tree); 0 at roots.
+    pub global: Vec<f64>,
+    counts: Vec<u32>,
+}
+
+impl NodeValues {
+    /// V(s) is the mean reward of the scored rollouts that pass through a node or end there. `rewards` are per rollout.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Value`] if the rewards do not fit the forest.
+    pub fn leaf_means(&mut self, forest: &Forest, rewards: &[f64]) -> Result<()> {
+        check(forest, rewards)?;
+        leaf_sums(forest, rewards, &mut self.counts, &mut self.values);
+        for (value, &count) in self.values.iter_mut().zip(&self.counts) {
+            *value /= f64::from(count);
+        }
+        self.gain(forest);
+        Ok(())
+    }
+
+    /// V(s) is the mean over the children of a node; a rollout that ends there counts as one child with its reward.
+    /// `rewards` are per rollout.
+    ///
+    /// # Errors
+    /// As of [`NodeValues::leaf_means`].
+    pub fn child_means(&mut self, forest: &Forest, rewards: &[f64]) -> Result<()> {
+        check(forest, rewards)?;
+        self.values.clear();
+        self.values.extend(children(forest, rewards).iter().map(mean));
+        self.gain(forest);
+        Ok(())
+    }
+
+    /// V(s) is `sum_c N_c (R_c - R_s + gamma V_c) / sum_c N_c` over the children c of s, and its own reward where
+    /// there are none (`TreeRL`, `parallel_mcts.py`). Children whose term is NaN are left out.
+    ///
+    /// `rewards` and `visits` are per node; without visits, N is the number of rollouts that pass.
+    ///
+    /// # Errors
+    /// [`Error::Length`] or [`Error::Value`] naming the column.
+    pub fn discounted(&mut self, forest: &Forest, rewards: &[f64], visits: Option<&[u32]>, gamma: f64) -> Result<()> {
+        let nodes = forest.parents().len();
+        finite("reward", rewards)?;
+        for (what, have) in [("rewards of nodes", rewards.len()), ("visits", visits.map_or(nodes, <[u32]>::len))] {
+            if have != nodes {
+                return Err(Error::Length { what, need: nodes, have });
+            }
+        }
+        if !(0.0..=1.0).contains(&gamma) {
+            return Err(Error::Value { value: format!("gamma is {gamma}"), want: "0 to 1" });
+        }
+        let passes = forest.passes();
+        let visits = visits.unwrap_or(&passes);
+        self.values.clear();
+        self.values.extend(rewards);
+        let mut below = vec![Moments::default(); nodes];
+        for (node, &parent) in forest.parents().iter().enumerate().rev() {
+            let up = parent as usize;
+            if below[node].weight > 0.0 {
+                self.values[node] = below[node].mean;
+            }
+            let gain = rewards[node] - rewards[up] + gamma * self.values[node];
+            if up != node && !gain.is_nan() {
+                below[up].merge(Moments::of(gain, visits[node].into()));
+            }
+        }
+        self.gain(forest);
+        Ok(())
+    }
+
+    /// One of the above by its name: `leaf_mean`, `child_mean` or `discounted`, which alone takes visits.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for another name or visits that are not used, else as theirs.
+    pub fn named(
+        &mut self,
+        backup: &str,
+        forest: &Forest,
+        rewards: &[f64],
+        visits: Option<&[u32]>,
+        gamma: f64,
+    ) -> Result<()> {
+        match (backup, visits) {
+            ("leaf_mean", None) => self.leaf_means(forest, rewards),
+            ("child_mean", None) => self.child_means(forest, rewards),
+            ("discounted", _) => self.discounted(forest, rewards, visits, gamma),
+            ("leaf_mean" | "child_mean", Some(_)) => Err(Error::Value {
+                value: format!("visits are given to {backup}"),
+                want: "left out, or for discounted",
+            }),
+            _ => Err(unknown("backup", backup, "leaf_mean, child_mean, discounted")),
+        }
+    }
+
+    fn gain(&mut self, forest: &Forest) {
+        let Self { values, local, global, .. } = self;
+        local.clear();
+        local.extend(values.iter().zip(forest.parents()).map(|(value, &parent)| value - values[parent as usize]));
+        global.clear();
+        for (node, &parent) in forest.parents().iter().enumerate() {
+            global.push(if parent as usize == node { values[node] } else { global[parent as usize] });
+        }
+        for (root, value) in global.iter_mut().zip(values) {
+            *root = *value - *root;
+        }
+    }
+}
+
+/// Per node the number of scored rollouts that pass or end there, and the sum of their rewards.
+pub(super) fn leaf_sums(forest: &Forest, rewards: &[f64], counts: &mut Vec<u32>, sums: &mut Vec<f64>) {
+    let nodes = forest.parents().len();
+    counts.clear();
+    counts.resize(nodes, 0);
+    sums.clear();
+    sums.resize(nodes, 0.0);
+    for (&leaf, reward) in forest.leaves().iter().zip(rewards).filter(|(_, reward)| !reward.is_nan()) {
+        counts[leaf as usize] += 1;
+        sums[leaf as usize] += reward;
+    }
+    for (node, &parent) in forest.parents().iter().enumerate().rev() {
+        if parent as usize != node {
+            counts[parent as usize] += counts[node];
+            sums[parent as usize] += sums[node];
+        }
+    }
+}
+
+/// Per node the moments of its children's values.
+pub(super) fn children(forest: &Forest, rewards: &[f64]) -> Vec<Moments> {
+    let mut children = vec![Moments::default(); forest.parents().len()];
+    for (&leaf, &reward) in forest.leaves().iter().zip(rewards).filter(|(_, reward)| !reward.is_nan()) {
+        children[leaf as usize].push(reward);
+    }
+    for (node, &parent) in forest.parents().iter().enumerate().rev() {
+        let own = children[node];
+        if parent as usize != node && own.weight > 0.0 {
+            children[parent as usize].push(own.mean);
+        }
+    }
+    children
+}
+
+/// The mean of what there is.
+pub(super) fn mean(moments: &Moments) -> f64 {
+    if moments.weight > 0.0 { moments.mean } else { f64::NAN }
+}
+
+/// Rewards of rollouts must be one a leaf and finite, or NaN.
+fn check(forest: &Forest, rewards: &[f64]) -> Result<()> {
+    let (need, have) = (forest.leaves().len(), rewards.len());
+    if need != have {
+        return Err(Error::Length { what: "rewards", need, have });
+    }
+    finite("reward", rewards)
+}
