@@ -22,6 +22,10 @@ type Entry = (&'static str, fn() -> Case);
 
 /// Every case.
 const CASES: &[Entry] = &[
+    ("advantage/child_mean", advantage::child_mean),
+    ("advantage/discounted", advantage::discounted),
+    ("advantage/leaf_mean", advantage::leaf_mean),
+    ("advantage/to_tokens", advantage::to_tokens),
     ("lanes/ones", lanes::ones),
     ("pack/padded", pack::padded),
     ("pack/ragged", pack::ragged),
@@ -38,32 +42,6 @@ const CASES: &[Entry] = &[
     ("tree/body", tree::body),
     ("tree/intern", tree::intern),
     ("tree/turn", tree::turn),
-    ("advantage/arpo_hard", || advantage::nodes("arpo_hard")),
-    ("advantage/child_mean", advantage::child_mean),
-    ("advantage/discounted", advantage::discounted),
-    ("advantage/dr_grpo", || advantage::rows("dr_grpo")),
-    ("advantage/dr_mas", || advantage::rows("dr_mas")),
-    ("advantage/gigpo_mean", || advantage::rows("gigpo_mean")),
-    ("advantage/gigpo_mean_std", || advantage::rows("gigpo_mean_std")),
-    ("advantage/leaf_mean", advantage::leaf_mean),
-    ("advantage/max_rl", || advantage::rows("max_rl")),
-    ("advantage/pass_at_k", || advantage::rows("pass_at_k")),
-    ("advantage/reinforce_pp_baseline", || advantage::rows("reinforce_pp_baseline")),
-    ("advantage/rloo", || advantage::rows("rloo")),
-    ("advantage/spo_grpo", || advantage::nodes("spo_grpo")),
-    ("advantage/spo_rloo", || advantage::nodes("spo_rloo")),
-    ("advantage/to_tokens", advantage::to_tokens),
-    ("advantage/tree_2norm", || advantage::rows("tree_2norm")),
-    ("advantage/tree_grpo", || advantage::rows("tree_grpo")),
-    ("advantage/tree_grpo_diff", || advantage::nodes("tree_grpo_diff")),
-    ("advantage/tree_grpo_intra", || advantage::rows("tree_grpo_intra")),
-    ("advantage/treepo_average", || advantage::nodes("treepo_average")),
-    ("advantage/treepo_segments", || advantage::nodes("treepo_segments")),
-    ("advantage/treepo_size", || advantage::nodes("treepo_size")),
-    ("advantage/treerl_code", || advantage::nodes("treerl_code")),
-    ("advantage/treerl_paper", || advantage::nodes("treerl_paper")),
-    ("advantage/verl_grpo", || advantage::rows("verl_grpo")),
-    ("lanes/ones", lanes::ones),
 ];
 
 fn main() -> ExitCode {

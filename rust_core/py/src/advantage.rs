@@ -8,7 +8,7 @@ use trunkline_core::advantage::{self as core, Advantages, Batch, Estimator, Node
 
 use crate::buffer::{Column, view};
 use crate::error::{argument, raise};
-use crate::guard::apart;
+use crate::guard::call;
 use crate::input::Text;
 
 type View<'py> = Bound<'py, PyAny>;
@@ -44,7 +44,7 @@ pub fn estimate<'py>(
         (None, None) => None,
         _ => return Err(argument(py, "parents and leaves are the two columns of a forest; give both or none")),
     };
-    let found = apart(py, || {
+    let found = call(py, true, || {
         let forest = trees.map(|(parents, leaves)| Forest::new(parents, leaves)).transpose()?;
         estimator.estimate(&Batch {
             rewards: &rewards,
@@ -77,7 +77,7 @@ pub fn group_advantages<'py>(
     options: Option<Bound<'py, PyDict>>,
 ) -> PyResult<Pair<'py>> {
     let estimator = configure(Estimator::groups(), options)?;
-    let found = apart(py, || {
+    let found = call(py, true, || {
         let scopes: Vec<Scope> =
             scopes.iter().map(|columns| Scope::Keys(columns.iter().map(|column| &**column).collect())).collect();
         let batch = Batch {
@@ -105,7 +105,7 @@ pub fn node_values<'py>(
     gamma: f64,
 ) -> PyResult<(View<'py>, View<'py>, View<'py>)> {
     let backup = backup.as_deref().unwrap_or("leaf_mean");
-    let found = apart(py, || {
+    let found = call(py, true, || {
         let forest = Forest::new(parents.into_inner(), leaves.into_inner())?;
         let mut found = NodeValues::default();
         found.named(backup, &forest, &rewards, visits.as_deref(), gamma)?;
@@ -124,7 +124,7 @@ pub fn step_returns(
     step: Option<Column<u32>>,
     gamma: f64,
 ) -> PyResult<View<'_>> {
-    let returns = apart(py, || core::step_returns(&rewards, &trajectory, step.as_deref(), gamma))?;
+    let returns = call(py, true, || core::step_returns(&rewards, &trajectory, step.as_deref(), gamma))?;
     view(py, &returns)
 }
 
@@ -138,7 +138,7 @@ pub fn to_tokens(
     kept: Option<Column<u8>>,
     mask: Option<Column<u8>>,
 ) -> PyResult<Pair<'_>> {
-    let (landed, trained) = apart(py, || core::to_tokens(&values, kept.as_deref(), &offsets, mask.as_deref()))?;
+    let (landed, trained) = call(py, true, || core::to_tokens(&values, kept.as_deref(), &offsets, mask.as_deref()))?;
     Ok((view(py, &landed)?, view(py, &trained)?))
 }
 

@@ -46,10 +46,6 @@ impl<T: Send> Guard<T> {
 pub fn call<R: Send>(py: Python<'_>, large: bool, work: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
     let run = || catch_unwind(AssertUnwindSafe(work)).map_err(|_| "an internal error; this is a bug in trunkline");
     finish(py, if large { py.detach(run) } else { run() })
-/// Work on nothing but its own arguments while other Python threads run.
-pub fn apart<R: Send>(py: Python<'_>, work: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
-    let outcome = py.detach(|| catch_unwind(AssertUnwindSafe(work)));
-    finish(py, outcome.map_err(|_| "an internal error; this is a bug in trunkline"))
 }
 
 fn poisoned<G>(_: PoisonError<G>) -> &'static str {

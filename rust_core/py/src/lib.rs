@@ -31,10 +31,11 @@ mod _core {
     use trunkline_core::{DIGEST_VERSION, FORMAT, GROWING, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
 
     #[pymodule_export]
+    use crate::advantage::{estimate, group_advantages, node_values, presets, step_returns, to_tokens};
+    #[pymodule_export]
     use crate::forest::Forest;
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
-    use crate::advantage::{estimate, group_advantages, node_values, presets, step_returns, to_tokens};
     #[pymodule_export]
     use crate::lanes::Lanes;
     #[pymodule_export]
