@@ -15,6 +15,7 @@ from typing import Final, Literal, final
 from typing_extensions import Buffer
 
 __all__ = [
+    "CURRENCIES",
     "DEBUG",
     "DIGEST_VERSION",
     "FORMAT",
@@ -27,21 +28,31 @@ __all__ = [
     "SYNTHETIC",
     "TRUNCATED",
     "TURN",
+    "Choice",
     "Forest",
     "Harvest",
     "Lanes",
+    "Ledger",
     "Node",
     "Padded",
+    "Plan",
     "Prefix",
     "PrefixMatch",
     "PrefixNode",
     "Ragged",
+    "Refusal",
+    "Refused",
+    "Reply",
     "Reuse",
     "Rollout",
+    "Scheduler",
     "Search",
+    "Start",
+    "Tally",
     "Tokens",
     "Tree",
     "TreePacked",
+    "Waiting",
     "__version__",
     "branch_probability",
     "branch_rows",
@@ -60,6 +71,7 @@ __all__ = [
     "pack_tree",
     "partial_top_up",
     "presets",
+    "read_reply",
     "segment_costs",
     "split_by_score",
     "split_by_weight",
@@ -74,6 +86,7 @@ __all__ = [
 ]
 
 __version__: Final[str]
+
 DEBUG: Final[bool]
 
 FORMAT: Final[int]
@@ -86,9 +99,13 @@ GROWING: Final[int]
 """Stands in :attr:`Harvest.terminations` for a rollout that has not ended."""
 
 ROOT: Final = 0
+
 PROMPT: Final = 1
+
 TURN: Final = 2
+
 OBSERVATION: Final = 3
+
 MESSAGE: Final = 4
 
 SAMPLED: Final = 1
@@ -99,6 +116,10 @@ SYNTHETIC: Final = 2
 
 TRUNCATED: Final = 4
 """Flag of the last token of what was cut off."""
+
+CURRENCIES: Final[tuple[str, ...]]
+"""What budgets count: ``rollouts``, ``calls``, ``prompt`` and ``generated`` tokens, ``tools`` (tool calls), ``micros``
+(microseconds), ``micro_dollars`` (millionths of a dollar)."""
 
 @final
 class Tree:
@@ -498,6 +519,145 @@ class Tokens:
     def __len__(self) -> int: ...
 
 @final
+class Forest:
+    """The shape of trees side by side, with or without a :class:`Tree` behind it.
+
+    Args:
+        parents: Per node its parent (u32), a smaller number; a root is its own parent.
+        leaves: Per rollout the node it ends at (u32).
+
+    Raises:
+        ArgumentError: Naming the first parent that is younger than its node, or the first leaf that does not exist.
+    """
+
+    def __new__(cls, parents: Buffer | Sequence[int], leaves: Buffer | Sequence[int], /) -> Forest: ...
+    @property
+    def parents(self) -> memoryview:
+        """Per node its parent (u32)."""
+
+    @property
+    def leaves(self) -> memoryview:
+        """Per rollout the node it ends at (u32)."""
+
+    def depths(self) -> memoryview:
+        """Per node how many nodes are above it (u32)."""
+
+    def passes(self) -> memoryview:
+        """Per node how many rollouts pass or end there (u32)."""
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+
+@final
+class Harvest:
+    """Columns over trees side by side. N nodes, R rollouts, T tokens."""
+
+    @property
+    def forest(self) -> Forest:
+        """The shape: N nodes, R rollouts."""
+
+    @property
+    def parents(self) -> memoryview:
+        """Per node its parent (u32, N); a root's is itself."""
+
+    @property
+    def kinds(self) -> memoryview:
+        """Per node ``ROOT``, ``PROMPT``, ``TURN``, ``OBSERVATION`` or ``MESSAGE`` (u8, N)."""
+
+    @property
+    def agents(self) -> memoryview:
+        """Per node who said it, as a position in :attr:`names` (u32, N)."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of agents, common to all trees; the first is empty."""
+
+    @property
+    def offsets(self) -> memoryview:
+        """Node n has the tokens ``offsets[n]`` to ``offsets[n + 1]`` (u64, N + 1); a node without any has none."""
+
+    @property
+    def ids(self) -> memoryview:
+        """Token ids (u32, T)."""
+
+    @property
+    def logprobs(self) -> memoryview:
+        """Log-probabilities in nats (f32, T); 0 where not sampled, NaN where not known."""
+
+    @property
+    def versions(self) -> memoryview:
+        """Weight versions (i32, T); -1 where not sampled or not known."""
+
+    @property
+    def flags(self) -> memoryview:
+        """``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8, T)."""
+
+    @property
+    def leaves(self) -> memoryview:
+        """Per rollout the node it ends at, or has reached (u32, R)."""
+
+    @property
+    def rewards(self) -> memoryview:
+        """Per rollout its reward (f64, R); NaN while unscored."""
+
+    @property
+    def groups(self) -> memoryview:
+        """Per rollout the position of its tree (u32, R)."""
+
+    @property
+    def subgroups(self) -> memoryview:
+        """Per rollout the initial chain it was expanded for, as its own tree numbers them (u32, R)."""
+
+    @property
+    def draws(self) -> memoryview:
+        """Per rollout which sample of its fork point it is (u32, R)."""
+
+    @property
+    def terminations(self) -> memoryview:
+        """Per rollout the position of its ending in :class:`trunkline.types.Termination`, or ``GROWING`` (u8, R)."""
+
+def harvest(trees: Sequence[Tree], /) -> Harvest:
+    """Put trees side by side, as they are now: what estimators, selection and packing are fed with.
+
+    Args:
+        trees: Any number of trees. Nodes and rollouts are numbered through, tree by tree.
+    """
+
+@final
+class Lanes:
+    """A set of lanes 0..n-1 that can only shrink: termination is monotone."""
+
+    def __new__(cls, n: int, /) -> Lanes: ...
+    def finish(self, lane: int, /) -> None:
+        """Take a lane out; raises if it is out already."""
+
+    def finish_all(self, done: Buffer | Sequence[int], /) -> int:
+        """Take several lanes out, or none if that raises, and return how many that were.
+
+        Args:
+            done: A mask, that is a buffer of n bools or bytes (format ``?`` or ``B``), in which lanes may be marked
+                that are out already. Or lanes, as a buffer of u32 or a sequence; raises if one of them is out already.
+        """
+
+    def active(self, lane: int, /) -> bool: ...
+    def ones(self) -> memoryview:
+        """Active lanes (u32), ascending."""
+
+    def plan(self) -> Plan:
+        """The rows of the lanes that are active now; it stays as it is when lanes finish later."""
+
+    def and_(self, other: Lanes, /) -> Lanes:
+        """Lanes active in both; raises if the sizes differ."""
+
+    def and_not(self, other: Lanes, /) -> Lanes:
+        """Lanes active here and not in ``other``."""
+
+    def any(self) -> bool: ...
+    def count(self) -> int: ...
+    def __len__(self) -> int:
+        """n, the number of lanes made."""
+
+@final
 class Prefix:
     """An exact radix tree over token ids, which stores what token paths share once, in all four columns.
 
@@ -665,132 +825,993 @@ class Reuse:
     @property
     def ideal_generated(self) -> float:
         """The same of generated tokens only, which is what decoding costs."""
-class Forest:
-    """The shape of trees side by side, with or without a :class:`Tree` behind it.
+
+def read_reply(
+    data: Buffer,
+    /,
+    *,
+    entropy: str = "consistent",
+    top: int | None = None,
+    version: int = -1,
+    think: tuple[str, str] | None = None,
+    tool: tuple[str, str] | None = None,
+) -> Reply:
+    """Read the body of a chat completion, in one pass and without Python objects in between.
 
     Args:
-        parents: Per node its parent (u32), a smaller number; a root is its own parent.
-        leaves: Per rollout the node it ends at (u32).
+        data: The body as received: JSON in UTF-8. A byte order mark is passed over.
+        entropy: What a token's entropy is, from the log-probabilities ``l`` of the k likeliest tokens, ``p = exp(l)``
+            and ``q = p / sum(p)``: ``consistent`` (``-sum(q ln q)``), ``parallelmuse`` (``-sum(q ln p)``), or
+            ``surprisal`` (``-l`` of the sampled token; needs no list).
+        top: k, at least 1. Where a server lists fewer tokens, and if left out, all it lists.
+        version: Version of the weights that answered; -1 for not known.
+        think: Tags around thinking; ``("<think>", "</think>")`` if left out.
+        tool: Tags around a tool call; ``("<tool_call>", "</tool_call>")`` if left out.
 
     Raises:
-        ArgumentError: Naming the first parent that is younger than its node, or the first leaf that does not exist.
+        ReplyError: The bytes are no chat completion; ``offset`` is the byte at which what is wrong starts.
+        ArgumentError: An option has a value it cannot have.
     """
 
-    def __new__(cls, parents: Buffer | Sequence[int], leaves: Buffer | Sequence[int], /) -> Forest: ...
-    @property
-    def parents(self) -> memoryview:
-        """Per node its parent (u32)."""
+@final
+class Reply:
+    """What a chat completion says.
+
+    Token figures are None where they are missing, and where they cannot be true: negative, no integer, above
+    2**31 - 1.
+    """
 
     @property
-    def leaves(self) -> memoryview:
-        """Per rollout the node it ends at (u32)."""
+    def choices(self) -> tuple[Choice, ...]:
+        """By their number, or as they came where the server numbers none; empty where it sent an empty list."""
 
-    def depths(self) -> memoryview:
-        """Per node how many nodes are above it (u32)."""
+    @property
+    def prompt(self) -> int | None:
+        """Tokens of the prompt."""
 
-    def passes(self) -> memoryview:
-        """Per node how many rollouts pass or end there (u32)."""
+    @property
+    def cached(self) -> int | None:
+        """Of these, tokens the server had cached; never more than :attr:`prompt`."""
+
+    @property
+    def generated(self) -> int | None:
+        """Tokens of all choices."""
+
+    @property
+    def reasoning(self) -> int | None:
+        """Of these, tokens of reasoning."""
+
+    @property
+    def prompt_ids(self) -> memoryview | None:
+        """Token ids of the prompt (u32); None where the server gives none."""
+
+    @property
+    def served(self) -> str:
+        """The model and the fingerprint that the server names, each cut to 64 characters; empty for neither."""
+
+@final
+class Choice:
+    """One completion."""
+
+    @property
+    def index(self) -> int:
+        """Its number among the choices."""
+
+    @property
+    def role(self) -> str:
+        """Who speaks; empty where the server does not say."""
+
+    @property
+    def content(self) -> str:
+        """The visible text, parts joined; the refusal where there is none; else empty."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the model would not answer."""
+
+    @property
+    def reasoning(self) -> str | None:
+        """What it thought, where the server sends that beside the text."""
+
+    @property
+    def tool_calls(self) -> list[tuple[str, str, str]]:
+        """Its calls as (id, name, arguments), as they came: ids may be empty, arguments may be no JSON."""
+
+    @property
+    def finish(self) -> str:
+        """``stop``, ``length``, ``tool_calls``, ``content_filter`` or what was sent; empty for nothing."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """The sampled tokens, none where the server gives no ids, with the uncertainty of the choice in any case.
+
+        Log-probabilities are NaN where the server lists none. The last token of a choice that was cut off
+        (``length``) is ``TRUNCATED``.
+        """
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the server gave token ids."""
+
+    @property
+    def logprobs(self) -> memoryview | None:
+        """Log-probabilities (f32) in nats of the tokens that the server lists, or None.
+
+        From -9999, which stands for zero probability and whatever is below, to 0; NaN where the server does not know
+        one. Where it gives ids, there is one for each.
+        """
+
+    @property
+    def entropies(self) -> memoryview | None:
+        """Entropies (f32) in nats of the same tokens; NaN where not known."""
+
+    def arpo(self, vocabulary: int, /) -> float:
+        """ARPO's uncertainty for a vocabulary of this many tokens; NaN where no likeliest tokens are listed.
+
+        ``-sum(p ln p)`` over the ten likeliest tokens at each of the first twenty places, all in one sum, over
+        ``ln(vocabulary)``.
+        """
+
+    def message(self, turn: int, /) -> bytes:
+        """The message for the history in canonical bytes: what :func:`trunkline.llm.messages.assistant` writes.
+
+        Args:
+            turn: Zero-based index of the model turn on its path, which makes the ids of its calls; below 36**4.
+
+        Raises:
+            ArgumentError: There is no id for a call.
+        """
+
+@final
+class Plan:
+    """Some of the lanes of a batch, in order, whose rows are worked on.
+
+    Rows are a C-contiguous buffer of one dimension (a cell a lane) or two (lanes x cells), of any format that
+    ``memoryview.cast`` knows: native integers, f32, f64, bools and bytes. What comes back is a read-only
+    ``memoryview`` of the same format and number of dimensions, but for rows without a cell, which have one. No row
+    of a lane outside the plan is ever in what comes back, and ``scatter(gather(x), fill)`` equals ``x`` in the lanes
+    of the plan.
+    """
+
+    @property
+    def lanes(self) -> memoryview:
+        """The lanes (u32), ascending."""
+
+    @property
+    def size(self) -> int:
+        """How many lanes the batch has, in the plan or not."""
+
+    @property
+    def valid(self) -> memoryview:
+        """For each lane of the batch whether it is in the plan (bool)."""
+
+    def gather(self, rows: Buffer, /) -> memoryview:
+        """The rows of the plan's lanes.
+
+        Args:
+            rows: One row for each lane of the batch. Rows of 2 KB and more are copied one by one, and no other is read.
+        """
+
+    def scatter(self, rows: Buffer, fill: float | bytes, /) -> tuple[memoryview, memoryview]:
+        """Rows for all lanes of the batch, and :attr:`valid`.
+
+        Args:
+            rows: One row for each lane of the plan.
+            fill: What the cells of all other lanes hold: a number that fits the format.
+        """
+
+    def __len__(self) -> int:
+        """How many lanes are in the plan."""
+
+@final
+class Waiting:
+    """Lanes that run until each waits at one of several queues: a role, an agent, a model.
+
+    Args:
+        n: How many lanes there are. All of them run.
+        limits: For each queue the most lanes of one batch, 0 for any number.
+    """
+
+    def __new__(cls, n: int, limits: Buffer | Sequence[int], /) -> Waiting: ...
+    def wait(self, lane: int, queue: int, /) -> None:
+        """Let a running lane wait; raises if it has finished or waits already."""
+
+    def finish(self, lane: int, /) -> None:
+        """Take a lane out, whether it runs or waits. The others may be due after it."""
+
+    def flush(self) -> list[tuple[int, Plan]]:
+        """The batches that are due, each with its queue, in order of queues and lanes; their lanes run again.
+
+        Everything is due when no lane runs any more. Before that, a queue gives its first lanes as often as they fill a
+        batch. Empty while nothing is due.
+        """
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many lanes run, and how many wait."""
+
+@final
+class Refusal:
+    """Why a budget does not allow something. It is an outcome to record, and its ``str`` says what is short."""
+
+    @property
+    def currency(self) -> str:
+        """The scarcest of ``CURRENCIES``."""
+
+    @property
+    def wanted(self) -> int | None:
+        """How much was asked for; None if no upper bound is known."""
+
+    @property
+    def left(self) -> int: ...
+    @property
+    def limit(self) -> int:
+        """The limit; 2**64 - 1 where there is none and the counter is full."""
+
+    @property
+    def text(self) -> str: ...
+
+@final
+class Ledger:
+    """A budget and everything that draws on it, in seven ``CURRENCIES``.
+
+    Amounts are dictionaries from currencies to numbers of 0 to 2**64 - 1; what is left out is 0. Whatever may cost
+    something reserves the most that it can cost before it starts, and is settled at what it did cost. In every
+    currency with a limit ``spent + reserved + leased <= limit + overshoot``.
+
+    Args:
+        limits: The most of each currency that may be spent; what is left out or None has no limit.
+        spent: What an earlier part of the run has spent, as its rows say.
+        estimated: The part of ``spent`` that was only estimated.
+    """
+
+    def __new__(
+        cls,
+        limits: dict[str, int] | dict[str, int | None] | None = None,
+        spent: dict[str, int] | None = None,
+        estimated: dict[str, int] | None = None,
+    ) -> Ledger: ...
+    def reserve(self, most: dict[str, int] | dict[str, int | None], /) -> int | Refusal:
+        """Set aside the most that something can cost, and return the number of the reservation, or why not.
+
+        Args:
+            most: Its cost at most: for n draws n times the token limit of a reply. None says that there is no bound,
+                which is refused where the currency has a limit.
+        """
+
+    def settle(self, reservation: int, actual: dict[str, int], /) -> None:
+        """Count what something did cost, which may be more than was reserved, and give the rest back.
+
+        Raises if the reservation was settled or released before.
+        """
+
+    def release(self, reservation: int, /) -> None:
+        """Give all of a reservation back: what it was for did not happen."""
+
+    def lease(self, parts: int, least: dict[str, int] | dict[str, int | None], /) -> tuple[int, Ledger] | Refusal:
+        """Lease out one of ``parts`` equal parts of what is left, rounded up, but no less than ``least``.
+
+        Leases shrink as the limit comes near. What is leased are the limits of the ledger that comes back with the
+        lease's number; currencies without a limit have none there either. Refused if less than ``least`` is left.
+        """
+
+    def take_back(self, lease: int, spent: dict[str, int], /) -> None:
+        """Take a lease back on which nothing is in flight any more; raises the second time.
+
+        Args:
+            lease: Its number.
+            spent: What was spent of it, as its ledger says.
+        """
+
+    def settle_lost(self, lease: int, durable: dict[str, int], unacknowledged: dict[str, int], /) -> None:
+        """Take the lease of a dead worker back; raises the second time.
+
+        Args:
+            lease: Its number.
+            durable: What is known to be spent of it.
+            unacknowledged: What was reserved for calls of unknown outcome. It counts as spent, and as estimated.
+        """
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits of the currencies that have one."""
+
+    @property
+    def left(self) -> dict[str, int]:
+        """What can still be reserved or leased of the currencies that have a limit."""
+
+    @property
+    def spent(self) -> dict[str, int]:
+        """What was spent, estimates included."""
+
+    @property
+    def estimated(self) -> dict[str, int]:
+        """The part of :attr:`spent` that nobody measured."""
+
+    @property
+    def overshoot(self) -> dict[str, int]:
+        """What things cost beyond what was reserved or leased for them, in the currencies that have a limit."""
+
+    @property
+    def reserved(self) -> dict[str, int]:
+        """What open reservations hold."""
+
+    @property
+    def leased(self) -> dict[str, int]:
+        """What open leases hold, in the currencies that have a limit."""
+
+    @property
+    def open(self) -> int:
+        """How many reservations and leases are open."""
+
+@final
+class Scheduler:
+    """The ready work of many tasks: which of it starts as soon as there is room.
+
+    Tasks share by start-time fair queueing: tasks that are always ready are never more than one batch apart, by weight.
+    The same calls give the same order.
+
+    Args:
+        limit: The most rollouts that run at a time; None for any number.
+        batch: The most draws or rows of one start; None for any number.
+    """
+
+    def __new__(cls, limit: int | None = None, batch: int | None = None) -> Scheduler: ...
+    def add(self, weight: int = 1, limit: int | None = None) -> int:
+        """Add a task and return its number (0, 1, 2, ...).
+
+        Args:
+            weight: With twice the weight a task is served twice as often.
+            limit: The most of its rollouts that run at a time; None for any number.
+        """
+
+    def draws(
+        self,
+        task: int,
+        point: int,
+        n: int,
+        first: int = 0,
+        most: dict[str, int] | dict[str, int | None] | None = None,
+    ) -> None:
+        """Make draws of a fork point ready, after the task's others. Each starts a rollout.
+
+        Args:
+            task: The task's number; raises if it was cancelled.
+            point: The fork point.
+            n: How many draws.
+            first: The first of them.
+            most: What one draw can cost at most, as in :meth:`Ledger.reserve`; nothing if left out.
+        """
+
+    def rows(self, task: int, batch: int, n: int, most: dict[str, int] | dict[str, int | None] | None = None) -> None:
+        """Make a batch of rows ready whose rollouts run already and wait for a call together. They go before draws.
+
+        Args:
+            task: The task's number; raises if it was cancelled.
+            batch: The caller's number for the batch.
+            n: How many rows.
+            most: What one row can cost at most, as in :meth:`Ledger.reserve`; nothing if left out.
+        """
+
+    def next(self, max: int, ledger: Ledger, /) -> tuple[list[Start], list[Refused]]:
+        """What may start now, in this order, and what the ledger refuses.
+
+        Work that does not fit as a whole starts in part, and the rest stays ready. A refusal is given once, until
+        something of the same task has started.
+
+        Args:
+            max: The most draws and rows in all; at most 65,536 come at a time.
+            ledger: What reservations are made in.
+        """
+
+    def done(self, rollout: int, /) -> None:
+        """A rollout has ended, by its number in :attr:`Start.rollout` and after; raises the second time."""
+
+    def cancel(self, task: int, /) -> int:
+        """Drop what a task has ready, take no more of it, and return how many draws and rows that were."""
+
+    def counts(self, task: int, /) -> tuple[int, int]:
+        """How many draws and rows a task has ready, and how many of its rollouts run."""
+
+    @property
+    def running(self) -> int:
+        """How many rollouts run."""
+
+@final
+class Start:
+    """Draws of a fork point, or rows of a waiting batch, that may start now, in one request."""
+
+    @property
+    def task(self) -> int: ...
+    @property
+    def rows(self) -> bool:
+        """Whether these are rows and not draws."""
+
+    @property
+    def point(self) -> int:
+        """The fork point, or the number of the batch."""
+
+    @property
+    def first(self) -> int:
+        """The first draw or row."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def rollout(self) -> int | None:
+        """The run-wide number of the first rollout that it starts; the others follow. None for rows."""
+
+    @property
+    def reservation(self) -> int:
+        """What the ledger holds for all of it."""
+
+@final
+class Refused:
+    """Work that the ledger does not allow. It stays ready."""
+
+    @property
+    def task(self) -> int: ...
+    @property
+    def rows(self) -> bool:
+        """Whether these are rows and not draws."""
+
+    @property
+    def point(self) -> int:
+        """The fork point, or the number of the batch."""
+
+    @property
+    def first(self) -> int:
+        """The first draw or row."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def refusal(self) -> Refusal: ...
+
+@final
+class Tally:
+    """Weighted votes, counted in the order in which they are given.
+
+    An answer is the number of its cluster or its normalised text. The leader has the greatest weight; of equal ones it
+    is the one that was voted for first, so votes are given in a logical order, never in the order of arrival. Weights
+    are summed in that order as f64: whole ones exactly.
+    """
+
+    def __new__(cls) -> Tally: ...
+    def vote(self, answer: int | str | None, weight: float = 1.0, /) -> None:
+        """Count a vote, or with None an abstention. Weights are finite and not negative."""
+
+    def answers(self) -> list[tuple[int | str, float, int]]:
+        """Every answer with its weight and its number of votes, in order of first votes."""
+
+    @property
+    def leader(self) -> int | str | None:
+        """The answer that wins as things are."""
+
+    @property
+    def runner_up(self) -> int | str | None:
+        """The answer that would win without the leader."""
+
+    @property
+    def margin(self) -> float:
+        """How much weight the leader has more than the runner-up; an answer that nobody gave has 0."""
+
+    @property
+    def abstained(self) -> int: ...
+    def settled(self, tries: int, heaviest: float = 1.0, /) -> bool:
+        """Whether the leader keeps its lead even if all remaining tries agree with the runner-up or a new answer.
+
+        A possible tie is not settled while a try remains, and neither is a margin within the rounding of the sums.
+
+        Args:
+            tries: How many votes may still come.
+            heaviest: The most that one of them weighs.
+        """
+
+@final
+class Search:
+    """A tree search over a forest: what is known of every node, and the picks that are in flight.
+
+    Scores are upper confidence bounds. With V a node's mean reward, N its visits and Np those of its parent:
+
+    * ``"uct"``: ``(V + offset + 1e-8) / 2 + c * sqrt(ln(Np + 1) / (N + 1e-10))``, as in TreeRL, where ``offset`` is 1,
+      for rewards from -1 to 1, and ``c`` is 0.5 in training;
+    * ``"ucb1"``: ``V + c * sqrt(ln(Np) / N)``, infinity where N is 0; the textbook has the root of 2 for ``c``.
+
+    A visit in flight counts in all three as one that came back with the reward ``loss`` (virtual loss), so that
+    parallel picks spread.
+
+    Args:
+        parents: Parent of every node (u32), a smaller number; a root's is itself.
+        visits: Scored rollouts through every node (u32), as :meth:`Tree.values` has them.
+        values: Their mean reward (f64); not read where there are none.
+        in_flight: Picks through every node that have not been scored yet (u32); none if left out.
+        formula: ``"uct"`` or ``"ucb1"``.
+        c: Weight of what was tried little; 0 or more.
+        offset: Added to V by ``"uct"``.
+        loss: The reward that a visit in flight counts as.
+
+    Raises:
+        ArgumentError: If columns have different lengths, a parent is no smaller number, a visited node's value is not
+            finite, or an option is out of range.
+    """
+
+    def __new__(
+        cls,
+        parents: Buffer | Sequence[int],
+        visits: Buffer | Sequence[int],
+        values: Buffer | Sequence[float],
+        *,
+        in_flight: Buffer | Sequence[int] | None = None,
+        formula: str = "uct",
+        c: float = 1.0,
+        offset: float = 1.0,
+        loss: float = 0.0,
+    ) -> Search: ...
+    def scores(self) -> memoryview:
+        """How each node rates against its siblings (f64); infinity for roots."""
+
+    @property
+    def in_flight(self) -> memoryview:
+        """Picks in flight through each node (u32), those of :meth:`descend` included."""
+
+    def descend(self, room: Buffer | Sequence[int], k: int, *, start: int = 0) -> memoryview:
+        """Pick ``k`` nodes to expand (u32), each by going down from ``start``.
+
+        The way stops at the first node that has room, else it goes on to the child with the highest score, the oldest
+        where several have it; what leads to no room is never entered. Each pick takes one place and is in flight from
+        then on, on its whole way, so that a further call goes on from there.
+
+        Args:
+            room: How many children every node may still get (u32): 0 for what is terminal or full.
+            k: How many picks; fewer come back where there is no room for more.
+            start: Where to start: the root.
+
+        Raises:
+            ArgumentError: If ``room`` has another length, or there is no node ``start``.
+        """
+
+    def frontier(self, room: Buffer | Sequence[int], k: int, seed: int, *, policy: str = "sampled") -> memoryview:
+        """Pick ``k`` nodes to expand (u32) out of all that have room, none twice, in the order picked.
+
+        The picks are not put in flight. Nodes that score infinity, roots among them, come first.
+
+        Args:
+            room: How many children every node may still get (u32).
+            k: How many picks; fewer come back where fewer nodes have room.
+            seed: Any unsigned 64-bit integer: equal seeds and columns give equal picks.
+            policy: ``"greedy"``: the highest scores. ``"sampled"``: by chance in proportion to the score.
+                ``"pairwise"``: the higher one of a pair, drawn in proportion to the gap between its scores.
+                ``"uniform"``: any.
+
+        Raises:
+            ArgumentError: If ``room`` has another length, or a score is negative under ``"sampled"``.
+        """
 
     def __len__(self) -> int:
         """How many nodes there are."""
 
-def harvest(trees: Sequence[Tree], /) -> Harvest:
-    """Put trees side by side, as they are now: what estimators, selection and packing are fed with.
+def fork_points(
+    parents: Buffer | Sequence[int], kinds: Buffer | Sequence[int], leaves: Buffer | Sequence[int], /
+) -> memoryview:
+    """Return the fork points on the paths of rollouts (u32), ascending: nodes after which one took a model turn.
+
+    These are the prompt and the last observation of every step that another step follows, never what ended a rollout.
 
     Args:
-        trees: Any number of trees. Nodes and rollouts are numbered through, tree by tree.
+        parents: Parent of every node (u32), a smaller number; a root's is itself.
+        kinds: Kind of every node (u8): ``TURN`` matters.
+        leaves: The last node of each rollout that counts (u32), such as those of one subgroup.
+
+    Raises:
+        ArgumentError: If columns have different lengths, or a parent or leaf does not exist.
     """
 
-@final
-class Harvest:
-    """Columns over trees side by side. N nodes, R rollouts, T tokens."""
+def draw_points(points: Buffer | Sequence[int], k: int, seed: int, *, replace: bool = False) -> memoryview:
+    """Draw ``k`` of ``points`` (u32), each as likely as any other, in the order drawn (u32).
 
-    @property
-    def forest(self) -> Forest:
-        """The shape: N nodes, R rollouts."""
+    Args:
+        points: What to draw from (u32).
+        k: How many.
+        seed: Any unsigned 64-bit integer: equal seeds and points give equal picks, for good. Give each draw its own.
+        replace: Whether a point may come twice, as in Tree-GRPO.
 
-    @property
-    def parents(self) -> memoryview:
-        """Per node its parent (u32, N); a root's is itself."""
+    Raises:
+        ArgumentError: If there are too few points: fewer than ``k`` without ``replace``, none with it.
+    """
 
-    @property
-    def kinds(self) -> memoryview:
-        """Per node ``ROOT``, ``PROMPT``, ``TURN``, ``OBSERVATION`` or ``MESSAGE`` (u8, N)."""
+def top_turns(
+    perplexities: Buffer | Sequence[float], k: int, *, region: str = "tool", duplicates: bool = False
+) -> memoryview:
+    """Return the ``k`` most uncertain turns (u32), most uncertain first, the earlier where two are equal.
 
-    @property
-    def agents(self) -> memoryview:
-        """Per node who said it, as a position in :attr:`names` (u32, N)."""
+    A turn of unknown perplexity is never picked: fewer come back where too few are known.
 
-    @property
-    def names(self) -> list[str]:
-        """Names of agents, common to all trees; the first is empty."""
+    Args:
+        perplexities: Three numbers a turn (f32), in the order of :attr:`Tokens.perplexity`; NaN where not known.
+        k: How many turns.
+        region: ``"think"``, ``"tool"`` or ``"all"``; or ``"mixed"``: half of the picks, rounded up, by ``"tool"`` and
+            the rest by ``"think"``.
+        duplicates: Whether ``"mixed"`` picks a turn twice that leads both lists, as ParallelMuse does, or the next one.
 
-    @property
-    def offsets(self) -> memoryview:
-        """Node n has the tokens ``offsets[n]`` to ``offsets[n + 1]`` (u64, N + 1); a node without any has none."""
+    Raises:
+        ArgumentError: If there are not three numbers a turn, or one is neither positive nor NaN.
+    """
 
-    @property
-    def ids(self) -> memoryview:
-        """Token ids (u32, T)."""
+def surprising_tokens(
+    lengths: Buffer | Sequence[int],
+    before: Buffer | Sequence[int],
+    cuts: Buffer | Sequence[int],
+    logprobs: Buffer | Sequence[float],
+    k: int,
+    *,
+    flags: Buffer | Sequence[int] | None = None,
+    limit: int = 4294967295,
+    diverse: bool = False,
+) -> tuple[memoryview, memoryview]:
+    """Return the ``k`` most surprising tokens of the turns of one tree: where EPTree samples again.
 
-    @property
-    def logprobs(self) -> memoryview:
-        """Log-probabilities in nats (f32, T); 0 where not sampled, NaN where not known."""
+    Never picked are: the first token of a turn; tokens at or after the turn's cut, or at or beyond ``limit`` tokens
+    from the start of the path; tokens that were not sampled or whose log-probability is not known. Fewer come back
+    where fewer are left.
 
-    @property
-    def versions(self) -> memoryview:
-        """Weight versions (i32, T); -1 where not sampled or not known."""
+    Args:
+        lengths: Tokens of each turn (u32).
+        before: Tokens on the path before each turn (u32).
+        cuts: Tokens at the start of each turn that may be sampled again (u32): up to a word that announces the answer.
+        logprobs: Log-probabilities of the tokens of all turns one after the other, in nats (f32); NaN where not known.
+        k: How many tokens.
+        flags: Flags of the same tokens (u8); all sampled if left out.
+        limit: The longest path there may be, in tokens.
+        diverse: Whether to spread the picks: out of the 2k most surprising, the first and then always the one farthest
+            from all taken. Tokens of different turns are farther apart than any of one.
 
-    @property
-    def flags(self) -> memoryview:
-        """``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8, T)."""
+    Returns:
+        Index of the turn, and of the token in it (both u32); most surprising first, the earlier where two are equal.
 
-    @property
-    def leaves(self) -> memoryview:
-        """Per rollout the node it ends at, or has reached (u32, R)."""
+    Raises:
+        ArgumentError: If columns do not fit each other, or a log-probability is positive.
+    """
 
-    @property
-    def rewards(self) -> memoryview:
-        """Per rollout its reward (f64, R); NaN while unscored."""
+def branch_probability(
+    change: float, *, rule: str = "arpo", probability: float = 0.5, weight: float = 0.2, streak: int = 0
+) -> float:
+    """Return the probability of a branch after a change of entropy.
 
-    @property
-    def groups(self) -> memoryview:
-        """Per rollout the position of its tree (u32, R)."""
+    Args:
+        change: Entropy now less entropy at first.
+        rule: ``"arpo"``: ``clip(probability + weight * change, 0, 1)``. ``"aepo"``: ``clip(1 - probability / f +
+            weight * change, 0, 1)`` with ``f = max(0, 1 - 0.05 * streak)``, and 0 where f is 0.
+        probability: From 0 to 1.
+        weight: A finite number.
+        streak: In how many rounds in a row the task has branched.
 
-    @property
-    def subgroups(self) -> memoryview:
-        """Per rollout the initial chain it was expanded for, as its own tree numbers them (u32, R)."""
+    Raises:
+        ArgumentError: If an option is out of range or ``change`` is not finite.
+    """
 
-    @property
-    def draws(self) -> memoryview:
-        """Per rollout which sample of its fork point it is (u32, R)."""
+def branch_rows(
+    entropies: Buffer | Sequence[float],
+    baselines: Buffer | Sequence[float],
+    free: int,
+    seed: int,
+    *,
+    rule: str = "arpo",
+    probability: float = 0.5,
+    weight: float = 0.2,
+    beam: int = 2,
+    streak: int = 0,
+) -> tuple[memoryview, int]:
+    """Decide after a tool round of one task how often each active row branches.
 
-    @property
-    def terminations(self) -> memoryview:
-        """Per rollout the position of its ending in :class:`trunkline.types.Termination`, or ``GROWING`` (u8, R)."""
+    Rows have their turn in the order given, with ``beam - 1`` attempts each, and use as many random numbers whatever
+    happens: no row's luck depends on another's entropy.
 
-@final
-class Lanes:
-    """A set of lanes 0..n-1 that can only shrink: termination is monotone."""
+    Args:
+        entropies: Entropy of each row in this round (f64); one that is NaN does not branch.
+        baselines: The first entropy known of each row (f64); NaN where this is the first: it has not changed.
+        free: Places left for rollouts of the task.
+        seed: Any unsigned 64-bit integer: equal seeds and columns give equal branches.
+        rule: As for :func:`branch_probability`, which see for the next two as well.
+        probability: From 0 to 1.
+        weight: A finite number.
+        beam: Rows that one row may become in a round; 1 or more.
+        streak: What the last round of this task returned; 0 at first.
 
-    def __new__(cls, n: int, /) -> Lanes: ...
-    def finish(self, lane: int, /) -> None:
-        """Take a lane out; raises if it is out already."""
+    Returns:
+        Branches of each row (u32), and the streak: rounds in a row with a branch, this one included.
 
-    def active(self, lane: int, /) -> bool: ...
-    def ones(self) -> list[int]:
-        """Active lanes, ascending."""
+    Raises:
+        ArgumentError: If columns have different lengths, an entropy is infinite, or an option is out of range.
+    """
 
-    def and_(self, other: Lanes, /) -> Lanes:
-        """Lanes active in both; raises if the sizes differ."""
+def initial_chains(total: int, root: float, tool: Buffer | Sequence[float], /) -> int:
+    """Return how many of ``total`` rollouts start from scratch, the rest being kept for branches.
 
-    def and_not(self, other: Lanes, /) -> Lanes:
-        """Lanes active here and not in ``other``."""
+    AEPO's ``floor(n * sigmoid((root - mean(tool)) / 2)) + 1``: the surer the model is at first, the fewer.
 
-    def any(self) -> bool: ...
-    def count(self) -> int: ...
-    def __len__(self) -> int:
-        """n, the number of lanes made."""
+    Args:
+        total: Rollouts wanted, n; never more come back.
+        root: Entropy of the answer to the bare question.
+        tool: Entropies after tool calls (f64), at least one.
+
+    Raises:
+        ArgumentError: If ``total`` is 0, ``tool`` is empty, or an entropy is not finite.
+    """
+
+def choose_leaves(
+    correct: Buffer | Sequence[int], k: int, seed: int, *, choice: str = "random", ratio: float = 0.5
+) -> memoryview:
+    """Choose ``k`` leaves to keep, none twice; their indices (u32) in the order chosen.
+
+    Args:
+        correct: Whether each leaf's answer is correct (u8 or bool).
+        k: How many.
+        seed: Any unsigned 64-bit integer: equal seeds and columns give equal choices, for good.
+        choice: ``"random"``; ``"first_correct"``: a correct one if there is any, then random others; ``"balanced"``:
+            ``floor(k * ratio)`` correct and as many wrong ones as far as there are such, then random others.
+        ratio: From 0 to 0.5.
+
+    Raises:
+        ArgumentError: If there are fewer leaves than ``k``, or an option is out of range.
+    """
+
+def next_width(target: int, finished: int, ended: int, live: int, branches: int) -> int:
+    """Return how many paths a TreePO task should have in the next round.
+
+    ``max(live, min(target - finished, branches * (ended + live)))``.
+
+    Args:
+        target: Rollouts wanted.
+        finished: Rollouts there are.
+        ended: Those of them that ended since the last round.
+        live: Paths that go on; 0 gives 0.
+        branches: How many each may become.
+    """
+
+def split_evenly(total: int, paths: int, /) -> memoryview:
+    """Split ``total`` evenly over ``paths`` (u32), the remainder going to the last.
+
+    Raises:
+        ArgumentError: If there are more paths than ``total``, or none.
+    """
+
+def split_by_score(total: int, scores: Buffer | Sequence[float], temperature: float = 1.0, /) -> memoryview:
+    """Split ``total`` over paths by score (f64), such as mean log-probabilities; as :func:`split_by_weight` by softmax.
+
+    Args:
+        total: What is split.
+        scores: One finite number a path.
+        temperature: Scores are divided by it; negative to prefer low ones.
+
+    Raises:
+        ArgumentError: If there are more paths than ``total``, or none, or a number is not finite, or the temperature 0.
+    """
+
+def split_by_weight(total: int, weights: Buffer | Sequence[float], /) -> memoryview:
+    """Split ``total`` over paths by weight (f64): one each, and the rest by the largest remainder (u32).
+
+    The earlier path wins where two remainders are equal; weights that are all 0 count as equal.
+
+    Raises:
+        ArgumentError: If there are more paths than ``total``, or none, or a weight is negative or not finite.
+    """
+
+def tree_leaves(starts: int, points: int, rounds: int, samples: int = 1) -> int:
+    """Return the leaves of ``starts`` chains, each continued ``samples`` times from each of ``points`` places a round.
+
+    ``M (1 + N L T)``: Tree-GRPO's budget with one sample, EPTree's, and ParallelMuse's ``I (1 + K R T)``.
+
+    Raises:
+        ArgumentError: If it is more than 64 bits hold.
+    """
+
+def tree_steps(trees: int, forks: int, steps: int) -> tuple[float, float]:
+    """Return expected steps of one Tree-GRPO round over chains of ``steps``, and those of as many chains.
+
+    ``M (T + N (T + 1) / 2)`` and ``M (1 + N) T``.
+    """
+
+def tree_ratio(forks: int, rounds: int) -> float:
+    """Return what chains cost over what the tree costs, for long chains: ``(1 + N L) / (1 + N L / 2)``."""
+
+def partial_top_up(budget: int, branched: Buffer | Sequence[int], top_k: int, rounds: int, samples: int) -> memoryview:
+    """Return how many fresh rollouts fill up a ParallelMuse budget, for each initial rollout (u32).
+
+    ``floor(B / I) - 1 - b R T`` for I initial rollouts; what B leaves over when divided by I is not spent.
+
+    Args:
+        budget: B, rollouts in all.
+        branched: b of each initial rollout (u32): turns that it can be branched at, at most ``top_k``.
+        top_k: K, turns to branch at.
+        rounds: R.
+        samples: T, samples of each turn and round.
+
+    Raises:
+        ArgumentError: If the budget is less than ``I (1 + K R T)``, an option is 0, ``branched`` is empty, or a b is
+            above ``top_k``.
+    """
+
+def segment_costs(widths: Buffer | Sequence[int], /) -> tuple[float, float]:
+    """Return the segments of an SPO tree, and of as many chains.
+
+    Args:
+        widths: Children below each node at depth 0, 1, ... (u32).
+
+    Raises:
+        ArgumentError: If it is more than 64 bits hold.
+    """
+
+def capped_segment_costs(target: int, branches: int, depth: int) -> tuple[float, float]:
+    """Return the segments of ``target`` paths that branch until they are enough, and of as many chains: TreePO.
+
+    The sum over k from 1 to ``depth`` of ``min(branches ** k, target)``, and ``target * depth``.
+    """
+
+def presets() -> dict[str, dict[str, str | float | bool]]:
+    """Every estimator by name: where its values land (``lands``: ``rows`` or ``nodes``) and its options.
+
+    A preset named after a framework does what that framework does; ``docs/design/estimators.md`` says where each comes
+    from. Options:
+
+    * ``scopes``: which rows are compared. Columns ``group``, ``subgroup``, ``agent``, ``anchor`` joined by ``+`` into a
+      scope, or ``subtree`` (every node on the row's path); several scopes are separated by commas.
+    * ``unit``: one observation is a ``row``, or a ``trajectory`` with the mean of its rows, which each of them gets.
+    * ``centre``: ``mean`` is subtracted, or ``leave_one_out`` (the mean of the others), ``runner_up`` (the second
+      best; all but the best get 0), ``none``.
+    * ``scale``: what that is divided by: ``std`` of the group, ``batch_std`` of all rows, ``mean`` of the group (which
+      must be positive), ``none``. ``ddof`` is 0 or 1, ``eps`` is added to a divisor, ``var_floor`` is the least
+      variance.
+    * ``singleton``: what a row alone in its group gets: ``raw`` (its reward), ``zero``, ``skip`` (nothing; its group is
+      left out where scopes are combined), ``error``. ``subgroup_singleton``: the same in the second and later scopes,
+      in subtrees below a root, and among steps of one anchor.
+    * ``zero_variance``: groups of equal rewards count (``keep``), do not in the second and later scopes and in subtrees
+      below a root (``drop_subgroups``), or never do (``drop``); their advantages are exactly 0 in any case.
+    * ``combine``: ``sum``, ``mean`` or ``size_weighted`` mean of the scopes, or ``nested``: one after the other.
+    * ``count_masked``: whether masked rows are in baselines.
+    * ``whiten``: ``batch`` standardises over all tokens of kept rows, with ``sqrt(variance + 1e-8)``; or ``none``.
+    * ``drop_zero``: rows or nodes with an advantage of exactly 0 are not kept.
+    * ``gamma``, ``step_weight`` (GiGPO): discount of a step; weight of the part by steps.
+    * ``margin`` (Tree-GRPO's node scores): what a node must gain before the gain counts.
+    * ``damping`` (TreeRL): a node's sum is divided by the ``sqrt`` of the number of selected rollouts below, by that
+      number (``uniform``), or not (``none``). ``signal``: ``local_plus_value``, ``local`` or ``value`` lands.
+      ``fill``: a node that gains nothing takes the gain of its parent.
+    * ``relative`` (TreePO's segments): leaves start with their size-weighted relative reward.
+    """
+
+def estimate(
+    preset: str,
+    rewards: Buffer | Sequence[float],
+    *,
+    group: Buffer | Sequence[int] | None = None,
+    subgroup: Buffer | Sequence[int] | None = None,
+    agent: Buffer | Sequence[int] | None = None,
+    anchor: Buffer | Sequence[int] | None = None,
+    trajectory: Buffer | Sequence[int] | None = None,
+    step: Buffer | Sequence[int] | None = None,
+    step_rewards: Buffer | Sequence[float] | None = None,
+    masked: Buffer | Sequence[int] | None = None,
+    selected: Buffer | Sequence[int] | None = None,
+    tokens: Buffer | Sequence[int] | None = None,
+    parents: Buffer | Sequence[int] | None = None,
+    leaves: Buffer | Sequence[int] | None = None,
+    **options: str | float | bool,
+) -> tuple[memoryview, memoryview]:
+    """Advantages by a preset, any of whose options may be changed.
+
+    All columns have one element a row, but for ``parents``. A row is a rollout, or a step or turn of one.
+
+    Args:
+        preset: A key of :func:`presets`.
+        rewards: Rewards (f64). NaN is unscored: it gives NaN and is in no baseline.
+        group: The task (u32, any numbers). Left out: the root that the row's leaf is under.
+        subgroup: The initial chain that a rollout was expanded for (u32).
+        agent: Who acted (u32).
+        anchor: What was seen before a step (u32): equal numbers for equal observations.
+        trajectory: The rollout that a row is part of (u32).
+        step: Number of the step (u32), never smaller than in an earlier row of the trajectory. Left out: every row is
+            a step of its own.
+        step_rewards: Reward of each step (f64); that of the first row of a step counts.
+        masked: 1 (u8 or bool) for rows that train nothing. They get 0; whether they count in baselines is an option.
+        selected: 1 (u8 or bool) for rollouts that will be trained on; left out: all.
+        tokens: Trained tokens of each row (u32), for whitening; left out: one each.
+        parents: Per node its parent (u32), smaller than the node; a root's is itself.
+        leaves: Per row the node it ends at (u32).
+        options: Options of the preset.
+
+    Returns:
+        Advantages (f64) of rows or nodes, whichever the preset lands on, NaN where nothing was scored; and 1 (u8) for
+        those with something to train on.
+
+    Raises:
+        ArgumentError: Names the column, option, row or node that does not fit, and what there is instead.
+    """
+
+def group_advantages(
+    rewards: Buffer | Sequence[float],
+    scopes: Sequence[Sequence[Buffer | Sequence[int]]],
+    *,
+    trajectory: Buffer | Sequence[int] | None = None,
+    masked: Buffer | Sequence[int] | None = None,
+    tokens: Buffer | Sequence[int] | None = None,
+    **options: str | float | bool,
+) -> tuple[memoryview, memoryview]:
+    """Advantages of rows relative to the groups they are in, over any columns of keys.
+
+    Args:
+        rewards: Rewards (f64), one a row; NaN is unscored.
+        scopes: Per scope the columns (u32) that the rows of a group agree in.
+        trajectory: As for :func:`estimate`, and so are the others.
+        masked: Likewise.
+        tokens: Likewise.
+        options: As of :func:`presets` but for ``scopes``. Defaults: GRPO as verl has it (``std``, ``ddof=1``,
+            ``eps=1e-6``), with 0 for a row that is alone.
+
+    Returns:
+        As of :func:`estimate`, one element a row.
+    """
+
+def node_values(
+    parents: Buffer | Sequence[int],
+    leaves: Buffer | Sequence[int],
+    rewards: Buffer | Sequence[float],
+    *,
+    backup: str | None = None,
+    visits: Buffer | Sequence[int] | None = None,
+    gamma: float = 0.9,
+) -> tuple[memoryview, memoryview, memoryview]:
+    """V(s), V(s) - V(parent) and V(s) - V(root of its tree) of every node: three columns (f64), one element a node.
+
+    NaN where nothing was scored; the differences are 0 at roots. With advantages of rollouts in the place of rewards,
+    V(s) is what lands on a node that several of them share: their mean.
+
+    Args:
+        parents: Per node its parent (u32), smaller than the node; a root's is itself.
+        leaves: Per rollout the node it ends at (u32).
+        rewards: Per rollout its reward (f64); for ``discounted`` per node.
+        backup: ``leaf_mean`` (the mean over rollouts that pass or end there; the default), ``child_mean`` (the mean
+            over children; a rollout that ends there counts as a child), or ``discounted``:
+            ``sum_c N_c (R_c - R_s + gamma V_c) / sum_c N_c`` over children c, the node's own reward where there are
+            none.
+        visits: N for ``discounted`` (u32), one a node; left out, the number of rollouts that pass.
+        gamma: Discount for ``discounted``, 0 to 1.
+    """
+
+def step_returns(
+    rewards: Buffer | Sequence[float],
+    trajectory: Buffer | Sequence[int],
+    *,
+    step: Buffer | Sequence[int] | None = None,
+    gamma: float = 0.95,
+) -> memoryview:
+    """``r + gamma * G(next step)`` of every row (f64) within its trajectory.
+
+    Args:
+        rewards: Reward of each row (f64); of rows with one step that of the first counts. NaN makes NaN of all returns
+            before it.
+        trajectory: The trajectory of each row (u32). Trajectories may be interleaved.
+        step: Number of the step (u32), never smaller than in an earlier row of the trajectory. Left out: every row is
+            a step of its own.
+        gamma: Discount, 0 to 1.
+    """
+
+def to_tokens(
+    values: Buffer | Sequence[float],
+    offsets: Buffer | Sequence[int],
+    *,
+    kept: Buffer | Sequence[int] | None = None,
+    mask: Buffer | Sequence[int] | None = None,
+) -> tuple[memoryview, memoryview]:
+    """Values of rows or nodes on their tokens (f64), and the mask (u8) of tokens with something to train on.
+
+    What is masked, not kept or NaN gets 0 and 0, so that no NaN reaches a loss.
+
+    Args:
+        values: Values (f64).
+        offsets: One element (u64) more than ``values``: tokens ``offsets[i]`` to ``offsets[i + 1]`` belong to value i.
+        kept: 1 (u8 or bool) for values that are trained on; left out: all.
+        mask: 1 (u8 or bool) for tokens that are trained on; left out: all.
+    """
 
 def pack_ragged(
     parents: Buffer | Sequence[int],
@@ -1175,505 +2196,3 @@ class TreePacked:
 
     def unpack(self, rollout: int, /) -> Tokens:
         """The tokens of a rollout of the forest, as the forest has them."""
-@final
-class Search:
-    """A tree search over a forest: what is known of every node, and the picks that are in flight.
-
-    Scores are upper confidence bounds. With V a node's mean reward, N its visits and Np those of its parent:
-
-    * ``"uct"``: ``(V + offset + 1e-8) / 2 + c * sqrt(ln(Np + 1) / (N + 1e-10))``, as in TreeRL, where ``offset`` is 1,
-      for rewards from -1 to 1, and ``c`` is 0.5 in training;
-    * ``"ucb1"``: ``V + c * sqrt(ln(Np) / N)``, infinity where N is 0; the textbook has the root of 2 for ``c``.
-
-    A visit in flight counts in all three as one that came back with the reward ``loss`` (virtual loss), so that
-    parallel picks spread.
-
-    Args:
-        parents: Parent of every node (u32), a smaller number; a root's is itself.
-        visits: Scored rollouts through every node (u32), as :meth:`Tree.values` has them.
-        values: Their mean reward (f64); not read where there are none.
-        in_flight: Picks through every node that have not been scored yet (u32); none if left out.
-        formula: ``"uct"`` or ``"ucb1"``.
-        c: Weight of what was tried little; 0 or more.
-        offset: Added to V by ``"uct"``.
-        loss: The reward that a visit in flight counts as.
-
-    Raises:
-        ArgumentError: If columns have different lengths, a parent is no smaller number, a visited node's value is not
-            finite, or an option is out of range.
-    """
-
-    def __new__(
-        cls,
-        parents: Buffer | Sequence[int],
-        visits: Buffer | Sequence[int],
-        values: Buffer | Sequence[float],
-        *,
-        in_flight: Buffer | Sequence[int] | None = None,
-        formula: str = "uct",
-        c: float = 1.0,
-        offset: float = 1.0,
-        loss: float = 0.0,
-    ) -> Search: ...
-    def scores(self) -> memoryview:
-        """How each node rates against its siblings (f64); infinity for roots."""
-
-    @property
-    def in_flight(self) -> memoryview:
-        """Picks in flight through each node (u32), those of :meth:`descend` included."""
-
-    def descend(self, room: Buffer | Sequence[int], k: int, *, start: int = 0) -> memoryview:
-        """Pick ``k`` nodes to expand (u32), each by going down from ``start``.
-
-        The way stops at the first node that has room, else it goes on to the child with the highest score, the oldest
-        where several have it; what leads to no room is never entered. Each pick takes one place and is in flight from
-        then on, on its whole way, so that a further call goes on from there.
-
-        Args:
-            room: How many children every node may still get (u32): 0 for what is terminal or full.
-            k: How many picks; fewer come back where there is no room for more.
-            start: Where to start: the root.
-
-        Raises:
-            ArgumentError: If ``room`` has another length, or there is no node ``start``.
-        """
-
-    def frontier(self, room: Buffer | Sequence[int], k: int, seed: int, *, policy: str = "sampled") -> memoryview:
-        """Pick ``k`` nodes to expand (u32) out of all that have room, none twice, in the order picked.
-
-        The picks are not put in flight. Nodes that score infinity, roots among them, come first.
-
-        Args:
-            room: How many children every node may still get (u32).
-            k: How many picks; fewer come back where fewer nodes have room.
-            seed: Any unsigned 64-bit integer: equal seeds and columns give equal picks.
-            policy: ``"greedy"``: the highest scores. ``"sampled"``: by chance in proportion to the score.
-                ``"pairwise"``: the higher one of a pair, drawn in proportion to the gap between its scores.
-                ``"uniform"``: any.
-
-        Raises:
-            ArgumentError: If ``room`` has another length, or a score is negative under ``"sampled"``.
-        """
-
-    def __len__(self) -> int:
-        """How many nodes there are."""
-
-def fork_points(
-    parents: Buffer | Sequence[int], kinds: Buffer | Sequence[int], leaves: Buffer | Sequence[int], /
-) -> memoryview:
-    """Return the fork points on the paths of rollouts (u32), ascending: nodes after which one took a model turn.
-
-    These are the prompt and the last observation of every step that another step follows, never what ended a rollout.
-
-    Args:
-        parents: Parent of every node (u32), a smaller number; a root's is itself.
-        kinds: Kind of every node (u8): ``TURN`` matters.
-        leaves: The last node of each rollout that counts (u32), such as those of one subgroup.
-
-    Raises:
-        ArgumentError: If columns have different lengths, or a parent or leaf does not exist.
-    """
-
-def draw_points(points: Buffer | Sequence[int], k: int, seed: int, *, replace: bool = False) -> memoryview:
-    """Draw ``k`` of ``points`` (u32), each as likely as any other, in the order drawn (u32).
-
-    Args:
-        points: What to draw from (u32).
-        k: How many.
-        seed: Any unsigned 64-bit integer: equal seeds and points give equal picks, for good. Give each draw its own.
-        replace: Whether a point may come twice, as in Tree-GRPO.
-
-    Raises:
-        ArgumentError: If there are too few points: fewer than ``k`` without ``replace``, none with it.
-    """
-
-def top_turns(
-    perplexities: Buffer | Sequence[float], k: int, *, region: str = "tool", duplicates: bool = False
-) -> memoryview:
-    """Return the ``k`` most uncertain turns (u32), most uncertain first, the earlier where two are equal.
-
-    A turn of unknown perplexity is never picked: fewer come back where too few are known.
-
-    Args:
-        perplexities: Three numbers a turn (f32), in the order of :attr:`Tokens.perplexity`; NaN where not known.
-        k: How many turns.
-        region: ``"think"``, ``"tool"`` or ``"all"``; or ``"mixed"``: half of the picks, rounded up, by ``"tool"`` and
-            the rest by ``"think"``.
-        duplicates: Whether ``"mixed"`` picks a turn twice that leads both lists, as ParallelMuse does, or the next one.
-
-    Raises:
-        ArgumentError: If there are not three numbers a turn, or one is neither positive nor NaN.
-    """
-
-def surprising_tokens(
-    lengths: Buffer | Sequence[int],
-    before: Buffer | Sequence[int],
-    cuts: Buffer | Sequence[int],
-    logprobs: Buffer | Sequence[float],
-    k: int,
-    *,
-    flags: Buffer | Sequence[int] | None = None,
-    limit: int = 4294967295,
-    diverse: bool = False,
-) -> tuple[memoryview, memoryview]:
-    """Return the ``k`` most surprising tokens of the turns of one tree: where EPTree samples again.
-
-    Never picked are: the first token of a turn; tokens at or after the turn's cut, or at or beyond ``limit`` tokens
-    from the start of the path; tokens that were not sampled or whose log-probability is not known. Fewer come back
-    where fewer are left.
-
-    Args:
-        lengths: Tokens of each turn (u32).
-        before: Tokens on the path before each turn (u32).
-        cuts: Tokens at the start of each turn that may be sampled again (u32): up to a word that announces the answer.
-        logprobs: Log-probabilities of the tokens of all turns one after the other, in nats (f32); NaN where not known.
-        k: How many tokens.
-        flags: Flags of the same tokens (u8); all sampled if left out.
-        limit: The longest path there may be, in tokens.
-        diverse: Whether to spread the picks: out of the 2k most surprising, the first and then always the one farthest
-            from all taken. Tokens of different turns are farther apart than any of one.
-
-    Returns:
-        Index of the turn, and of the token in it (both u32); most surprising first, the earlier where two are equal.
-
-    Raises:
-        ArgumentError: If columns do not fit each other, or a log-probability is positive.
-    """
-
-def branch_probability(
-    change: float, *, rule: str = "arpo", probability: float = 0.5, weight: float = 0.2, streak: int = 0
-) -> float:
-    """Return the probability of a branch after a change of entropy.
-
-    Args:
-        change: Entropy now less entropy at first.
-        rule: ``"arpo"``: ``clip(probability + weight * change, 0, 1)``. ``"aepo"``: ``clip(1 - probability / f +
-            weight * change, 0, 1)`` with ``f = max(0, 1 - 0.05 * streak)``, and 0 where f is 0.
-        probability: From 0 to 1.
-        weight: A finite number.
-        streak: In how many rounds in a row the task has branched.
-
-    Raises:
-        ArgumentError: If an option is out of range or ``change`` is not finite.
-    """
-
-def branch_rows(
-    entropies: Buffer | Sequence[float],
-    baselines: Buffer | Sequence[float],
-    free: int,
-    seed: int,
-    *,
-    rule: str = "arpo",
-    probability: float = 0.5,
-    weight: float = 0.2,
-    beam: int = 2,
-    streak: int = 0,
-) -> tuple[memoryview, int]:
-    """Decide after a tool round of one task how often each active row branches.
-
-    Rows have their turn in the order given, with ``beam - 1`` attempts each, and use as many random numbers whatever
-    happens: no row's luck depends on another's entropy.
-
-    Args:
-        entropies: Entropy of each row in this round (f64); one that is NaN does not branch.
-        baselines: The first entropy known of each row (f64); NaN where this is the first: it has not changed.
-        free: Places left for rollouts of the task.
-        seed: Any unsigned 64-bit integer: equal seeds and columns give equal branches.
-        rule: As for :func:`branch_probability`, which see for the next two as well.
-        probability: From 0 to 1.
-        weight: A finite number.
-        beam: Rows that one row may become in a round; 1 or more.
-        streak: What the last round of this task returned; 0 at first.
-
-    Returns:
-        Branches of each row (u32), and the streak: rounds in a row with a branch, this one included.
-
-    Raises:
-        ArgumentError: If columns have different lengths, an entropy is infinite, or an option is out of range.
-    """
-
-def initial_chains(total: int, root: float, tool: Buffer | Sequence[float], /) -> int:
-    """Return how many of ``total`` rollouts start from scratch, the rest being kept for branches.
-
-    AEPO's ``floor(n * sigmoid((root - mean(tool)) / 2)) + 1``: the surer the model is at first, the fewer.
-
-    Args:
-        total: Rollouts wanted, n; never more come back.
-        root: Entropy of the answer to the bare question.
-        tool: Entropies after tool calls (f64), at least one.
-
-    Raises:
-        ArgumentError: If ``total`` is 0, ``tool`` is empty, or an entropy is not finite.
-    """
-
-def choose_leaves(
-    correct: Buffer | Sequence[int], k: int, seed: int, *, choice: str = "random", ratio: float = 0.5
-) -> memoryview:
-    """Choose ``k`` leaves to keep, none twice; their indices (u32) in the order chosen.
-
-    Args:
-        correct: Whether each leaf's answer is correct (u8 or bool).
-        k: How many.
-        seed: Any unsigned 64-bit integer: equal seeds and columns give equal choices, for good.
-        choice: ``"random"``; ``"first_correct"``: a correct one if there is any, then random others; ``"balanced"``:
-            ``floor(k * ratio)`` correct and as many wrong ones as far as there are such, then random others.
-        ratio: From 0 to 0.5.
-
-    Raises:
-        ArgumentError: If there are fewer leaves than ``k``, or an option is out of range.
-    """
-
-def next_width(target: int, finished: int, ended: int, live: int, branches: int) -> int:
-    """Return how many paths a TreePO task should have in the next round.
-
-    ``max(live, min(target - finished, branches * (ended + live)))``.
-
-    Args:
-        target: Rollouts wanted.
-        finished: Rollouts there are.
-        ended: Those of them that ended since the last round.
-        live: Paths that go on; 0 gives 0.
-        branches: How many each may become.
-    """
-
-def split_evenly(total: int, paths: int, /) -> memoryview:
-    """Split ``total`` evenly over ``paths`` (u32), the remainder going to the last.
-
-    Raises:
-        ArgumentError: If there are more paths than ``total``, or none.
-    """
-
-def split_by_score(total: int, scores: Buffer | Sequence[float], temperature: float = 1.0, /) -> memoryview:
-    """Split ``total`` over paths by score (f64), such as mean log-probabilities; as :func:`split_by_weight` by softmax.
-
-    Args:
-        total: What is split.
-        scores: One finite number a path.
-        temperature: Scores are divided by it; negative to prefer low ones.
-
-    Raises:
-        ArgumentError: If there are more paths than ``total``, or none, or a number is not finite, or the temperature 0.
-    """
-
-def split_by_weight(total: int, weights: Buffer | Sequence[float], /) -> memoryview:
-    """Split ``total`` over paths by weight (f64): one each, and the rest by the largest remainder (u32).
-
-    The earlier path wins where two remainders are equal; weights that are all 0 count as equal.
-
-    Raises:
-        ArgumentError: If there are more paths than ``total``, or none, or a weight is negative or not finite.
-    """
-
-def tree_leaves(starts: int, points: int, rounds: int, samples: int = 1) -> int:
-    """Return the leaves of ``starts`` chains, each continued ``samples`` times from each of ``points`` places a round.
-
-    ``M (1 + N L T)``: Tree-GRPO's budget with one sample, EPTree's, and ParallelMuse's ``I (1 + K R T)``.
-
-    Raises:
-        ArgumentError: If it is more than 64 bits hold.
-    """
-
-def tree_steps(trees: int, forks: int, steps: int) -> tuple[float, float]:
-    """Return expected steps of one Tree-GRPO round over chains of ``steps``, and those of as many chains.
-
-    ``M (T + N (T + 1) / 2)`` and ``M (1 + N) T``.
-    """
-
-def tree_ratio(forks: int, rounds: int) -> float:
-    """Return what chains cost over what the tree costs, for long chains: ``(1 + N L) / (1 + N L / 2)``."""
-
-def partial_top_up(budget: int, branched: Buffer | Sequence[int], top_k: int, rounds: int, samples: int) -> memoryview:
-    """Return how many fresh rollouts fill up a ParallelMuse budget, for each initial rollout (u32).
-
-    ``floor(B / I) - 1 - b R T`` for I initial rollouts; what B leaves over when divided by I is not spent.
-
-    Args:
-        budget: B, rollouts in all.
-        branched: b of each initial rollout (u32): turns that it can be branched at, at most ``top_k``.
-        top_k: K, turns to branch at.
-        rounds: R.
-        samples: T, samples of each turn and round.
-
-    Raises:
-        ArgumentError: If the budget is less than ``I (1 + K R T)``, an option is 0, ``branched`` is empty, or a b is
-            above ``top_k``.
-    """
-
-def segment_costs(widths: Buffer | Sequence[int], /) -> tuple[float, float]:
-    """Return the segments of an SPO tree, and of as many chains.
-
-    Args:
-        widths: Children below each node at depth 0, 1, ... (u32).
-
-    Raises:
-        ArgumentError: If it is more than 64 bits hold.
-    """
-
-def capped_segment_costs(target: int, branches: int, depth: int) -> tuple[float, float]:
-    """Return the segments of ``target`` paths that branch until they are enough, and of as many chains: TreePO.
-
-    The sum over k from 1 to ``depth`` of ``min(branches ** k, target)``, and ``target * depth``.
-def presets() -> dict[str, dict[str, str | float | bool]]:
-    """Every estimator by name: where its values land (``lands``: ``rows`` or ``nodes``) and its options.
-
-    A preset named after a framework does what that framework does; ``docs/design/estimators.md`` says where each comes
-    from. Options:
-
-    * ``scopes``: which rows are compared. Columns ``group``, ``subgroup``, ``agent``, ``anchor`` joined by ``+`` into a
-      scope, or ``subtree`` (every node on the row's path); several scopes are separated by commas.
-    * ``unit``: one observation is a ``row``, or a ``trajectory`` with the mean of its rows, which each of them gets.
-    * ``centre``: ``mean`` is subtracted, or ``leave_one_out`` (the mean of the others), ``runner_up`` (the second
-      best; all but the best get 0), ``none``.
-    * ``scale``: what that is divided by: ``std`` of the group, ``batch_std`` of all rows, ``mean`` of the group (which
-      must be positive), ``none``. ``ddof`` is 0 or 1, ``eps`` is added to a divisor, ``var_floor`` is the least
-      variance.
-    * ``singleton``: what a row alone in its group gets: ``raw`` (its reward), ``zero``, ``skip`` (nothing; its group is
-      left out where scopes are combined), ``error``. ``subgroup_singleton``: the same in the second and later scopes,
-      in subtrees below a root, and among steps of one anchor.
-    * ``zero_variance``: groups of equal rewards count (``keep``), do not in the second and later scopes and in subtrees
-      below a root (``drop_subgroups``), or never do (``drop``); their advantages are exactly 0 in any case.
-    * ``combine``: ``sum``, ``mean`` or ``size_weighted`` mean of the scopes, or ``nested``: one after the other.
-    * ``count_masked``: whether masked rows are in baselines.
-    * ``whiten``: ``batch`` standardises over all tokens of kept rows, with ``sqrt(variance + 1e-8)``; or ``none``.
-    * ``drop_zero``: rows or nodes with an advantage of exactly 0 are not kept.
-    * ``gamma``, ``step_weight`` (GiGPO): discount of a step; weight of the part by steps.
-    * ``margin`` (Tree-GRPO's node scores): what a node must gain before the gain counts.
-    * ``damping`` (TreeRL): a node's sum is divided by the ``sqrt`` of the number of selected rollouts below, by that
-      number (``uniform``), or not (``none``). ``signal``: ``local_plus_value``, ``local`` or ``value`` lands.
-      ``fill``: a node that gains nothing takes the gain of its parent.
-    * ``relative`` (TreePO's segments): leaves start with their size-weighted relative reward.
-    """
-
-def estimate(
-    preset: str,
-    rewards: Buffer | Sequence[float],
-    *,
-    group: Buffer | Sequence[int] | None = None,
-    subgroup: Buffer | Sequence[int] | None = None,
-    agent: Buffer | Sequence[int] | None = None,
-    anchor: Buffer | Sequence[int] | None = None,
-    trajectory: Buffer | Sequence[int] | None = None,
-    step: Buffer | Sequence[int] | None = None,
-    step_rewards: Buffer | Sequence[float] | None = None,
-    masked: Buffer | Sequence[int] | None = None,
-    selected: Buffer | Sequence[int] | None = None,
-    tokens: Buffer | Sequence[int] | None = None,
-    parents: Buffer | Sequence[int] | None = None,
-    leaves: Buffer | Sequence[int] | None = None,
-    **options: str | float | bool,
-) -> tuple[memoryview, memoryview]:
-    """Advantages by a preset, any of whose options may be changed.
-
-    All columns have one element a row, but for ``parents``. A row is a rollout, or a step or turn of one.
-
-    Args:
-        preset: A key of :func:`presets`.
-        rewards: Rewards (f64). NaN is unscored: it gives NaN and is in no baseline.
-        group: The task (u32, any numbers). Left out: the root that the row's leaf is under.
-        subgroup: The initial chain that a rollout was expanded for (u32).
-        agent: Who acted (u32).
-        anchor: What was seen before a step (u32): equal numbers for equal observations.
-        trajectory: The rollout that a row is part of (u32).
-        step: Number of the step (u32), never smaller than in an earlier row of the trajectory. Left out: every row is
-            a step of its own.
-        step_rewards: Reward of each step (f64); that of the first row of a step counts.
-        masked: 1 (u8 or bool) for rows that train nothing. They get 0; whether they count in baselines is an option.
-        selected: 1 (u8 or bool) for rollouts that will be trained on; left out: all.
-        tokens: Trained tokens of each row (u32), for whitening; left out: one each.
-        parents: Per node its parent (u32), smaller than the node; a root's is itself.
-        leaves: Per row the node it ends at (u32).
-        options: Options of the preset.
-
-    Returns:
-        Advantages (f64) of rows or nodes, whichever the preset lands on, NaN where nothing was scored; and 1 (u8) for
-        those with something to train on.
-
-    Raises:
-        ArgumentError: Names the column, option, row or node that does not fit, and what there is instead.
-    """
-
-def group_advantages(
-    rewards: Buffer | Sequence[float],
-    scopes: Sequence[Sequence[Buffer | Sequence[int]]],
-    *,
-    trajectory: Buffer | Sequence[int] | None = None,
-    masked: Buffer | Sequence[int] | None = None,
-    tokens: Buffer | Sequence[int] | None = None,
-    **options: str | float | bool,
-) -> tuple[memoryview, memoryview]:
-    """Advantages of rows relative to the groups they are in, over any columns of keys.
-
-    Args:
-        rewards: Rewards (f64), one a row; NaN is unscored.
-        scopes: Per scope the columns (u32) that the rows of a group agree in.
-        trajectory: As for :func:`estimate`, and so are the others.
-        masked: Likewise.
-        tokens: Likewise.
-        options: As of :func:`presets` but for ``scopes``. Defaults: GRPO as verl has it (``std``, ``ddof=1``,
-            ``eps=1e-6``), with 0 for a row that is alone.
-
-    Returns:
-        As of :func:`estimate`, one element a row.
-    """
-
-def node_values(
-    parents: Buffer | Sequence[int],
-    leaves: Buffer | Sequence[int],
-    rewards: Buffer | Sequence[float],
-    *,
-    backup: str | None = None,
-    visits: Buffer | Sequence[int] | None = None,
-    gamma: float = 0.9,
-) -> tuple[memoryview, memoryview, memoryview]:
-    """V(s), V(s) - V(parent) and V(s) - V(root of its tree) of every node: three columns (f64), one element a node.
-
-    NaN where nothing was scored; the differences are 0 at roots. With advantages of rollouts in the place of rewards,
-    V(s) is what lands on a node that several of them share: their mean.
-
-    Args:
-        parents: Per node its parent (u32), smaller than the node; a root's is itself.
-        leaves: Per rollout the node it ends at (u32).
-        rewards: Per rollout its reward (f64); for ``discounted`` per node.
-        backup: ``leaf_mean`` (the mean over rollouts that pass or end there; the default), ``child_mean`` (the mean
-            over children; a rollout that ends there counts as a child), or ``discounted``:
-            ``sum_c N_c (R_c - R_s + gamma V_c) / sum_c N_c`` over children c, the node's own reward where there are
-            none.
-        visits: N for ``discounted`` (u32), one a node; left out, the number of rollouts that pass.
-        gamma: Discount for ``discounted``, 0 to 1.
-    """
-
-def step_returns(
-    rewards: Buffer | Sequence[float],
-    trajectory: Buffer | Sequence[int],
-    *,
-    step: Buffer | Sequence[int] | None = None,
-    gamma: float = 0.95,
-) -> memoryview:
-    """``r + gamma * G(next step)`` of every row (f64) within its trajectory.
-
-    Args:
-        rewards: Reward of each row (f64); of rows with one step that of the first counts. NaN makes NaN of all returns
-            before it.
-        trajectory: The trajectory of each row (u32). Trajectories may be interleaved.
-        step: Number of the step (u32), never smaller than in an earlier row of the trajectory. Left out: every row is
-            a step of its own.
-        gamma: Discount, 0 to 1.
-    """
-
-def to_tokens(
-    values: Buffer | Sequence[float],
-    offsets: Buffer | Sequence[int],
-    *,
-    kept: Buffer | Sequence[int] | None = None,
-    mask: Buffer | Sequence[int] | None = None,
-) -> tuple[memoryview, memoryview]:
-    """Values of rows or nodes on their tokens (f64), and the mask (u8) of tokens with something to train on.
-
-    What is masked, not kept or NaN gets 0 and 0, so that no NaN reaches a loss.
-
-    Args:
-        values: Values (f64).
-        offsets: One element (u64) more than ``values``: tokens ``offsets[i]`` to ``offsets[i + 1]`` belong to value i.
-        kept: 1 (u8 or bool) for values that are trained on; left out: all.
-        mask: 1 (u8 or bool) for tokens that are trained on; left out: all.
-    """
