@@ -15,6 +15,7 @@ from typing import Final, final
 from typing_extensions import Buffer
 
 __all__ = [
+    "CURRENCIES",
     "DEBUG",
     "DIGEST_VERSION",
     "FORMAT",
@@ -27,10 +28,18 @@ __all__ = [
     "TRUNCATED",
     "TURN",
     "Lanes",
+    "Ledger",
     "Node",
+    "Plan",
+    "Refusal",
+    "Refused",
     "Rollout",
+    "Scheduler",
+    "Start",
+    "Tally",
     "Tokens",
     "Tree",
+    "Waiting",
     "__version__",
 ]
 
@@ -39,6 +48,10 @@ DEBUG: Final[bool]
 
 FORMAT: Final[int]
 """Version of the format of deltas: :meth:`Tree.apply` takes no other."""
+
+CURRENCIES: Final[tuple[str, ...]]
+"""What budgets count: ``rollouts``, ``calls``, ``prompt`` and ``generated`` tokens, ``tools`` (tool calls), ``micros``
+(microseconds), ``micro_dollars`` (millionths of a dollar)."""
 
 DIGEST_VERSION: Final[int]
 """Version of :meth:`Tree.digest`: digests of two versions are never equal."""
@@ -379,9 +392,20 @@ class Lanes:
     def finish(self, lane: int, /) -> None:
         """Take a lane out; raises if it is out already."""
 
+    def finish_all(self, done: Buffer | Sequence[int], /) -> int:
+        """Take several lanes out, or none if that raises, and return how many that were.
+
+        Args:
+            done: A mask, that is a buffer of n bools or bytes (format ``?`` or ``B``), in which lanes may be marked
+                that are out already. Or lanes, as a buffer of u32 or a sequence; raises if one of them is out already.
+        """
+
     def active(self, lane: int, /) -> bool: ...
-    def ones(self) -> list[int]:
-        """Active lanes, ascending."""
+    def ones(self) -> memoryview:
+        """Active lanes (u32), ascending."""
+
+    def plan(self) -> Plan:
+        """The rows of the lanes that are active now; it stays as it is when lanes finish later."""
 
     def and_(self, other: Lanes, /) -> Lanes:
         """Lanes active in both; raises if the sizes differ."""
@@ -393,3 +417,349 @@ class Lanes:
     def count(self) -> int: ...
     def __len__(self) -> int:
         """n, the number of lanes made."""
+
+@final
+class Plan:
+    """Some of the lanes of a batch, in order, whose rows are worked on.
+
+    Rows are a C-contiguous buffer of one dimension (a cell a lane) or two (lanes x cells), of any format that
+    ``memoryview.cast`` knows: native integers, f32, f64, bools and bytes. What comes back is a read-only
+    ``memoryview`` of the same format and number of dimensions, but for rows without a cell, which have one. No row
+    of a lane outside the plan is ever in what comes back, and ``scatter(gather(x), fill)`` equals ``x`` in the lanes
+    of the plan.
+    """
+
+    @property
+    def lanes(self) -> memoryview:
+        """The lanes (u32), ascending."""
+
+    @property
+    def size(self) -> int:
+        """How many lanes the batch has, in the plan or not."""
+
+    @property
+    def valid(self) -> memoryview:
+        """For each lane of the batch whether it is in the plan (bool)."""
+
+    def gather(self, rows: Buffer, /) -> memoryview:
+        """The rows of the plan's lanes.
+
+        Args:
+            rows: One row for each lane of the batch. Rows of 2 KB and more are copied one by one, and no other is read.
+        """
+
+    def scatter(self, rows: Buffer, fill: float | bytes, /) -> tuple[memoryview, memoryview]:
+        """Rows for all lanes of the batch, and :attr:`valid`.
+
+        Args:
+            rows: One row for each lane of the plan.
+            fill: What the cells of all other lanes hold: a number that fits the format.
+        """
+
+    def __len__(self) -> int:
+        """How many lanes are in the plan."""
+
+@final
+class Waiting:
+    """Lanes that run until each waits at one of several queues: a role, an agent, a model.
+
+    Args:
+        n: How many lanes there are. All of them run.
+        limits: For each queue the most lanes of one batch, 0 for any number.
+    """
+
+    def __new__(cls, n: int, limits: Buffer | Sequence[int], /) -> Waiting: ...
+    def wait(self, lane: int, queue: int, /) -> None:
+        """Let a running lane wait; raises if it has finished or waits already."""
+
+    def finish(self, lane: int, /) -> None:
+        """Take a lane out, whether it runs or waits. The others may be due after it."""
+
+    def flush(self) -> list[tuple[int, Plan]]:
+        """The batches that are due, each with its queue, in order of queues and lanes; their lanes run again.
+
+        Everything is due when no lane runs any more. Before that, a queue gives its first lanes as often as they fill a
+        batch. Empty while nothing is due.
+        """
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many lanes run, and how many wait."""
+
+@final
+class Refusal:
+    """Why a budget does not allow something. It is an outcome to record, and its ``str`` says what is short."""
+
+    @property
+    def currency(self) -> str:
+        """The scarcest of ``CURRENCIES``."""
+
+    @property
+    def wanted(self) -> int | None:
+        """How much was asked for; None if no upper bound is known."""
+
+    @property
+    def left(self) -> int: ...
+    @property
+    def limit(self) -> int:
+        """The limit; 2**64 - 1 where there is none and the counter is full."""
+
+    @property
+    def text(self) -> str: ...
+
+@final
+class Ledger:
+    """A budget and everything that draws on it, in seven ``CURRENCIES``.
+
+    Amounts are dictionaries from currencies to numbers of 0 to 2**64 - 1; what is left out is 0. Whatever may cost
+    something reserves the most that it can cost before it starts, and is settled at what it did cost. In every
+    currency with a limit ``spent + reserved + leased <= limit + overshoot``.
+
+    Args:
+        limits: The most of each currency that may be spent; what is left out or None has no limit.
+        spent: What an earlier part of the run has spent, as its rows say.
+        estimated: The part of ``spent`` that was only estimated.
+    """
+
+    def __new__(
+        cls,
+        limits: dict[str, int] | dict[str, int | None] | None = None,
+        spent: dict[str, int] | None = None,
+        estimated: dict[str, int] | None = None,
+    ) -> Ledger: ...
+    def reserve(self, most: dict[str, int] | dict[str, int | None], /) -> int | Refusal:
+        """Set aside the most that something can cost, and return the number of the reservation, or why not.
+
+        Args:
+            most: Its cost at most: for n draws n times the token limit of a reply. None says that there is no bound,
+                which is refused where the currency has a limit.
+        """
+
+    def settle(self, reservation: int, actual: dict[str, int], /) -> None:
+        """Count what something did cost, which may be more than was reserved, and give the rest back.
+
+        Raises if the reservation was settled or released before.
+        """
+
+    def release(self, reservation: int, /) -> None:
+        """Give all of a reservation back: what it was for did not happen."""
+
+    def lease(self, parts: int, least: dict[str, int] | dict[str, int | None], /) -> tuple[int, Ledger] | Refusal:
+        """Lease out one of ``parts`` equal parts of what is left, rounded up, but no less than ``least``.
+
+        Leases shrink as the limit comes near. What is leased are the limits of the ledger that comes back with the
+        lease's number; currencies without a limit have none there either. Refused if less than ``least`` is left.
+        """
+
+    def take_back(self, lease: int, spent: dict[str, int], /) -> None:
+        """Take a lease back on which nothing is in flight any more; raises the second time.
+
+        Args:
+            lease: Its number.
+            spent: What was spent of it, as its ledger says.
+        """
+
+    def settle_lost(self, lease: int, durable: dict[str, int], unacknowledged: dict[str, int], /) -> None:
+        """Take the lease of a dead worker back; raises the second time.
+
+        Args:
+            lease: Its number.
+            durable: What is known to be spent of it.
+            unacknowledged: What was reserved for calls of unknown outcome. It counts as spent, and as estimated.
+        """
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits of the currencies that have one."""
+
+    @property
+    def left(self) -> dict[str, int]:
+        """What can still be reserved or leased of the currencies that have a limit."""
+
+    @property
+    def spent(self) -> dict[str, int]:
+        """What was spent, estimates included."""
+
+    @property
+    def estimated(self) -> dict[str, int]:
+        """The part of :attr:`spent` that nobody measured."""
+
+    @property
+    def overshoot(self) -> dict[str, int]:
+        """What things cost beyond what was reserved or leased for them, in the currencies that have a limit."""
+
+    @property
+    def reserved(self) -> dict[str, int]:
+        """What open reservations hold."""
+
+    @property
+    def leased(self) -> dict[str, int]:
+        """What open leases hold, in the currencies that have a limit."""
+
+    @property
+    def open(self) -> int:
+        """How many reservations and leases are open."""
+
+@final
+class Scheduler:
+    """The ready work of many tasks: which of it starts as soon as there is room.
+
+    Tasks share by start-time fair queueing: tasks that are always ready are never more than one batch apart, by weight.
+    The same calls give the same order.
+
+    Args:
+        limit: The most rollouts that run at a time; None for any number.
+        batch: The most draws or rows of one start; None for any number.
+    """
+
+    def __new__(cls, limit: int | None = None, batch: int | None = None) -> Scheduler: ...
+    def add(self, weight: int = 1, limit: int | None = None) -> int:
+        """Add a task and return its number (0, 1, 2, ...).
+
+        Args:
+            weight: With twice the weight a task is served twice as often.
+            limit: The most of its rollouts that run at a time; None for any number.
+        """
+
+    def draws(
+        self,
+        task: int,
+        point: int,
+        n: int,
+        first: int = 0,
+        most: dict[str, int] | dict[str, int | None] | None = None,
+    ) -> None:
+        """Make draws of a fork point ready, after the task's others. Each starts a rollout.
+
+        Args:
+            task: The task's number; raises if it was cancelled.
+            point: The fork point.
+            n: How many draws.
+            first: The first of them.
+            most: What one draw can cost at most, as in :meth:`Ledger.reserve`; nothing if left out.
+        """
+
+    def rows(self, task: int, batch: int, n: int, most: dict[str, int] | dict[str, int | None] | None = None) -> None:
+        """Make a batch of rows ready whose rollouts run already and wait for a call together. They go before draws.
+
+        Args:
+            task: The task's number; raises if it was cancelled.
+            batch: The caller's number for the batch.
+            n: How many rows.
+            most: What one row can cost at most, as in :meth:`Ledger.reserve`; nothing if left out.
+        """
+
+    def next(self, max: int, ledger: Ledger, /) -> tuple[list[Start], list[Refused]]:
+        """What may start now, in this order, and what the ledger refuses.
+
+        Work that does not fit as a whole starts in part, and the rest stays ready. A refusal is given once, until
+        something of the same task has started.
+
+        Args:
+            max: The most draws and rows in all; at most 65,536 come at a time.
+            ledger: What reservations are made in.
+        """
+
+    def done(self, rollout: int, /) -> None:
+        """A rollout has ended, by its number in :attr:`Start.rollout` and after; raises the second time."""
+
+    def cancel(self, task: int, /) -> int:
+        """Drop what a task has ready, take no more of it, and return how many draws and rows that were."""
+
+    def counts(self, task: int, /) -> tuple[int, int]:
+        """How many draws and rows a task has ready, and how many of its rollouts run."""
+
+    @property
+    def running(self) -> int:
+        """How many rollouts run."""
+
+@final
+class Start:
+    """Draws of a fork point, or rows of a waiting batch, that may start now, in one request."""
+
+    @property
+    def task(self) -> int: ...
+    @property
+    def rows(self) -> bool:
+        """Whether these are rows and not draws."""
+
+    @property
+    def point(self) -> int:
+        """The fork point, or the number of the batch."""
+
+    @property
+    def first(self) -> int:
+        """The first draw or row."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def rollout(self) -> int | None:
+        """The run-wide number of the first rollout that it starts; the others follow. None for rows."""
+
+    @property
+    def reservation(self) -> int:
+        """What the ledger holds for all of it."""
+
+@final
+class Refused:
+    """Work that the ledger does not allow. It stays ready."""
+
+    @property
+    def task(self) -> int: ...
+    @property
+    def rows(self) -> bool:
+        """Whether these are rows and not draws."""
+
+    @property
+    def point(self) -> int:
+        """The fork point, or the number of the batch."""
+
+    @property
+    def first(self) -> int:
+        """The first draw or row."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def refusal(self) -> Refusal: ...
+
+@final
+class Tally:
+    """Weighted votes, counted in the order in which they are given.
+
+    An answer is the number of its cluster or its normalised text. The leader has the greatest weight; of equal ones it
+    is the one that was voted for first, so votes are given in a logical order, never in the order of arrival. Weights
+    are summed in that order as f64: whole ones exactly.
+    """
+
+    def __new__(cls) -> Tally: ...
+    def vote(self, answer: int | str | None, weight: float = 1.0, /) -> None:
+        """Count a vote, or with None an abstention. Weights are finite and not negative."""
+
+    def answers(self) -> list[tuple[int | str, float, int]]:
+        """Every answer with its weight and its number of votes, in order of first votes."""
+
+    @property
+    def leader(self) -> int | str | None:
+        """The answer that wins as things are."""
+
+    @property
+    def runner_up(self) -> int | str | None:
+        """The answer that would win without the leader."""
+
+    @property
+    def margin(self) -> float:
+        """How much weight the leader has more than the runner-up; an answer that nobody gave has 0."""
+
+    @property
+    def abstained(self) -> int: ...
+    def settled(self, tries: int, heaviest: float = 1.0, /) -> bool:
+        """Whether the leader keeps its lead even if all remaining tries agree with the runner-up or a new answer.
+
+        A possible tie is not settled while a try remains, and neither is a margin within the rounding of the sums.
+
+        Args:
+            tries: How many votes may still come.
+            heaviest: The most that one of them weighs.
+        """

@@ -7,7 +7,8 @@
 //! * Every change is an operation, checked before it is carried out, written into a journal and replayable elsewhere.
 //! * The digest depends on what was said and how rollouts ended, not on when or in which order.
 //!
-//! [`Lanes`] says which of many rows are still active. This crate knows no Python and does no input or output.
+//! [`Lanes`] says which of many rows are still active, a [`Scheduler`] what starts next, a [`Ledger`] what a budget allows,
+//! a [`Tally`] which answer wins. This crate knows no Python and does no input or output.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -18,6 +19,8 @@ mod id;
 mod lanes;
 mod memory;
 mod random;
+mod schedule;
+mod tally;
 mod tokens;
 mod tree;
 mod wire;
@@ -26,8 +29,15 @@ pub use error::{DeltaError, Error, Result};
 pub use forest::Forest;
 pub use id::{ContextId, FragmentId, NameId, NodeId, RolloutId, Tokens};
 pub use lanes::Lanes;
+pub use lanes::plan::Plan;
+pub use lanes::waiting::{Batch, Waiting};
 pub use memory::columns::{Columns, SAMPLED, SYNTHETIC, Span, TRUNCATED, TokenSlice};
 pub use random::Random;
+pub use schedule::amount::{Amount, Bounds, Currency};
+pub use schedule::ledger::{Lease, Ledger, Refusal, Reservation};
+pub use schedule::ready::Scheduler;
+pub use schedule::work::{Refused, Round, Start, Work, WorkKind};
+pub use tally::{Answer, Tally, Votes};
 pub use tokens::{Region, TokenBuffer, Uncertainty};
 pub use tree::Tree;
 pub use tree::body::Source;

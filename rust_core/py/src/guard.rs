@@ -42,6 +42,12 @@ impl<T: Send> Guard<T> {
     }
 }
 
+/// Work on what has no state to guard.
+pub fn call<R>(py: Python<'_>, work: impl FnOnce() -> Result<R>) -> PyResult<R> {
+    const BROKEN: &str = "an internal error; this is a bug in trunkline";
+    finish(py, catch_unwind(AssertUnwindSafe(|| Ok(work()))).unwrap_or(Err(BROKEN)))
+}
+
 fn poisoned<G>(_: PoisonError<G>) -> &'static str {
     BROKEN
 }

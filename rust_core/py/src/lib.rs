@@ -11,6 +11,10 @@ mod error;
 mod guard;
 mod input;
 mod lanes;
+mod ledger;
+mod rows;
+mod schedule;
+mod tally;
 mod tokens;
 mod tree;
 mod view;
@@ -22,10 +26,17 @@ use pyo3::prelude::*;
 mod _core {
     use pyo3::exceptions::PyRuntimeWarning;
     use pyo3::prelude::*;
-    use trunkline_core::{DIGEST_VERSION, FORMAT, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
+    use pyo3::types::PyTuple;
+    use trunkline_core::{Currency, DIGEST_VERSION, FORMAT, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
 
     #[pymodule_export]
-    use crate::lanes::Lanes;
+    use crate::lanes::{Lanes, Plan, Waiting};
+    #[pymodule_export]
+    use crate::ledger::{Ledger, Refusal};
+    #[pymodule_export]
+    use crate::schedule::{Refused, Scheduler, Start};
+    #[pymodule_export]
+    use crate::tally::Tally;
     #[pymodule_export]
     use crate::tokens::Tokens;
     #[pymodule_export]
@@ -39,6 +50,7 @@ mod _core {
         module.add("DEBUG", cfg!(debug_assertions))?;
         module.add("FORMAT", FORMAT)?;
         module.add("DIGEST_VERSION", DIGEST_VERSION)?;
+        module.add("CURRENCIES", PyTuple::new(module.py(), Currency::ALL.map(Currency::as_str))?)?;
         module.add("ROOT", Kind::Root as u8)?;
         module.add("PROMPT", Kind::Prompt as u8)?;
         module.add("TURN", Kind::Turn as u8)?;
