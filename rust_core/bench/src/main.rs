@@ -6,6 +6,7 @@
 
 mod case;
 mod lanes;
+mod schedule;
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -16,7 +17,13 @@ use case::{Case, Measure};
 type Entry = (&'static str, fn() -> Case);
 
 /// Every case.
-const CASES: &[Entry] = &[("lanes/ones", lanes::ones)];
+const CASES: &[Entry] = &[
+    ("lanes/ones", lanes::ones),
+    ("lanes/gather", lanes::gather),
+    ("lanes/scatter", lanes::scatter),
+    ("ledger/reserve", schedule::reserve),
+    ("schedule/next", schedule::next),
+];
 
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();

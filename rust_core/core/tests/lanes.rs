@@ -110,7 +110,6 @@ proptest! {
         }
     }
 
-    /// The model: for each lane whether it is out, runs, or waits at a queue.
     #[test]
     fn waiting_lanes_are_flushed_as_a_list_says(
         len in 1usize..9,
@@ -118,43 +117,46 @@ proptest! {
         script in prop::collection::vec((0usize..9, 0u32..6), 0..60),
     ) {
         let mut waiting = Waiting::new(len, &limits).unwrap();
-        let mut model: Vec<Option<Option<u32>>> = vec![Some(None); len];
+        let mut model = vec![Place::Runs; len];
         for (lane, what) in script {
-            let place = model.get(lane).copied().flatten();
+            let place = model.get(lane).copied().unwrap_or(Place::Out);
             if what == 5 {
-                prop_assert_eq!(waiting.finish(lane).is_ok(), place.is_some());
-                model.iter_mut().skip(lane).take(1).for_each(|place| *place = None);
+                prop_assert_eq!(waiting.finish(lane).is_ok(), place != Place::Out);
+                model.iter_mut().skip(lane).take(1).for_each(|place| *place = Place::Out);
             } else {
-                let free = place == Some(None) && (what as usize) < limits.len();
+                let free = place == Place::Runs && (what as usize) < limits.len();
                 prop_assert_eq!(waiting.wait(lane, what).is_ok(), free);
                 if free {
-                    model[lane] = Some(Some(what));
+                    model[lane] = Place::Waits(what);
                 }
             }
             let found: Vec<(u32, Vec<u32>)> =
                 waiting.flush().into_iter().map(|batch| (batch.queue, batch.plan.lanes().to_vec())).collect();
             prop_assert_eq!(found, flush(&mut model, &limits));
-            prop_assert_eq!(waiting.running(), model.iter().filter(|place| **place == Some(None)).count());
+            prop_assert_eq!(waiting.running(), model.iter().filter(|place| **place == Place::Runs).count());
         }
     }
 }
 
-fn flush(model: &mut [Option<Option<u32>>], limits: &[u32]) -> Vec<(u32, Vec<u32>)> {
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Runs,
+    Waits(u32),
+    Out,
+}
+
+fn flush(model: &mut [Place], limits: &[u32]) -> Vec<(u32, Vec<u32>)> {
     let mut batches = Vec::new();
-    let stuck = model.iter().all(|place| *place != Some(None));
+    let stuck = !model.contains(&Place::Runs);
     for (queue, &limit) in (0u32..).zip(limits) {
-        let mut lanes =
-            (0u32..).zip(model.iter()).filter(|(_, place)| **place == Some(Some(queue))).map(|(lane, _)| lane);
-        loop {
-            let batch: Vec<u32> = lanes.by_ref().take(if limit == 0 { usize::MAX } else { limit as usize }).collect();
-            if batch.is_empty() || !(stuck || batch.len() == limit as usize) {
-                break;
-            }
-            batches.push((queue, batch));
-        }
+        let here = (0u32..).zip(model.iter()).filter(|(_, place)| **place == Place::Waits(queue));
+        let lanes: Vec<u32> = here.map(|(lane, _)| lane).collect();
+        let size = if limit == 0 { lanes.len().max(1) } else { limit as usize };
+        let due = lanes.chunks(size).filter(|batch| stuck || batch.len() == limit as usize);
+        batches.extend(due.map(|batch| (queue, batch.to_vec())));
     }
     for &lane in batches.iter().flat_map(|(_, lanes)| lanes) {
-        model[lane as usize] = Some(None);
+        model[lane as usize] = Place::Runs;
     }
     batches
 }

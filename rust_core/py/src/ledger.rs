@@ -95,7 +95,7 @@ fn read<T>(
     Ok(all)
 }
 
-fn dictionary<'py>(py: Python<'py>, each: impl Fn(Currency) -> Option<u64>) -> PyResult<Bound<'py, PyDict>> {
+fn dictionary(py: Python<'_>, each: impl Fn(Currency) -> Option<u64>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     for currency in Currency::ALL {
         if let Some(figure) = each(currency) {
@@ -169,8 +169,8 @@ impl Ledger {
         #[pyo3(from_py_with = bounds)] least: Bounds,
     ) -> PyResult<Outcome<(u64, Self)>> {
         let parts = NonZeroU32::new(parts).ok_or_else(|| argument(py, "parts is 0; it must be 1 or more"))?;
-        let lease = self.0.with(py, |ledger| Ok(ledger.lease(parts, &least)))?;
-        Ok(lease.map(|lease| (lease.id, Self(Guard::new(lease.ledger)))).into())
+        let outcome = self.0.with(py, |ledger| Ok(ledger.lease(parts, &least)))?;
+        Ok(outcome.map(|lease| (lease.id, Self(Guard::new(lease.ledger)))).into())
     }
 
     /// Take a lease back.

@@ -182,8 +182,12 @@ impl Scheduler {
         self.running.finish(rollout as usize)?;
         let owner = self.owners[rollout as usize];
         self.live -= 1;
-        self.tasks[owner as usize].live -= 1;
-        self.place(owner);
+        let task = &mut self.tasks[owner as usize];
+        let full = task.live == task.limit;
+        task.live -= 1;
+        if full {
+            self.place(owner);
+        }
         Ok(())
     }
 
