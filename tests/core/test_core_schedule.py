@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -88,6 +89,33 @@ def test_a_refusal_is_told_once_and_its_work_waits() -> None:
     ledger.settle(start.reservation, {"generated": 10})
     (rest,), _ = scheduler.next(9, ledger)
     assert (rest.first, rest.n, rest.rollout) == (2, 2, 2)
+
+
+def test_threads_share_a_ready_set_and_a_ledger() -> None:
+    scheduler, ledger = Scheduler(limit=8, batch=2), Ledger({"calls": 900})
+    for weight in (1, 2, 3, 4):
+        scheduler.draws(scheduler.add(weight), 0, 500, most={"calls": 1})
+
+    def work() -> list[int]:
+        mine: list[int] = []
+        for _ in range(400):
+            for start in scheduler.next(4, ledger)[0]:
+                rollouts = range(start.rollout, start.rollout + start.n)
+                mine += rollouts
+                ledger.settle(start.reservation, {"calls": start.n})
+                for rollout in rollouts:
+                    scheduler.done(rollout)
+            call = ledger.reserve({"calls": 1})
+            if isinstance(call, int):
+                ledger.release(call)
+        return mine
+
+    with ThreadPoolExecutor(4) as pool:
+        done = [future.result(timeout=60) for future in [pool.submit(work) for _ in range(4)]]
+    rollouts = sorted(rollout for mine in done for rollout in mine)
+    assert rollouts == list(range(len(rollouts)))
+    assert (ledger.spent["calls"], ledger.open, scheduler.running) == (len(rollouts), 0, 0)
+    assert 0 < len(rollouts) <= 900
 
 
 def test_a_cancelled_task_takes_no_more() -> None:

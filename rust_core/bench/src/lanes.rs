@@ -48,7 +48,7 @@ pub fn gather() -> Case {
 pub fn scatter() -> Case {
     let (plan, mut all, rows) = batch();
     let kernel = move || {
-        let _ = black_box(plan.scatter(black_box(&rows), &[0], &mut all, |cell| *cell));
+        let _ = black_box(plan.scatter(black_box(&rows), Some(0), &mut all, |cell| *cell));
         black_box(&all);
     };
     moved("written token", 256, kernel)

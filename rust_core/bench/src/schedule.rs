@@ -11,19 +11,18 @@ const TASKS: u32 = 1000;
 
 /// Start one draw, settle it and end its rollout, with 1,000 tasks that always have more.
 pub fn next() -> Case {
-    let mut scheduler = Scheduler::new(u32::MAX, 1).unwrap_or_default();
     let mut ledger = budget();
-    for _ in 0..TASKS {
-        let task = scheduler.add(1, u32::MAX).unwrap_or_default();
-        let work = Work { kind: WorkKind::Draws, point: 0, first: 0, n: u32::MAX };
-        let _ = scheduler.push(task, work, call());
-    }
-    let kernel = move || {
-        let Ok(round) = scheduler.next(1, &mut ledger) else { return };
-        for start in round.starts {
-            let _ = ledger.settle(start.reservation, &Amount::ZERO);
-            let _ = start.rollout.map(|rollout| scheduler.done(rollout));
+    let mut scheduler = busy();
+    let mut step = move || {
+        let scheduler = scheduler.as_mut()?;
+        for start in scheduler.next(1, &mut ledger).ok()?.starts {
+            ledger.settle(start.reservation, &Amount::ZERO).ok()?;
+            scheduler.done(start.rollout?).ok()?;
         }
+        Some(())
+    };
+    let kernel = move || {
+        black_box(step());
     };
     let mut queue: BTreeSet<(u128, u32)> = (0..TASKS).map(|task| (0, task)).collect();
     let baseline = move || {
@@ -32,6 +31,16 @@ pub fn next() -> Case {
         }
     };
     case("start", "one step of an ordered set of the tasks", kernel, baseline)
+}
+
+fn busy() -> Option<Scheduler> {
+    let mut scheduler = Scheduler::new(u32::MAX, 1).ok()?;
+    for _ in 0..TASKS {
+        let task = scheduler.add(1, u32::MAX).ok()?;
+        let work = Work { kind: WorkKind::Draws, point: 0, first: 0, n: u32::MAX };
+        scheduler.push(task, work, call()).ok()?;
+    }
+    Some(scheduler)
 }
 
 /// Reserve a call and settle it, with 512 in flight.

@@ -134,7 +134,8 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(text(scheduler.add(0, 1).map(|_| ())), "the weight of a task is 0; it must be 1 or more");
     assert_eq!(text(scheduler.push(0, draws(0, 0, 0), calls(1))), "the number of draws is 0; it must be 1 or more");
     assert!(
-        text(scheduler.push(0, draws(0, u32::MAX, 1), calls(1))).starts_with("the last of 1 draws from 4294967295")
+        text(scheduler.push(0, draws(0, u32::MAX, 1), calls(1)))
+            .starts_with("the first draw is 4294967295 and there are 1")
     );
     assert_eq!(text(scheduler.push(1, draws(0, 0, 1), calls(1))), "task 1 does not exist; there are 1");
     assert_eq!(scheduler.cancel(0), Ok(1_000_000));

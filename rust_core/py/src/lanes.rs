@@ -128,7 +128,11 @@ impl Plan {
                 return Ok(());
             }
             let all = rows.all(py)?;
-            call(py, || self.0.gather(&all, out, |cell| *cell))
+            call(py, || match rows.cell {
+                8 => gather::<8>(&self.0, &all, out),
+                4 => gather::<4>(&self.0, &all, out),
+                _ => gather::<1>(&self.0, &all, out),
+            })
         })
     }
 
@@ -141,9 +145,16 @@ impl Plan {
         fill: &Bound<'py, PyAny>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         rows.expect(py, self.0.lanes().len())?;
-        let (some, fill) = (rows.all(py)?, rows.cell(fill)?);
-        let all = rows.build(py, self.0.size(), |out| call(py, || self.0.scatter(&some, &fill, out, |cell| *cell)))?;
-        Ok((all, self.valid(py)?))
+        let (some, fill) = (rows.all(py)?, rows.pack(fill)?);
+        let every = rows.build(py, self.0.size(), |out| {
+            call(py, || match rows.cell {
+                8 => scatter::<8>(&self.0, &some, &fill, out),
+                4 => scatter::<4>(&self.0, &some, &fill, out),
+                2 => scatter::<2>(&self.0, &some, &fill, out),
+                _ => scatter::<1>(&self.0, &some, &fill, out),
+            })
+        })?;
+        Ok((every, self.valid(py)?))
     }
 
     fn __len__(&self) -> usize {
@@ -153,6 +164,17 @@ impl Plan {
     fn __repr__(&self) -> String {
         format!("<Plan: {} of {} lanes>", self.0.lanes().len(), self.0.size())
     }
+}
+
+/// Gather cells of `N` bytes, which may be parts of the cells that Python sees.
+fn gather<const N: usize>(plan: &core::Plan, rows: &[u8], out: &mut [u8]) -> core::Result<()> {
+    plan.gather(rows.as_chunks::<N>().0, out.as_chunks_mut::<N>().0, |cell| *cell)
+}
+
+/// Scatter cells of `N` bytes into zeros.
+fn scatter<const N: usize>(plan: &core::Plan, rows: &[u8], fill: &[u8], out: &mut [u8]) -> core::Result<()> {
+    let fill = fill.first_chunk::<N>().copied().filter(|fill| fill.iter().any(|&byte| byte != 0));
+    plan.scatter(rows.as_chunks::<N>().0, fill, out.as_chunks_mut::<N>().0, |cell| *cell)
 }
 
 /// Lanes that run until each waits at one of several queues.

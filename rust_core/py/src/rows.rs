@@ -2,6 +2,7 @@
 
 use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 
 use crate::error::{argument, refine};
@@ -14,7 +15,8 @@ pub struct Rows<'py> {
     // A memoryview of plain bytes; None where there is no cell, which `memoryview` cannot cast.
     bytes: Option<Bound<'py, PyAny>>,
     format: String,
-    cell: usize,
+    /// Bytes of a cell.
+    pub cell: usize,
     count: usize,
     columns: Option<usize>,
 }
@@ -69,9 +71,10 @@ impl<'py> Rows<'py> {
     }
 
     /// The bytes of a cell that holds `fill`.
-    pub fn cell(&self, fill: &Bound<'py, PyAny>) -> PyResult<Vec<u8>> {
+    pub fn pack(&self, fill: &Bound<'py, PyAny>) -> PyResult<Vec<u8>> {
+        static PACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = fill.py();
-        let packed = py.import("struct")?.call_method1("pack", (&self.format, fill));
+        let packed = PACK.import(py, "struct", "pack")?.call1((&self.format, fill));
         let text = || format!("the fill does not fit cells of format {:?}", self.format);
         packed.map_err(|_| argument(py, &text()))?.extract()
     }

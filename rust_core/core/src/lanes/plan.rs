@@ -54,25 +54,34 @@ impl Plan {
         Ok(())
     }
 
-    /// Put the rows of the plan's lanes back into their places among all lanes, and `fill` into the places of the others.
+    /// Put the rows of the plan's lanes back into their places among all lanes, and `fill` into every cell of the others,
+    /// or leave them as they are in `out`.
     ///
     /// # Errors
-    /// [`Error::Value`] if `out` is not a whole number of cells a lane, or a row not a whole number of `fill`s (one cell or
-    /// a pattern of some); [`Error::Length`] if `rows` does not have as many cells as the plan's rows.
-    pub fn scatter<S, T: Copy>(&self, rows: &[S], fill: &[T], out: &mut [T], read: impl Fn(&S) -> T) -> Result<()> {
+    /// [`Error::Value`] if `out` is not a whole number of cells a lane, [`Error::Length`] if `rows` does not have as many
+    /// cells as the plan's rows.
+    pub fn scatter<S, T: Copy>(
+        &self,
+        rows: &[S],
+        fill: Option<T>,
+        out: &mut [T],
+        read: impl Fn(&S) -> T,
+    ) -> Result<()> {
         let width = self.width(out.len())?;
         fits("cells to scatter", self.lanes.len() * width, rows.len())?;
-        if fill.is_empty() || !width.is_multiple_of(fill.len()) {
-            let value = format!("a fill of {} cells for rows of {width}", fill.len());
-            return Err(Error::Value { value, want: "one cell, or as many as divide a row" });
-        }
-        let blank: Vec<T> = fill.iter().copied().cycle().take(width).collect();
-        let mut active = self.lanes.iter().zip(rows.chunks_exact(width.max(1))).peekable();
-        for (lane, slot) in (0..=u32::MAX).zip(out.chunks_exact_mut(width.max(1))) {
-            match active.next_if(|(next, _)| **next == lane) {
-                Some((_, row)) => copy(slot, row, &read),
-                None => slot.copy_from_slice(&blank),
+        let mut rest = out;
+        let mut next = 0;
+        for (&lane, row) in self.lanes.iter().zip(rows.chunks_exact(width.max(1))) {
+            let (idle, later) = rest.split_at_mut((lane as usize - next) * width);
+            if let Some(fill) = fill {
+                idle.fill(fill);
             }
+            let (slot, later) = later.split_at_mut(width);
+            copy(slot, row, &read);
+            (rest, next) = (later, lane as usize + 1);
+        }
+        if let Some(fill) = fill {
+            rest.fill(fill);
         }
         Ok(())
     }
@@ -114,10 +123,10 @@ mod tests {
         plan.gather(&[10, 11, 20, 21, 30, 31, 40, 41], &mut some, |cell| *cell).unwrap();
         assert_eq!(some, [20, 21, 40, 41]);
         let mut all = [9; 8];
-        plan.scatter(&some, &[-1], &mut all, |cell| *cell).unwrap();
-        assert_eq!((all, plan.valid()), ([-1, -1, 20, 21, -1, -1, 40, 41], vec![0, 1, 0, 1]));
-        plan.scatter(&some, &[5, 6], &mut all, |cell| *cell).unwrap();
-        assert_eq!(all, [5, 6, 20, 21, 5, 6, 40, 41]);
+        plan.scatter(&some, None, &mut all, |cell| *cell).unwrap();
+        assert_eq!((all, plan.valid()), ([9, 9, 20, 21, 9, 9, 40, 41], vec![0, 1, 0, 1]));
+        plan.scatter(&some, Some(-1), &mut all, |cell| *cell).unwrap();
+        assert_eq!(all, [-1, -1, 20, 21, -1, -1, 40, 41]);
     }
 
     #[test]
@@ -141,7 +150,7 @@ mod tests {
         let none = plan(&[], 2);
         none.gather(&[1, 2, 3, 4], &mut [], |cell| *cell).unwrap();
         let mut all = [0; 4];
-        none.scatter(&[], &[7], &mut all, |cell: &i32| *cell).unwrap();
+        none.scatter(&[], Some(7), &mut all, |cell: &i32| *cell).unwrap();
         assert_eq!((all, none.valid()), ([7; 4], vec![0, 0]));
         plan(&[], 0).gather(&[0u8; 0], &mut [], |cell| *cell).unwrap();
     }
@@ -153,11 +162,8 @@ mod tests {
         assert_eq!(text, "4 cells for 3 lanes; it must be equally many for each lane");
         let text = plan.gather(&[0; 6], &mut [0; 2], |cell| *cell).unwrap_err().to_string();
         assert_eq!(text, "2 cells to gather into where 4 are needed");
-        let text = plan.scatter(&[0; 5], &[0], &mut [0; 6], |cell| *cell).unwrap_err().to_string();
+        let text = plan.scatter(&[0; 5], Some(0), &mut [0; 6], |cell| *cell).unwrap_err().to_string();
         assert_eq!(text, "5 cells to scatter where 4 are needed");
-        for fill in [&[][..], &[0, 0, 0]] {
-            let text = plan.scatter(&[0; 4], fill, &mut [0; 6], |cell| *cell).unwrap_err().to_string();
-            assert!(text.contains("for rows of 2; it must be one cell"), "{text}");
-        }
+        assert!(plan.scatter(&[0; 4], Some(0), &mut [0; 5], |cell| *cell).is_err());
     }
 }

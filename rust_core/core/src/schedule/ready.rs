@@ -20,7 +20,7 @@ const SCALE: u128 = 1 << 32;
 const ROUND: u32 = 1 << 16;
 
 /// The ready work of many tasks, and which of their rollouts run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Scheduler {
     tasks: Vec<Task>,
     // Tasks with rows, and tasks with draws only and room for them, by start tag. A task is in at most one of them.
@@ -28,6 +28,7 @@ pub struct Scheduler {
     draws: BTreeSet<(u128, u32)>,
     // The start tag that was served last.
     clock: u128,
+    // Of each rollout ever started: whether it runs, and whose it is.
     running: Lanes,
     live: u32,
     owners: Vec<u32>,
@@ -43,6 +44,7 @@ struct Task {
     start: u128,
     rows: VecDeque<(Work, Bounds)>,
     draws: VecDeque<(Work, Bounds)>,
+    // A refusal was given since something was started last.
     told: bool,
     cancelled: bool,
 }
@@ -55,7 +57,17 @@ impl Scheduler {
     pub fn new(limit: u32, batch: u32) -> Result<Self> {
         positive("the limit of running rollouts", limit)?;
         positive("the limit of draws a batch", batch)?;
-        Ok(Self { limit, batch, ..Self::default() })
+        Ok(Self {
+            tasks: Vec::new(),
+            rows: BTreeSet::new(),
+            draws: BTreeSet::new(),
+            clock: 0,
+            running: Lanes::default(),
+            live: 0,
+            owners: Vec::new(),
+            limit,
+            batch,
+        })
     }
 
     /// Add a task and return its number. With twice the weight it is served twice as often; at most `limit` of its rollouts
@@ -80,8 +92,8 @@ impl Scheduler {
     pub fn push(&mut self, task: u32, work: Work, each: Bounds) -> Result<()> {
         positive("the number of draws", work.n)?;
         if work.first.checked_add(work.n).is_none() {
-            let value = format!("the last of {} draws from {}", work.n, work.first);
-            return Err(Error::Value { value, want: "a number below 4294967295" });
+            let value = format!("the first draw is {} and there are {}", work.first, work.n);
+            return Err(Error::Value { value, want: "at most 4294967295 together" });
         }
         let holder = self.task(task)?;
         if holder.cancelled {
