@@ -49,7 +49,7 @@ impl Plan {
         let width = self.width(rows.len())?;
         fits("cells to gather into", self.lanes.len() * width, out.len())?;
         for (slot, &lane) in out.chunks_exact_mut(width.max(1)).zip(&self.lanes) {
-            copy(slot, &rows[lane as usize * width..], &read);
+            copy(slot, &rows[lane as usize * width..][..width], &read);
         }
         Ok(())
     }
@@ -69,19 +69,11 @@ impl Plan {
     ) -> Result<()> {
         let width = self.width(out.len())?;
         fits("cells to scatter", self.lanes.len() * width, rows.len())?;
-        let mut rest = out;
-        let mut next = 0;
-        for (&lane, row) in self.lanes.iter().zip(rows.chunks_exact(width.max(1))) {
-            let (idle, later) = rest.split_at_mut((lane as usize - next) * width);
-            if let Some(fill) = fill {
-                idle.fill(fill);
-            }
-            let (slot, later) = later.split_at_mut(width);
-            copy(slot, row, &read);
-            (rest, next) = (later, lane as usize + 1);
-        }
         if let Some(fill) = fill {
-            rest.fill(fill);
+            out.fill(fill);
+        }
+        for (&lane, row) in self.lanes.iter().zip(rows.chunks_exact(width.max(1))) {
+            copy(&mut out[lane as usize * width..][..width], row, &read);
         }
         Ok(())
     }
@@ -101,6 +93,11 @@ fn fits(what: &'static str, need: usize, have: usize) -> Result<()> {
 }
 
 fn copy<S, T>(slot: &mut [T], row: &[S], read: impl Fn(&S) -> T) {
+    // A row is often one cell, for which a loop takes twice as long.
+    if let ([to], [from]) = (&mut *slot, row) {
+        *to = read(from);
+        return;
+    }
     for (to, from) in slot.iter_mut().zip(row) {
         *to = read(from);
     }
