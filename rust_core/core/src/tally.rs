@@ -183,6 +183,7 @@ mod tests {
         let votes = tally(&[("a", 3.0)]);
         assert_eq!((name(votes.runner_up()), votes.margin()), (None, 3.0));
         assert_eq!((votes.settled(3, 1.0).unwrap(), votes.settled(2, 1.0).unwrap()), (false, true));
+        assert!(!Tally::new().settled(1, 0.0).unwrap());
         assert_eq!((Tally::new().settled(1, 1.0).unwrap(), Tally::new().settled(0, 1.0).unwrap()), (false, true));
     }
 

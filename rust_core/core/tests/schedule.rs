@@ -122,6 +122,7 @@ fn a_task_whose_draws_find_no_lane_keeps_its_turn() {
     scheduler.push(one, rows(1, 9), calls(1)).unwrap();
     scheduler.next(9, &mut free()).unwrap();
     scheduler.push(one, draws(0, 2, 9), calls(1)).unwrap();
+    scheduler.push(two, draws(1, 0, 9), calls(1)).unwrap();
     (0..2).for_each(|rollout| scheduler.done(rollout).unwrap());
     assert_eq!(order(&scheduler.next(9, &mut free()).unwrap().starts), [(1, 0, 0, 1), (1, 0, 1, 1)]);
 }
