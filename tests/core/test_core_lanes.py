@@ -1,36 +1,44 @@
-"""Lanes through their bindings, against sets."""
+"""Lanes through their bindings, against sets; rows against slices of lists; waiting lanes against a dictionary."""
 
 from __future__ import annotations
+
+from array import array
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import Lanes
-from trunkline.errors import CoreError
+from trunkline._core import Lanes, Waiting
+from trunkline.errors import ArgumentError, CoreError
 
 
 def lanes(n: int, out: set[int]) -> Lanes:
     made = Lanes(n)
-    for lane in out:
-        made.finish(lane)
+    made.finish_all(sorted(out))
     return made
+
+
+def some(n: int) -> st.SearchStrategy[set[int]]:
+    return st.sets(st.integers(0, n - 1)) if n else st.just(set())
 
 
 @given(data=st.data(), n=st.integers(0, 150))
 @settings(max_examples=80, deadline=None)
 def test_lanes_are_a_set(data, n: int) -> None:
-    some = st.sets(st.integers(0, n - 1)) if n else st.just(set())
-    left, right = data.draw(some), data.draw(some)
+    left, right = data.draw(some(n)), data.draw(some(n))
     one, two = lanes(n, left), lanes(n, right)
     every = set(range(n))
-    assert one.ones() == sorted(every - left)
+    assert (list(one.ones()), one.ones().format) == (sorted(every - left), "I")
     assert (len(one), one.count(), one.any()) == (n, n - len(left), left != every)
     assert [one.active(lane) for lane in range(n)] == [lane not in left for lane in range(n)]
-    assert one.and_(two).ones() == sorted(every - left - right)
-    assert one.and_not(two).ones() == sorted(right - left)
+    assert list(one.and_(two).ones()) == sorted(every - left - right)
+    assert list(one.and_not(two).ones()) == sorted(right - left)
     assert one.and_(one).ones() == one.ones()
     assert one.and_not(one).count() == 0
+    mask = bytes(lane in right for lane in range(n))
+    assert one.finish_all(memoryview(mask).cast("?")) == len(right - left)
+    assert list(one.ones()) == sorted(every - left - right)
+    assert two.finish_all(mask) == 0
 
 
 def test_a_lane_finishes_once() -> None:
@@ -42,7 +50,14 @@ def test_a_lane_finishes_once() -> None:
         three.finish(3)
     with pytest.raises(CoreError, match="lane 3 does not exist"):
         three.active(3)
+    with pytest.raises(CoreError, match="lane 1 has finished already"):
+        three.finish_all([0, 1])
+    with pytest.raises(CoreError, match="lane 2 has finished already"):
+        three.finish_all(array("I", [2, 2]))
+    with pytest.raises(ArgumentError, match="2 places of a mask of lanes where 3 are needed"):
+        three.finish_all(b"\0\1")
     assert repr(three) == "<Lanes: 2 of 3 active>"
+    assert three.finish_all([0, 2]) == 2
 
 
 def test_sizes_and_types_are_checked() -> None:
@@ -51,13 +66,84 @@ def test_sizes_and_types_are_checked() -> None:
     for wrong in (-1, 2**32, 10**40):
         with pytest.raises(CoreError, match="out of range"):
             Lanes(wrong)
-    with pytest.raises(TypeError):
-        Lanes("3")
-    with pytest.raises(TypeError):
-        Lanes(3).and_({1, 2})
+    for wrong in (lambda: Lanes("3"), lambda: Lanes(3).and_({1, 2}), lambda: Lanes(3).finish_all({1})):
+        with pytest.raises(TypeError):
+            wrong()
 
 
 def test_combining_leaves_both_as_they_were() -> None:
     one, two = lanes(4, {0}), lanes(4, {3})
     one.and_(two).finish(1)
-    assert (one.ones(), two.ones()) == ([1, 2, 3], [0, 1, 2])
+    assert (list(one.ones()), list(two.ones())) == ([1, 2, 3], [0, 1, 2])
+
+
+@given(
+    data=st.data(), n=st.integers(1, 30), width=st.sampled_from([None, 1, 3, 300]), format=st.sampled_from("bBhiIqQfd")
+)
+@settings(max_examples=80, deadline=None)
+def test_rows_come_back_to_their_lanes(data, n: int, width: int | None, format: str) -> None:
+    """300 cells of 8 bytes are copied one row at a time, the other widths all at once."""
+    out = data.draw(some(n))
+    plan = lanes(n, out).plan()
+    active = [lane for lane in range(n) if lane not in out]
+    cells = array(format, [number % 100 for number in range(n * (width or 1))])
+    rows = memoryview(cells) if width is None else memoryview(cells).cast("B").cast(format, (n, width))
+    gathered = plan.gather(rows)
+    assert gathered.tolist() == [rows.tolist()[lane] for lane in active]
+    assert (gathered.format, gathered.readonly, len(plan), plan.size) == (format, True, len(active), n)
+    assert list(plan.lanes) == active
+    scattered, valid = plan.scatter(gathered, 7)
+    blank = 7 if width is None or not active else [7] * width
+    assert scattered.tolist() == [rows.tolist()[lane] if lane in active else blank for lane in range(n)]
+    assert (valid.format, valid.tolist()) == ("?", [lane in active for lane in range(n)])
+
+
+def test_rows_that_do_not_fit_are_refused() -> None:
+    plan = lanes(4, {1, 2}).plan()
+    assert (bytes(plan.gather(b"abcd")), repr(plan)) == (b"ad", "<Plan: 2 of 4 lanes>")
+    cube = memoryview(bytes(8)).cast("B", (4, 2, 1))
+    gapped = memoryview(bytes(8))[::2]
+    for wrong, text in [
+        (b"abc", "3 rows where 4 are needed"),
+        (cube, "rows have 3 dimensions; 1 or 2 are needed"),
+        (gapped, "rows lie apart in memory"),
+    ]:
+        with pytest.raises(ArgumentError, match=text):
+            plan.gather(wrong)
+    with pytest.raises(ArgumentError, match="4 rows where 2 are needed"):
+        plan.scatter(b"abcd", 0)
+    for fill in (256, -1, "x", 0.5, None):
+        with pytest.raises(ArgumentError, match='the fill does not fit cells of format "B"'):
+            plan.scatter(b"ab", fill)
+    with pytest.raises(TypeError):
+        plan.gather([1, 2, 3, 4])
+
+
+@given(
+    n=st.integers(1, 6),
+    limits=st.lists(st.integers(0, 3), min_size=1, max_size=3),
+    script=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), max_size=40),
+)
+@settings(max_examples=60, deadline=None)
+def test_waiting_lanes_are_flushed_when_none_runs(n: int, limits: list[int], script: list[tuple[int, int]]) -> None:
+    waiting, at = Waiting(n, limits), dict.fromkeys(range(n), -1)
+    for lane, queue in script:
+        if queue == 4 and lane in at:
+            waiting.finish(lane)
+            del at[lane]
+        elif at.get(lane) == -1 and queue < len(limits):
+            waiting.wait(lane, queue)
+            at[lane] = queue
+        else:
+            with pytest.raises(CoreError):
+                waiting.wait(lane, queue)
+        stuck, expected = -1 not in at.values(), []
+        for number, limit in enumerate(limits):
+            rest = sorted(lane for lane in at if at[lane] == number)
+            while rest and (stuck or len(rest) >= limit > 0):
+                expected.append((number, rest[: limit or n]))
+                rest = rest[limit or n :]
+        at |= {lane: -1 for _, batch in expected for lane in batch}
+        assert [(number, list(plan.lanes)) for number, plan in waiting.flush()] == expected
+        running = sum(place == -1 for place in at.values())
+        assert waiting.counts == (running, len(at) - running)

@@ -9,6 +9,8 @@
 //!
 //! [`Lanes`] says which of many rows are still active, a [`Prefix`] index stores what token paths share once. This crate
 //! knows no Python and does no input or output.
+//! [`Lanes`] says which of many rows are still active, a [`Scheduler`] what starts next, a [`Ledger`] what a budget allows,
+//! a [`Tally`] which answer wins. This crate knows no Python and does no input or output.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -24,6 +26,8 @@ pub mod pack;
 mod prefix;
 mod random;
 pub mod select;
+mod schedule;
+mod tally;
 mod tokens;
 mod tree;
 mod wire;
@@ -33,9 +37,16 @@ pub use forest::Forest;
 pub use harvest::{GROWING, Harvest};
 pub use id::{ContextId, FragmentId, NameId, NodeId, PrefixId, RolloutId, SpaceId, Tokens};
 pub use lanes::Lanes;
+pub use lanes::plan::Plan;
+pub use lanes::waiting::{Batch, Waiting};
 pub use memory::columns::{Columns, SAMPLED, SYNTHETIC, Span, TRUNCATED, TokenSlice};
 pub use prefix::{Prefix, PrefixMatch, PrefixNode, Reuse};
 pub use random::Random;
+pub use schedule::amount::{Amount, Bounds, Currency};
+pub use schedule::ledger::{Lease, Ledger, Refusal, Reservation};
+pub use schedule::ready::Scheduler;
+pub use schedule::work::{Refused, Round, Start, Work, WorkKind};
+pub use tally::{Answer, Tally, Votes};
 pub use tokens::{Region, TokenBuffer, Uncertainty};
 pub use tree::Tree;
 pub use tree::body::Source;

@@ -1,69 +1,8 @@
-//! Lanes against sets; terminations against their names.
+//! Terminations against their names; token figures against their range.
 #![allow(missing_docs)]
 #![allow(clippy::unwrap_used)]
 
-use std::collections::HashSet;
-
-use proptest::prelude::*;
-use trunkline_core::{Error, Lanes, Termination, Tokens};
-
-fn sorted(set: &HashSet<usize>) -> Vec<usize> {
-    let mut list: Vec<usize> = set.iter().copied().collect();
-    list.sort_unstable();
-    list
-}
-
-/// Lanes of a size with some finished, and the set they stand for.
-fn lanes(len: usize, out: &[usize]) -> (Lanes, HashSet<usize>) {
-    let (mut lanes, mut set) = (Lanes::new(len).unwrap(), (0..len).collect::<HashSet<_>>());
-    for &lane in out {
-        let outcome = lanes.finish(lane);
-        if lane >= len {
-            assert_eq!(outcome, Err(Error::Lane { lane, count: len }));
-        } else if set.remove(&lane) {
-            assert_eq!(outcome, Ok(()));
-        } else {
-            assert_eq!(outcome, Err(Error::LaneFinished { lane }));
-        }
-    }
-    (lanes, set)
-}
-
-proptest! {
-    #[test]
-    fn lanes_are_a_set(
-        len in 0usize..200,
-        left in prop::collection::vec(0usize..210, 0..250),
-        right in prop::collection::vec(0usize..210, 0..250),
-    ) {
-        let ((one, ones), (two, twos)) = (lanes(len, &left), lanes(len, &right));
-        prop_assert_eq!(one.ones(), sorted(&ones));
-        prop_assert_eq!((one.count(), one.any(), one.len()), (ones.len(), !ones.is_empty(), len));
-        for lane in 0..len {
-            prop_assert_eq!(one.active(lane), Ok(ones.contains(&lane)));
-        }
-        prop_assert_eq!(one.and(&two).unwrap().ones(), sorted(&(&ones & &twos)));
-        prop_assert_eq!(one.and_not(&two).unwrap().ones(), sorted(&(&ones - &twos)));
-        prop_assert!(!one.and_not(&one).unwrap().any());
-        prop_assert_eq!(one.and(&one).unwrap(), one.clone());
-        let longer = Lanes::new(len + 1).unwrap();
-        prop_assert_eq!(one.and(&longer), Err(Error::LaneSizes { left: len, right: len + 1 }));
-    }
-
-    #[test]
-    fn pushed_lanes_are_active(len in 0usize..200) {
-        let mut grown = Lanes::default();
-        for lane in 0..len {
-            prop_assert_eq!(grown.push(), lane);
-        }
-        prop_assert_eq!(grown, Lanes::new(len).unwrap());
-    }
-}
-
-#[test]
-fn more_lanes_than_memory_is_an_error() {
-    assert_eq!(Lanes::new(usize::MAX), Err(Error::Memory { len: usize::MAX }));
-}
+use trunkline_core::{Error, Termination, Tokens};
 
 #[test]
 fn terminations_have_names_and_codes() {

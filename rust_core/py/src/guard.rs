@@ -46,6 +46,10 @@ impl<T: Send> Guard<T> {
 pub fn call<R: Send>(py: Python<'_>, large: bool, work: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
     let run = || catch_unwind(AssertUnwindSafe(work)).map_err(|_| "an internal error; this is a bug in trunkline");
     finish(py, if large { py.detach(run) } else { run() })
+/// Work on what has no state to guard.
+pub fn call<R>(py: Python<'_>, work: impl FnOnce() -> Result<R>) -> PyResult<R> {
+    const BROKEN: &str = "an internal error; this is a bug in trunkline";
+    finish(py, catch_unwind(AssertUnwindSafe(|| Ok(work()))).unwrap_or(Err(BROKEN)))
 }
 
 fn poisoned<G>(_: PoisonError<G>) -> &'static str {

@@ -1,10 +1,13 @@
-//! `Lanes`.
+//! `Lanes`, `Plan` and `Waiting`.
 
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 use trunkline_core as core;
 
-use crate::guard::Guard;
+use crate::buffer::{Column, view};
+use crate::guard::{Guard, call};
 use crate::input::number;
+use crate::rows::Rows;
 
 /// A set of lanes 0..n-1 that can only shrink: termination is monotone.
 #[pyclass(frozen, module = "trunkline._core")]
@@ -22,8 +25,7 @@ impl Lanes {
     #[new]
     #[pyo3(signature = (n, /))]
     fn new(py: Python<'_>, #[pyo3(from_py_with = number)] n: u32) -> PyResult<Self> {
-        let lanes = core::Lanes::new(n as usize).map_err(|error| crate::error::raise(py, &error))?;
-        Ok(Self(Guard::new(lanes)))
+        call(py, || core::Lanes::new(n as usize)).map(|lanes| Self(Guard::new(lanes)))
     }
 
     /// Take a lane out; raises if it is out already.
@@ -32,15 +34,32 @@ impl Lanes {
         self.0.with(py, |lanes| lanes.finish(lane as usize))
     }
 
+    /// Take several lanes out: those of a mask, or those of a list.
+    #[pyo3(signature = (done, /))]
+    fn finish_all(&self, py: Python<'_>, done: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let mask = PyUntypedBuffer::get(done).is_ok_and(|buffer| [c"?", c"B"].contains(&buffer.format()));
+        if mask {
+            let mask: Column<u8> = done.extract()?;
+            return self.0.with(py, |lanes| lanes.finish_where(&mask));
+        }
+        let list: Column<u32> = done.extract()?;
+        self.0.with(py, |lanes| lanes.finish_all(&list).map(|()| list.len()))
+    }
+
     /// Whether a lane is active.
     #[pyo3(signature = (lane, /))]
     fn active(&self, py: Python<'_>, #[pyo3(from_py_with = number)] lane: u32) -> PyResult<bool> {
         self.0.with(py, |lanes| lanes.active(lane as usize))
     }
 
-    /// Active lanes, ascending.
-    fn ones(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
-        self.0.with(py, |lanes| Ok(lanes.ones()))
+    /// Active lanes (u32), ascending.
+    fn ones<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        view(py, &self.0.with(py, |lanes| Ok(lanes.ones()))?)
+    }
+
+    /// The rows of the lanes that are active now.
+    fn plan(&self, py: Python<'_>) -> PyResult<Plan> {
+        self.0.with(py, |lanes| Ok(Plan(lanes.plan())))
     }
 
     /// Lanes active in both; raises if the sizes differ.
@@ -73,5 +92,129 @@ impl Lanes {
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         self.0.with(py, |lanes| Ok(format!("<Lanes: {} of {} active>", lanes.count(), lanes.len())))
+    }
+}
+
+/// Some of the lanes of a batch, in order, whose rows are worked on.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct Plan(core::Plan);
+
+#[pymethods]
+impl Plan {
+    /// The lanes (u32), ascending.
+    #[getter]
+    fn lanes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        view(py, self.0.lanes())
+    }
+
+    /// How many lanes the batch has.
+    #[getter]
+    const fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    /// For each lane of the batch whether it is in the plan (bool).
+    #[getter]
+    fn valid<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        view(py, &self.0.valid())?.call_method1("cast", ("?",))
+    }
+
+    /// The rows of the plan's lanes out of the rows of all lanes.
+    #[pyo3(signature = (rows, /))]
+    fn gather<'py>(&self, py: Python<'py>, rows: Rows<'py>) -> PyResult<Bound<'py, PyAny>> {
+        rows.expect(py, self.0.size())?;
+        rows.build(py, self.0.lanes().len(), |out| {
+            if rows.pick(py, self.0.lanes(), out)? {
+                return Ok(());
+            }
+            let all = rows.all(py)?;
+            call(py, || match rows.cell {
+                8 => gather::<8>(&self.0, &all, out),
+                4 => gather::<4>(&self.0, &all, out),
+                _ => gather::<1>(&self.0, &all, out),
+            })
+        })
+    }
+
+    /// The rows of the plan's lanes in their places among all lanes, `fill` in the others, and which are which.
+    #[pyo3(signature = (rows, fill, /))]
+    fn scatter<'py>(
+        &self,
+        py: Python<'py>,
+        rows: Rows<'py>,
+        fill: &Bound<'py, PyAny>,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        rows.expect(py, self.0.lanes().len())?;
+        let (some, fill) = (rows.all(py)?, rows.pack(fill)?);
+        let every = rows.build(py, self.0.size(), |out| {
+            call(py, || match rows.cell {
+                8 => scatter::<8>(&self.0, &some, &fill, out),
+                4 => scatter::<4>(&self.0, &some, &fill, out),
+                2 => scatter::<2>(&self.0, &some, &fill, out),
+                _ => scatter::<1>(&self.0, &some, &fill, out),
+            })
+        })?;
+        Ok((every, self.valid(py)?))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.lanes().len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Plan: {} of {} lanes>", self.0.lanes().len(), self.0.size())
+    }
+}
+
+/// Gather cells of `N` bytes, which may be parts of the cells that Python sees.
+fn gather<const N: usize>(plan: &core::Plan, rows: &[u8], out: &mut [u8]) -> core::Result<()> {
+    plan.gather(rows.as_chunks::<N>().0, out.as_chunks_mut::<N>().0, |cell| *cell)
+}
+
+/// Scatter cells of `N` bytes into zeros.
+fn scatter<const N: usize>(plan: &core::Plan, rows: &[u8], fill: &[u8], out: &mut [u8]) -> core::Result<()> {
+    let fill = fill.first_chunk::<N>().copied().filter(|fill| fill.iter().any(|&byte| byte != 0));
+    plan.scatter(rows.as_chunks::<N>().0, fill, out.as_chunks_mut::<N>().0, |cell| *cell)
+}
+
+/// Lanes that run until each waits at one of several queues.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct Waiting(Guard<core::Waiting>);
+
+#[pymethods]
+impl Waiting {
+    #[new]
+    #[pyo3(signature = (n, limits, /))]
+    fn new(py: Python<'_>, #[pyo3(from_py_with = number)] n: u32, limits: Column<u32>) -> PyResult<Self> {
+        call(py, || core::Waiting::new(n as usize, &limits)).map(|waiting| Self(Guard::new(waiting)))
+    }
+
+    /// Let a running lane wait.
+    #[pyo3(signature = (lane, queue, /))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] lane: u32,
+        #[pyo3(from_py_with = number)] queue: u32,
+    ) -> PyResult<()> {
+        self.0.with(py, |waiting| waiting.wait(lane as usize, queue))
+    }
+
+    /// Take a lane out, whether it runs or waits.
+    #[pyo3(signature = (lane, /))]
+    fn finish(&self, py: Python<'_>, #[pyo3(from_py_with = number)] lane: u32) -> PyResult<()> {
+        self.0.with(py, |waiting| waiting.finish(lane as usize))
+    }
+
+    /// The batches that are due; their lanes run again.
+    fn flush(&self, py: Python<'_>) -> PyResult<Vec<(u32, Plan)>> {
+        let batches = self.0.with(py, |waiting| Ok(waiting.flush()))?;
+        Ok(batches.into_iter().map(|batch| (batch.queue, Plan(batch.plan))).collect())
+    }
+
+    /// How many lanes run, and how many wait.
+    #[getter]
+    fn counts(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
+        self.0.with(py, |waiting| Ok((waiting.running(), waiting.active().count() - waiting.running())))
     }
 }

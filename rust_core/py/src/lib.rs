@@ -17,6 +17,10 @@ mod lanes;
 mod pack;
 mod prefix;
 mod select;
+mod ledger;
+mod rows;
+mod schedule;
+mod tally;
 mod tokens;
 mod tree;
 mod view;
@@ -38,6 +42,17 @@ mod _core {
     use crate::harvest::{Harvest, harvest};
     #[pymodule_export]
     use crate::lanes::Lanes;
+    use pyo3::types::PyTuple;
+    use trunkline_core::{Currency, DIGEST_VERSION, FORMAT, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
+
+    #[pymodule_export]
+    use crate::lanes::{Lanes, Plan, Waiting};
+    #[pymodule_export]
+    use crate::ledger::{Ledger, Refusal};
+    #[pymodule_export]
+    use crate::schedule::{Refused, Scheduler, Start};
+    #[pymodule_export]
+    use crate::tally::Tally;
     #[pymodule_export]
     use crate::pack::{Padded, Ragged, TreePacked, pack_padded, pack_ragged, pack_tree};
     #[pymodule_export]
@@ -68,6 +83,7 @@ mod _core {
         module.add("FORMAT", FORMAT)?;
         module.add("DIGEST_VERSION", DIGEST_VERSION)?;
         module.add("GROWING", GROWING)?;
+        module.add("CURRENCIES", PyTuple::new(module.py(), Currency::ALL.map(Currency::as_str))?)?;
         module.add("ROOT", Kind::Root as u8)?;
         module.add("PROMPT", Kind::Prompt as u8)?;
         module.add("TURN", Kind::Turn as u8)?;

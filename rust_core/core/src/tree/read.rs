@@ -123,7 +123,7 @@ impl Tree {
     /// Rollouts that have not ended, ascending.
     #[must_use]
     pub fn growing(&self) -> Vec<usize> {
-        self.rollouts.growing().ones()
+        self.rollouts.growing().ones().iter().map(|&lane| lane as usize).collect()
     }
 
     /// Bytes of distinct messages.

@@ -1,0 +1,125 @@
+//! Amounts of what is budgeted, in seven currencies.
+
+/// What a budget counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Currency {
+    /// Rollouts started.
+    Rollouts,
+    /// Model calls.
+    Calls,
+    /// Prompt tokens.
+    Prompt,
+    /// Generated tokens.
+    Generated,
+    /// Tool calls.
+    Tools,
+    /// Microseconds.
+    Micros,
+    /// Millionths of a dollar.
+    MicroDollars,
+}
+
+impl Currency {
+    /// Every currency, in the order in which budgets are checked.
+    pub const ALL: [Self; 7] =
+        [Self::Rollouts, Self::Calls, Self::Prompt, Self::Generated, Self::Tools, Self::Micros, Self::MicroDollars];
+
+    /// The name that Python uses.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rollouts => "rollouts",
+            Self::Calls => "calls",
+            Self::Prompt => "prompt",
+            Self::Generated => "generated",
+            Self::Tools => "tools",
+            Self::Micros => "micros",
+            Self::MicroDollars => "micro_dollars",
+        }
+    }
+
+    /// The currency of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|currency| currency.as_str() == name)
+    }
+}
+
+/// So much of each currency. Sums stay at 2^64 - 1 and differences at 0 instead of wrapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount([u64; 7]);
+
+impl Amount {
+    /// Nothing.
+    pub const ZERO: Self = Self([0; 7]);
+
+    /// The same but for one currency.
+    #[must_use]
+    pub const fn with(mut self, currency: Currency, amount: u64) -> Self {
+        self.0[currency as usize] = amount;
+        self
+    }
+
+    /// How much of a currency.
+    #[must_use]
+    pub const fn get(&self, currency: Currency) -> u64 {
+        self.0[currency as usize]
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        self.combine(other, u64::saturating_add)
+    }
+
+    /// What is left of it without `other`.
+    #[must_use]
+    pub fn minus(&self, other: &Self) -> Self {
+        self.combine(other, u64::saturating_sub)
+    }
+
+    /// `n` times as much.
+    #[must_use]
+    pub fn times(&self, n: u64) -> Self {
+        Self(self.0.map(|amount| amount.saturating_mul(n)))
+    }
+
+    fn combine(&self, other: &Self, op: impl Fn(u64, u64) -> u64) -> Self {
+        Self(std::array::from_fn(|index| op(self.0[index], other.0[index])))
+    }
+}
+
+/// An upper bound of each currency, where there is one: what a ledger may spend, or the most that something may cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds([Option<u64>; 7]);
+
+impl Bounds {
+    /// No bound at all.
+    pub const NONE: Self = Self([None; 7]);
+
+    /// The same but for one currency.
+    #[must_use]
+    pub const fn with(mut self, currency: Currency, bound: Option<u64>) -> Self {
+        self.0[currency as usize] = bound;
+        self
+    }
+
+    /// The bound of a currency.
+    #[must_use]
+    pub const fn get(&self, currency: Currency) -> Option<u64> {
+        self.0[currency as usize]
+    }
+
+    /// The bounds as amounts, 0 where there is none.
+    #[must_use]
+    pub fn known(&self) -> Amount {
+        Amount(self.0.map(Option::unwrap_or_default))
+    }
+}
+
+impl From<Amount> for Bounds {
+    fn from(amount: Amount) -> Self {
+        Self(amount.0.map(Some))
+    }
+}
