@@ -26,12 +26,15 @@ __all__ = [
     "SYNTHETIC",
     "TRUNCATED",
     "TURN",
+    "Choice",
     "Lanes",
     "Node",
+    "Reply",
     "Rollout",
     "Tokens",
     "Tree",
     "__version__",
+    "read_reply",
 ]
 
 __version__: Final[str]
@@ -370,6 +373,142 @@ class Tokens:
         """Exponential of :attr:`entropy`."""
 
     def __len__(self) -> int: ...
+
+def read_reply(
+    data: Buffer,
+    /,
+    *,
+    entropy: str = "consistent",
+    top: int | None = None,
+    version: int = -1,
+    think: tuple[str, str] | None = None,
+    tool: tuple[str, str] | None = None,
+) -> Reply:
+    """Read the body of a chat completion, in one pass and without Python objects in between.
+
+    Args:
+        data: The body as received: JSON in UTF-8. A byte order mark is passed over.
+        entropy: What a token's entropy is, from the log-probabilities ``l`` of the k likeliest tokens, ``p = exp(l)``
+            and ``q = p / sum(p)``: ``consistent`` (``-sum(q ln q)``), ``parallelmuse`` (``-sum(q ln p)``), or
+            ``surprisal`` (``-l`` of the sampled token; needs no list).
+        top: k, at least 1. Where a server lists fewer tokens, and if left out, all it lists.
+        version: Version of the weights that answered; -1 for not known.
+        think: Tags around thinking; ``("<think>", "</think>")`` if left out.
+        tool: Tags around a tool call; ``("<tool_call>", "</tool_call>")`` if left out.
+
+    Raises:
+        ReplyError: The bytes are no chat completion; ``offset`` is the byte at which what is wrong starts.
+        ArgumentError: An option has a value it cannot have.
+    """
+
+@final
+class Reply:
+    """What a chat completion says.
+
+    Token figures are None where they are missing, and where they cannot be true: negative, no integer, above
+    2**31 - 1.
+    """
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """By their number, or as they came where the server numbers none; empty where it sent an empty list."""
+
+    @property
+    def prompt(self) -> int | None:
+        """Tokens of the prompt."""
+
+    @property
+    def cached(self) -> int | None:
+        """Of these, tokens the server had cached; never more than :attr:`prompt`."""
+
+    @property
+    def generated(self) -> int | None:
+        """Tokens of all choices."""
+
+    @property
+    def reasoning(self) -> int | None:
+        """Of these, tokens of reasoning."""
+
+    @property
+    def prompt_ids(self) -> memoryview | None:
+        """Token ids of the prompt (u32); None where the server gives none."""
+
+    @property
+    def served(self) -> str:
+        """The model and the fingerprint that the server names, each cut to 64 characters; empty for neither."""
+
+@final
+class Choice:
+    """One completion."""
+
+    @property
+    def index(self) -> int:
+        """Its number among the choices."""
+
+    @property
+    def role(self) -> str:
+        """Who speaks; empty where the server does not say."""
+
+    @property
+    def content(self) -> str:
+        """The visible text, parts joined; the refusal where there is none; else empty."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the model would not answer."""
+
+    @property
+    def reasoning(self) -> str | None:
+        """What it thought, where the server sends that beside the text."""
+
+    @property
+    def tool_calls(self) -> list[tuple[str, str, str]]:
+        """Its calls as (id, name, arguments), as they came: ids may be empty, arguments may be no JSON."""
+
+    @property
+    def finish(self) -> str:
+        """``stop``, ``length``, ``tool_calls``, ``content_filter`` or what was sent; empty for nothing."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """The sampled tokens, none where the server gives no ids, with the uncertainty of the choice in any case.
+
+        Log-probabilities are NaN where the server lists none. The last token of a choice that was cut off
+        (``length``) is ``TRUNCATED``.
+        """
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the server gave token ids."""
+
+    @property
+    def logprobs(self) -> memoryview | None:
+        """Log-probabilities (f32) in nats of the tokens that the server lists, or None.
+
+        From -9999, which stands for zero probability and whatever is below, to 0; NaN where the server does not know
+        one. Where it gives ids, there is one for each.
+        """
+
+    @property
+    def entropies(self) -> memoryview | None:
+        """Entropies (f32) in nats of the same tokens; NaN where not known."""
+
+    def arpo(self, vocabulary: int, /) -> float:
+        """ARPO's uncertainty for a vocabulary of this many tokens; NaN where no likeliest tokens are listed.
+
+        ``-sum(p ln p)`` over the ten likeliest tokens at each of the first twenty places, all in one sum, over
+        ``ln(vocabulary)``.
+        """
+
+    def message(self, turn: int, /) -> bytes:
+        """The message for the history in canonical bytes: what :func:`trunkline.llm.messages.assistant` writes.
+
+        Args:
+            turn: Zero-based index of the model turn on its path, which makes the ids of its calls; below 36**4.
+
+        Raises:
+            ArgumentError: There is no id for a call.
+        """
 
 @final
 class Lanes:

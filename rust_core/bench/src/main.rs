@@ -6,6 +6,7 @@
 
 mod case;
 mod lanes;
+mod reply;
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -16,7 +17,8 @@ use case::{Case, Measure};
 type Entry = (&'static str, fn() -> Case);
 
 /// Every case.
-const CASES: &[Entry] = &[("lanes/ones", lanes::ones)];
+const CASES: &[Entry] =
+    &[("lanes/ones", lanes::ones), ("reply/logprobs", reply::logprobs), ("reply/small", reply::small)];
 
 fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();

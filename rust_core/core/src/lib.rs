@@ -18,6 +18,7 @@ mod id;
 mod lanes;
 mod memory;
 mod random;
+pub mod reply;
 mod tokens;
 mod tree;
 mod wire;

@@ -42,6 +42,12 @@ impl<T: Send> Guard<T> {
     }
 }
 
+/// Work on no shared state, letting other Python threads run meanwhile if it is `long`.
+pub fn call<R: Send>(py: Python<'_>, long: bool, work: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
+    let run = || catch_unwind(AssertUnwindSafe(work)).map_err(|_| "an internal error; this is a bug in trunkline");
+    finish(py, if long { py.detach(run) } else { run() })
+}
+
 fn poisoned<G>(_: PoisonError<G>) -> &'static str {
     BROKEN
 }

@@ -11,6 +11,7 @@ mod error;
 mod guard;
 mod input;
 mod lanes;
+mod reply;
 mod tokens;
 mod tree;
 mod view;
@@ -26,6 +27,8 @@ mod _core {
 
     #[pymodule_export]
     use crate::lanes::Lanes;
+    #[pymodule_export]
+    use crate::reply::{Choice, Reply, read_reply};
     #[pymodule_export]
     use crate::tokens::Tokens;
     #[pymodule_export]

@@ -1,0 +1,429 @@
+//! One walk over JSON text: every value is read or skipped where it stands, and no tree of values is made.
+
+use std::borrow::Cow;
+
+use super::error::{ReplyError, Result, fail};
+use super::number::Number;
+
+/// Objects and lists may lie this deep in one another.
+const DEPTH: u32 = 256;
+
+/// What takes the place of half a surrogate pair, which UTF-8 cannot hold.
+const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
+
+/// A place in a JSON text.
+pub struct Scanner<'a> {
+    text: &'a str,
+    at: usize,
+    depth: u32,
+    strict: bool,
+}
+
+impl<'a> Scanner<'a> {
+    /// Start at the beginning of a text; a byte order mark is passed over.
+    pub fn new(data: &'a [u8]) -> Result<Self> {
+        let text = match std::str::from_utf8(data) {
+            Ok(text) => text,
+            Err(error) => return fail(error.valid_up_to(), "the bytes are not UTF-8"),
+        };
+        let at = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+        Ok(Self { text, at, depth: 0, strict: false })
+    }
+
+    /// Start at the beginning of a text in which half a surrogate pair is an error instead of U+FFFD.
+    pub const fn strict(text: &'a str) -> Self {
+        Self { text, at: 0, depth: 0, strict: true }
+    }
+
+    /// The byte at the start of the next value or sign, after white space; 0 at the end.
+    pub fn peek(&mut self) -> u8 {
+        let bytes = self.text.as_bytes();
+        while let Some(&byte) = bytes.get(self.at) {
+            if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                return byte;
+            }
+            self.at += 1;
+        }
+        0
+    }
+
+    /// Where the next value starts.
+    pub fn offset(&mut self) -> usize {
+        self.peek();
+        self.at
+    }
+
+    /// The error that something else was needed here.
+    pub fn wrong<T>(&mut self, want: &str) -> Result<T> {
+        let found = match self.peek() {
+            0 if self.at >= self.text.len() => return fail(self.at, format!("it ends where {want} is needed")),
+            b'"' => "a string".to_owned(),
+            b'{' => "an object".to_owned(),
+            b'[' => "a list".to_owned(),
+            b'-' | b'0'..=b'9' => "a number".to_owned(),
+            _ => match self.text[self.at..].split(|c: char| !c.is_ascii_alphabetic()).next() {
+                Some(word) if matches!(word, "true" | "false" | "null" | "NaN" | "Infinity") => word.to_owned(),
+                _ => format!("{:?}", self.text[self.at..].chars().next().unwrap_or(REPLACEMENT)),
+            },
+        };
+        fail(self.at, format!("{want} is needed, not {found}"))
+    }
+
+    /// Nothing but white space may follow.
+    pub fn end(&mut self) -> Result<()> {
+        self.peek();
+        if self.at < self.text.len() { self.wrong("the end") } else { Ok(()) }
+    }
+
+    /// Read an object. `member` is called at the value of every member whose name is among `names` (at most 32) and must
+    /// read it; all others are skipped.
+    ///
+    /// A member that is read must not be there twice: no reading of it would be more right than another.
+    pub fn object(
+        &mut self,
+        names: &[&'static str],
+        mut member: impl FnMut(&mut Self, &'static str) -> Result<()>,
+    ) -> Result<()> {
+        let mut seen = 0u32;
+        let mut more = self.enter(b'{', b'}', "an object")?;
+        while more {
+            let start = self.offset();
+            let key = self.string()?;
+            if self.peek() != b':' {
+                return self.wrong("a colon");
+            }
+            self.at += 1;
+            if let Some(place) = names.iter().position(|name| *name == key) {
+                let name = names[place];
+                if seen & (1 << place) != 0 {
+                    return fail(start, format!("the member {name:?} is there twice"));
+                }
+                seen |= 1 << place;
+                member(self, name).map_err(|error| error.inside(name))?;
+            } else {
+                self.skip()?;
+            }
+            more = self.another(b'}', "a comma or the end of the object")?;
+        }
+        Ok(())
+    }
+
+    /// Read a list: `item` is called at every element and must read it.
+    pub fn list(&mut self, mut item: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        let mut count = 0usize;
+        let mut more = self.enter(b'[', b']', "a list")?;
+        while more {
+            item(self).map_err(|error| error.inside(&format!("[{count}]")))?;
+            count += 1;
+            more = self.another(b']', "a comma or the end of the list")?;
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, open: u8, close: u8, want: &str) -> Result<bool> {
+        if self.peek() != open {
+            return self.wrong(want);
+        }
+        if self.depth == DEPTH {
+            return fail(self.at, format!("more than {DEPTH} objects and lists lie in one another"));
+        }
+        self.at += 1;
+        if self.peek() == close {
+            self.at += 1;
+            return Ok(false);
+        }
+        self.depth += 1;
+        Ok(true)
+    }
+
+    fn another(&mut self, close: u8, want: &str) -> Result<bool> {
+        match self.peek() {
+            b',' => {
+                self.at += 1;
+                Ok(true)
+            }
+            byte if byte == close => {
+                self.at += 1;
+                self.depth -= 1;
+                Ok(false)
+            }
+            _ => self.wrong(want),
+        }
+    }
+
+    /// Read a value, or None for `null`.
+    pub fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
+        if self.peek() == b'n' {
+            return self.word("null").map(|()| None);
+        }
+        read(self).map(Some)
+    }
+
+    /// Read a literal.
+    pub fn word(&mut self, word: &str) -> Result<()> {
+        if !self.text[self.offset()..].starts_with(word) {
+            return self.wrong("a value");
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    /// Read a string, decoded.
+    pub fn string(&mut self) -> Result<Cow<'a, str>> {
+        if self.peek() != b'"' {
+            return self.wrong("a string");
+        }
+        let start = self.at + 1;
+        let end = plain(self.text.as_bytes(), start);
+        if self.text.as_bytes().get(end) == Some(&b'"') {
+            self.at = end + 1;
+            return Ok(Cow::Borrowed(&self.text[start..end]));
+        }
+        let mut decoded = String::new();
+        self.pieces(|piece| decoded.push_str(piece))?;
+        Ok(Cow::Owned(decoded))
+    }
+
+    /// Walk over a string piece by piece, each decoded.
+    fn pieces(&mut self, mut take: impl FnMut(&str)) -> Result<()> {
+        let bytes = self.text.as_bytes();
+        let open = self.at;
+        self.at += 1;
+        loop {
+            let end = plain(bytes, self.at);
+            take(&self.text[self.at..end]);
+            self.at = end;
+            match bytes.get(end) {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                Some(b'\\') => take(self.escape()?.encode_utf8(&mut [0; 4])),
+                Some(control) => return fail(end, format!("a string holds the bare control character {control:#04x}")),
+                None => return fail(open, "a string that starts here has no end"),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<char> {
+        let start = self.at;
+        self.at += 2;
+        Ok(match self.text.as_bytes().get(start + 1) {
+            Some(b'n') => '\n',
+            Some(b'"') => '"',
+            Some(b'\\') => '\\',
+            Some(b'/') => '/',
+            Some(b't') => '\t',
+            Some(b'r') => '\r',
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'u') => {
+                let unit = self.hex(start)?;
+                return self.scalar(start, unit);
+            }
+            _ => return fail(start, "a string holds an escape that JSON does not know"),
+        })
+    }
+
+    /// The four hex digits after the `\u` at `start`.
+    fn hex(&mut self, start: usize) -> Result<u32> {
+        let digits = self.text.as_bytes().get(start + 2..start + 6).unwrap_or_default();
+        let unit = digits.iter().try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?));
+        let Some(unit) = unit.filter(|_| digits.len() == 4) else {
+            return fail(start, "an escape needs four hex digits after \\u");
+        };
+        self.at = start + 6;
+        Ok(unit)
+    }
+
+    /// The character of a UTF-16 unit and, where it is the first half of a pair, of the escape after it.
+    fn scalar(&mut self, start: usize, unit: u32) -> Result<char> {
+        if let Some(scalar) = char::from_u32(unit) {
+            return Ok(scalar);
+        }
+        let next = self.at;
+        if unit < 0xdc00 && self.text[next..].starts_with("\\u") {
+            let low = self.hex(next)?;
+            if (0xdc00..0xe000).contains(&low) {
+                return Ok(char::from_u32(0x1_0000 + ((unit - 0xd800) << 10) + (low - 0xdc00)).unwrap_or(REPLACEMENT));
+            }
+            // It is a character of its own, or the first half of another pair.
+            self.at = next;
+        }
+        if self.strict { fail(start, "half a surrogate pair") } else { Ok(REPLACEMENT) }
+    }
+
+    /// Read a number.
+    #[inline]
+    pub fn number(&mut self) -> Result<Number<'a>> {
+        if !matches!(self.peek(), b'-' | b'0'..=b'9') {
+            return self.wrong("a number");
+        }
+        let Some(number) = Number::at(self.text, self.at) else {
+            return fail(self.at, "this is no number that JSON knows");
+        };
+        self.at += number.text.len();
+        Ok(number)
+    }
+
+    /// Whether this text stands here.
+    pub fn sees(&mut self, text: &str) -> bool {
+        self.text[self.offset()..].starts_with(text)
+    }
+
+    /// Pass over one value, checking that it is one.
+    pub fn skip(&mut self) -> Result<()> {
+        match self.peek() {
+            b'"' => self.pieces(|_| ()),
+            b'{' => self.object(&[], |_, _| Ok(())),
+            b'[' => match integers(self.text.as_bytes(), self.at) {
+                Some(end) => {
+                    self.at = end;
+                    Ok(())
+                }
+                None => self.list(Self::skip),
+            },
+            b'-' | b'0'..=b'9' => self.number().map(|_| ()),
+            b't' => self.word("true"),
+            b'f' => self.word("false"),
+            b'n' => self.word("null"),
+            _ => self.wrong("a value"),
+        }
+    }
+
+    /// Pass over one value and return its text as it stands.
+    pub fn raw(&mut self) -> Result<&'a str> {
+        let start = self.offset();
+        self.skip()?;
+        Ok(&self.text[start..self.at])
+    }
+}
+
+/// Where the run of plain characters that starts at `at` ends: at a quote, a backslash, a control character or the end.
+fn plain(bytes: &[u8], mut at: usize) -> usize {
+    const ONES: u64 = u64::MAX / 255;
+    const HIGHS: u64 = ONES << 7;
+    // Eight bytes at a time; the lowest bit found is right, those above it may be carried over from it.
+    let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word;
+    while let Some(&chunk) = bytes[at.min(bytes.len())..].first_chunk::<8>() {
+        let word = u64::from_le_bytes(chunk);
+        let quote = word ^ (ONES * u64::from(b'"'));
+        let slash = word ^ (ONES * u64::from(b'\\'));
+        let found = (below(word, 0x20) | below(quote, 1) | below(slash, 1)) & HIGHS;
+        if found != 0 {
+            return at + found.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    let special = |byte: &u8| *byte < 0x20 || matches!(byte, b'"' | b'\\');
+    bytes[at.min(bytes.len())..].iter().position(special).map_or(bytes.len(), |rest| at + rest)
+}
+
+/// Where the list that starts at `at` ends, if it is one of plain integers above 0, as the bytes of tokens are: much of a
+/// reply with log-probabilities, and slower by half if walked over value by value.
+fn integers(bytes: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        at += 1;
+        while bytes.get(at) == Some(&b' ') {
+            at += 1;
+        }
+        if !matches!(bytes.get(at), Some(b'1'..=b'9')) {
+            return None;
+        }
+        while bytes.get(at).is_some_and(u8::is_ascii_digit) {
+            at += 1;
+        }
+        match bytes.get(at) {
+            Some(b',') => (),
+            Some(b']') => return Some(at + 1),
+            _ => return None,
+        }
+    }
+}
+
+/// Whether a text is one JSON object that holds no half surrogate pair.
+pub fn is_object(text: &str) -> bool {
+    let mut scan = Scanner::strict(text);
+    scan.object(&[], |_, _| Ok(())).and_then(|()| scan.end()).is_ok()
+}
+
+impl ReplyError {
+    /// The same error, one level further out.
+    fn inside(mut self, name: &str) -> Self {
+        let dot = if self.place.is_empty() || self.place.starts_with('[') { "" } else { "." };
+        self.place = format!("{name}{dot}{}", self.place);
+        self
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::{DEPTH, Scanner, is_object, plain};
+
+    fn string(json: &str) -> Result<String, usize> {
+        Scanner::new(json.as_bytes()).and_then(|mut scan| scan.string()).map(Into::into).map_err(|error| error.offset)
+    }
+
+    #[test]
+    fn strings_are_decoded() {
+        let json = r#""a\"\\\/\b\f\n\r\t\u00e9\u20ac\ud83d\ude00 é€😀""#;
+        assert_eq!(string(json).unwrap(), "a\"\\/\u{8}\u{c}\n\r\té€😀 é€😀");
+        assert_eq!(string(r#""""#).unwrap(), "");
+    }
+
+    #[test]
+    fn halves_of_pairs_become_one_replacement_each() {
+        assert_eq!(string(r#""\ud800""#).unwrap(), "\u{fffd}");
+        assert_eq!(string(r#""\ud800\ud800\udc00\udc00""#).unwrap(), "\u{fffd}\u{10000}\u{fffd}");
+        assert_eq!(string(r#""\ud800\u0041\ud83dx""#).unwrap(), "\u{fffd}A\u{fffd}x");
+        assert!(Scanner::strict(r#""\ud800""#).string().is_err());
+    }
+
+    #[test]
+    fn broken_strings_say_where() {
+        assert_eq!(string(r#"  "abc"#), Err(2));
+        assert_eq!(string(r#""abc\q""#), Err(4));
+        assert_eq!(string(r#""ab\u12g4""#), Err(3));
+        assert_eq!(string(r#""ab\u12"#), Err(3));
+        assert_eq!(string("\"ab\u{1}\""), Err(3));
+        assert_eq!(string("\"\\"), Err(1));
+        assert_eq!(Scanner::new(b"\"ab\xff\"").err().map(|error| error.offset), Some(3));
+    }
+
+    #[test]
+    fn runs_end_at_the_first_special_byte() {
+        for special in ['"', '\\', '\n', '\0', '\u{1f}'] {
+            for before in 0..20 {
+                let text = format!(
+                    "{}{special}é\u{7f}\u{80}",
+                    "é~\u{20}\u{80}x".repeat(4).chars().take(before).collect::<String>()
+                );
+                assert_eq!(plain(text.as_bytes(), 0), text.find(special).unwrap());
+            }
+        }
+        assert_eq!(plain(b"abc", 0), 3);
+        assert_eq!(plain(b"abc", 9), 3);
+    }
+
+    #[test]
+    fn only_objects_are_objects() {
+        for text in ["{}", " {\"a\": [1, -2.5e+3, true, false, null, {\"b\": \"\\u00e9\"}]}\n", "{\"a\":1,\"a\":2}"] {
+            assert!(is_object(text), "{text}");
+        }
+        let faults = "[] 1 {} {\"a\":01} {\"a\":1.} {\"a\":-} {\"a\":.5} {\"a\":1e} {\"a\":+1} {\"a\":[1,]} {\"a\":1,} {\"a\"} \
+             {\"a\":NaN} {\"a\":tru} {\"a\":[1} {\"\\ud800\":1} {\"a\":\"\\ud800\"} {,} {a:1}";
+        for text in faults.split(' ').filter(|text| *text != "{}") {
+            assert!(!is_object(text), "{text}");
+        }
+        assert!(!is_object("{} x"));
+    }
+
+    #[test]
+    fn nesting_has_a_limit() {
+        let nested = |depth: usize| format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
+        assert!(is_object(&nested(DEPTH as usize - 1)));
+        assert!(!is_object(&nested(DEPTH as usize + 1)));
+        assert!(!is_object(&"[".repeat(1 << 20)));
+    }
+}
