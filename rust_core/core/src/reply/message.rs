@@ -69,8 +69,8 @@ impl Message {
         })?;
         message.content = parts.content;
         message.reasoning = reasoning_content.or(reasoning).flatten().map(Cow::into_owned);
-        if !parts.thought.is_empty() && message.reasoning.as_deref().unwrap_or_default().is_empty() {
-            message.reasoning = Some(parts.thought);
+        if parts.listed && message.reasoning.as_deref().unwrap_or_default().is_empty() {
+            message.reasoning = Some(parts.thought).filter(|thought| !thought.is_empty());
         }
         Ok(message)
     }
@@ -79,6 +79,7 @@ impl Message {
 /// Content, which may come in parts, some of them thinking.
 #[derive(Default)]
 struct Parts {
+    listed: bool,
     content: String,
     thought: String,
 }
@@ -86,6 +87,7 @@ struct Parts {
 impl Parts {
     fn read(&mut self, scan: &mut Scanner<'_>) -> Result<()> {
         if scan.peek() == b'[' {
+            self.listed = true;
             return scan.list(|scan| self.part(scan));
         }
         self.content = text(scan)?.unwrap_or_default();
@@ -188,6 +190,7 @@ mod tests {
         assert_eq!((found.text(), found.reasoning.as_deref()), ("cd", Some("ab")));
         let found = message(r#"{"content":[{"thinking":"a"}],"reasoning":"b"}"#);
         assert_eq!((found.text(), found.reasoning.as_deref()), ("", Some("b")));
+        assert_eq!(message(r#"{"content":[],"reasoning":""}"#).reasoning, None);
     }
 
     #[test]
