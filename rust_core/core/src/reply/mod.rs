@@ -99,7 +99,11 @@ pub struct Counts {
 ///
 /// # Errors
 /// [`ReplyError`] with the byte at which something is wrong.
-pub fn read(data: &[u8], options: &Options) -> Result<Reply> {
+pub fn read(data: &[u8], options: &Options) -> std::result::Result<Reply, ReplyError> {
+    body(data, options).map_err(|error| *error)
+}
+
+fn body(data: &[u8], options: &Options) -> Result<Reply> {
     let mut scan = Scanner::new(data)?;
     let mut reply = Reply::default();
     let (mut model, mut fingerprint, mut choices, mut error) = (None, None, None, None);

@@ -6,6 +6,9 @@ const POWERS: [f64; 23] = [
     1e21, 1e22,
 ];
 
+/// As many digits fit into a `u64` whatever they are.
+const DIGITS: usize = 19;
+
 /// A number, taken apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Number<'a> {
@@ -31,12 +34,14 @@ impl<'a> Number<'a> {
         if at == first || (bytes[first] == b'0' && at > first + 1) {
             return None;
         }
+        let mut count = at - first;
         let mut whole = true;
         let mut exponent = 0;
         if bytes.get(at) == Some(&b'.') {
             whole = false;
             let fraction = at + 1;
             at = run(bytes, fraction, &mut digits);
+            count += at - fraction;
             exponent = -i32::try_from(at - fraction).unwrap_or(i32::MAX);
             if at == fraction {
                 return None;
@@ -51,9 +56,10 @@ impl<'a> Number<'a> {
             if at == power {
                 return None;
             }
-            let size = i32::try_from(size).unwrap_or(i32::MAX);
+            let size = i32::try_from(size).ok().filter(|_| at - power <= DIGITS).unwrap_or(i32::MAX);
             exponent = exponent.saturating_add(if sign == Some(&b'-') { -size } else { size });
         }
+        let digits = if count > DIGITS { u64::MAX } else { digits };
         Some(Self { text: &text[start..at], digits, exponent, whole })
     }
 
@@ -85,11 +91,10 @@ impl<'a> Number<'a> {
     }
 }
 
-/// Pass over digits, adding them to a number that sticks at `u64::MAX`.
+/// Pass over digits, putting them behind those of a number; it is right as long as there are [`DIGITS`] at most.
 fn run(bytes: &[u8], mut at: usize, number: &mut u64) -> usize {
-    const FULL: u64 = u64::MAX / 10;
     while let Some(digit) = bytes.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
-        *number = if *number < FULL { *number * 10 + u64::from(digit) } else { u64::MAX };
+        *number = number.wrapping_mul(10).wrapping_add(u64::from(digit));
         at += 1;
     }
     at

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::error::{ReplyError, Result, fail};
+use super::error::{Result, fail};
 use super::number::Number;
 
 /// Objects and lists may lie this deep in one another.
@@ -88,18 +88,21 @@ impl<'a> Scanner<'a> {
         let mut more = self.enter(b'{', b'}', "an object")?;
         while more {
             let start = self.offset();
-            let key = self.string()?;
+            let known = self.key(names)?;
             if self.peek() != b':' {
                 return self.wrong("a colon");
             }
             self.at += 1;
-            if let Some(place) = names.iter().position(|name| *name == key) {
+            if let Some(place) = known {
                 let name = names[place];
                 if seen & (1 << place) != 0 {
                     return fail(start, format!("the member {name:?} is there twice"));
                 }
                 seen |= 1 << place;
-                member(self, name).map_err(|error| error.inside(name))?;
+                member(self, name).map_err(|mut error| {
+                    error.nest(name);
+                    error
+                })?;
             } else {
                 self.skip()?;
             }
@@ -108,12 +111,31 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
+    /// Pass over the name of a member and return its place among `names`.
+    fn key(&mut self, names: &[&'static str]) -> Result<Option<usize>> {
+        if self.peek() != b'"' {
+            return self.wrong("a string");
+        }
+        let bytes = self.text.as_bytes();
+        let start = self.at + 1;
+        let end = plain(bytes, start);
+        if bytes.get(end) == Some(&b'"') {
+            self.at = end + 1;
+            return Ok(names.iter().position(|name| name.as_bytes() == &bytes[start..end]));
+        }
+        let decoded = self.string()?;
+        Ok(names.iter().position(|name| *name == decoded))
+    }
+
     /// Read a list: `item` is called at every element and must read it.
     pub fn list(&mut self, mut item: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         let mut count = 0usize;
         let mut more = self.enter(b'[', b']', "a list")?;
         while more {
-            item(self).map_err(|error| error.inside(&format!("[{count}]")))?;
+            item(self).map_err(|mut error| {
+                error.nest(&format!("[{count}]"));
+                error
+            })?;
             count += 1;
             more = self.another(b']', "a comma or the end of the list")?;
         }
@@ -180,25 +202,32 @@ impl<'a> Scanner<'a> {
             return Ok(Cow::Borrowed(&self.text[start..end]));
         }
         let mut decoded = String::new();
-        self.pieces(|piece| decoded.push_str(piece))?;
+        self.walk(Some(&mut decoded))?;
         Ok(Cow::Owned(decoded))
     }
 
-    /// Walk over a string piece by piece, each decoded.
-    fn pieces(&mut self, mut take: impl FnMut(&str)) -> Result<()> {
+    /// Walk over a string, and append what it says to `decoded`.
+    fn walk(&mut self, mut decoded: Option<&mut String>) -> Result<()> {
         let bytes = self.text.as_bytes();
         let open = self.at;
         self.at += 1;
         loop {
             let end = plain(bytes, self.at);
-            take(&self.text[self.at..end]);
+            if let Some(decoded) = &mut decoded {
+                decoded.push_str(&self.text[self.at..end]);
+            }
             self.at = end;
             match bytes.get(end) {
                 Some(b'"') => {
                     self.at += 1;
                     return Ok(());
                 }
-                Some(b'\\') => take(self.escape()?.encode_utf8(&mut [0; 4])),
+                Some(b'\\') => {
+                    let escaped = self.escape()?;
+                    if let Some(decoded) = &mut decoded {
+                        decoded.push(escaped);
+                    }
+                }
                 Some(control) => return fail(end, format!("a string holds the bare control character {control:#04x}")),
                 None => return fail(open, "a string that starts here has no end"),
             }
@@ -274,7 +303,7 @@ impl<'a> Scanner<'a> {
     /// Pass over one value, checking that it is one.
     pub fn skip(&mut self) -> Result<()> {
         match self.peek() {
-            b'"' => self.pieces(|_| ()),
+            b'"' => self.walk(None),
             b'{' => self.object(&[], |_, _| Ok(())),
             b'[' => match integers(self.text.as_bytes(), self.at) {
                 Some(end) => {
@@ -345,15 +374,6 @@ fn integers(bytes: &[u8], mut at: usize) -> Option<usize> {
 pub fn is_object(text: &str) -> bool {
     let mut scan = Scanner::strict(text);
     scan.object(&[], |_, _| Ok(())).and_then(|()| scan.end()).is_ok()
-}
-
-impl ReplyError {
-    /// The same error, one level further out.
-    fn inside(mut self, name: &str) -> Self {
-        let dot = if self.place.is_empty() || self.place.starts_with('[') { "" } else { "." };
-        self.place = format!("{name}{dot}{}", self.place);
-        self
-    }
 }
 
 #[cfg(test)]
