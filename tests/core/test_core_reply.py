@@ -206,9 +206,9 @@ def test_columns_of_tokens() -> None:
 
 def test_prompt_ids_reasoning_tokens_and_other_tags() -> None:
     value = json.loads(body([entry("[", -1, [0]), entry("a", -1, [-1, -1]), entry("]", -1, [0])]))
-    value |= {"prompt_token_ids": [1, 2**32 - 2], "usage": {"completion_tokens_details": {"reasoning_tokens": 4}}}
+    value |= {"prompt_token_ids": [1, 2**32 - 1], "usage": {"completion_tokens_details": {"reasoning_tokens": 4}}}
     reply = read_reply(memoryview(json.dumps(value).encode()), think=("[", "]"), tool=("(", ")"))
-    assert (reply.prompt_ids.tolist(), reply.prompt_ids.format) == ([1, 2**32 - 2], "I")
+    assert (reply.prompt_ids.tolist(), reply.prompt_ids.format) == ([1, 2**32 - 1], "I")
     assert (reply.reasoning, reply.prompt) == (4, None)
     assert reply.choices[0].tokens.perplexity[0] == pytest.approx(2)
     assert (repr(reply), repr(reply.choices[0])) == (

@@ -98,9 +98,9 @@ pub fn token_ids(scan: &mut Scanner<'_>) -> Result<Vec<u32>> {
 
 fn integer(scan: &mut Scanner<'_>, what: &str) -> Result<u32> {
     let start = scan.offset();
-    match scan.number()?.below(u32::MAX) {
+    match scan.number()?.below(1 << 32) {
         Some(value) => Ok(value),
-        None => fail(start, format!("{what} must be an integer from 0 to 4294967294")),
+        None => fail(start, format!("{what} must be an integer from 0 to 4294967295")),
     }
 }
 

@@ -12,6 +12,7 @@ mod message;
 mod number;
 mod regions;
 mod scan;
+mod string;
 
 pub use choice::Choice;
 pub use entropy::{Arpo, Entropy};
@@ -28,7 +29,7 @@ use scan::Scanner;
 use crate::error::Error;
 
 /// Token figures from here on cannot be true.
-const ABSURD: u32 = 1 << 31;
+const ABSURD: u64 = 1 << 31;
 
 /// How to read a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -80,9 +80,9 @@ impl<'a> Number<'a> {
     }
 
     /// The number as an integer below `limit`; None if it is negative, larger, or written with a point or an exponent.
-    pub fn below(&self, limit: u32) -> Option<u32> {
+    pub fn below(&self, limit: u64) -> Option<u32> {
         let sound = self.whole && (self.digits == 0 || !self.text.starts_with('-'));
-        u32::try_from(self.digits).ok().filter(|&value| sound && value < limit)
+        u32::try_from(self.digits).ok().filter(|_| sound && self.digits < limit)
     }
 
     /// Whether it has neither point nor exponent.
