@@ -5,6 +5,7 @@
 
 mod canonical;
 mod choice;
+mod counts;
 mod entropy;
 mod error;
 mod logprobs;
@@ -15,6 +16,7 @@ mod scan;
 mod string;
 
 pub use choice::Choice;
+pub use counts::Counts;
 pub use entropy::{Arpo, Entropy};
 pub use error::ReplyError;
 pub use logprobs::Logprobs;
@@ -27,9 +29,6 @@ use message::loose;
 use scan::Scanner;
 
 use crate::error::Error;
-
-/// Token figures from here on cannot be true.
-const ABSURD: u64 = 1 << 31;
 
 /// How to read a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,19 +82,6 @@ pub struct Reply {
     pub served: String,
 }
 
-/// Token counts of a completion. One that is missing, negative, no integer or above 2^31 - 1 is None, alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Tokens of the prompt.
-    pub prompt: Option<u32>,
-    /// Of these, tokens that the server had cached; never more than `prompt`.
-    pub cached: Option<u32>,
-    /// Tokens of all choices.
-    pub generated: Option<u32>,
-    /// Of these, tokens of reasoning.
-    pub reasoning: Option<u32>,
-}
-
 /// Read the body of a chat completion.
 ///
 /// # Errors
@@ -121,7 +107,7 @@ fn body(data: &[u8], options: &Options) -> Result<Reply> {
                     in_order(found)
                 })?;
             }
-            "usage" => reply.counts = counts(scan)?,
+            "usage" => reply.counts = Counts::read(scan)?,
             "model" => model = loose(scan)?,
             "system_fingerprint" => fingerprint = loose(scan)?,
             "prompt_token_ids" => reply.prompt_ids = scan.optional(token_ids)?,
@@ -162,50 +148,4 @@ fn in_order(mut found: Vec<Numbered>) -> Result<Vec<Choice>> {
     let number =
         |(place, numbered): (u32, Numbered)| Choice { index: numbered.index.unwrap_or(place), ..numbered.choice };
     Ok((0..).zip(found).map(number).collect())
-}
-
-fn counts(scan: &mut Scanner<'_>) -> Result<Counts> {
-    let mut counts = Counts::default();
-    let mut hit = None;
-    if scan.peek() != b'{' {
-        return scan.skip().map(|()| counts);
-    }
-    let names = [
-        "prompt_tokens",
-        "completion_tokens",
-        "prompt_tokens_details",
-        "completion_tokens_details",
-        "prompt_cache_hit_tokens",
-    ];
-    scan.object(&names, |scan, name| {
-        match name {
-            "prompt_tokens" => counts.prompt = count(scan)?,
-            "completion_tokens" => counts.generated = count(scan)?,
-            "prompt_tokens_details" => counts.cached = detail(scan, "cached_tokens")?,
-            "completion_tokens_details" => counts.reasoning = detail(scan, "reasoning_tokens")?,
-            _ => hit = count(scan)?,
-        }
-        Ok(())
-    })?;
-    counts.cached = counts.cached.or(hit).zip(counts.prompt).map(|(cached, prompt)| cached.min(prompt));
-    Ok(counts)
-}
-
-fn detail(scan: &mut Scanner<'_>, name: &'static str) -> Result<Option<u32>> {
-    let mut found = None;
-    if scan.peek() != b'{' {
-        return scan.skip().map(|()| None);
-    }
-    scan.object(&[name], |scan, _| {
-        found = count(scan)?;
-        Ok(())
-    })?;
-    Ok(found)
-}
-
-fn count(scan: &mut Scanner<'_>) -> Result<Option<u32>> {
-    match scan.peek() {
-        b'-' | b'0'..=b'9' => scan.number().map(|number| number.below(ABSURD)),
-        _ => scan.skip().map(|()| None),
-    }
 }
