@@ -18,6 +18,7 @@ TrunklineError
 + CoreError                      the native core refused an operation
     + TreeError                  on a tree or on lanes: bad id, finished rollout, corrupt delta
     + ArgumentError (ValueError) a number, option or column that the core cannot work with
+    + ReplyError (ValueError)    bytes that are no chat completion, and where
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ __all__ = [
     "InfrastructureError",
     "InputError",
     "LLMError",
+    "ReplyError",
     "RolloutError",
     "RunFileError",
     "ToolError",
@@ -145,3 +147,16 @@ class TreeError(CoreError):
 
 class ArgumentError(CoreError, ValueError):
     """A number, an option or a column that the core cannot work with; the message says what it needs."""
+
+
+class ReplyError(CoreError, ValueError):
+    """The body of a reply is no chat completion.
+
+    Args:
+        message: Which part of it, what is wrong and at which byte. It quotes next to nothing of the body.
+        offset: The byte at which what is wrong starts.
+    """
+
+    def __init__(self, message: str, offset: int = 0) -> None:
+        super().__init__(message)
+        self.offset = offset

@@ -9,6 +9,8 @@ mod case;
 mod lanes;
 mod pack;
 mod prefix;
+mod reply;
+mod schedule;
 mod select;
 mod tree;
 
@@ -50,6 +52,7 @@ const CASES: &[Entry] = &[
     ("lanes/gather", lanes::gather),
     ("lanes/ones", lanes::ones),
     ("lanes/scatter", lanes::scatter),
+    ("ledger/reserve", schedule::reserve),
     ("pack/padded", pack::padded),
     ("pack/ragged", pack::ragged),
     ("pack/tree", pack::tree),
@@ -58,6 +61,9 @@ const CASES: &[Entry] = &[
     ("prefix/insert", prefix::insert),
     ("prefix/longest", prefix::longest),
     ("prefix/short", prefix::short),
+    ("reply/logprobs", reply::logprobs),
+    ("reply/small", reply::small),
+    ("schedule/next", schedule::next),
     ("select/scores", select::scores),
     ("select/surprisal", select::surprisal),
     ("select/uct", select::uct),

@@ -151,6 +151,9 @@ pub enum Error {
         /// What it must be.
         want: &'static str,
     },
+    /// Bytes that are no chat completion.
+    #[error("{0}")]
+    Reply(#[from] crate::reply::ReplyError),
     /// A delta that cannot be replayed.
     #[error("delta refused: {0}")]
     Delta(#[from] DeltaError),

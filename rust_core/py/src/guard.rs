@@ -42,14 +42,19 @@ impl<T: Send> Guard<T> {
     }
 }
 
+const PANICKED: &str = "an internal error; this is a bug in trunkline";
+
 /// Work of the core that keeps no state, without a panic past it; other Python threads run meanwhile if it is `large`.
 pub fn call<R: Send>(py: Python<'_>, large: bool, work: impl FnOnce() -> Result<R> + Send) -> PyResult<R> {
-    let run = || catch_unwind(AssertUnwindSafe(work)).map_err(|_| "an internal error; this is a bug in trunkline");
-    finish(py, if large { py.detach(run) } else { run() })
-/// Work on what has no state to guard.
-pub fn call<R>(py: Python<'_>, work: impl FnOnce() -> Result<R>) -> PyResult<R> {
-    const BROKEN: &str = "an internal error; this is a bug in trunkline";
-    finish(py, catch_unwind(AssertUnwindSafe(|| Ok(work()))).unwrap_or(Err(BROKEN)))
+    if !large {
+        return attached(py, work);
+    }
+    finish(py, py.detach(|| catch_unwind(AssertUnwindSafe(work)).map_err(|_| PANICKED)))
+}
+
+/// The same for work that reads Python's own buffers and cannot let other threads run.
+pub fn attached<R>(py: Python<'_>, work: impl FnOnce() -> Result<R>) -> PyResult<R> {
+    finish(py, catch_unwind(AssertUnwindSafe(work)).map_err(|_| PANICKED))
 }
 
 fn poisoned<G>(_: PoisonError<G>) -> &'static str {

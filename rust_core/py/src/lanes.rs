@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use trunkline_core as core;
 
 use crate::buffer::{Column, view};
-use crate::guard::{Guard, call};
+use crate::guard::{Guard, attached};
 use crate::input::number;
 use crate::rows::Rows;
 
@@ -25,7 +25,7 @@ impl Lanes {
     #[new]
     #[pyo3(signature = (n, /))]
     fn new(py: Python<'_>, #[pyo3(from_py_with = number)] n: u32) -> PyResult<Self> {
-        call(py, || core::Lanes::new(n as usize)).map(|lanes| Self(Guard::new(lanes)))
+        attached(py, || core::Lanes::new(n as usize)).map(|lanes| Self(Guard::new(lanes)))
     }
 
     /// Take a lane out; raises if it is out already.
@@ -128,7 +128,7 @@ impl Plan {
                 return Ok(());
             }
             let all = rows.all(py)?;
-            call(py, || match rows.cell {
+            attached(py, || match rows.cell {
                 8 => gather::<8>(&self.0, &all, out),
                 4 => gather::<4>(&self.0, &all, out),
                 _ => gather::<1>(&self.0, &all, out),
@@ -147,7 +147,7 @@ impl Plan {
         rows.expect(py, self.0.lanes().len())?;
         let (some, fill) = (rows.all(py)?, rows.pack(fill)?);
         let every = rows.build(py, self.0.size(), |out| {
-            call(py, || match rows.cell {
+            attached(py, || match rows.cell {
                 8 => scatter::<8>(&self.0, &some, &fill, out),
                 4 => scatter::<4>(&self.0, &some, &fill, out),
                 2 => scatter::<2>(&self.0, &some, &fill, out),
@@ -186,7 +186,7 @@ impl Waiting {
     #[new]
     #[pyo3(signature = (n, limits, /))]
     fn new(py: Python<'_>, #[pyo3(from_py_with = number)] n: u32, limits: Column<u32>) -> PyResult<Self> {
-        call(py, || core::Waiting::new(n as usize, &limits)).map(|waiting| Self(Guard::new(waiting)))
+        attached(py, || core::Waiting::new(n as usize, &limits)).map(|waiting| Self(Guard::new(waiting)))
     }
 
     /// Let a running lane wait.

@@ -8,7 +8,7 @@ use trunkline_core as core;
 use trunkline_core::{Amount, Bounds, Currency, Error, Reservation};
 
 use crate::error::{argument, raise, refine};
-use crate::guard::{Guard, call};
+use crate::guard::{Guard, attached};
 use crate::input::{Text, number};
 
 /// Why a budget does not allow something.
@@ -134,7 +134,7 @@ impl Ledger {
         let limits = limits.map_or(Ok(Bounds::NONE), self::limits)?;
         let [spent, estimated] = [spent, estimated].map(|value| value.map_or(Ok(Amount::ZERO), amount));
         let (spent, estimated) = (spent?, estimated?);
-        call(py, || core::Ledger::rebuild(limits, spent, estimated)).map(|ledger| Self(Guard::new(ledger)))
+        attached(py, || core::Ledger::rebuild(limits, spent, estimated)).map(|ledger| Self(Guard::new(ledger)))
     }
 
     /// Set aside the most that something can cost.

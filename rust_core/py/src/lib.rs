@@ -14,12 +14,13 @@ mod guard;
 mod harvest;
 mod input;
 mod lanes;
+mod ledger;
 mod pack;
 mod prefix;
-mod select;
-mod ledger;
+mod reply;
 mod rows;
 mod schedule;
+mod select;
 mod tally;
 mod tokens;
 mod tree;
@@ -32,7 +33,8 @@ use pyo3::prelude::*;
 mod _core {
     use pyo3::exceptions::PyRuntimeWarning;
     use pyo3::prelude::*;
-    use trunkline_core::{DIGEST_VERSION, FORMAT, GROWING, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
+    use pyo3::types::PyTuple;
+    use trunkline_core::{Currency, DIGEST_VERSION, FORMAT, GROWING, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
 
     #[pymodule_export]
     use crate::advantage::{estimate, group_advantages, node_values, presets, step_returns, to_tokens};
@@ -41,22 +43,17 @@ mod _core {
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
     #[pymodule_export]
-    use crate::lanes::Lanes;
-    use pyo3::types::PyTuple;
-    use trunkline_core::{Currency, DIGEST_VERSION, FORMAT, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
-
-    #[pymodule_export]
     use crate::lanes::{Lanes, Plan, Waiting};
     #[pymodule_export]
     use crate::ledger::{Ledger, Refusal};
     #[pymodule_export]
-    use crate::schedule::{Refused, Scheduler, Start};
-    #[pymodule_export]
-    use crate::tally::Tally;
-    #[pymodule_export]
     use crate::pack::{Padded, Ragged, TreePacked, pack_padded, pack_ragged, pack_tree};
     #[pymodule_export]
     use crate::prefix::{Prefix, PrefixMatch, PrefixNode, Reuse};
+    #[pymodule_export]
+    use crate::reply::{Choice, Reply, read_reply};
+    #[pymodule_export]
+    use crate::schedule::{Refused, Scheduler, Start};
     #[pymodule_export]
     use crate::select::budget::{
         capped_segment_costs, next_width, partial_top_up, segment_costs, split_by_score, split_by_weight, split_evenly,
@@ -69,6 +66,8 @@ mod _core {
         branch_probability, branch_rows, choose_leaves, draw_points, fork_points, initial_chains, surprising_tokens,
         top_turns,
     };
+    #[pymodule_export]
+    use crate::tally::Tally;
     #[pymodule_export]
     use crate::tokens::Tokens;
     #[pymodule_export]

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use trunkline_core as core;
 use trunkline_core::{Amount, Bounds, Work, WorkKind};
 
-use crate::guard::{Guard, call};
+use crate::guard::{Guard, attached};
 use crate::input::number;
 use crate::ledger::{Ledger, Refusal, bounds};
 
@@ -95,7 +95,7 @@ impl Scheduler {
         #[pyo3(from_py_with = number)] batch: Option<u32>,
     ) -> PyResult<Self> {
         let [limit, batch] = [limit, batch].map(|limit| limit.unwrap_or(u32::MAX));
-        call(py, || core::Scheduler::new(limit, batch)).map(|scheduler| Self(Guard::new(scheduler)))
+        attached(py, || core::Scheduler::new(limit, batch)).map(|scheduler| Self(Guard::new(scheduler)))
     }
 
     /// Add a task and return its number.

@@ -1,0 +1,151 @@
+//! Replies: from the raw bytes of a chat completion to text, tool calls, usage and columns of tokens, in one pass.
+//!
+//! What is read is checked, and what is wrong with it is an error with its byte; what is not read is skipped, checked only
+//! for being JSON. `docs/design/reply.md` lists what unusual input means.
+
+mod canonical;
+mod choice;
+mod counts;
+mod entropy;
+mod error;
+mod logprobs;
+mod message;
+mod number;
+mod regions;
+mod scan;
+mod string;
+
+pub use choice::Choice;
+pub use counts::Counts;
+pub use entropy::{Arpo, Entropy};
+pub use error::ReplyError;
+pub use logprobs::Logprobs;
+pub use message::{Message, ToolCall};
+pub use regions::Tags;
+
+use choice::{Numbered, cut, token_ids};
+use error::{Result, fail};
+use message::loose;
+use scan::Scanner;
+
+use crate::error::Error;
+
+/// How to read a reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What a token's entropy is.
+    pub entropy: Entropy,
+    /// How many of the likeliest tokens count; where a server lists fewer, all it lists.
+    pub top: usize,
+    /// Version of the weights that answered; -1 for not known.
+    pub version: i32,
+    /// The tags around thinking.
+    pub think: Tags,
+    /// The tags around a tool call.
+    pub tool: Tags,
+}
+
+impl Default for Options {
+    /// Consistent entropy over all tokens that are listed, no version, `<think>` and `<tool_call>`.
+    fn default() -> Self {
+        Self { entropy: Entropy::default(), top: usize::MAX, version: -1, think: Tags::think(), tool: Tags::tool() }
+    }
+}
+
+impl Options {
+    /// Whether they make sense.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if `top` is 0 or `version` is below -1.
+    pub fn check(&self) -> crate::error::Result<()> {
+        let refuse = |value, want| Err(Error::Value { value, want });
+        if self.top == 0 {
+            return refuse("top is 0".to_owned(), "at least 1");
+        }
+        if self.version < -1 {
+            return refuse(format!("version is {}", self.version), "-1 for not known, or 0 to 2147483647");
+        }
+        Ok(())
+    }
+}
+
+/// What a chat completion says.
+#[derive(Clone, Debug, Default)]
+pub struct Reply {
+    /// The choices by their number; none where the server sent an empty list.
+    pub choices: Vec<Choice>,
+    /// Token ids of the prompt, where the server gives them.
+    pub prompt_ids: Option<Vec<u32>>,
+    /// What was counted.
+    pub counts: Counts,
+    /// The model the server names, and its fingerprint, each cut to 64 characters; separated by a space.
+    pub served: String,
+}
+
+/// Read the body of a chat completion.
+///
+/// # Errors
+/// [`ReplyError`] with the byte at which something is wrong.
+pub fn read(data: &[u8], options: &Options) -> std::result::Result<Reply, ReplyError> {
+    body(data, options).map_err(|error| *error)
+}
+
+fn body(data: &[u8], options: &Options) -> Result<Reply> {
+    let mut scan = Scanner::new(data)?;
+    let mut reply = Reply::default();
+    let (mut model, mut fingerprint, mut choices, mut error) = (None, None, None, None);
+    let names = ["choices", "usage", "model", "system_fingerprint", "prompt_token_ids", "error"];
+    scan.object(&names, |scan, name| {
+        match name {
+            "choices" => {
+                choices = scan.optional(|scan| {
+                    let mut found = Vec::new();
+                    scan.list(|scan| {
+                        found.push(Numbered::read(scan, options)?);
+                        Ok(())
+                    })?;
+                    in_order(found)
+                })?;
+            }
+            "usage" => reply.counts = Counts::read(scan)?,
+            "model" => model = loose(scan)?,
+            "system_fingerprint" => fingerprint = loose(scan)?,
+            "prompt_token_ids" => reply.prompt_ids = scan.optional(token_ids)?,
+            _ => {
+                let start = scan.offset();
+                error = scan.optional(Scanner::skip)?.map(|()| start);
+            }
+        }
+        Ok(())
+    })?;
+    scan.end()?;
+    match (choices, error) {
+        (Some(choices), _) => reply.choices = choices,
+        (None, Some(start)) => return fail(start, "this is an error object, not a reply"),
+        (None, None) => return fail(0, "the member \"choices\" is missing"),
+    }
+    let names = [model, fingerprint].into_iter().flatten().filter(|name| !name.is_empty());
+    reply.served = names.map(|name| cut(&name)).collect::<Vec<_>>().join(" ");
+    Ok(reply)
+}
+
+/// Choices by their number. Numbers must be those from 0 on; no choice has one, or every choice. Of one choice alone the
+/// number does not matter.
+fn in_order(mut found: Vec<Numbered>) -> Result<Vec<Choice>> {
+    if found.len() > 1 && found.iter().any(|numbered| numbered.index.is_some()) {
+        if let Some(bare) = found.iter().find(|numbered| numbered.index.is_none()) {
+            return fail(bare.offset, "the member \"index\" is missing, though other choices have it");
+        }
+        found.sort_by_key(|numbered| numbered.index);
+        if let Some(pair) = found.windows(2).find(|pair| pair[0].index == pair[1].index) {
+            let index = pair[1].index.unwrap_or_default();
+            return fail(pair[1].offset, format!("there are two choices with the index {index}"));
+        }
+        if let Some((missing, gap)) = (0..).zip(&found).find(|(place, numbered)| numbered.index != Some(*place)) {
+            return fail(gap.offset, format!("of {} choices none has the index {missing}", found.len()));
+        }
+    }
+    let number =
+        |(place, numbered): (u32, Numbered)| Choice { index: numbered.index.unwrap_or(place), ..numbered.choice };
+    Ok((0..).zip(found).map(number).collect())
+}

@@ -1,0 +1,200 @@
+//! `read_reply`, `Reply` and `Choice`.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use trunkline_core::Result;
+use trunkline_core::reply::{self, Counts, Entropy, Options, Tags};
+
+use crate::buffer::view;
+use crate::error::raise;
+use crate::guard::call;
+use crate::input::{Data, Text, number};
+use crate::tokens::Tokens;
+
+/// Bytes from which on reading takes tens of microseconds.
+const LARGE: usize = 1 << 14;
+
+/// Read the body of a chat completion.
+#[pyfunction]
+#[pyo3(
+    signature = (data, /, *, entropy="consistent", top=None, version=-1, think=None, tool=None),
+    text_signature = "(data, /, *, entropy='consistent', top=None, version=-1, think=None, tool=None)"
+)]
+pub fn read_reply(
+    py: Python<'_>,
+    data: Data<'_>,
+    entropy: &str,
+    top: Option<Bound<'_, PyAny>>,
+    #[pyo3(from_py_with = number)] version: i32,
+    think: Option<(Text<'_>, Text<'_>)>,
+    tool: Option<(Text<'_>, Text<'_>)>,
+) -> PyResult<Reply> {
+    let top = top.as_ref().map(number).transpose()?;
+    let options = options(entropy, top, version, think, tool).map_err(|error| raise(py, &error))?;
+    let found = call(py, data.len() >= LARGE, || Ok(reply::read(&data, &options)?))?;
+    let choices = found.choices.into_iter().map(Choice);
+    Ok(Reply {
+        choices: PyTuple::new(py, choices.map(|choice| Py::new(py, choice)).collect::<PyResult<Vec<_>>>()?)?.unbind(),
+        counts: found.counts,
+        served: found.served,
+        prompt_ids: found.prompt_ids,
+    })
+}
+
+fn options(
+    entropy: &str,
+    top: Option<u32>,
+    version: i32,
+    think: Option<(Text<'_>, Text<'_>)>,
+    tool: Option<(Text<'_>, Text<'_>)>,
+) -> Result<Options> {
+    let tags = |pair: (Text<'_>, Text<'_>)| Tags::new(&*pair.0, &*pair.1);
+    let options = Options {
+        entropy: Entropy::named(entropy)?,
+        top: top.map_or(usize::MAX, |top| top as usize),
+        version,
+        think: think.map_or_else(|| Ok(Tags::think()), tags)?,
+        tool: tool.map_or_else(|| Ok(Tags::tool()), tags)?,
+    };
+    options.check()?;
+    Ok(options)
+}
+
+/// What a chat completion says.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct Reply {
+    #[pyo3(get)]
+    choices: Py<PyTuple>,
+    #[pyo3(get)]
+    served: String,
+    counts: Counts,
+    prompt_ids: Option<Vec<u32>>,
+}
+
+#[pymethods]
+impl Reply {
+    /// Tokens of the prompt.
+    #[getter]
+    const fn prompt(&self) -> Option<u32> {
+        self.counts.prompt
+    }
+
+    /// Of these, cached ones.
+    #[getter]
+    const fn cached(&self) -> Option<u32> {
+        self.counts.cached
+    }
+
+    /// Tokens of all choices.
+    #[getter]
+    const fn generated(&self) -> Option<u32> {
+        self.counts.generated
+    }
+
+    /// Of these, tokens of reasoning.
+    #[getter]
+    const fn reasoning(&self) -> Option<u32> {
+        self.counts.reasoning
+    }
+
+    /// Token ids of the prompt (u32), or None.
+    #[getter]
+    fn prompt_ids<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.prompt_ids.as_ref().map(|ids| view(py, ids)).transpose()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("<Reply: {} choices>", self.choices.bind_borrowed(py).as_any().len().unwrap_or_default())
+    }
+}
+
+/// One completion.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct Choice(reply::Choice);
+
+#[pymethods]
+impl Choice {
+    /// Its number.
+    #[getter]
+    const fn index(&self) -> u32 {
+        self.0.index
+    }
+
+    /// Who speaks.
+    #[getter]
+    fn role(&self) -> &str {
+        &self.0.message.role
+    }
+
+    /// The visible text.
+    #[getter]
+    fn content(&self) -> &str {
+        self.0.message.text()
+    }
+
+    /// Why the model would not answer.
+    #[getter]
+    fn refusal(&self) -> Option<&str> {
+        self.0.message.refusal.as_deref()
+    }
+
+    /// What it thought beside the text.
+    #[getter]
+    fn reasoning(&self) -> Option<&str> {
+        self.0.message.reasoning.as_deref()
+    }
+
+    /// Its calls as (id, name, arguments).
+    #[getter]
+    fn tool_calls(&self) -> Vec<(&str, &str, &str)> {
+        self.0.message.tool_calls.iter().map(|call| (&*call.id, &*call.name, &*call.arguments)).collect()
+    }
+
+    /// Why it ended.
+    #[getter]
+    fn finish(&self) -> &str {
+        &self.0.finish
+    }
+
+    /// Its tokens; none where the server gave no ids.
+    #[getter]
+    fn tokens(&self) -> Tokens {
+        Tokens { tokens: self.0.tokens.clone().unwrap_or_default(), uncertainty: self.0.uncertainty() }
+    }
+
+    /// Whether the server gave token ids.
+    #[getter]
+    const fn has_ids(&self) -> bool {
+        self.0.tokens.is_some()
+    }
+
+    /// Log-probabilities (f32), or None.
+    #[getter]
+    fn logprobs<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.0.listed.as_ref().map(|listed| view(py, &listed.logprobs)).transpose()
+    }
+
+    /// Entropies (f32), or None.
+    #[getter]
+    fn entropies<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.0.listed.as_ref().map(|listed| view(py, &listed.entropies)).transpose()
+    }
+
+    /// The uncertainty of ARPO.
+    #[pyo3(signature = (vocabulary, /))]
+    fn arpo(&self, #[pyo3(from_py_with = number)] vocabulary: u32) -> f64 {
+        self.0.listed.as_ref().map_or(f64::NAN, |listed| listed.arpo.over(vocabulary))
+    }
+
+    /// The message for the history.
+    #[pyo3(signature = (turn, /))]
+    fn message<'py>(&self, py: Python<'py>, #[pyo3(from_py_with = number)] turn: u32) -> PyResult<Bound<'py, PyBytes>> {
+        let message = call(py, false, || self.0.message.canonical(turn))?;
+        Ok(PyBytes::new(py, &message))
+    }
+
+    fn __repr__(&self) -> String {
+        let (calls, length) = (self.0.message.tool_calls.len(), self.0.message.text().chars().count());
+        format!("<Choice {}: {:?}, {length} characters, {calls} tool calls>", self.0.index, self.0.finish)
+    }
+}
