@@ -1,11 +1,13 @@
 //! Kernels of the core beside their floors. `benches/test_kernels.py` drives this program and reads its lines:
 //!
 //! * `trunkline-bench list` prints the names of all cases.
+//! * `trunkline-bench forest NODES EACH` builds trees of EACH nodes and prints what they cost.
 //! * `trunkline-bench NAME` prints `item<TAB>items<TAB>floor`, then for every line it reads measures once and prints
 //!   nanoseconds a call of the kernel and of the floor. It ends with its input.
 
 mod advantage;
 mod case;
+mod forest;
 mod lanes;
 mod pack;
 mod prefix;
@@ -78,6 +80,8 @@ fn main() -> ExitCode {
     let mut out = std::io::stdout().lock();
     let done = if name == "list" {
         CASES.iter().try_for_each(|(name, _)| writeln!(out, "{name}"))
+    } else if name == "forest" {
+        number(2).and_then(|nodes| forest::report(nodes, number(3)?, &mut out))
     } else if let Some((_, make)) = CASES.iter().find(|(known, _)| *known == name) {
         serve(&mut Measure::new(make()), &mut out)
     } else {
@@ -90,6 +94,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// An argument that is a number.
+fn number(place: usize) -> std::io::Result<usize> {
+    let text = std::env::args().nth(place).unwrap_or_default();
+    text.parse().map_err(|_| std::io::Error::other(format!("argument {place} is {text:?}; it must be a number")))
 }
 
 fn serve(measure: &mut Measure, out: &mut impl Write) -> std::io::Result<()> {
