@@ -38,7 +38,8 @@ pub fn report(nodes: usize, each: usize, out: &mut impl Write) -> Result<()> {
     writeln!(out, "rollouts\t{}\trollouts", harvest.leaves.len())?;
     writeln!(out, "tokens\t{}\ttokens", harvest.tokens.ids.len())?;
     writeln!(out, "held\t{}\tbytes", held)?;
-    writeln!(out, "beyond payload\t{}\tbytes", held - payload)?;
+    let beyond = (held - payload) / count;
+    writeln!(out, "beyond payload\t{beyond}\tbytes a node")?;
     for (name, work) in SWEEPS {
         let start = Instant::now();
         trees.iter().try_for_each(work).map_err(Error::other)?;
@@ -68,11 +69,6 @@ const SWEEPS: &[(&str, Sweep)] = &[
         Ok(())
     }),
     ("check", Tree::check),
-    ("delta and apply", |tree| {
-        let mut source = tree.clone();
-        let mut copy = Tree::new();
-        source.delta()?.map_or(Ok(false), |delta| copy.apply(&delta)).map(|_| ())
-    }),
 ];
 
 /// One tree: a prompt, four chains, and forks at random steps of them until there are `nodes` nodes or nearly.
@@ -94,6 +90,8 @@ fn grow(seed: u64, nodes: usize) -> trunkline_core::Result<Tree> {
         climb(&mut tree, rollout, depth, &mut points, &mut random)?;
         tree.close(rollout, Termination::Answer, Some("1815"), None)?;
         tree.score(rollout, f64::from(u8::from(random.unit() < 0.5)))?;
+        // As a worker would: what has been sent needs no memory.
+        tree.delta()?;
     }
     Ok(tree)
 }
@@ -138,6 +136,7 @@ fn estimate(harvest: &Harvest, nodes: usize, out: &mut impl Write) -> Result<()>
         subgroup: Some(&harvest.subgroups),
         agent: Some(&agents),
         anchor: Some(&agents),
+        step_rewards: Some(&harvest.rewards),
         trajectory: Some(&rollouts),
         forest: Some(&forest),
         ..Batch::default()
