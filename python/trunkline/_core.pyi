@@ -5,8 +5,8 @@ Ids are unsigned 32-bit integers, stable for the life of a tree. Every failure r
 may use it.
 
 Columns of numbers go in as anything with a one-dimensional buffer of the type that is named, in the byte order of this
-machine (numpy arrays, a torch tensor's ``numpy()``, ``array.array``, ``memoryview``; bools for u8), or as a sequence where
-speed does not matter. They are copied. They come out as read-only ``memoryview`` objects with a format:
+machine (numpy arrays, a torch tensor's ``numpy()``, ``array.array``, ``memoryview``; bools for u8), or as a sequence
+where speed does not matter. They are copied. They come out as read-only ``memoryview`` objects with a format:
 ``numpy.asarray(view)`` copies nothing.
 """
 
