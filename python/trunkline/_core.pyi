@@ -4,9 +4,10 @@ Ids are unsigned 32-bit integers, stable for the life of a tree. Every failure r
 :class:`trunkline.errors.CoreError` and changes nothing. A :class:`Tree` has one writer at a time; any thread
 may use it.
 
-Columns of numbers go in as anything with a one-dimensional buffer of the type that is named (numpy and torch
-arrays, ``array.array``, ``memoryview``), or as a sequence where speed does not matter. They come out as read-only
-``memoryview`` objects with a format: ``numpy.asarray(view)`` copies nothing.
+Columns of numbers go in as anything with a one-dimensional buffer of the type that is named, in the byte order of this
+machine (numpy arrays, a torch tensor's ``numpy()``, ``array.array``, ``memoryview``; bools for u8), or as a sequence
+where speed does not matter. They are copied. They come out as read-only ``memoryview`` objects with a format:
+``numpy.asarray(view)`` copies nothing.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,6 @@ __all__ = [
     "TRUNCATED",
     "TURN",
     "Choice",
-    "Forest",
     "Harvest",
     "Lanes",
     "Ledger",
@@ -519,42 +519,8 @@ class Tokens:
     def __len__(self) -> int: ...
 
 @final
-class Forest:
-    """The shape of trees side by side, with or without a :class:`Tree` behind it.
-
-    Args:
-        parents: Per node its parent (u32), a smaller number; a root is its own parent.
-        leaves: Per rollout the node it ends at (u32).
-
-    Raises:
-        ArgumentError: Naming the first parent that is younger than its node, or the first leaf that does not exist.
-    """
-
-    def __new__(cls, parents: Buffer | Sequence[int], leaves: Buffer | Sequence[int], /) -> Forest: ...
-    @property
-    def parents(self) -> memoryview:
-        """Per node its parent (u32)."""
-
-    @property
-    def leaves(self) -> memoryview:
-        """Per rollout the node it ends at (u32)."""
-
-    def depths(self) -> memoryview:
-        """Per node how many nodes are above it (u32)."""
-
-    def passes(self) -> memoryview:
-        """Per node how many rollouts pass or end there (u32)."""
-
-    def __len__(self) -> int:
-        """How many nodes there are."""
-
-@final
 class Harvest:
-    """Columns over trees side by side. N nodes, R rollouts, T tokens."""
-
-    @property
-    def forest(self) -> Forest:
-        """The shape: N nodes, R rollouts."""
+    """Columns over trees side by side. N nodes, R rollouts, T tokens. ``parents`` and ``leaves`` are the shape."""
 
     @property
     def parents(self) -> memoryview:

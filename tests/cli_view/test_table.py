@@ -198,3 +198,8 @@ def test_tokens_counted_from_ids_need_no_usage() -> None:
     assert "prompt tokens" not in found
     assert not summarise(META, 1, [tree(exact=1), tree()], [(0, mute)]).tokens.exact
     assert not summarise(META, 1, [], []).tokens.exact
+
+
+def test_a_run_without_a_rollout_has_no_tokens_from_ids_to_show() -> None:
+    broken = tree(exact=1, rollouts=0, flat=0, tree=0, longest=0, flat_generated=0, tree_generated=0)
+    assert cells(summarise(META, 1, [broken], []))["tokens (server usage)"] == "none, no model call was answered"

@@ -198,7 +198,7 @@ def test_an_unknown_log_probability_is_refused_or_masked_and_comes_back() -> Non
         ({"values": [1.0]}, "1 values of rollouts where 3 are needed"),
         ({"values": [1.0, math.inf, 1.0]}, "the value of rollout 1 is inf"),
         ({"values": [0.0] * 3, "per": "token"}, "3 values of tokens where 5 are needed"),
-        ({"values": array("i", [1, 2, 3])}, 'a column has the format "i"; it must be float64'),
+        ({"values": array("i", [1, 2, 3])}, "a column holds int32; it must be float64"),
         ({"per": "leaf"}, 'per is "leaf"; it must be one of rollout, node, token'),
         ({"unknown": "drop"}, 'unknown is "drop"; it must be one of error, mask'),
         ({"rollouts": [3]}, "rollout 3 of those to export; it must be a rollout of the forest"),

@@ -1,15 +1,14 @@
-"""Tokens, statistics and forests of the native tree through their bindings, against a few lines of Python."""
+"""Tokens, statistics and harvests of the native tree through their bindings, against a few lines of Python."""
 
 from __future__ import annotations
 
 import math
-from array import array
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import GROWING, PROMPT, SAMPLED, Forest, Harvest, Tokens, Tree, harvest
+from trunkline._core import GROWING, PROMPT, SAMPLED, Harvest, Tokens, Tree, harvest
 from trunkline.errors import ArgumentError, CoreError, TreeError
 from trunkline.types import Termination
 
@@ -195,31 +194,7 @@ def test_trees_stand_side_by_side() -> None:
     assert math.isnan(all_.rewards[0])
     assert all_.rewards[1] == 0.25
     assert [all_.offsets.format, all_.rewards.format, all_.kinds.format] == ["Q", "d", "B"]
-    assert list(all_.forest.passes()) == [2, 2, 1, 1, 0, 1, 1, 1]
-    assert repr(all_.forest) == "<Forest: 8 nodes, 3 rollouts>"
     nothing = harvest([])
-    assert (len(nothing.parents), list(nothing.offsets), len(nothing.forest)) == (0, [0], 0)
-
-
-@given(st.data())
-@settings(max_examples=60, deadline=None)
-def test_a_forest_counts_depths_and_passes(data: st.DataObject) -> None:
-    size = data.draw(st.integers(1, 30))
-    parents = [data.draw(st.integers(0, node)) for node in range(size)]
-    leaves = data.draw(st.lists(st.integers(0, size - 1), max_size=10))
-
-    def path(node: int) -> list[int]:
-        return [node] if parents[node] == node else [node, *path(parents[node])]
-
-    forest = Forest(array("I", parents), leaves)
-    assert (list(forest.parents), list(forest.leaves), len(forest)) == (parents, leaves, size)
-    assert list(forest.depths()) == [len(path(node)) - 1 for node in range(size)]
-    assert list(forest.passes()) == [sum(node in path(leaf) for leaf in leaves) for node in range(size)]
-
-
-def test_a_shape_that_is_no_forest_is_refused() -> None:
-    for parents, leaves, text in (([0, 2, 2], [], "parent of node 1 is 2"), ([0], [0, 1], "leaf of rollout 1 is 1")):
-        with pytest.raises(ArgumentError, match=text):
-            Forest(parents, leaves)
+    assert (len(nothing.parents), list(nothing.offsets), len(nothing.leaves), nothing.names) == (0, [0], 0, [""])
     with pytest.raises(TypeError):
         harvest([1])

@@ -57,7 +57,7 @@ def _scores(summary: Summary) -> Iterator[Row]:
 def _costs(summary: Summary) -> Iterator[Row]:
     tokens, usage = summary.tokens, summary.usage
     counted = tokens.flat or usage.prompt or usage.generated
-    if not tokens.exact and (usage.unreported >= usage.calls or not counted):
+    if not counted or (not tokens.exact and usage.unreported >= usage.calls):
         yield (
             "tokens (server usage)",
             "not reported by the server" if usage.calls else "none, no model call was answered",

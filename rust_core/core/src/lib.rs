@@ -40,7 +40,8 @@ pub use id::{ContextId, FragmentId, NameId, NodeId, PrefixId, RolloutId, SpaceId
 pub use lanes::Lanes;
 pub use lanes::plan::Plan;
 pub use lanes::waiting::{Batch, Waiting};
-pub use memory::columns::{Columns, SAMPLED, SYNTHETIC, Span, TRUNCATED, TokenSlice};
+pub use memory::chunks::Span;
+pub use memory::columns::{Columns, SAMPLED, SYNTHETIC, TRUNCATED, TokenSlice};
 pub use prefix::{Prefix, PrefixMatch, PrefixNode, Reuse};
 pub use random::Random;
 pub use schedule::amount::{Amount, Bounds, Currency};

@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::script::{message, play, run, script};
 use common::{payload, portrait, seal};
 use proptest::prelude::*;
@@ -225,6 +227,10 @@ fn operations_are_judged_by_what_comes_before_them() {
         (&[&[10, 1][..], &token(5, 0.0, -1, 8)].concat(), 0, "the flags of token 0 are 8"),
         (&[4, 0, 1, 0, 0, 1], 0, "run 0 does not exist; there are 0"),
         (&[11, 1, 0], 0, "run 0 does not exist; there are 0"),
+        // Nothing would tell messages apart that come with no tokens and say so.
+        (&[10, 0, 4, 0, 4, 0, 0, 1], 1, "run 0 has no tokens"),
+        (&[&[10, 0, 6, 0, 0, 1][..], &call].concat(), 1, "run 0 has no tokens"),
+        (&[10, 0, 7, 0, 0, 0, 1, 0, 0], 1, "run 0 has no tokens"),
         (&[&known_run[..], &[11, 2, 0]].concat(), 1, "node 2 does not exist; there are 2"),
         (&[&known_run[..], &[11, 0, 0]].concat(), 1, "node 0 is the root"),
         (&[&known_run[..], &[11, 1, 0, 11, 1, 0]].concat(), 2, "node 1 has other tokens already"),
@@ -245,6 +251,38 @@ fn operations_are_judged_by_what_comes_before_them() {
         assert!(error.contains(rule), "{ops:?}: {error}");
         assert_eq!(portrait(&tree), before);
     }
+}
+
+/// A path of many nodes, and as many rollouts that open and end at its end: 2 MB that would take 10^10 steps one by one.
+#[test]
+fn many_rollouts_below_a_long_path_are_counted_in_time() {
+    const MANY: u32 = 100_000;
+    let number = |value: u32| {
+        let byte = |shift: u32| u8::try_from(value >> shift & 0x7f).unwrap();
+        [byte(0) | 0x80, byte(7) | 0x80, byte(14)]
+    };
+    let mut ops = b"\x02\x02{}".to_vec();
+    for node in 0..MANY {
+        ops.extend([&[4][..], &number(node), &[1, 0, 0, 0]].concat());
+    }
+    for rollout in 0..MANY {
+        ops.extend([&[5][..], &number(MANY), &[1], &number(rollout), &[0]].concat());
+        ops.extend([&[8][..], &number(rollout), &[0, 0, 0, 9], &number(rollout), &1f64.to_le_bytes()].concat());
+    }
+    let (mut tree, start) = (Tree::new(), Instant::now());
+    assert_eq!(tree.apply(&seal(0, 0, &ops)), Ok(true));
+    assert_eq!(tree.check(), Ok(()));
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    let all = f64::from(MANY);
+    for node in [0, 1, MANY] {
+        let view = tree.node(node.into()).unwrap();
+        assert_eq!((view.passes, view.visits, view.value.to_bits()), (MANY, MANY, all.to_bits()));
+    }
+    // From here on it is counted step by step again.
+    let rollout = tree.open(MANY.into(), &[0, 0], 0).unwrap();
+    tree.close(rollout, Termination::Answer, None, None).unwrap();
+    tree.score(rollout, 1.0).unwrap();
+    assert_eq!((tree.check(), tree.node(NodeId::ROOT).unwrap().visits), (Ok(()), MANY + 1));
 }
 
 #[test]

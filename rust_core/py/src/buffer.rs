@@ -6,6 +6,7 @@
 use std::ops::Deref;
 
 use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use trunkline_core::Error;
@@ -16,10 +17,10 @@ use crate::error::{raise, refine};
 pub trait Cell: Element + Copy {
     /// What `memoryview.format` calls it.
     const FORMAT: &'static str;
-    /// What people call it.
+    /// What numpy calls it.
     const NAME: &'static str;
-    /// Write it at the start of `out`.
-    fn put(self, out: &mut [u8]);
+    /// Write a column as bytes.
+    fn write(column: &[Self], out: &mut [u8]);
 }
 
 macro_rules! cells {
@@ -28,8 +29,10 @@ macro_rules! cells {
             const FORMAT: &'static str = $format;
             const NAME: &'static str = $name;
 
-            fn put(self, out: &mut [u8]) {
-                out.copy_from_slice(&self.to_le_bytes());
+            fn write(column: &[Self], out: &mut [u8]) {
+                for (slot, number) in out.as_chunks_mut().0.iter_mut().zip(column) {
+                    *slot = number.to_le_bytes();
+                }
             }
         })*
     };
@@ -42,6 +45,59 @@ cells! {
     u64: "Q", "uint64";
     f32: "f", "float32";
     f64: "d", "float64";
+}
+
+/// What a buffer holds, by its format as the `struct` module writes it.
+struct Held<'f> {
+    format: &'f [u8],
+    size: usize,
+}
+
+impl Held<'_> {
+    /// The letter of its type, and whether its bytes are in the order of this machine.
+    fn letter(&self) -> Option<(u8, bool)> {
+        match *self.format {
+            [letter] | [b'@' | b'=', letter] => Some((letter, true)),
+            [b'<', letter] => Some((letter, cfg!(target_endian = "little"))),
+            [b'>' | b'!', letter] => Some((letter, cfg!(target_endian = "big"))),
+            _ => None,
+        }
+    }
+
+    /// Whether it holds what `T` is, byte for byte.
+    fn is<T: Cell>(&self) -> bool {
+        let same = |letter| !family(letter).is_empty() && T::NAME.starts_with(family(letter));
+        self.size == size_of::<T>()
+            && self.letter().is_some_and(|(letter, ours)| same(letter) && (ours || self.size == 1))
+    }
+
+    /// Whether it holds bools.
+    fn is_mask(&self) -> bool {
+        matches!(self.letter(), Some((b'?', _)))
+    }
+
+    /// What numpy calls it, where numpy has a name for it.
+    fn name(&self) -> String {
+        match self.letter() {
+            Some((b'?', _)) => "bool".into(),
+            Some((letter, ours)) if !family(letter).is_empty() => {
+                let foreign = if cfg!(target_endian = "little") { "big-endian " } else { "little-endian " };
+                let order = if ours || self.size == 1 { "" } else { foreign };
+                format!("{order}{}{}", family(letter), 8 * self.size)
+            }
+            _ => format!("the format {:?}", String::from_utf8_lossy(self.format)),
+        }
+    }
+}
+
+/// The family of numbers that a letter stands for; the size is another matter.
+const fn family(letter: u8) -> &'static str {
+    match letter {
+        b'b' | b'h' | b'i' | b'l' | b'q' | b'n' => "int",
+        b'c' | b'B' | b'H' | b'I' | b'L' | b'Q' | b'N' => "uint",
+        b'e' | b'f' | b'd' | b'g' => "float",
+        _ => "",
+    }
 }
 
 /// A column from Python: anything with a one-dimensional buffer of the right type, or as a convenience a sequence.
@@ -70,37 +126,60 @@ where
 
     fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let py = value.py();
-        let Ok(untyped) = PyUntypedBuffer::get(&value) else {
-            let text = format!("a number in a column of {} is out of range", T::NAME);
-            return value.extract().map(Self).map_err(|error| refine(py, error, &text));
+        let buffer = match PyUntypedBuffer::get(&value) {
+            Err(error) if error.is_instance_of::<PyTypeError>(py) => return sequence(value),
+            // The arrays of ctypes leave out where the next number is, which `memoryview` knows.
+            Err(_) => PyMemoryView::from(&value)
+                .map_err(|error| unreadable::<T>(py, &error))
+                .map(|view| PyUntypedBuffer::get(&view).ok())?,
+            Ok(buffer) => Some(buffer),
         };
-        let refuse = |found: String| {
-            let value = format!("a column has {found}");
-            raise(py, &Error::Value { value, want: T::NAME })
+        // A single number has no shape, for which there is no buffer.
+        let dimensions = buffer.as_ref().map_or(0, PyUntypedBuffer::dimensions);
+        let Some(buffer) = buffer.filter(|_| dimensions == 1) else {
+            let value = format!("a column of {} has {dimensions} dimensions", T::NAME);
+            return Err(raise(py, &Error::Value { value, want: "one-dimensional" }));
         };
-        if untyped.dimensions() != 1 {
-            return Err(refuse(format!("{} dimensions", untyped.dimensions())));
+        let held = Held { format: buffer.format().to_bytes(), size: buffer.item_size() };
+        // A mask of numpy's is bool, one byte each.
+        let mask = T::NAME == u8::NAME && held.is_mask();
+        if !mask && !held.is::<T>() {
+            let value = format!("a column holds {}", held.name());
+            return Err(raise(py, &Error::Value { value, want: T::NAME }));
         }
-        // numpy's masks are bool, one byte each.
-        if T::FORMAT == "B" && untyped.format() == c"?" {
-            let bytes = PyMemoryView::from(&value)?.call_method1("cast", ("B",))?;
-            return PyBuffer::<T>::get(&bytes)?.to_vec(py).map(Self);
+        // An empty array has no address, which PyO3 takes for damage.
+        if buffer.item_count() == 0 {
+            return Ok(Self(Vec::new()));
         }
-        match PyBuffer::<T>::get(&value) {
-            Ok(buffer) => buffer.to_vec(py).map(Self),
-            // An empty array has no address, which PyO3 takes for damage.
-            Err(_) if untyped.item_count() == 0 && untyped.item_size() == size_of::<T>() => Ok(Self(Vec::new())),
-            Err(_) => Err(refuse(format!("the format {:?}", untyped.format().to_string_lossy()))),
+        if let Ok(typed) = buffer.into_typed::<T>() {
+            return typed.to_vec(py).map(Self);
         }
+        // What PyO3 does not read: bools, numbers that are not aligned, a byte order that is spelled out.
+        let bytes = PyMemoryView::from(&value)?.call_method0("tobytes")?;
+        let plain = PyMemoryView::from(&bytes)?.call_method1("cast", (T::FORMAT,))?;
+        PyBuffer::<T>::get(&plain)?.to_vec(py).map(Self)
     }
+}
+
+/// A column of what has no buffer.
+fn sequence<'py, T>(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Column<T>>
+where
+    T: Cell + for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    let text = format!("a number in a column of {} is out of range", T::NAME);
+    value.extract().map(Column).map_err(|error| refine(value.py(), error, &text))
+}
+
+/// What has a buffer for other types than its own.
+fn unreadable<T: Cell>(py: Python<'_>, error: &PyErr) -> PyErr {
+    let value = format!("a column of {} cannot be read ({})", T::NAME, error.value(py));
+    raise(py, &Error::Value { value, want: "an array of such numbers" })
 }
 
 /// A read-only `memoryview` over a copy of a column.
 pub fn view<'py, T: Cell>(py: Python<'py>, column: &[T]) -> PyResult<Bound<'py, PyAny>> {
     let bytes = PyBytes::new_with(py, size_of_val(column), |out| {
-        for (slot, &number) in out.chunks_exact_mut(size_of::<T>()).zip(column) {
-            number.put(slot);
-        }
+        T::write(column, out);
         Ok(())
     })?;
     PyMemoryView::from(&bytes)?.call_method1("cast", (T::FORMAT,))

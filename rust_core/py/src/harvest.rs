@@ -4,15 +4,11 @@ use pyo3::prelude::*;
 use trunkline_core as core;
 
 use crate::buffer::view;
-use crate::error::raise;
-use crate::forest::Forest;
 use crate::tree::Tree;
 
 /// Trees side by side, as columns: nodes and rollouts are numbered through, tree by tree.
 #[pyclass(frozen, get_all, module = "trunkline._core")]
 pub struct Harvest {
-    /// The shape.
-    forest: Py<Forest>,
     /// Per node its parent (u32).
     parents: Py<PyAny>,
     /// Per node what it is (u8).
@@ -47,9 +43,7 @@ pub struct Harvest {
 
 impl Harvest {
     fn new(py: Python<'_>, columns: core::Harvest) -> PyResult<Self> {
-        let forest = columns.forest().map_err(|error| raise(py, &error))?;
         Ok(Self {
-            forest: Py::new(py, Forest(forest))?,
             parents: view(py, &columns.parents)?.unbind(),
             kinds: view(py, &columns.kinds)?.unbind(),
             agents: view(py, &columns.agents)?.unbind(),

@@ -9,7 +9,6 @@
 mod advantage;
 mod buffer;
 mod error;
-mod forest;
 mod guard;
 mod harvest;
 mod input;
@@ -38,8 +37,6 @@ mod _core {
 
     #[pymodule_export]
     use crate::advantage::{estimate, group_advantages, node_values, presets, step_returns, to_tokens};
-    #[pymodule_export]
-    use crate::forest::Forest;
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
     #[pymodule_export]

@@ -36,18 +36,17 @@ impl Tree {
         self.0.with_long(py, large, work)
     }
 
-    /// Append a message with its tokens, and let other threads run if there are many.
-    fn say(
+    /// Do something with tokens, and let other threads run if there are many.
+    fn say<R: Send>(
         &self,
         py: Python<'_>,
         tokens: Option<&Tokens>,
-        work: impl FnOnce(&mut core::Tree, Option<TokenSlice<'_>>) -> core::Result<NodeId> + Send,
-    ) -> PyResult<u32> {
+        work: impl FnOnce(&mut core::Tree, Option<TokenSlice<'_>>) -> core::Result<R> + Send,
+    ) -> PyResult<R> {
         let tokens = tokens.map(|tokens| tokens.tokens.as_slice());
         let large = tokens.is_some_and(|tokens| tokens.len() >= LARGE_RUN);
         let work = |tree: &mut core::Tree| work(tree, tokens);
-        let node = if large { self.0.with_long(py, |_| true, work) } else { self.0.with(py, work) };
-        node.map(NodeId::get)
+        if large { self.0.with_long(py, |_| true, work) } else { self.0.with(py, work) }
     }
 
     /// Join a body straight into the object that Python gets.
@@ -86,6 +85,7 @@ impl Tree {
         self.say(py, tokens, |tree, tokens| {
             tree.append(parent.into(), Kind::loose(kind)?, message, tokens, agent.into())
         })
+        .map(NodeId::get)
     }
 
     /// Open a rollout at a fork point and return its id.
@@ -142,6 +142,7 @@ impl Tree {
             };
             tree.turn(rollout.into(), message, tokens, call)
         })
+        .map(NodeId::get)
     }
 
     /// Append a tool observation at the rollout's leaf, move the leaf there, and count the call. Returns the node.
@@ -159,12 +160,13 @@ impl Tree {
     ) -> PyResult<u32> {
         let message: &[u8] = &message;
         self.say(py, tokens, |tree, tokens| tree.observe(rollout.into(), message, tokens, agent.into(), micros, failed))
+            .map(NodeId::get)
     }
 
     /// Give a prompt, an observation or a message its tokens, once; the same ids again change nothing.
     #[pyo3(signature = (node, tokens, /))]
     fn tokenise(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32, tokens: &Tokens) -> PyResult<()> {
-        self.0.with(py, |tree| tree.tokenise(node.into(), tokens.tokens.as_slice()))
+        self.say(py, Some(tokens), |tree, tokens| tree.tokenise(node.into(), tokens.unwrap_or_default()))
     }
 
     /// End a rollout for good; raises if it has ended already.

@@ -1,7 +1,7 @@
 //! The columns of tokens: id, log-probability, weight version and flags, 13 bytes a token, in chunks that never move.
 
 use crate::error::{Error, Result};
-use crate::id;
+use crate::memory::chunks::{Chunk, Chunks, Span};
 use crate::memory::held;
 
 /// Flag of a token that the model sampled.
@@ -10,42 +10,6 @@ pub const SAMPLED: u8 = 1;
 pub const SYNTHETIC: u8 = 2;
 /// Flag of the last token of what was cut off.
 pub const TRUNCATED: u8 = 4;
-
-/// Tokens in the first chunk; each further one doubles up to [`MAX_CHUNK`].
-const MIN_CHUNK: usize = 1 << 10;
-const MAX_CHUNK: usize = 1 << 20;
-
-/// Where a run of tokens lies in its [`Columns`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
-    chunk: u32,
-    start: u32,
-    len: u32,
-}
-
-impl Span {
-    /// How many tokens.
-    #[must_use]
-    pub const fn len(self) -> usize {
-        self.len as usize
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.len == 0
-    }
-
-    /// The first `at` tokens, and the rest.
-    ///
-    /// # Panics
-    /// If `at` is beyond the end.
-    #[must_use]
-    pub const fn split(self, at: u32) -> (Self, Self) {
-        assert!(at <= self.len, "a span is split inside");
-        (Self { len: at, ..self }, Self { start: self.start + at, len: self.len - at, ..self })
-    }
-}
 
 /// A run of tokens as four slices of one length.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -140,15 +104,16 @@ fn first<T: Copy>(cells: &[T], bad: impl Fn(T) -> bool) -> Option<usize> {
     any.then(|| cells.iter().position(|&cell| bad(cell))).flatten()
 }
 
-#[derive(Clone, Debug, Default)]
-struct Chunk {
+/// Four columns that are filled side by side.
+#[derive(Clone, Debug)]
+struct Store {
     ids: Vec<u32>,
     logprobs: Vec<f32>,
     versions: Vec<i32>,
     flags: Vec<u8>,
 }
 
-impl Chunk {
+impl Chunk for Store {
     fn with_capacity(len: usize) -> Self {
         Self {
             ids: Vec::with_capacity(len),
@@ -158,23 +123,32 @@ impl Chunk {
         }
     }
 
-    /// How many tokens fit into every column; the columns were given one capacity, the allocator may have given more.
+    fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The columns were given one capacity, the allocator may have given more.
     fn capacity(&self) -> usize {
         let (a, b) = (self.ids.capacity(), self.logprobs.capacity());
         a.min(b).min(self.versions.capacity()).min(self.flags.capacity())
     }
 
-    fn fits(&self, len: usize) -> bool {
-        self.capacity() - self.ids.len() >= len
+    fn clear(&mut self) {
+        self.ids.clear();
+        self.logprobs.clear();
+        self.versions.clear();
+        self.flags.clear();
+    }
+
+    fn memory(&self) -> usize {
+        held(&self.ids) + held(&self.logprobs) + held(&self.versions) + held(&self.flags)
     }
 }
 
 /// Append-only storage of tokens. What was stored stays where it is; a reset keeps the memory for the next tree.
 #[derive(Clone, Debug, Default)]
 pub struct Columns {
-    chunks: Vec<Chunk>,
-    current: usize,
-    len: usize,
+    chunks: Chunks<Store>,
 }
 
 impl Columns {
@@ -183,33 +157,12 @@ impl Columns {
     /// # Errors
     /// [`Error::TooLong`] or [`Error::Full`] if no span can address it.
     pub fn push(&mut self, tokens: &TokenSlice<'_>) -> Result<Span> {
-        let too_long = |_| Error::TooLong { what: "run of tokens", len: tokens.len() };
-        let len = u32::try_from(tokens.len()).map_err(too_long)?;
-        self.make_room(tokens.len());
-        let chunk = id::next(self.current, "chunk")?;
-        let store = &mut self.chunks[self.current];
-        let start = u32::try_from(store.ids.len()).map_err(too_long)?;
+        let (store, span) = self.chunks.room("run of tokens", tokens.len())?;
         store.ids.extend_from_slice(tokens.ids);
         store.logprobs.extend_from_slice(tokens.logprobs);
         store.versions.extend_from_slice(tokens.versions);
         store.flags.extend_from_slice(tokens.flags);
-        self.len += tokens.len();
-        Ok(Span { chunk, start, len })
-    }
-
-    /// Make the current chunk one that can take `len` more tokens without growing.
-    fn make_room(&mut self, len: usize) {
-        if self.chunks.get(self.current).is_some_and(|chunk| chunk.fits(len)) {
-            return;
-        }
-        let next = if self.chunks.is_empty() { 0 } else { self.current + 1 };
-        // Chunks after the current one are empty (left by a reset), so putting one between moves no span.
-        if !self.chunks.get(next).is_some_and(|chunk| chunk.fits(len)) {
-            let last = self.chunks.get(self.current).map_or(0, Chunk::capacity);
-            let size = (last * 2).clamp(MIN_CHUNK, MAX_CHUNK).max(len);
-            self.chunks.insert(next, Chunk::with_capacity(size));
-        }
-        self.current = next;
+        Ok(span)
     }
 
     /// The tokens of a span made here since the last reset.
@@ -218,13 +171,12 @@ impl Columns {
     /// If the span is of other columns and out of bounds here.
     #[must_use]
     pub fn get(&self, span: Span) -> TokenSlice<'_> {
-        let chunk = &self.chunks[span.chunk as usize];
-        let range = span.start as usize..span.start as usize + span.len();
+        let (store, range) = (self.chunks.of(span), span.range());
         TokenSlice {
-            ids: &chunk.ids[range.clone()],
-            logprobs: &chunk.logprobs[range.clone()],
-            versions: &chunk.versions[range.clone()],
-            flags: &chunk.flags[range],
+            ids: &store.ids[range.clone()],
+            logprobs: &store.logprobs[range.clone()],
+            versions: &store.versions[range.clone()],
+            flags: &store.flags[range],
         }
     }
 
@@ -234,46 +186,36 @@ impl Columns {
     /// Like [`Columns::get`].
     #[must_use]
     pub fn ids(&self, span: Span) -> &[u32] {
-        &self.chunks[span.chunk as usize].ids[span.start as usize..span.start as usize + span.len()]
+        &self.chunks.of(span).ids[span.range()]
     }
 
     /// Whether the span lies inside what was stored.
     #[must_use]
     pub fn holds(&self, span: Span) -> bool {
-        let end = span.start as usize + span.len();
-        self.chunks.get(span.chunk as usize).is_some_and(|chunk| end <= chunk.ids.len())
+        self.chunks.holds(span)
     }
 
     /// Tokens stored.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.len
+        self.chunks.len()
     }
 
     /// Whether nothing is stored.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.len == 0
+        self.chunks.len() == 0
     }
 
     /// Bytes that memory is held for.
     #[must_use]
     pub fn memory(&self) -> usize {
-        let bytes =
-            |chunk: &Chunk| held(&chunk.ids) + held(&chunk.logprobs) + held(&chunk.versions) + held(&chunk.flags);
-        self.chunks.iter().map(bytes).sum()
+        self.chunks.memory()
     }
 
     /// Forget everything and keep the memory. Spans made before are void.
     pub fn reset(&mut self) {
-        for chunk in &mut self.chunks {
-            chunk.ids.clear();
-            chunk.logprobs.clear();
-            chunk.versions.clear();
-            chunk.flags.clear();
-        }
-        self.current = 0;
-        self.len = 0;
+        self.chunks.reset();
     }
 }
 

@@ -1,5 +1,6 @@
 //! Storage: chunks that never move, interned runs, and the columns of tokens.
 
+pub(crate) mod chunks;
 pub(crate) mod columns;
 pub(crate) mod pool;
 pub(crate) mod slab;

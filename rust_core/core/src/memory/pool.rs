@@ -7,8 +7,9 @@ use hashbrown::HashTable;
 use crate::error::Result;
 use crate::hash::half;
 use crate::id;
+use crate::memory::chunks::Span;
 use crate::memory::held;
-use crate::memory::slab::{Slab, Span};
+use crate::memory::slab::Slab;
 
 /// A set of distinct runs of `T`, numbered in the order they came.
 #[derive(Clone, Debug)]

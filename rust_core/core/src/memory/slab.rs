@@ -1,42 +1,17 @@
-//! Append-only storage in chunks that never move.
-//!
-//! What was stored is contiguous and stays where it is; growing allocates another chunk and copies nothing. A reset keeps
-//! the chunks, so that the next tree writes into memory that is mapped and warm.
+//! Append-only storage of runs of one type.
 
-use crate::error::{Error, Result};
-use crate::id;
-use crate::memory::held;
-
-/// Elements in the first chunk; each further one doubles up to [`MAX_CHUNK`].
-const MIN_CHUNK: usize = 1 << 10;
-const MAX_CHUNK: usize = 1 << 20;
-
-/// Where a run of elements lies in a [`Slab`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    chunk: u32,
-    start: u32,
-    len: u32,
-}
-
-impl Span {
-    /// Number of elements.
-    pub(crate) const fn len(self) -> usize {
-        self.len as usize
-    }
-}
+use crate::error::Result;
+use crate::memory::chunks::{Chunks, Span};
 
 /// Append-only storage for runs of `T`.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<T> {
-    chunks: Vec<Vec<T>>,
-    current: usize,
-    len: usize,
+    chunks: Chunks<Vec<T>>,
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Self { chunks: Vec::new(), current: 0, len: 0 }
+        Self { chunks: Chunks::default() }
     }
 }
 
@@ -44,33 +19,11 @@ impl<T: Copy> Slab<T> {
     /// Store a copy of `items` in one piece.
     ///
     /// # Errors
-    /// [`Error::TooLong`] or [`Error::Full`] if no span can address it.
+    /// If no span can address it.
     pub(crate) fn push(&mut self, items: &[T]) -> Result<Span> {
-        let too_long = |_| Error::TooLong { what: "run", len: items.len() };
-        let len = u32::try_from(items.len()).map_err(too_long)?;
-        self.make_room(items.len());
-        let chunk = id::next(self.current, "chunk")?;
-        let store = &mut self.chunks[self.current];
-        let start = u32::try_from(store.len()).map_err(too_long)?;
-        store.extend_from_slice(items);
-        self.len += items.len();
-        Ok(Span { chunk, start, len })
-    }
-
-    /// Make the current chunk one that can take `len` more elements without growing.
-    fn make_room(&mut self, len: usize) {
-        let fits = |chunk: &Vec<T>| chunk.capacity() - chunk.len() >= len;
-        if self.chunks.get(self.current).is_some_and(fits) {
-            return;
-        }
-        let next = if self.chunks.is_empty() { 0 } else { self.current + 1 };
-        // Chunks after the current one are empty (left by a reset), so putting one between moves no span.
-        if !self.chunks.get(next).is_some_and(fits) {
-            let last = self.chunks.get(self.current).map_or(0, Vec::capacity);
-            let size = (last * 2).clamp(MIN_CHUNK, MAX_CHUNK).max(len);
-            self.chunks.insert(next, Vec::with_capacity(size));
-        }
-        self.current = next;
+        let (chunk, span) = self.chunks.room("run", items.len())?;
+        chunk.extend_from_slice(items);
+        Ok(span)
     }
 
     /// The elements of a span made by this slab since its last reset.
@@ -78,31 +31,27 @@ impl<T: Copy> Slab<T> {
     /// # Panics
     /// If the span is of another slab and out of bounds here.
     pub(crate) fn get(&self, span: Span) -> &[T] {
-        let start = span.start as usize;
-        &self.chunks[span.chunk as usize][start..start + span.len()]
+        &self.chunks.of(span)[span.range()]
     }
 
     /// Whether the span lies inside what was stored.
     pub(crate) fn holds(&self, span: Span) -> bool {
-        let end = span.start as usize + span.len();
-        self.chunks.get(span.chunk as usize).is_some_and(|chunk| end <= chunk.len())
+        self.chunks.holds(span)
     }
 
     /// Elements stored.
     pub(crate) const fn len(&self) -> usize {
-        self.len
+        self.chunks.len()
     }
 
     /// Bytes that memory is held for.
     pub(crate) fn memory(&self) -> usize {
-        self.chunks.iter().map(held).sum()
+        self.chunks.memory()
     }
 
     /// Forget everything and keep the memory. Spans made before are void.
     pub(crate) fn reset(&mut self) {
-        self.chunks.iter_mut().for_each(Vec::clear);
-        self.current = 0;
-        self.len = 0;
+        self.chunks.reset();
     }
 }
 
@@ -112,6 +61,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::Slab;
+    use crate::Random;
+    use crate::memory::chunks::MAX_CHUNK;
 
     proptest! {
         #[test]
@@ -143,6 +94,21 @@ mod tests {
                 slab.push(run).unwrap();
             }
             prop_assert_eq!(slab.memory(), held, "a reset slab asked for memory it had");
+        }
+    }
+
+    /// A worker reuses one tree for thousands of tasks: what they need by turns must not add up.
+    #[test]
+    fn memory_settles_however_often_a_slab_is_reused() {
+        const LONGEST: usize = 3 * MAX_CHUNK;
+        let mut chance = Random::new(7);
+        let mut slab = Slab::<u8>::default();
+        for _ in 0..100 {
+            slab.reset();
+            for _ in 0..8 {
+                slab.push(&vec![0; chance.index(LONGEST)]).unwrap();
+            }
+            assert!(slab.memory() <= 9 * LONGEST, "{} bytes are held", slab.memory());
         }
     }
 }

@@ -16,7 +16,8 @@ mod spaces;
 
 use crate::error::{Error, Result};
 use crate::id::{self, PrefixId, SpaceId};
-use crate::memory::columns::{Columns, Span, TokenSlice};
+use crate::memory::chunks::Span;
+use crate::memory::columns::{Columns, TokenSlice};
 use children::Children;
 use common::common;
 use node::{Node, sampled};

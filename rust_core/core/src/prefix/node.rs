@@ -1,7 +1,8 @@
 //! One node of a prefix index, and what is said of it.
 
 use crate::id::{PrefixId, SpaceId};
-use crate::memory::columns::{SAMPLED, Span};
+use crate::memory::chunks::Span;
+use crate::memory::columns::SAMPLED;
 use crate::prefix::reuse::Run;
 
 /// A node as it is kept. A walk reads most of it at every step, so it lies in one piece.

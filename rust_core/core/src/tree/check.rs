@@ -58,7 +58,8 @@ impl Tree {
         holds(key.agent.get() < self.names.count(), "uses a name that does not exist")?;
         let fragment = nodes.fragment(id).is_some_and(|fragment| fragment.get() < self.fragments.count());
         holds(fragment, "has no message")?;
-        holds(run.is_some() || !nodes.keyed(id), "is known by tokens that it does not have")?;
+        let some = run.is_some_and(|run| self.runs.len(run) > 0);
+        holds(some || !nodes.keyed(id), "is known by tokens that it does not have")?;
         holds(run.is_none() || nodes.keyed(id) || !turn, "is a model turn and was given its tokens later")?;
         holds(nodes.digest(id) == digest::node(&self.content(&key)), "has the wrong digest")
     }
@@ -108,7 +109,9 @@ impl Tree {
         if point.get() >= count || leaf.get() >= count {
             return Err(format!("rollout {}: its point or leaf does not exist", id.get()));
         }
-        if leaf != point && point != NodeId::ROOT && !self.nodes.upward(leaf).any(|node| node == point) {
+        // No further up than the fork point can be, which is no further than the rollout itself has grown.
+        let grown = self.nodes.depth(leaf).checked_sub(self.nodes.depth(point));
+        if grown.and_then(|steps| self.nodes.to_root(leaf).nth(steps as usize)) != Some(point) {
             return Err(format!("rollout {}: its leaf does not descend from its fork point", id.get()));
         }
         let growing = self.rollouts.termination(id).is_none();

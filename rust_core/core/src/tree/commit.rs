@@ -156,6 +156,11 @@ impl View for Tree {
         self.nodes.run(node).is_some()
     }
 
+    fn is_empty(&self, run: RunId) -> bool {
+        // One that is about to be stored with its message is not empty.
+        run.get() < self.runs.count() && self.runs.len(run) == 0
+    }
+
     fn termination(&self, rollout: RolloutId) -> Option<Termination> {
         self.rollouts.termination(rollout)
     }

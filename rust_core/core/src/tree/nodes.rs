@@ -314,6 +314,13 @@ mod tests {
         assert!(text.ends_with("node 1: has tokens that do not exist"), "{text}");
         let text = finding(|tree| tree.nodes.keyed[1] = true);
         assert!(text.ends_with("node 1: is known by tokens that it does not have"), "{text}");
+        let text = finding(|tree| {
+            let run = tree.runs.insert(&Run::owned(TokenBuffer::default())).unwrap();
+            let key = Key::plain(NodeId::ROOT, Kind::Message, NameId::EMPTY).saying(Said::Tokens(run));
+            let digest = digest::node(&tree.content(&key));
+            tree.nodes.insert(key, (FragmentId::new(0), Some(run)), None, (digest, &tree.runs)).unwrap();
+        });
+        assert!(text.ends_with("node 3: is known by tokens that it does not have"), "{text}");
         let text = finding(|tree| tree.nodes.rows[2] = 1);
         assert!(text.ends_with("node 2: has a call that does not exist"), "{text}");
         let text = finding(|tree| {

@@ -8,7 +8,8 @@ use hashbrown::HashTable;
 use crate::error::Result;
 use crate::hash::{fingerprint_words, half};
 use crate::id::{self, RunId};
-use crate::memory::columns::{Columns, SAMPLED, Span, TokenSlice};
+use crate::memory::chunks::Span;
+use crate::memory::columns::{Columns, SAMPLED, TokenSlice};
 use crate::memory::held;
 use crate::tokens::TokenBuffer;
 

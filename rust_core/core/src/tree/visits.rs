@@ -3,6 +3,9 @@
 //! Kept step by step, at a cost of the path's length: a rollout that opens passes every node above its fork point, one that
 //! grows passes one node more, and a reward is added from the leaf up. `passes - visits` is what is still in flight, the
 //! virtual loss of a tree search.
+//!
+//! A delta may come from anyone, and hold as many rollouts below as long a path as fit into it. What it would take more than
+//! [`STEPS`] for is counted afterwards in one sweep over the tree, whose sums may differ in rounding from the writer's.
 
 use crate::id::NodeId;
 use crate::memory::held;
@@ -17,7 +20,12 @@ pub(crate) struct Visits {
     passes: Vec<u32>,
     // All magnitudes ever added, by which the rounding of the sums is bounded.
     moved: f64,
+    // Steps that a delta which is being replayed may still take.
+    steps: Option<u64>,
 }
+
+/// Steps up the tree that one delta may take: some 50 ms, and far beyond what a worker sends at once.
+const STEPS: u64 = 1 << 24;
 
 /// Rounding that the sums are allowed, as a part of all that was ever added: four million rewards' worth.
 const SLACK: f64 = 1e-9;
@@ -25,7 +33,7 @@ const SLACK: f64 = 1e-9;
 impl Visits {
     /// Only the root.
     pub(crate) fn new() -> Self {
-        Self { scored: vec![0], sums: vec![0.0], passes: vec![0], moved: 0.0 }
+        Self { scored: vec![0], sums: vec![0.0], passes: vec![0], moved: 0.0, steps: None }
     }
 
     /// A node nobody has passed.
@@ -35,10 +43,28 @@ impl Visits {
         self.passes.push(0);
     }
 
+    /// A delta is going to be replayed.
+    pub(crate) const fn begin(&mut self) {
+        self.steps = Some(STEPS);
+    }
+
+    /// It was; count everything again if its steps did not do.
+    pub(crate) fn finish(&mut self, nodes: &Nodes, rollouts: &Rollouts) {
+        if self.steps.take() == Some(0) {
+            *self = Self { moved: self.moved, ..Self::counted(nodes, rollouts) };
+        }
+    }
+
+    /// Whether the path to a node may be walked.
+    fn walks(&mut self, depth: u32) -> bool {
+        self.steps = self.steps.map(|left| left.saturating_sub(u64::from(depth) + 1));
+        self.steps != Some(0)
+    }
+
     /// A rollout opens at a node.
     pub(crate) fn open(&mut self, nodes: &Nodes, point: NodeId) {
-        for node in nodes.to_root(point) {
-            self.passes[node.index()] += 1;
+        if self.walks(nodes.depth(point)) {
+            nodes.to_root(point).for_each(|node| self.passes[node.index()] += 1);
         }
     }
 
@@ -52,12 +78,36 @@ impl Visits {
         let worth = |reward: f64| if reward.is_nan() { 0.0 } else { reward };
         let change = worth(new) - worth(old);
         self.moved += worth(new).abs() + worth(old).abs();
+        if !self.walks(nodes.depth(leaf)) {
+            return;
+        }
         for node in nodes.to_root(leaf) {
             let at = node.index();
             self.scored[at] = self.scored[at] + u32::from(!new.is_nan()) - u32::from(!old.is_nan());
             // Nothing scored is worth exactly nothing.
             self.sums[at] = if self.scored[at] == 0 { 0.0 } else { self.sums[at] + change };
         }
+    }
+
+    /// Everything, counted from the rollouts alone in one sweep.
+    fn counted(nodes: &Nodes, rollouts: &Rollouts) -> Self {
+        let count = nodes.count() as usize;
+        let (mut scored, mut sums, mut passes) = (vec![0; count], vec![0.0; count], vec![0; count]);
+        for id in rollouts.ids() {
+            let (leaf, reward) = (rollouts.leaf(id).index(), rollouts.reward(id));
+            passes[leaf] += 1;
+            if !reward.is_nan() {
+                scored[leaf] += 1;
+                sums[leaf] += reward;
+            }
+        }
+        for node in nodes.ids().rev().filter(|&node| node != NodeId::ROOT) {
+            let (at, up) = (node.index(), nodes.parent(node).index());
+            passes[up] += passes[at];
+            scored[up] += scored[at];
+            sums[up] += sums[at];
+        }
+        Self { scored, sums, passes, ..Self::new() }
     }
 
     /// Per node: scored rollouts whose path holds it.
@@ -82,12 +132,7 @@ impl Visits {
 
     /// Count everything again, from the rollouts alone.
     pub(crate) fn check(&self, nodes: &Nodes, rollouts: &Rollouts) -> std::result::Result<(), String> {
-        let mut fresh = Self::new();
-        (1..nodes.count()).for_each(|_| fresh.push());
-        for id in rollouts.ids() {
-            fresh.open(nodes, rollouts.leaf(id));
-            fresh.score(nodes, rollouts.leaf(id), f64::NAN, rollouts.reward(id));
-        }
+        let fresh = Self::counted(nodes, rollouts);
         for id in nodes.ids() {
             let at = id.index();
             if self.passes.get(at) != Some(&fresh.passes[at]) {
@@ -111,6 +156,7 @@ impl Visits {
         self.sums.clear();
         self.passes.clear();
         self.moved = 0.0;
+        self.steps = None;
         self.push();
     }
 }

@@ -149,9 +149,9 @@ impl Tree {
         }
         let next = expected.checked_add(1).ok_or(Error::Full { what: "delta" })?;
         let ops = self.judge(record.payload)?;
-        for op in &ops {
-            self.commit(op)?;
-        }
+        self.visits.begin();
+        ops.iter().try_for_each(|op| self.commit(op).map(|_| ()))?;
+        self.visits.finish(&self.nodes, &self.rollouts);
         self.journal.advance(next, record.checksum);
         Ok(true)
     }
@@ -192,7 +192,7 @@ fn read_record(delta: &[u8]) -> std::result::Result<Record<'_>, DeltaError> {
     let (len, rest) = rest.split_first_chunk().ok_or(truncated(HEADER + CHECKSUM))?;
     let (previous, rest) = rest.split_first_chunk().ok_or(truncated(HEADER + CHECKSUM))?;
     let len = u32::from_le_bytes(*len) as usize;
-    let need = HEADER + len + CHECKSUM;
+    let need = len.saturating_add(HEADER + CHECKSUM);
     let (payload, rest) = rest.split_at_checked(len).ok_or(truncated(need))?;
     let (checksum, rest) = rest.split_first_chunk().ok_or(truncated(need))?;
     if !rest.is_empty() {

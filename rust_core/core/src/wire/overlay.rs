@@ -18,9 +18,10 @@ pub(crate) struct Overlay<'t, 'a> {
     names: HashSet<&'a str>,
     // The hash finds, the bytes decide: two messages of one hash are two messages.
     fragments: HashMap<u128, Vec<&'a [u8]>>,
-    // Imagined runs of one hash: ids and the first run that has them. And of each imagined run the first with its ids.
+    // Imagined runs of one hash: ids and the first run that has them. And of each imagined run the first with its ids, and
+    // whether it has none.
     runs: HashMap<u128, Vec<(Vec<u32>, RunId)>>,
-    firsts: Vec<RunId>,
+    firsts: Vec<(RunId, bool)>,
     contexts: HashSet<Vec<u32>>,
     nodes: HashMap<Key, NodeId>,
     // Of each imagined node, its kind; and the nodes, imagined or not, that got tokens.
@@ -109,16 +110,18 @@ impl<'t, 'a> Overlay<'t, 'a> {
                 next
             })
         });
-        self.firsts.push(first);
+        self.firsts.push((first, ids.is_empty()));
         self.counts.runs += 1;
+    }
+
+    fn imagined(&self, run: RunId) -> Option<(RunId, bool)> {
+        let place = run.index().checked_sub(self.tree.runs.count() as usize)?;
+        self.firsts.get(place).copied()
     }
 
     /// The first run with the ids of a run of the tree or of an imagined one.
     fn first(&self, run: RunId) -> RunId {
-        match run.index().checked_sub(self.tree.runs.count() as usize) {
-            None => self.tree.runs.first(run),
-            Some(imagined) => self.firsts[imagined],
-        }
+        self.imagined(run).map_or_else(|| self.tree.runs.first(run), |(first, _)| first)
     }
 
     /// The node that an operation would reach: one of the tree, one imagined before, or a new one.
@@ -173,6 +176,10 @@ impl View for Overlay<'_, '_> {
     fn has_tokens(&self, node: NodeId) -> bool {
         let of_tree = node.get() < self.tree.nodes.count() && self.tree.has_tokens(node);
         of_tree || self.tokenised.contains(&node)
+    }
+
+    fn is_empty(&self, run: RunId) -> bool {
+        self.imagined(run).map_or_else(|| self.tree.is_empty(run), |(_, empty)| empty)
     }
 
     fn termination(&self, rollout: RolloutId) -> Option<Termination> {

@@ -23,6 +23,8 @@ pub(crate) trait View {
     fn kind(&self, node: NodeId) -> Kind;
     /// Whether a node that exists has tokens.
     fn has_tokens(&self, node: NodeId) -> bool;
+    /// Whether a run that is stored has no tokens.
+    fn is_empty(&self, run: RunId) -> bool;
     /// How a rollout that exists ended, or nothing while it grows.
     fn termination(&self, rollout: RolloutId) -> Option<Termination>;
 }
@@ -73,7 +75,7 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &Counts) -> Result<()
         Op::Append { parent, fragment, run, agent, .. } => {
             node(counts, *parent)?;
             name(counts, *agent)?;
-            content(counts, *fragment, *run)?;
+            content(view, counts, *fragment, *run)?;
             room("node", counts.nodes)
         }
         Op::Open { point, path, .. } => {
@@ -86,13 +88,13 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &Counts) -> Result<()
         }
         Op::Turn { rollout, fragment, run, call } => {
             growing(view, counts, *rollout, "continued")?;
-            content(counts, *fragment, *run)?;
+            content(view, counts, *fragment, *run)?;
             check_call(counts, call)?;
             room("node", counts.nodes)
         }
         Op::Observe { rollout, fragment, run, agent, .. } => {
             growing(view, counts, *rollout, "continued")?;
-            content(counts, *fragment, *run)?;
+            content(view, counts, *fragment, *run)?;
             name(counts, *agent)?;
             room("node", counts.nodes)
         }
@@ -129,10 +131,16 @@ fn check_call(counts: &Counts, call: &Call<'_>) -> Result<()> {
     call.context.map_or(Ok(()), |context| known("context", context.get(), counts.contexts))
 }
 
-/// The message exists, and so do the tokens that came with it.
-fn content(counts: &Counts, fragment: FragmentId, run: Option<RunId>) -> Result<()> {
+/// The message exists, and so do the tokens that came with it. No tokens are no key, or all such messages would be one.
+fn content(view: &impl View, counts: &Counts, fragment: FragmentId, run: Option<RunId>) -> Result<()> {
     known("fragment", fragment.get(), counts.fragments)?;
-    run.map_or(Ok(()), |run| known("run", run.get(), counts.runs))
+    let Some(run) = run else { return Ok(()) };
+    known("run", run.get(), counts.runs)?;
+    if view.is_empty(run) {
+        let value = format!("run {} has no tokens", run.get());
+        return Err(Error::Value { value, want: "one with tokens to come with a message" });
+    }
+    Ok(())
 }
 
 /// A node of this kind can be given tokens later. What a model sampled is known at once or never.

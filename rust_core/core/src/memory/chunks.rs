@@ -1,0 +1,163 @@
+//! Chunks that never move: where slabs and the columns of tokens keep what is appended to them.
+//!
+//! What was stored is contiguous and stays where it is; growing allocates another chunk and copies nothing. A reset keeps
+//! the chunks, so that the next tree writes into memory that is mapped and warm.
+
+use crate::error::{Error, Result};
+use crate::id;
+use crate::memory::held;
+
+/// Elements in the first chunk; each further one doubles up to [`MAX_CHUNK`], or is as long as what must go into it.
+const MIN_CHUNK: usize = 1 << 10;
+pub(crate) const MAX_CHUNK: usize = 1 << 20;
+
+/// Where a run of elements lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    chunk: u32,
+    start: u32,
+    len: u32,
+}
+
+impl Span {
+    /// How many elements.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `at` elements, and the rest.
+    ///
+    /// # Panics
+    /// If `at` is beyond the end.
+    #[must_use]
+    pub const fn split(self, at: u32) -> (Self, Self) {
+        assert!(at <= self.len, "a span is split inside");
+        (Self { len: at, ..self }, Self { start: self.start + at, len: self.len - at, ..self })
+    }
+
+    /// Where it lies in its chunk.
+    pub(crate) const fn range(self) -> std::ops::Range<usize> {
+        self.start as usize..self.start as usize + self.len as usize
+    }
+}
+
+/// Memory of a fixed capacity that is filled from its start.
+pub(crate) trait Chunk {
+    fn with_capacity(len: usize) -> Self;
+    fn len(&self) -> usize;
+    fn capacity(&self) -> usize;
+    fn clear(&mut self);
+    /// Bytes that memory is held for.
+    fn memory(&self) -> usize;
+}
+
+impl<T> Chunk for Vec<T> {
+    fn with_capacity(len: usize) -> Self {
+        Self::with_capacity(len)
+    }
+
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity()
+    }
+
+    fn clear(&mut self) {
+        self.clear();
+    }
+
+    fn memory(&self) -> usize {
+        held(self)
+    }
+}
+
+/// Chunks in the order they are filled. Those after the current one are empty, left by a reset.
+#[derive(Clone, Debug)]
+pub(crate) struct Chunks<C> {
+    all: Vec<C>,
+    current: usize,
+    len: usize,
+}
+
+impl<C> Default for Chunks<C> {
+    fn default() -> Self {
+        Self { all: Vec::new(), current: 0, len: 0 }
+    }
+}
+
+impl<C: Chunk> Chunks<C> {
+    /// A chunk that the caller appends `len` elements to, and where they will lie.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] or [`Error::Full`] if no span can address them.
+    pub(crate) fn room(&mut self, what: &'static str, len: usize) -> Result<(&mut C, Span)> {
+        let word = |number| u32::try_from(number).map_err(|_| Error::TooLong { what, len });
+        let size = word(len)?;
+        self.make_room(len);
+        let chunk = id::next(self.current, "chunk")?;
+        let store = &mut self.all[self.current];
+        let span = Span { chunk, start: word(store.len())?, len: size };
+        self.len += len;
+        Ok((store, span))
+    }
+
+    /// Make the current chunk one that can take `len` more elements without growing.
+    fn make_room(&mut self, len: usize) {
+        let fits = |chunk: &C| chunk.capacity() - chunk.len() >= len;
+        if self.all.get(self.current).is_some_and(fits) {
+            return;
+        }
+        let next = if self.all.is_empty() { 0 } else { self.current + 1 };
+        if let Some(found) = self.all.iter().skip(next).position(fits) {
+            self.all.swap(next, next + found);
+        } else {
+            let last = self.all.get(self.current).map_or(0, C::capacity);
+            let chunk = C::with_capacity((last * 2).clamp(MIN_CHUNK, MAX_CHUNK).max(len));
+            match self.all.get_mut(next) {
+                // In place of an empty one that is too short: what trees need by turns must not add up.
+                Some(short) => *short = chunk,
+                None => self.all.push(chunk),
+            }
+        }
+        self.current = next;
+    }
+
+    /// The chunk that a span lies in.
+    ///
+    /// # Panics
+    /// If the span is of other chunks and out of bounds here.
+    pub(crate) fn of(&self, span: Span) -> &C {
+        &self.all[span.chunk as usize]
+    }
+
+    /// Whether the span lies inside what was stored.
+    pub(crate) fn holds(&self, span: Span) -> bool {
+        self.all.get(span.chunk as usize).is_some_and(|chunk| span.range().end <= chunk.len())
+    }
+
+    /// Elements stored.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes that memory is held for.
+    pub(crate) fn memory(&self) -> usize {
+        self.all.iter().map(C::memory).sum()
+    }
+
+    /// Forget everything and keep the memory. Spans made before are void.
+    pub(crate) fn reset(&mut self) {
+        self.all.iter_mut().for_each(C::clear);
+        self.current = 0;
+        self.len = 0;
+    }
+}
