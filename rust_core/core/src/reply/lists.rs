@@ -35,17 +35,19 @@ impl Lists {
             return Ok(None);
         };
         let len = logprobs.len();
-        let tokens = self.tokens.unwrap_or_else(|| vec![String::new(); len]);
-        let tops = self.tops.unwrap_or_else(|| vec![Vec::new(); len]);
-        for (what, count) in [("tokens", tokens.len()), ("lists of likeliest tokens", tops.len())] {
-            if count != len {
+        let tokens = self.tokens.as_ref().map(Vec::len);
+        let tops = self.tops.as_ref().map(Vec::len);
+        for (what, count) in [("tokens", tokens), ("lists of likeliest tokens", tops)] {
+            if let Some(count) = count.filter(|count| *count != len) {
                 return fail(start, format!("there are {count} {what} and {len} log-probabilities"));
             }
         }
+        let mut tokens = self.tokens.unwrap_or_default().into_iter();
+        let mut tops = self.tops.unwrap_or_default().into_iter();
         let mut reader = Reader::default();
-        for ((own, token), top) in logprobs.into_iter().zip(tokens).zip(tops) {
-            reader.top = top;
-            reader.push(&token, own, options);
+        for own in logprobs {
+            reader.top = tops.next().unwrap_or_default();
+            reader.push(&tokens.next().unwrap_or_default(), own, options);
         }
         Ok(Some(reader))
     }
