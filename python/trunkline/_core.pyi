@@ -804,6 +804,10 @@ def read_reply(
 ) -> Reply:
     """Read the body of a chat completion, in one pass and without Python objects in between.
 
+    Both ways of listing log-probabilities are read, ``logprobs.content`` and, where that is missing, the lists
+    ``token_logprobs``, ``tokens`` and ``top_logprobs``. Ids are taken from ``token_ids``, and where that is missing
+    from tokens that are named ``token_id:17``.
+
     Args:
         data: The body as received: JSON in UTF-8. A byte order mark is passed over.
         entropy: What a token's entropy is, from the log-probabilities ``l`` of the k likeliest tokens, ``p = exp(l)``
@@ -823,8 +827,8 @@ def read_reply(
 class Reply:
     """What a chat completion says.
 
-    Token figures are None where they are missing, and where they cannot be true: negative, no integer, above
-    2**31 - 1.
+    Token figures are None where they are missing, and where they cannot be true: negative, no integer (12.0 is one),
+    above 2**31 - 1.
     """
 
     @property
@@ -849,7 +853,7 @@ class Reply:
 
     @property
     def prompt_ids(self) -> memoryview | None:
-        """Token ids of the prompt (u32); None where the server gives none."""
+        """Token ids of the prompt (u32), of the reply or of its first choice that has any; None where none has."""
 
     @property
     def served(self) -> str:
@@ -881,7 +885,10 @@ class Choice:
 
     @property
     def tool_calls(self) -> list[tuple[str, str, str]]:
-        """Its calls as (id, name, arguments), as they came: ids may be empty, arguments may be no JSON."""
+        """Its calls as (id, name, arguments), as they came: ids may be empty, arguments may be no JSON.
+
+        Where there are none, the ``function_call`` of older servers.
+        """
 
     @property
     def finish(self) -> str:
@@ -891,8 +898,8 @@ class Choice:
     def tokens(self) -> Tokens:
         """The sampled tokens, none where the server gives no ids, with the uncertainty of the choice in any case.
 
-        Log-probabilities are NaN where the server lists none. The last token of a choice that was cut off
-        (``length``) is ``TRUNCATED``.
+        Their log-probabilities are :attr:`logprobs` where the choice is :attr:`aligned`, else NaN. The last token of a
+        choice that was cut off (``length``) is ``TRUNCATED``. The same object at each access.
         """
 
     @property
@@ -900,11 +907,19 @@ class Choice:
         """Whether the server gave token ids."""
 
     @property
+    def aligned(self) -> bool:
+        """Whether the server gave one log-probability for each id.
+
+        False where it gave only one of the two, and where it listed some of the tokens only: some servers list none of
+        a tool call. Ids and log-probabilities then stand for themselves, and uncertainty is of what was listed.
+        """
+
+    @property
     def logprobs(self) -> memoryview | None:
         """Log-probabilities (f32) in nats of the tokens that the server lists, or None.
 
         From -9999, which stands for zero probability and whatever is below, to 0; NaN where the server does not know
-        one. Where it gives ids, there is one for each.
+        one. How many there are is up to the server: see :attr:`aligned`.
         """
 
     @property

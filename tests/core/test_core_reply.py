@@ -202,6 +202,31 @@ def test_columns_of_tokens() -> None:
     assert (unnamed.has_ids, len(unnamed.tokens), len(unnamed.logprobs)) == (False, 0, 1)
     assert unnamed.tokens.entropy[2] == unnamed.entropies[0] > 0
     assert math.isnan(bare.arpo(1000))
+    assert (choice.aligned, bare.aligned, unnamed.aligned) == (True, False, False)
+    assert choice.tokens is tokens
+
+
+def test_a_server_that_lists_no_token_of_a_call_costs_no_reply() -> None:
+    listed = [entry(text, -0.5, [math.log(0.5)] * 2) for text in ("<think>", "hm", "</think>")]
+    choice = read_reply(body(listed, token_ids=[1, 2, 3, 4, 5, 6])).choices[0]
+    assert (choice.has_ids, choice.aligned) == (True, False)
+    assert list(choice.tokens.ids) == [1, 2, 3, 4, 5, 6]
+    assert all(map(math.isnan, choice.tokens.logprobs))
+    assert choice.logprobs.tolist() == [-0.5] * 3
+    think, tool, both = choice.tokens.perplexity
+    assert (think, both) == (pytest.approx(2), pytest.approx(2))
+    assert math.isnan(tool)
+
+
+def test_log_probabilities_in_lists_and_ids_in_names() -> None:
+    lists = {"tokens": ["a", "b"], "token_logprobs": [None, -1.5], "top_logprobs": [None, {"b": -1.5, "c": -1.5}]}
+    value = {"choices": [{"message": {"content": "ab"}, "logprobs": lists | {"token_ids": [7, 8]}}]}
+    choice = read_reply(json.dumps(value).encode()).choices[0]
+    assert (list(choice.tokens.ids), choice.aligned) == ([7, 8], True)
+    assert choice.logprobs.tolist() == pytest.approx([math.nan, -1.5], nan_ok=True)
+    assert choice.entropies.tolist() == pytest.approx([math.nan, math.log(2)], nan_ok=True)
+    named = read_reply(body([entry("token_id:11", -1), entry("token_id:0", -2)])).choices[0]
+    assert (list(named.tokens.ids), list(named.tokens.logprobs), named.aligned) == ([11, 0], [-1, -2], True)
 
 
 def test_prompt_ids_reasoning_tokens_and_other_tags() -> None:
@@ -237,8 +262,6 @@ def test_errors_name_the_place_and_the_byte() -> None:
     assert isinstance(caught.value, ValueError)
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.offset) == (str(caught.value), 54)
-    with pytest.raises(ReplyError, match="there are 3 token ids and 1 log-probabilities"):
-        read_reply(body([entry("a", -1)], token_ids=[1, 2, 3]))
 
 
 @pytest.mark.parametrize(

@@ -88,15 +88,17 @@ fn call() -> impl Strategy<Value = Value> {
 fn choice() -> impl Strategy<Value = Value> {
     let message = (prop::option::of(text()), prop::option::of(text()), prop::collection::vec(call(), 0..3));
     let entries = prop::option::of(prop::collection::vec(entry(), 0..30));
-    (message, entries, any::<bool>(), prop::sample::select(vec![json!("length"), json!("stop"), Value::Null])).prop_map(
+    let finish = prop::sample::select(vec![json!("length"), json!("stop"), Value::Null]);
+    // Ids as many as log-probabilities, or one more or less.
+    (message, entries, prop::option::of(0..3usize), finish).prop_map(
         |((content, reasoning, calls), entries, ids, finish)| {
             let mut choice = json!({
                 "message": {"role": "assistant", "content": content, "reasoning_content": reasoning, "tool_calls": calls, "audio": {"a": [1.5e3, true]}},
                 "finish_reason": finish,
                 "logprobs": {"content": entries, "refusal": null},
             });
-            if ids {
-                choice["token_ids"] = (0..entries.map_or(3, |entries| entries.len())).collect();
+            if let Some(more) = ids {
+                choice["token_ids"] = (1..entries.map_or(3, |entries| entries.len()) + more).collect();
             }
             choice
         },
@@ -266,10 +268,11 @@ fn check(reply: &Reply, value: &Value, options: &Options) -> Result<(), TestCase
         if let (Some(ids), Some(tokens)) = (ids, &found.tokens) {
             prop_assert_eq!(json!(tokens.ids), json!(ids));
             prop_assert_eq!((tokens.logprobs.len(), &tokens.versions), (ids.len(), &vec![options.version; ids.len()]));
-            prop_assert_eq!(
-                found.listed.is_none(),
-                tokens.logprobs.iter().all(|l| l.is_nan()) && !ids.is_empty() && entries.is_none()
-            );
+            let listed = found.listed.as_ref().map(|listed| listed.logprobs.as_slice());
+            let aligned = listed.is_some_and(|listed| listed.len() == ids.len());
+            prop_assert_eq!(found.is_aligned(), aligned);
+            let expected = if aligned { listed.unwrap().to_vec() } else { vec![f32::NAN; ids.len()] };
+            prop_assert_eq!(format!("{:?}", tokens.logprobs), format!("{expected:?}"));
             let cut = u8::from(found.finish == "length") * TRUNCATED;
             let flags: Vec<u8> =
                 (0..ids.len()).map(|id| if id + 1 == ids.len() { SAMPLED | cut } else { SAMPLED }).collect();

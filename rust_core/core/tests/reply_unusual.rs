@@ -2,7 +2,8 @@
 #![allow(missing_docs)]
 #![allow(clippy::unwrap_used)]
 
-use trunkline_core::reply::{Entropy, Options, Tags, read};
+use trunkline_core::reply::{Choice, Entropy, Options, Tags, read};
+use trunkline_core::{SAMPLED, TRUNCATED};
 
 #[track_caller]
 fn refused(body: &str, text: &str, at: &str) {
@@ -34,7 +35,109 @@ fn wrong_values_are_named_with_their_byte() {
     refused(r#"{"choices":[],"x":NaN}"#, "a value is needed, not NaN", "NaN");
     refused(r#"{"choices":[]} x"#, "the end is needed, not 'x'", "x");
     refused(r#"{"error":{"message":"m"}}"#, "an error object", r#"{"message"#);
+    refused(r#"{"choices":[],"error":{"message":"m"}}"#, "an error object", r#"{"message"#);
     refused(r#"{"id":"x"}"#, "\"choices\" is missing", "{");
+    refused("{\"choices\":[]}\0", "the end is needed, not '\\0'", "\0");
+}
+
+#[test]
+fn what_is_no_json_says_what_to_do() {
+    refused("", "there is nothing but white space", "");
+    assert_eq!(read(b" \n", &Options::default()).unwrap_err().to_string(), "there is nothing but white space (byte 2)");
+    refused(" <html><body>502</body></html>", "this is a web page, not JSON; is the address right?", "<html");
+    for stream in ["data: {\"choices\":[]}\n\ndata: [DONE]\n", ": keep-alive\n\ndata: {}\n", "event: ping\n"] {
+        refused(stream, "this is a stream of events; ask for a reply in one piece", stream);
+    }
+}
+
+fn choice(members: &str) -> Choice {
+    let body = format!(r#"{{"choices":[{{"message":{{}}{members}}}]}}"#);
+    read(body.as_bytes(), &Options { version: 3, ..Options::default() }).unwrap().choices.remove(0)
+}
+
+#[test]
+fn fewer_log_probabilities_than_ids_keep_both() {
+    let listed =
+        r#","logprobs":{"content":[{"token":"a","logprob":-0.5,"top_logprobs":[{"logprob":0},{"logprob":0}]}]}"#;
+    for ids in ["[7,8,9]", "[]"] {
+        let found = choice(&format!(r#"{listed},"token_ids":{ids},"finish_reason":"length""#));
+        assert!(!found.is_aligned());
+        assert!((found.uncertainty().perplexity[2] - 2.0).abs() < 1e-5);
+        let tokens = found.tokens.unwrap();
+        assert!(tokens.logprobs.len() == tokens.ids.len() && tokens.logprobs.iter().all(|own| own.is_nan()));
+        assert_eq!(found.listed.unwrap().logprobs, [-0.5]);
+    }
+    let found = choice(&format!(r#"{listed},"token_ids":[7],"finish_reason":"length""#));
+    assert!(found.is_aligned());
+    let tokens = found.tokens.unwrap();
+    assert_eq!((tokens.logprobs, tokens.versions, tokens.flags), (vec![-0.5], vec![3], vec![SAMPLED | TRUNCATED]));
+    assert!(!choice(listed).is_aligned() && !choice(r#","token_ids":[7]"#).is_aligned());
+}
+
+#[test]
+fn names_of_tokens_may_be_their_ids() {
+    let entry = |name: &str, bytes: &[u8]| format!(r#"{{"token":"{name}","logprob":-1,"bytes":{bytes:?}}}"#);
+    let body = |entries: &[String], more: &str| format!(r#","logprobs":{{"content":[{}]}}{more}"#, entries.join(","));
+    let options = Options { entropy: Entropy::Surprisal, ..Options::default() };
+    let named =
+        [entry("token_id:7", b"<think>"), entry("token_id:4294967295", b"a"), entry("token_id:5", b"token_id:5")];
+    let found = choice(&body(&named, ""));
+    assert!(found.is_aligned());
+    assert_eq!(found.tokens.unwrap().ids, [7, u32::MAX, 5]);
+    let whole = format!(r#"{{"choices":[{{"message":{{}}{}}}]}}"#, body(&named, ""));
+    let found = read(whole.as_bytes(), &options).unwrap().choices[0].uncertainty();
+    assert_eq!(found.entropy[..2].iter().map(|h| h.is_nan()).collect::<Vec<_>>(), [false, true]);
+    // A list of ids says more, and names of some tokens say too little.
+    assert_eq!(choice(&body(&named, r#","token_ids":[1,2,3]"#)).tokens.unwrap().ids, [1, 2, 3]);
+    assert_eq!(choice(&body(&[entry("token_id:7", b""), entry("a", b"")], "")).tokens, None);
+    assert_eq!(choice(&body(&[entry("token_id:4294967296", b"")], "")).tokens, None);
+    assert_eq!(choice(&body(&[], "")).tokens, None);
+}
+
+#[test]
+fn bytes_that_are_only_a_name_spell_nothing() {
+    // Were the name part of the text, the tag in two tokens would not be one.
+    let entries = r#"{"token":"token_id:1","logprob":-1,"bytes":[60,47]},{"token":"token_id:2","logprob":-1},
+        {"token":"token_id:2","logprob":-1,"bytes":[116,111,107,101,110,95,105,100,58,50]},
+        {"token":"token_id:3","logprob":-1,"bytes":[116,104,105,110,107,62]}"#;
+    let body =
+        |before: &str| format!(r#"{{"choices":[{{"message":{{}},"logprobs":{{"content":[{before}{entries}]}}}}]}}"#);
+    let options = Options { entropy: Entropy::Surprisal, ..Options::default() };
+    let found = read(body(r#"{"token":"token_id:9","logprob":-2,"bytes":[97]},"#).as_bytes(), &options).unwrap();
+    assert!((found.choices[0].uncertainty().entropy[0] - 2.0).abs() < 1e-6);
+}
+
+#[test]
+fn ids_of_the_prompt_may_stand_with_a_choice() {
+    let ids = |body: &str| read(body.as_bytes(), &Options::default()).unwrap().prompt_ids;
+    let choices = r#""choices":[{"message":{},"index":1},{"message":{},"index":0,"prompt_token_ids":[4,5]}]"#;
+    assert_eq!(ids(&format!("{{{choices}}}")), Some(vec![4, 5]));
+    assert_eq!(ids(&format!(r#"{{{choices},"prompt_token_ids":[6]}}"#)), Some(vec![6]));
+    assert_eq!(ids(&format!(r#"{{{choices},"prompt_token_ids":null}}"#)), Some(vec![4, 5]));
+    assert_eq!(ids(r#"{"choices":[{"message":{},"prompt_token_ids":null}]}"#), None);
+}
+
+#[test]
+fn vllm_sends_every_member_it_knows() {
+    let body = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{
+        "role":"assistant","content":null,"refusal":null,"annotations":null,"audio":null,"function_call":null,"tool_calls":[],
+        "reasoning":null,"reasoning_content":null},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":null}],
+        "service_tier":null,"system_fingerprint":null,"usage":{"prompt_tokens":4,"total_tokens":5,"completion_tokens":1,
+        "prompt_tokens_details":null},"prompt_logprobs":null,"prompt_token_ids":null,"kv_transfer_params":null}
+        "#;
+    let found = read(body.as_bytes(), &Options::default()).unwrap();
+    let only = &found.choices[0];
+    assert_eq!((only.message.text(), &*only.finish, only.message.tool_calls.len()), ("", "stop", 0));
+    assert!(only.tokens.is_none() && only.listed.is_none() && found.prompt_ids.is_none());
+    assert_eq!((found.counts.prompt, found.counts.cached, found.counts.generated), (Some(4), None, Some(1)));
+    assert_eq!(found.served, "m");
+}
+
+#[test]
+fn a_role_that_is_no_string_says_nothing() {
+    let body = br#"{"choices":[{"message":{"role":7,"content":"a"}}]}"#;
+    let found = read(body, &Options::default()).unwrap();
+    assert_eq!((&*found.choices[0].message.role, found.choices[0].message.text()), ("", "a"));
 }
 
 #[test]
@@ -48,11 +151,6 @@ fn wrong_log_probabilities_are_named_with_their_byte() {
     refused(&body(r#"{"token":"a"}"#, ""), &format!("{place}: the member \"logprob\" is missing"), r#"{"token"#);
     refused(&body(r#"{"logprob":-1,"bytes":[256]}"#, ""), "bytes[0]: a byte must be", "256");
     refused(&body(r#"{"logprob":-1,"top_logprobs":[{}]}"#, ""), "top_logprobs[0]: the member", "{}]");
-    refused(
-        &body(r#"{"logprob":-1}"#, r#","token_ids":[1,2]"#),
-        "there are 2 token ids and 1 log-probabilities",
-        r#"{"message"#,
-    );
 }
 
 #[test]

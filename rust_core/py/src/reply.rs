@@ -32,9 +32,9 @@ pub fn read_reply(
     let top = top.as_ref().map(number).transpose()?;
     let options = options(entropy, top, version, think, tool).map_err(|error| raise(py, &error))?;
     let found = call(py, data.len() >= LARGE, || Ok(reply::read(&data, &options)?))?;
-    let choices = found.choices.into_iter().map(Choice);
+    let choices = found.choices.into_iter().map(|choice| Choice::new(py, choice)).collect::<PyResult<Vec<_>>>()?;
     Ok(Reply {
-        choices: PyTuple::new(py, choices.map(|choice| Py::new(py, choice)).collect::<PyResult<Vec<_>>>()?)?.unbind(),
+        choices: PyTuple::new(py, choices)?.unbind(),
         counts: found.counts,
         served: found.served,
         prompt_ids: found.prompt_ids,
@@ -110,91 +110,101 @@ impl Reply {
 
 /// One completion.
 #[pyclass(frozen, module = "trunkline._core")]
-pub struct Choice(reply::Choice);
+pub struct Choice {
+    inner: reply::Choice,
+    /// Those of the choice, made once.
+    tokens: Py<Tokens>,
+    #[pyo3(get)]
+    has_ids: bool,
+    #[pyo3(get)]
+    aligned: bool,
+}
+
+impl Choice {
+    fn new(py: Python<'_>, mut choice: reply::Choice) -> PyResult<Self> {
+        let (has_ids, aligned, uncertainty) = (choice.tokens.is_some(), choice.is_aligned(), choice.uncertainty());
+        let tokens = Tokens { tokens: choice.tokens.take().unwrap_or_default(), uncertainty };
+        Ok(Self { inner: choice, tokens: Py::new(py, tokens)?, has_ids, aligned })
+    }
+}
 
 #[pymethods]
 impl Choice {
     /// Its number.
     #[getter]
     const fn index(&self) -> u32 {
-        self.0.index
+        self.inner.index
     }
 
     /// Who speaks.
     #[getter]
     fn role(&self) -> &str {
-        &self.0.message.role
+        &self.inner.message.role
     }
 
     /// The visible text.
     #[getter]
     fn content(&self) -> &str {
-        self.0.message.text()
+        self.inner.message.text()
     }
 
     /// Why the model would not answer.
     #[getter]
     fn refusal(&self) -> Option<&str> {
-        self.0.message.refusal.as_deref()
+        self.inner.message.refusal.as_deref()
     }
 
     /// What it thought beside the text.
     #[getter]
     fn reasoning(&self) -> Option<&str> {
-        self.0.message.reasoning.as_deref()
+        self.inner.message.reasoning.as_deref()
     }
 
     /// Its calls as (id, name, arguments).
     #[getter]
     fn tool_calls(&self) -> Vec<(&str, &str, &str)> {
-        self.0.message.tool_calls.iter().map(|call| (&*call.id, &*call.name, &*call.arguments)).collect()
+        self.inner.message.tool_calls.iter().map(|call| (&*call.id, &*call.name, &*call.arguments)).collect()
     }
 
     /// Why it ended.
     #[getter]
     fn finish(&self) -> &str {
-        &self.0.finish
+        &self.inner.finish
     }
 
     /// Its tokens; none where the server gave no ids.
     #[getter]
-    fn tokens(&self) -> Tokens {
-        Tokens { tokens: self.0.tokens.clone().unwrap_or_default(), uncertainty: self.0.uncertainty() }
-    }
-
-    /// Whether the server gave token ids.
-    #[getter]
-    const fn has_ids(&self) -> bool {
-        self.0.tokens.is_some()
+    const fn tokens(&self) -> &Py<Tokens> {
+        &self.tokens
     }
 
     /// Log-probabilities (f32), or None.
     #[getter]
     fn logprobs<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.0.listed.as_ref().map(|listed| view(py, &listed.logprobs)).transpose()
+        self.inner.listed.as_ref().map(|listed| view(py, &listed.logprobs)).transpose()
     }
 
     /// Entropies (f32), or None.
     #[getter]
     fn entropies<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.0.listed.as_ref().map(|listed| view(py, &listed.entropies)).transpose()
+        self.inner.listed.as_ref().map(|listed| view(py, &listed.entropies)).transpose()
     }
 
     /// The uncertainty of ARPO.
     #[pyo3(signature = (vocabulary, /))]
     fn arpo(&self, #[pyo3(from_py_with = number)] vocabulary: u32) -> f64 {
-        self.0.listed.as_ref().map_or(f64::NAN, |listed| listed.arpo.over(vocabulary))
+        self.inner.listed.as_ref().map_or(f64::NAN, |listed| listed.arpo.over(vocabulary))
     }
 
     /// The message for the history.
     #[pyo3(signature = (turn, /))]
     fn message<'py>(&self, py: Python<'py>, #[pyo3(from_py_with = number)] turn: u32) -> PyResult<Bound<'py, PyBytes>> {
-        let message = call(py, false, || self.0.message.canonical(turn))?;
+        let message = call(py, false, || self.inner.message.canonical(turn))?;
         Ok(PyBytes::new(py, &message))
     }
 
     fn __repr__(&self) -> String {
-        let (calls, length) = (self.0.message.tool_calls.len(), self.0.message.text().chars().count());
-        format!("<Choice {}: {:?}, {length} characters, {calls} tool calls>", self.0.index, self.0.finish)
+        let (calls, length) = (self.inner.message.tool_calls.len(), self.inner.message.text().chars().count());
+        format!("<Choice {}: {:?}, {length} characters, {calls} tool calls>", self.inner.index, self.inner.finish)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Options;
 use super::error::{Result, fail};
-use super::logprobs::{Logprobs, logprobs};
+use super::logprobs::{Listed, Logprobs, logprobs};
 use super::message::{Message, label};
 use super::scan::Scanner;
 use crate::memory::columns::{SAMPLED, TRUNCATED};
@@ -20,9 +20,10 @@ pub struct Choice {
     pub message: Message,
     /// `stop`, `length`, `tool_calls`, `content_filter` or what was sent, cut to 64 characters; empty for null.
     pub finish: String,
-    /// The sampled tokens, where the server gives their ids; their log-probabilities are NaN where it lists none.
+    /// The sampled tokens, where the server gives their ids. Their log-probabilities are those of `listed` if there is one
+    /// for each, else NaN.
     pub tokens: Option<TokenBuffer>,
-    /// What the server says of the tokens; where it gives ids too, one entry for each.
+    /// What the server says of the tokens. It may be less than all of them: some list none of a tool call.
     pub listed: Option<Logprobs>,
 }
 
@@ -31,6 +32,12 @@ impl Choice {
     #[must_use]
     pub fn uncertainty(&self) -> Uncertainty {
         self.listed.as_ref().map_or(Uncertainty::UNKNOWN, |listed| listed.uncertainty)
+    }
+
+    /// Whether the server gives as many log-probabilities as ids, so that `tokens` has them.
+    #[must_use]
+    pub fn is_aligned(&self) -> bool {
+        self.tokens.as_ref().zip(self.listed.as_ref()).is_some_and(|(all, some)| all.ids.len() == some.logprobs.len())
     }
 }
 
@@ -42,6 +49,8 @@ pub struct Numbered {
     pub index: Option<u32>,
     /// The choice, without its number.
     pub choice: Choice,
+    /// Token ids of the prompt, where the server gives them with each choice.
+    pub prompt_ids: Option<Vec<u32>>,
 }
 
 impl Numbered {
@@ -49,14 +58,16 @@ impl Numbered {
     pub fn read(scan: &mut Scanner<'_>, options: &Options) -> Result<Self> {
         let offset = scan.offset();
         let mut choice = Choice::default();
-        let (mut index, mut message, mut ids) = (None, None, None);
-        scan.object(&["index", "message", "finish_reason", "logprobs", "token_ids"], |scan, name| {
+        let (mut index, mut message, mut listed, mut ids, mut prompt_ids) = (None, None, None, None, None);
+        let names = ["index", "message", "finish_reason", "logprobs", "token_ids", "prompt_token_ids"];
+        scan.object(&names, |scan, name| {
             match name {
                 "index" => index = scan.optional(|scan| integer(scan, "an index"))?,
                 "message" => message = scan.optional(Message::read)?,
                 "finish_reason" => choice.finish = scan.optional(label)?.map(|label| cut(&label)).unwrap_or_default(),
-                "logprobs" => choice.listed = scan.optional(|scan| logprobs(scan, options))?.flatten(),
-                _ => ids = scan.optional(token_ids)?,
+                "logprobs" => listed = scan.optional(|scan| logprobs(scan, options))?.flatten(),
+                "token_ids" => ids = scan.optional(token_ids)?,
+                _ => prompt_ids = scan.optional(token_ids)?,
             }
             Ok(())
         })?;
@@ -64,21 +75,19 @@ impl Numbered {
             return fail(offset, "the member \"message\" is missing");
         };
         choice.message = message;
-        if let (Some(ids), Some(listed)) = (&ids, &choice.listed)
-            && ids.len() != listed.logprobs.len()
-        {
-            let (ids, logprobs) = (ids.len(), listed.logprobs.len());
-            return fail(offset, format!("there are {ids} token ids and {logprobs} log-probabilities"));
-        }
-        choice.tokens = ids.map(|ids| sampled(ids, &choice, options.version));
-        Ok(Self { offset, index, choice })
+        let (logprobs, beside) = listed.map_or((None, None), |Listed { logprobs, ids }| (Some(logprobs), ids));
+        choice.listed = logprobs;
+        choice.tokens = ids.or(beside).map(|ids| sampled(ids, &choice, options.version));
+        Ok(Self { offset, index, choice, prompt_ids })
     }
 }
 
 /// The columns of sampled tokens.
 fn sampled(ids: Vec<u32>, choice: &Choice, version: i32) -> TokenBuffer {
     let len = ids.len();
-    let logprobs = choice.listed.as_ref().map_or_else(|| vec![f32::NAN; len], |listed| listed.logprobs.clone());
+    // Which tokens a shorter list leaves out nobody says, so it is of no use to any of them.
+    let aligned = choice.listed.as_ref().filter(|listed| listed.logprobs.len() == len);
+    let logprobs = aligned.map_or_else(|| vec![f32::NAN; len], |listed| listed.logprobs.clone());
     let mut flags = vec![SAMPLED; len];
     if let Some(last) = flags.last_mut().filter(|_| choice.finish == "length") {
         *last |= TRUNCATED;

@@ -26,13 +26,15 @@ impl Counts {
         if scan.peek() != b'{' {
             return scan.skip().map(|()| counts);
         }
-        let mut hit = None;
+        // Where DeepSeek and SGLang put them.
+        let (mut hit, mut thought) = (None, None);
         let names = [
             "prompt_tokens",
             "completion_tokens",
             "prompt_tokens_details",
             "completion_tokens_details",
             "prompt_cache_hit_tokens",
+            "reasoning_tokens",
         ];
         scan.object(&names, |scan, name| {
             match name {
@@ -40,10 +42,12 @@ impl Counts {
                 "completion_tokens" => counts.generated = count(scan)?,
                 "prompt_tokens_details" => counts.cached = detail(scan, "cached_tokens")?,
                 "completion_tokens_details" => counts.reasoning = detail(scan, "reasoning_tokens")?,
-                _ => hit = count(scan)?,
+                "prompt_cache_hit_tokens" => hit = count(scan)?,
+                _ => thought = count(scan)?,
             }
             Ok(())
         })?;
+        counts.reasoning = counts.reasoning.or(thought);
         counts.cached = counts.cached.or(hit).zip(counts.prompt).map(|(cached, prompt)| cached.min(prompt));
         Ok(counts)
     }
@@ -85,13 +89,21 @@ mod tests {
             "completion_tokens_details":{"reasoning_tokens":3},"total_tokens":"many"}"#;
         assert_eq!(read(json), [Some(5), Some(5), None, Some(3)]);
         assert_eq!(read(r#"{"prompt_tokens":5,"prompt_cache_hit_tokens":2}"#), [Some(5), Some(2), None, None]);
+        assert_eq!(
+            read(r#"{"prompt_tokens":12.0,"reasoning_tokens":2,"completion_tokens_details":null}"#),
+            [Some(12), None, None, Some(2)]
+        );
+        assert_eq!(
+            read(r#"{"reasoning_tokens":2,"completion_tokens_details":{"reasoning_tokens":3}}"#),
+            [None, None, None, Some(3)]
+        );
         assert_eq!(read(r#"{"prompt_tokens":2147483648,"prompt_cache_hit_tokens":2}"#), [None; 4]);
     }
 
     #[test]
     fn what_cannot_be_true_is_not_reported() {
         for json in
-            ["null", "[]", "7", "{}", r#"{"prompt_tokens":5.0,"completion_tokens":1e1,"prompt_tokens_details":[]}"#]
+            ["null", "[]", "7", "{}", r#"{"prompt_tokens":5.5,"completion_tokens":1e10,"prompt_tokens_details":[]}"#]
         {
             assert_eq!(read(json), [None; 4], "{json}");
         }

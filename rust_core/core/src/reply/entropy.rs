@@ -1,4 +1,8 @@
 //! How uncertain the model was of a token, from the log-probabilities of the likeliest tokens at its place.
+//!
+//! Figures decide where to fork, so exponentials and logarithms are those of `libm`, the same on every machine.
+
+use libm::{exp, log};
 
 use crate::error::{Error, Result};
 
@@ -58,13 +62,13 @@ impl Entropy {
         let (mut mass, mut weighted) = (0.0, 0.0);
         // Relative to the likeliest, so that the mass is 1 at least and no list is too improbable.
         for offset in top.iter().map(|logprob| logprob - most) {
-            let weight = offset.exp();
+            let weight = exp(offset);
             mass += weight;
             weighted += weight * offset;
         }
         let mean = weighted / mass;
         match self {
-            Self::Consistent => (mass.ln() - mean).max(0.0),
+            Self::Consistent => (log(mass) - mean).max(0.0),
             _ => 0.0 - (most + mean),
         }
     }
@@ -90,7 +94,7 @@ impl Arpo {
 
     /// Count a place; its log-probabilities come in falling order.
     pub(super) fn push(&mut self, top: &[f64]) {
-        self.sum -= top.iter().take(Self::TOP).map(|logprob| logprob.exp() * logprob).sum::<f64>();
+        self.sum -= top.iter().take(Self::TOP).map(|logprob| exp(*logprob) * logprob).sum::<f64>();
         self.places += 1;
         self.known |= !top.is_empty();
     }
@@ -99,7 +103,7 @@ impl Arpo {
     /// less than two tokens.
     #[must_use]
     pub fn over(&self, vocabulary: u32) -> f64 {
-        if !self.known || vocabulary < 2 { f64::NAN } else { self.sum / f64::from(vocabulary).ln() }
+        if !self.known || vocabulary < 2 { f64::NAN } else { self.sum / log(f64::from(vocabulary)) }
     }
 }
 
@@ -137,6 +141,14 @@ mod tests {
         assert_eq!(Entropy::ALL.map(|entropy| entropy.of(0.0, &[0.0]).to_bits()), [0; 3]);
         close(Entropy::Consistent.of(0.0, &[-9999.0; 2]), 2f64.ln());
         close(Entropy::Consistent.of(0.0, &[0.0, -9999.0]), 0.0);
+    }
+
+    #[test]
+    fn figures_are_the_same_on_every_machine() {
+        // To the last bit, in which libraries of C differ.
+        let of = |first| Entropy::Consistent.of(0.0, &[first, -1.5, -2.25, -0.75]).to_bits();
+        let expected = [1.102_823_992_385_747, 1.107_361_697_156_642_7, 1.107_643_453_629_974_4];
+        assert_eq!([-0.001, -0.017, -0.018].map(of), expected.map(f64::to_bits));
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The `logprobs` of a choice: one entry a token, straight into columns.
 
 use super::Options;
+use super::choice::token_ids;
 use super::entropy::{Arpo, sort};
 use super::error::{Result, fail};
+use super::lists::Lists;
 use super::regions::uncertainty;
 use super::scan::Scanner;
 use crate::tokens::Uncertainty;
@@ -26,41 +28,63 @@ pub struct Logprobs {
     pub arpo: Arpo,
 }
 
-/// Read the value of `logprobs`; None where it holds no list of tokens.
-pub fn logprobs(scan: &mut Scanner<'_>, options: &Options) -> Result<Option<Logprobs>> {
+/// Log-probabilities, and the ids of their tokens where those stand beside them.
+pub struct Listed {
+    /// The columns.
+    pub logprobs: Logprobs,
+    /// One id a token, or as many as a list of their own has.
+    pub ids: Option<Vec<u32>>,
+}
+
+/// Read the value of `logprobs`; None where it lists no tokens.
+pub fn logprobs(scan: &mut Scanner<'_>, options: &Options) -> Result<Option<Listed>> {
+    let start = scan.offset();
     let mut found = None;
-    scan.object(&["content"], |scan, _| {
-        found = scan.optional(|scan| entries(scan, options))?;
+    let mut lists = Lists::default();
+    let mut ids = None;
+    scan.object(&["content", "tokens", "token_logprobs", "top_logprobs", "token_ids"], |scan, name| {
+        match name {
+            "content" => found = scan.optional(|scan| entries(scan, options))?,
+            "token_ids" => ids = scan.optional(token_ids)?,
+            list => lists.read(scan, list)?,
+        }
         Ok(())
     })?;
-    Ok(found)
+    let found = match found {
+        Some(found) => Some(found),
+        None => lists.into_reader(start, options)?,
+    };
+    Ok(found.map(|reader| {
+        let mut listed = reader.finish(options);
+        listed.ids = ids.or(listed.ids);
+        listed
+    }))
 }
 
-fn entries(scan: &mut Scanner<'_>, options: &Options) -> Result<Logprobs> {
+fn entries(scan: &mut Scanner<'_>, options: &Options) -> Result<Reader> {
     let mut reader = Reader::default();
     scan.list(|scan| reader.entry(scan, options))?;
-    let Reader { logprobs, entropies, text, ends, arpo, .. } = reader;
-    let uncertainty = uncertainty(&text, &ends, &entropies, &options.think, &options.tool);
-    Ok(Logprobs { logprobs, entropies, uncertainty, arpo })
+    Ok(reader)
 }
 
+/// Columns that grow by one token at a time.
 #[derive(Default)]
-struct Reader {
+pub struct Reader {
     logprobs: Vec<f32>,
     entropies: Vec<f32>,
+    /// Ids of those tokens that are named by them.
+    ids: Vec<u32>,
     /// The bytes of all tokens, and where each ends.
     text: Vec<u8>,
     ends: Vec<usize>,
     /// Log-probabilities of the likeliest tokens at one place.
-    top: Vec<f64>,
+    pub top: Vec<f64>,
     arpo: Arpo,
 }
 
 impl Reader {
-    #[expect(clippy::cast_possible_truncation, reason = "the columns are f32")]
     fn entry(&mut self, scan: &mut Scanner<'_>, options: &Options) -> Result<()> {
         let start = scan.offset();
-        let before = self.text.len();
         let mut token = None;
         let mut own = None;
         self.top.clear();
@@ -76,14 +100,26 @@ impl Reader {
         let Some(own) = own else {
             return fail(start, "the member \"logprob\" is missing");
         };
-        if self.text.len() == before {
-            self.text.extend_from_slice(token.as_deref().unwrap_or_default().as_bytes());
+        self.push(token.as_deref().unwrap_or_default(), own, options);
+        Ok(())
+    }
+
+    /// Append a token, whose bytes are already part of the text if they are known, and those of the likeliest in `top`.
+    #[expect(clippy::cast_possible_truncation, reason = "the columns are f32")]
+    pub fn push(&mut self, token: &str, own: f64, options: &Options) {
+        let start = self.ends.last().copied().unwrap_or_default();
+        // `--return-tokens-as-token-ids` of vLLM. Such a name spells nothing, even where it is given as bytes.
+        let id = token.strip_prefix("token_id:").and_then(|id| id.parse::<u32>().ok());
+        self.ids.extend(id);
+        if id.is_none() && self.text.len() == start {
+            self.text.extend_from_slice(token.as_bytes());
+        } else if id.is_some() && self.text.get(start..) == Some(token.as_bytes()) {
+            self.text.truncate(start);
         }
         self.ends.push(self.text.len());
         self.keep_likeliest(options.top);
         self.entropies.push(options.entropy.of(own, &self.top) as f32);
         self.logprobs.push(own as f32);
-        Ok(())
     }
 
     /// Drop all but the `width` likeliest tokens at this place.
@@ -96,6 +132,13 @@ impl Reader {
         }
         self.top.truncate(width);
     }
+
+    fn finish(self, options: &Options) -> Listed {
+        let uncertainty = uncertainty(&self.text, &self.ends, &self.entropies, &options.think, &options.tool);
+        let Self { logprobs, entropies, ids, arpo, .. } = self;
+        let ids = Some(ids).filter(|ids| !ids.is_empty() && ids.len() == logprobs.len());
+        Listed { logprobs: Logprobs { logprobs, entropies, uncertainty, arpo }, ids }
+    }
 }
 
 /// One of the likeliest tokens. Where the server does not know its log-probability it does not count.
@@ -107,15 +150,14 @@ fn alternative(scan: &mut Scanner<'_>, top: &mut Vec<f64>) -> Result<()> {
         Ok(())
     })?;
     match own {
-        Some(own) if own.is_nan() => (),
-        Some(own) => top.push(own),
+        Some(own) => top.extend(Some(own).filter(|own| !own.is_nan())),
         None => return fail(start, "the member \"logprob\" is missing"),
     }
     Ok(())
 }
 
 /// A log-probability: at most 0. `null` and `NaN` are not known, all below [`FLOOR`] and `-Infinity` are [`FLOOR`].
-fn logprob(scan: &mut Scanner<'_>) -> Result<f64> {
+pub fn logprob(scan: &mut Scanner<'_>) -> Result<f64> {
     match scan.peek() {
         b'n' => return scan.word("null").map(|()| f64::NAN),
         b'N' => return scan.word("NaN").map(|()| f64::NAN),

@@ -55,18 +55,23 @@ impl Message {
         let mut parts = Parts::default();
         // Servers call it one or the other; the first that is not null counts.
         let (mut reasoning_content, mut reasoning) = (None, None);
-        let names = ["role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls"];
+        let mut legacy = None;
+        let names = ["role", "content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call"];
         scan.object(&names, |scan, name| {
             match name {
-                "role" => message.role = text(scan)?.unwrap_or_default(),
+                "role" => message.role = loose(scan)?.unwrap_or_default().into_owned(),
                 "content" => parts.read(scan)?,
                 "refusal" => message.refusal = text(scan)?,
                 "reasoning_content" => reasoning_content = scan.optional(loose)?,
                 "reasoning" => reasoning = scan.optional(loose)?,
-                _ => message.tool_calls = scan.optional(tool_calls)?.unwrap_or_default(),
+                "tool_calls" => message.tool_calls = scan.optional(tool_calls)?.unwrap_or_default(),
+                _ => legacy = function_call(scan)?,
             }
             Ok(())
         })?;
+        if message.tool_calls.is_empty() {
+            message.tool_calls.extend(legacy);
+        }
         message.content = parts.content;
         message.reasoning = reasoning_content.or(reasoning).flatten().map(Cow::into_owned);
         if parts.listed && message.reasoning.as_deref().unwrap_or_default().is_empty() {
@@ -136,6 +141,16 @@ fn tool_calls(scan: &mut Scanner<'_>) -> Result<Vec<ToolCall>> {
         Ok(())
     })?;
     Ok(calls)
+}
+
+/// The one call of servers from before there were several; no name, no call.
+fn function_call(scan: &mut Scanner<'_>) -> Result<Option<ToolCall>> {
+    if scan.peek() != b'{' {
+        return scan.skip().map(|()| None);
+    }
+    let mut call = ToolCall::default();
+    function(scan, &mut call)?;
+    Ok(Some(call).filter(|call| !call.name.is_empty()))
 }
 
 fn function(scan: &mut Scanner<'_>, call: &mut ToolCall) -> Result<()> {
@@ -223,5 +238,22 @@ mod tests {
             [call("7", "f", r#"{"q": ["a", 1]}"#), call("", "", "é {"), call("a", "", ""), call("", "g", "")];
         assert_eq!(message(json).tool_calls, expected);
         assert!(Message::read(&mut Scanner::new(br#"{"tool_calls":[{"id":1.5}]}"#).unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_call_of_the_old_form_is_a_call() {
+        let calls = |json: &str| {
+            let calls = message(json).tool_calls;
+            calls.into_iter().map(|call| call.name + "(" + &call.arguments + ")").collect::<Vec<_>>()
+        };
+        assert_eq!(calls(r#"{"content":null,"function_call":{"name":"f","arguments":"{}"}}"#), ["f({})"]);
+        assert_eq!(calls(r#"{"function_call":{"name":"f","arguments":"{}"},"tool_calls":[]}"#), ["f({})"]);
+        let both = r#"{"function_call":{"name":"f"},"tool_calls":[{"function":{"name":"g","arguments":"{}"}}]}"#;
+        assert_eq!(calls(both), ["g({})"]);
+        for none in
+            [r#"{"function_call":null}"#, r#"{"function_call":{"name":"","arguments":""}}"#, r#"{"function_call":""}"#]
+        {
+            assert!(calls(none).is_empty(), "{none}");
+        }
     }
 }

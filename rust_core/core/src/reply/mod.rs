@@ -8,6 +8,7 @@ mod choice;
 mod counts;
 mod entropy;
 mod error;
+mod lists;
 mod logprobs;
 mod message;
 mod number;
@@ -92,21 +93,13 @@ pub fn read(data: &[u8], options: &Options) -> std::result::Result<Reply, ReplyE
 
 fn body(data: &[u8], options: &Options) -> Result<Reply> {
     let mut scan = Scanner::new(data)?;
+    refuse_other_forms(&mut scan)?;
     let mut reply = Reply::default();
-    let (mut model, mut fingerprint, mut choices, mut error) = (None, None, None, None);
+    let (mut model, mut fingerprint, mut found, mut error) = (None, None, None, None);
     let names = ["choices", "usage", "model", "system_fingerprint", "prompt_token_ids", "error"];
     scan.object(&names, |scan, name| {
         match name {
-            "choices" => {
-                choices = scan.optional(|scan| {
-                    let mut found = Vec::new();
-                    scan.list(|scan| {
-                        found.push(Numbered::read(scan, options)?);
-                        Ok(())
-                    })?;
-                    in_order(found)
-                })?;
-            }
+            "choices" => found = scan.optional(|scan| choices(scan, options))?,
             "usage" => reply.counts = Counts::read(scan)?,
             "model" => model = loose(scan)?,
             "system_fingerprint" => fingerprint = loose(scan)?,
@@ -119,14 +112,45 @@ fn body(data: &[u8], options: &Options) -> Result<Reply> {
         Ok(())
     })?;
     scan.end()?;
-    match (choices, error) {
-        (Some(choices), _) => reply.choices = choices,
-        (None, Some(start)) => return fail(start, "this is an error object, not a reply"),
-        (None, None) => return fail(0, "the member \"choices\" is missing"),
+    if let Some(start) = error.filter(|_| found.as_ref().is_none_or(|(choices, _)| choices.is_empty())) {
+        return fail(start, "this is an error object, not a reply");
     }
+    let Some((choices, prompt_ids)) = found else {
+        return fail(0, "the member \"choices\" is missing");
+    };
+    reply.choices = choices;
+    reply.prompt_ids = reply.prompt_ids.or(prompt_ids);
     let names = [model, fingerprint].into_iter().flatten().filter(|name| !name.is_empty());
     reply.served = names.map(|name| cut(&name)).collect::<Vec<_>>().join(" ");
     Ok(reply)
+}
+
+/// Refuse what a server sends instead of JSON, saying what to do.
+fn refuse_other_forms(scan: &mut Scanner<'_>) -> Result<()> {
+    let start = scan.offset();
+    if scan.is_done() {
+        return fail(start, "there is nothing but white space");
+    }
+    if scan.sees("<") {
+        return fail(start, "this is a web page, not JSON; is the address right?");
+    }
+    if ["data:", "event:", ":"].into_iter().any(|field| scan.sees(field)) {
+        return fail(start, "this is a stream of events; ask for a reply in one piece, without \"stream\"");
+    }
+    Ok(())
+}
+
+/// Read the value of `choices`, and the token ids of the prompt where a choice has them.
+fn choices(scan: &mut Scanner<'_>, options: &Options) -> Result<(Vec<Choice>, Option<Vec<u32>>)> {
+    let mut found = Vec::new();
+    let mut prompt_ids = None;
+    scan.list(|scan| {
+        let mut numbered = Numbered::read(scan, options)?;
+        prompt_ids = prompt_ids.take().or(numbered.prompt_ids.take());
+        found.push(numbered);
+        Ok(())
+    })?;
+    Ok((in_order(found)?, prompt_ids))
 }
 
 /// Choices by their number. Numbers must be those from 0 on; no choice has one, or every choice. Of one choice alone the

@@ -79,10 +79,17 @@ impl<'a> Number<'a> {
         self.text.parse().unwrap_or(f64::NAN)
     }
 
-    /// The number as an integer below `limit`; None if it is negative, larger, or written with a point or an exponent.
+    /// The number as an integer below `limit`; None if it is negative, larger or no integer. JSON has one kind of number:
+    /// `12.0` and `1.2e1` are integers.
     pub fn below(&self, limit: u64) -> Option<u32> {
-        let sound = self.whole && (self.digits == 0 || !self.text.starts_with('-'));
-        u32::try_from(self.digits).ok().filter(|_| sound && self.digits < limit)
+        if self.whole {
+            let sound = self.digits < limit && (self.digits == 0 || !self.text.starts_with('-'));
+            return u32::try_from(self.digits).ok().filter(|_| sound);
+        }
+        let value = self.value();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is an integer that fits")]
+        let integer = (value.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&value)).then_some(value as u32);
+        integer.filter(|&integer| u64::from(integer) < limit)
     }
 
     /// Whether it has neither point nor exponent.
@@ -151,6 +158,9 @@ mod tests {
     fn integers_have_a_range() {
         let below = |text| Number::at(text, 0).unwrap().below(100);
         assert_eq!(["0", "-0", "99"].map(below), [Some(0), Some(0), Some(99)]);
-        assert_eq!(["100", "-1", "1.0", "1e1", "123456789012345678901234567890"].map(below), [None; 5]);
+        assert_eq!(["12.0", "1.2e1", "1200E-2", "-0.0", "99.000"].map(below), [12, 12, 12, 0, 99].map(Some));
+        assert_eq!(["100", "-1", "123456789012345678901234567890"].map(below), [None; 3]);
+        assert_eq!(["12.5", "-1.0", "100.0", "1e2", "1e999", "5e-324", "4294967296.0"].map(below), [None; 7]);
+        assert_eq!(Number::at("4294967295.0", 0).unwrap().below(1 << 32), Some(u32::MAX));
     }
 }

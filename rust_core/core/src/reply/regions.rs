@@ -1,5 +1,7 @@
 //! Which tokens of a turn are thinking and which are of a tool call, by the tags in the text that the tokens spell.
 
+use libm::exp;
+
 use crate::error::{Error, Result};
 use crate::tokens::{Region, Uncertainty};
 
@@ -156,7 +158,7 @@ pub fn uncertainty(text: &[u8], ends: &[usize], entropies: &[f32], think: &Tags,
     let means = sums.map(|(sum, count)| sum / f64::from(count));
     #[expect(clippy::cast_possible_truncation, reason = "the columns are f32")]
     let [entropy, perplexity] =
-        [means.map(|mean| mean as f32), means.map(|mean| mean.exp().clamp(0.0, f64::from(f32::MAX)) as f32)];
+        [means.map(|mean| mean as f32), means.map(|mean| exp(mean).clamp(0.0, f64::from(f32::MAX)) as f32)];
     Uncertainty { entropy, perplexity }
 }
 

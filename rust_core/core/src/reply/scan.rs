@@ -65,10 +65,14 @@ impl<'a> Scanner<'a> {
         fail(self.at, format!("{want} is needed, not {found}"))
     }
 
+    /// Whether nothing but white space follows.
+    pub fn is_done(&mut self) -> bool {
+        self.offset() >= self.text.len()
+    }
+
     /// Nothing but white space may follow.
     pub fn end(&mut self) -> Result<()> {
-        self.peek();
-        if self.at < self.text.len() { self.wrong("the end") } else { Ok(()) }
+        if self.is_done() { Ok(()) } else { self.wrong("the end") }
     }
 
     /// Read an object. `member` is called at the value of every member whose name is among `names` (at most 32) and must
@@ -85,10 +89,6 @@ impl<'a> Scanner<'a> {
         while more {
             let start = self.offset();
             let known = self.key(names)?;
-            if self.peek() != b':' {
-                return self.wrong("a colon");
-            }
-            self.at += 1;
             if let Some(place) = known {
                 let name = names[place];
                 if seen & (1 << place) != 0 {
@@ -107,7 +107,18 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Pass over the name of a member and return its place among `names`.
+    /// Read an object whose names do not matter: `value` is called at every value and must read it.
+    pub fn values(&mut self, mut value: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        let mut more = self.enter(b'{', b'}', "an object")?;
+        while more {
+            self.key(&[])?;
+            value(self)?;
+            more = self.another(b'}', "a comma or the end of the object")?;
+        }
+        Ok(())
+    }
+
+    /// Pass over the name of a member and its colon, and return its place among `names`.
     fn key(&mut self, names: &[&'static str]) -> Result<Option<usize>> {
         if self.peek() != b'"' {
             return self.wrong("a string");
@@ -115,12 +126,18 @@ impl<'a> Scanner<'a> {
         let bytes = self.text.as_bytes();
         let start = self.at + 1;
         let end = plain(bytes, start);
-        if bytes.get(end) == Some(&b'"') {
+        let place = if bytes.get(end) == Some(&b'"') {
             self.at = end + 1;
-            return Ok(names.iter().position(|name| name.as_bytes() == &bytes[start..end]));
+            names.iter().position(|name| name.as_bytes() == &bytes[start..end])
+        } else {
+            let decoded = self.string()?;
+            names.iter().position(|name| *name == decoded)
+        };
+        if self.peek() != b':' {
+            return self.wrong("a colon");
         }
-        let decoded = self.string()?;
-        Ok(names.iter().position(|name| *name == decoded))
+        self.at += 1;
+        Ok(place)
     }
 
     /// Read a list: `item` is called at every element and must read it.
