@@ -37,6 +37,7 @@ __all__ = [
     "Padded",
     "Plan",
     "Prefix",
+    "PrefixColumns",
     "PrefixMatch",
     "PrefixNode",
     "Ragged",
@@ -719,6 +720,17 @@ class Prefix:
     def path(self, node: int, /) -> Tokens:
         """The tokens from the root to the end of a node, as they were stored first."""
 
+    def columns(self, ends: Buffer | Sequence[int], /) -> PrefixColumns:
+        """The paths that end at these nodes (u32), one a rollout, as the columns that packing is fed with.
+
+        What is shared stands once, to the token: also the first tokens of sibling turns, which a tree stores for each.
+        Nodes may repeat. Log-probabilities, versions and flags are those stored first; where a path gave the same ids
+        others, it is trained with the first ones, or not at all where those were not sampled.
+
+        Raises:
+            TreeError: There is no such node.
+        """
+
     def reuse(self, space: int | None = None, /) -> Reuse:
         """What sharing saves in one space, or in all of them: exact at any time, and kept, not computed."""
 
@@ -734,6 +746,46 @@ class Prefix:
 
     def __len__(self) -> int:
         """How many nodes there are, the roots of spaces included."""
+
+@final
+class PrefixColumns:
+    """Paths of a :class:`Prefix` as a forest with tokens: N nodes, R paths, T tokens.
+
+    Every space that has one of the paths is a tree, below a root without tokens. The columns of a forest are arguments
+    of :func:`pack_tree` in their order, and of its siblings.
+    """
+
+    @property
+    def parents(self) -> memoryview:
+        """Per node its parent (u32, N), which has a smaller number; a root's is itself."""
+
+    @property
+    def leaves(self) -> memoryview:
+        """Per path the node it ends at (u32, R)."""
+
+    @property
+    def offsets(self) -> memoryview:
+        """Node n has the tokens ``offsets[n]`` to ``offsets[n + 1]`` (u64, N + 1)."""
+
+    @property
+    def ids(self) -> memoryview:
+        """Token ids (u32, T)."""
+
+    @property
+    def logprobs(self) -> memoryview:
+        """Log-probabilities in nats (f32, T)."""
+
+    @property
+    def versions(self) -> memoryview:
+        """Weight versions (i32, T)."""
+
+    @property
+    def flags(self) -> memoryview:
+        """``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8, T)."""
+
+    @property
+    def nodes(self) -> memoryview:
+        """Per node its id in the index (u32, N)."""
 
 @final
 class PrefixMatch:

@@ -34,7 +34,7 @@ pub use harvest::{GROWING, Harvest};
 pub use id::{ContextId, FragmentId, NameId, NodeId, PrefixId, RolloutId, SpaceId, Tokens};
 pub use lanes::Lanes;
 pub use memory::columns::{Columns, SAMPLED, SYNTHETIC, Span, TRUNCATED, TokenSlice};
-pub use prefix::{Prefix, PrefixMatch, PrefixNode, Reuse};
+pub use prefix::{Prefix, PrefixColumns, PrefixMatch, PrefixNode, Reuse};
 pub use random::Random;
 pub use tokens::{Region, TokenBuffer, Uncertainty};
 pub use tree::Tree;

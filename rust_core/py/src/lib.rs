@@ -41,7 +41,7 @@ mod _core {
     #[pymodule_export]
     use crate::pack::{Padded, Ragged, TreePacked, pack_padded, pack_ragged, pack_tree};
     #[pymodule_export]
-    use crate::prefix::{Prefix, PrefixMatch, PrefixNode, Reuse};
+    use crate::prefix::{Prefix, PrefixColumns, PrefixMatch, PrefixNode, Reuse};
     #[pymodule_export]
     use crate::select::budget::{
         capped_segment_costs, next_width, partial_top_up, segment_costs, split_by_score, split_by_weight, split_evenly,

@@ -8,7 +8,7 @@ use super::rows::Plan;
 use super::runs::Runs;
 use super::segments::Segments;
 use super::shares::Shares;
-use super::{Export, Fit, Oversize, Report, Weighting, narrow, room};
+use super::{Export, Fit, Oversize, Report, Weighting, afford, narrow, room};
 use crate::error::{Error, Result};
 use crate::id;
 use crate::tokens::TokenBuffer;
@@ -104,6 +104,8 @@ impl TreePacked {
     }
 
     fn with_room(len: usize) -> Result<Self> {
+        // Bytes of the ten columns.
+        afford(len.checked_mul(34))?;
         Ok(Self {
             offsets: vec![0],
             ids: room(len)?,
