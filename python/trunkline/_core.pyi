@@ -697,6 +697,8 @@ class Prefix:
     def fork(self, node: int, /) -> None:
         """Count one more path from the root to the end of ``node``, as if it were inserted again.
 
+        Takes a step for every node above; stores nothing.
+
         Raises:
             TreeError: There is no such node, or its space has 4,294,967,295 paths.
         """
@@ -1915,7 +1917,8 @@ def pack_ragged(
         unknown: What to do about sampled tokens without a finite log-probability that would be trained: refuse to pack,
             or take them out of the loss.
         merge: Whether rollouts that end at one leaf are one row, with their number as its weight and the mean of their
-            values. Only rollouts with equal masks and prompts are merged.
+            values, which stands for them where the loss is linear in the advantage. Only rollouts with equal masks and
+            prompts are merged.
         max_prompt: Most tokens of a prompt.
         max_response: Most tokens of a response.
         long_prompt: What to do about longer prompts: refuse to pack, cut them on the left, or drop the row.
@@ -1986,6 +1989,8 @@ def pack_tree(
 
     * ``weights`` says what :attr:`TreePacked.weights` are: the share of the tree's exported rollouts that stand at the
       token, so that the weighted sum of token losses is the mean of the rollouts' sums; or 1; or how many they are.
+    * Values of rollouts become their mean on what they share. That is the same loss where it is linear in the
+      advantage: not where a ratio is clipped and the rollouts' advantages have both signs.
     * ``max_tokens`` limits the tokens of a row. Trees go from the largest to the smallest into the first row that has
       room (first-fit decreasing). If left out, each has a row of its own.
     * ``oversize`` says what to do about a tree that exceeds ``max_tokens``: refuse to pack, or split it between nodes.
