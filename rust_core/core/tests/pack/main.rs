@@ -148,12 +148,13 @@ proptest! {
     #[test]
     fn a_row_of_trees_shows_every_token_its_path_and_nothing_else(
         case in case(),
-        max in option::of(0u32..30),
+        more in option::of(0u32..9),
         weighting in select(vec![Weighting::Share, Weighting::Once, Weighting::Count]),
     ) {
         let expected = case.expected();
         let longest = expected.iter().map(|row| row.path.len()).max().unwrap_or(0) as u32;
-        let max = max.map(|max| max.max(longest));
+        // Rows that hold little more than one path split most trees, some of them where a rollout ends.
+        let max = more.map(|more| longest + more);
         let packed = TreePacked::new(&case.runs(), &case.export(), weighting, max, Oversize::Split).unwrap();
         let len = packed.ids.len();
         for column in [packed.position_ids.len(), packed.loss_mask.len(), packed.weights.len(), packed.advantages.len(),
@@ -355,6 +356,22 @@ fn what_is_cut_off_is_not_asked_for_log_probabilities_or_values() {
     assert_eq!(Padded::new(&runs, &export, &cut(1), 0).unwrap().advantages, [2.0]);
     let refused = Padded::new(&runs, &export, &cut(2), 0).unwrap_err().to_string();
     assert!(refused.starts_with("the value of token 1 is inf"), "{refused}");
+}
+
+#[test]
+fn a_rollout_that_ends_where_a_tree_is_split_is_found_where_it_is_trained() {
+    // q -> A, B -> {B1, B2}, one token each; B ends a rollout and is repeated before B2.
+    let tokens = TokenBuffer::sampled(vec![10, 11, 12, 13, 14], vec![-0.5; 5], 0).unwrap();
+    let forest = Forest::new(vec![0, 0, 0, 2, 2], vec![1, 2, 3, 4]).unwrap();
+    let runs = Runs::new(&forest, &[0, 1, 2, 3, 4, 5], tokens.as_slice()).unwrap();
+    let packed = TreePacked::new(&runs, &Export::default(), Weighting::Count, Some(4), Oversize::Split).unwrap();
+    assert_eq!(
+        (packed.offsets.as_slice(), packed.segments.nodes.as_slice()),
+        (&[0, 4, 7][..], &[0, 1, 2, 3, 0, 2, 4][..])
+    );
+    assert_eq!((packed.rows.as_slice(), packed.last_segments.as_slice()), (&[0, 0, 0, 1][..], &[1, 2, 3, 2][..]));
+    assert_eq!(packed.weights, [4.0, 1.0, 3.0, 1.0, 0.0, 0.0, 1.0]);
+    assert_eq!(packed.unpack(1).unwrap().ids, [10, 12]);
 }
 
 /// A quadratic way would take minutes.
