@@ -66,7 +66,7 @@ RIVALS = {
 
 
 @pytest.mark.parametrize(("layout", "rival"), RIVALS)
-def test_packing_beside_glue_code(benchmark, layout: str, rival: str) -> None:
+def test_packing_beside_glue_code(benchmark, capsys, layout: str, rival: str) -> None:
     batch = forest()
     theirs = RIVALS[layout, rival](batch)
     pack = partial(ours, batch, getattr(_core, f"pack_{layout}"), list(theirs))
@@ -83,5 +83,6 @@ def test_packing_beside_glue_code(benchmark, layout: str, rival: str) -> None:
             taken.append(time.perf_counter() - start)
     fast, slow = (statistics.median(taken) for taken in times.values())
     benchmark.extra_info.update(rival_seconds=slow, ratio=slow / fast)
-    print(f"\n{layout}: {fast * 1e3:.2f} ms, {rival} {slow * 1e3:.2f} ms: {slow / fast:.1f} times as fast")
+    with capsys.disabled():
+        print(f"\n{layout}: {fast * 1e3:.2f} ms, {rival} {slow * 1e3:.2f} ms: {slow / fast:.1f} times as fast")
     benchmark.pedantic(pack, rounds=ROUNDS)

@@ -37,6 +37,7 @@ __all__ = [
     "Padded",
     "Plan",
     "Prefix",
+    "PrefixColumns",
     "PrefixMatch",
     "PrefixNode",
     "Ragged",
@@ -662,6 +663,8 @@ class Prefix:
     def fork(self, node: int, /) -> None:
         """Count one more path from the root to the end of ``node``, as if it were inserted again.
 
+        Takes a step for every node above; stores nothing.
+
         Raises:
             TreeError: There is no such node, or its space has 4,294,967,295 paths.
         """
@@ -685,6 +688,17 @@ class Prefix:
     def path(self, node: int, /) -> Tokens:
         """The tokens from the root to the end of a node, as they were stored first."""
 
+    def columns(self, ends: Buffer | Sequence[int], /) -> PrefixColumns:
+        """The paths that end at these nodes (u32), one a rollout, as the columns that packing is fed with.
+
+        What is shared stands once, to the token: also the first tokens of sibling turns, which a tree stores for each.
+        Nodes may repeat. Log-probabilities, versions and flags are those stored first; where a path gave the same ids
+        others, it is trained with the first ones, or not at all where those were not sampled.
+
+        Raises:
+            TreeError: There is no such node.
+        """
+
     def reuse(self, space: int | None = None, /) -> Reuse:
         """What sharing saves in one space, or in all of them: exact at any time, and kept, not computed."""
 
@@ -700,6 +714,46 @@ class Prefix:
 
     def __len__(self) -> int:
         """How many nodes there are, the roots of spaces included."""
+
+@final
+class PrefixColumns:
+    """Paths of a :class:`Prefix` as a forest with tokens: N nodes, R paths, T tokens.
+
+    Every space that has one of the paths is a tree, below a root without tokens. The columns of a forest are arguments
+    of :func:`pack_tree` in their order, and of its siblings.
+    """
+
+    @property
+    def parents(self) -> memoryview:
+        """Per node its parent (u32, N), which has a smaller number; a root's is itself."""
+
+    @property
+    def leaves(self) -> memoryview:
+        """Per path the node it ends at (u32, R)."""
+
+    @property
+    def offsets(self) -> memoryview:
+        """Node n has the tokens ``offsets[n]`` to ``offsets[n + 1]`` (u64, N + 1)."""
+
+    @property
+    def ids(self) -> memoryview:
+        """Token ids (u32, T)."""
+
+    @property
+    def logprobs(self) -> memoryview:
+        """Log-probabilities in nats (f32, T)."""
+
+    @property
+    def versions(self) -> memoryview:
+        """Weight versions (i32, T)."""
+
+    @property
+    def flags(self) -> memoryview:
+        """``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8, T)."""
+
+    @property
+    def nodes(self) -> memoryview:
+        """Per node its id in the index (u32, N)."""
 
 @final
 class PrefixMatch:
@@ -1844,7 +1898,8 @@ def pack_ragged(
         unknown: What to do about sampled tokens without a finite log-probability that would be trained: refuse to pack,
             or take them out of the loss.
         merge: Whether rollouts that end at one leaf are one row, with their number as its weight and the mean of their
-            values. Only rollouts with equal masks and prompts are merged.
+            values, which stands for them where the loss is linear in the advantage. Only rollouts with equal masks and
+            prompts are merged.
         max_prompt: Most tokens of a prompt.
         max_response: Most tokens of a response.
         long_prompt: What to do about longer prompts: refuse to pack, cut them on the left, or drop the row.
@@ -1915,6 +1970,8 @@ def pack_tree(
 
     * ``weights`` says what :attr:`TreePacked.weights` are: the share of the tree's exported rollouts that stand at the
       token, so that the weighted sum of token losses is the mean of the rollouts' sums; or 1; or how many they are.
+    * Values of rollouts become their mean on what they share. That is the same loss where it is linear in the
+      advantage: not where a ratio is clipped and the rollouts' advantages have both signs.
     * ``max_tokens`` limits the tokens of a row. Trees go from the largest to the smallest into the first row that has
       room (first-fit decreasing). If left out, each has a row of its own.
     * ``oversize`` says what to do about a tree that exceeds ``max_tokens``: refuse to pack, or split it between nodes.

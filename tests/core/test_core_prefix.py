@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline._core import SAMPLED, Prefix, Tokens
+from trunkline._core import SAMPLED, Prefix, Tokens, pack_tree
 from trunkline.errors import ArgumentError, TreeError
 
 RUNS = st.lists(st.integers(0, 2), max_size=8)
@@ -98,6 +98,28 @@ def test_a_tree_of_two_tries_saves_its_prompt() -> None:
     assert repr(prefix.node(prompt)) == "<PrefixNode: 20 tokens to depth 20, 2 paths>"
 
 
+def test_a_fork_inside_a_turn_is_packed_with_each_shared_token_once() -> None:
+    # A prompt of two tokens; a turn of four and what it observed, and a turn that left it after two.
+    first = Tokens([1, 2, 3, 4, 5, 6, 8], [0, 0, -1, -2, -3, -4, 0], [-1, -1, 4, 4, 4, 4, -1], [0, 0, 1, 1, 1, 1, 0])
+    second = Tokens([1, 2, 3, 4, 7], [0, 0, -1, -2, -5], [-1, -1, 4, 4, 4], [0, 0, 1, 1, 1])
+    prefix = Prefix()
+    space = prefix.space("task")
+    ends = [prefix.insert(space, path) for path in (first, second)]
+    columns = prefix.columns([*ends, ends[1]])
+    assert (list(columns.parents), list(columns.leaves)) == ([0, 0, 1, 1], [2, 3, 3])
+    assert (list(columns.offsets), list(columns.nodes)) == ([0, 0, 4, 7, 8], [0, prefix.node(ends[0]).parent, *ends])
+    shape = (columns.parents, columns.leaves, columns.offsets)
+    packed = pack_tree(*shape, columns.ids, columns.logprobs, columns.versions, columns.flags, values=[3.0, 0.0, 0.0])
+    assert list(packed.ids) == [1, 2, 3, 4, 5, 6, 8, 7]
+    assert list(packed.position_ids) == [0, 1, 2, 3, 4, 5, 6, 4]
+    assert list(packed.loss_mask) == [0, 0, 1, 1, 1, 1, 0, 1]
+    assert list(packed.advantages) == [0, 0, 1, 1, 3, 3, 0, 0]
+    for rollout, path in enumerate([first, second, second]):
+        found = packed.unpack(rollout)
+        assert (found.ids, found.logprobs) == (path.ids, path.logprobs)
+        assert (found.versions, found.flags) == (path.versions, path.flags)
+
+
 def test_a_reset_index_is_a_new_one_in_the_memory_of_the_old() -> None:
     prefix = Prefix()
     space = prefix.space("a")
@@ -116,6 +138,8 @@ def test_a_reset_index_is_a_new_one_in_the_memory_of_the_old() -> None:
 def test_what_does_not_exist_or_fit_is_refused() -> None:
     prefix = Prefix()
     space = prefix.space("a")
+    with pytest.raises(TreeError, match="node 5 does not exist; there are 1"):
+        prefix.columns([0, 5])
     for call in (prefix.node, prefix.span, prefix.path, prefix.fork, lambda node: prefix.append(node, Tokens([]))):
         with pytest.raises(TreeError, match="node 5 does not exist; there are 1"):
             call(5)

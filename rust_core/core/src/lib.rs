@@ -42,7 +42,7 @@ pub use lanes::plan::Plan;
 pub use lanes::waiting::{Batch, Waiting};
 pub use memory::chunks::Span;
 pub use memory::columns::{Columns, SAMPLED, SYNTHETIC, TRUNCATED, TokenSlice};
-pub use prefix::{Prefix, PrefixMatch, PrefixNode, Reuse};
+pub use prefix::{Prefix, PrefixColumns, PrefixMatch, PrefixNode, Reuse};
 pub use random::Random;
 pub use schedule::amount::{Amount, Bounds, Currency};
 pub use schedule::ledger::{Lease, Ledger, Refusal, Reservation};

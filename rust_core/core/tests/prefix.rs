@@ -5,8 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use trunkline_core::pack::{Export, Oversize, Runs, TreePacked, Weighting};
 use trunkline_core::{
-    Error, Prefix, PrefixId, PrefixMatch, PrefixNode, Reuse, SAMPLED, SYNTHETIC, SpaceId, TokenBuffer, TokenSlice,
+    Error, Forest, Prefix, PrefixId, PrefixMatch, PrefixNode, Reuse, SAMPLED, SYNTHETIC, SpaceId, TokenBuffer,
+    TokenSlice,
 };
 
 const NAMES: [&str; 3] = ["", "one", "two"];
@@ -177,6 +179,60 @@ fn search(prefix: &Prefix, model: &Model, space: (usize, SpaceId), ids: &[u32]) 
     Ok(())
 }
 
+/// Ids whose columns follow from what is before them, as those of one prefix do.
+fn told(ids: &[u32]) -> TokenBuffer {
+    let mut hash = 7u8;
+    let mut flags = Vec::new();
+    for &id in ids {
+        hash = hash.wrapping_mul(31).wrapping_add(u8::try_from(id).unwrap());
+        flags.push(hash >> 3 & SAMPLED);
+    }
+    let sampled = |sampled: i32| -> Vec<i32> { flags.iter().map(|&flags| i32::from(flags) * sampled).collect() };
+    let logprobs = sampled(-2).into_iter().map(|logprob| f32::from(i8::try_from(logprob).unwrap())).collect();
+    TokenBuffer { ids: ids.to_vec(), logprobs, versions: sampled(3), flags }
+}
+
+proptest! {
+    #[test]
+    fn counts_and_columns_do_not_hang_on_the_order_of_paths(
+        paths in prop::collection::vec((0..2usize, prop::collection::vec(0u32..3, 0..10)), 0..12),
+        order in any::<u64>(),
+    ) {
+        let fill = |order: &[usize]| {
+            let mut prefix = Prefix::default();
+            let spaces = ["a", "b"].map(|name| prefix.space(name).unwrap());
+            let mut ends = vec![PrefixId::new(0); paths.len()];
+            for &path in order {
+                let (space, ids) = &paths[path];
+                ends[path] = prefix.insert(spaces[*space], &told(ids).as_slice()).unwrap();
+            }
+            (prefix, ends)
+        };
+        let straight: Vec<usize> = (0..paths.len()).collect();
+        let mut shuffled = straight.clone();
+        shuffled.sort_by_key(|&path| (path as u64 + 1).wrapping_mul(order | 1));
+        let ((one, ends), (other, others)) = (fill(&straight), fill(&shuffled));
+        prop_assert_eq!((one.total(), one.nodes()), (other.total(), other.nodes()));
+        // Nodes are numbered as paths need them, so even their order is that of the paths asked for.
+        let (columns, same) = (one.columns(&ends).unwrap(), other.columns(&others).unwrap());
+        prop_assert_eq!((&columns.parents, &columns.leaves, &columns.tokens), (&same.parents, &same.leaves, &same.tokens));
+
+        let forest = Forest::new(columns.parents, columns.leaves).unwrap();
+        let runs = Runs::new(&forest, &columns.offsets, columns.tokens.as_slice()).unwrap();
+        let packed = TreePacked::new(&runs, &Export::default(), Weighting::Share, Some(60), Oversize::Split).unwrap();
+        for (rollout, (_, ids)) in paths.iter().enumerate() {
+            prop_assert_eq!(packed.unpack(rollout).unwrap(), told(ids));
+        }
+        prop_assert_eq!(packed.ids.len() as u64, one.total().unique + packed.report.repeated);
+        prop_assert_eq!(forest.depths().iter().filter(|depth| **depth == 0).count(), {
+            paths.iter().map(|path| path.0).collect::<BTreeSet<_>>().len()
+        });
+        for (&node, own) in columns.nodes.iter().zip(columns.offsets.windows(2)) {
+            prop_assert_eq!(one.node(node).unwrap().len as u64, own[1] - own[0]);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -283,7 +339,8 @@ fn what_does_not_exist_or_fit_is_refused_and_changes_nothing() {
     assert_eq!(prefix.fork(nine), Err(unknown.clone()));
     assert_eq!(prefix.node(nine), Err(unknown.clone()));
     assert_eq!(prefix.span(nine), Err(unknown.clone()));
-    assert_eq!(prefix.path(nine), Err(unknown));
+    assert_eq!(prefix.path(nine), Err(unknown.clone()));
+    assert_eq!(prefix.columns(&[end, nine]), Err(unknown));
     assert!(prefix.longest(SpaceId::new(1), &[5]).is_err());
     assert!(prefix.reuse(SpaceId::new(1)).is_err() && prefix.root(SpaceId::new(1)).is_err());
     let uneven = TokenSlice { ids: &[5, 6], logprobs: &[0.0], versions: &[0, 0], flags: &[0, 0] };

@@ -46,7 +46,7 @@ mod _core {
     #[pymodule_export]
     use crate::pack::{Padded, Ragged, TreePacked, pack_padded, pack_ragged, pack_tree};
     #[pymodule_export]
-    use crate::prefix::{Prefix, PrefixMatch, PrefixNode, Reuse};
+    use crate::prefix::{Prefix, PrefixColumns, PrefixMatch, PrefixNode, Reuse};
     #[pymodule_export]
     use crate::reply::{Choice, Reply, read_reply};
     #[pymodule_export]

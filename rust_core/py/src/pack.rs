@@ -6,7 +6,7 @@ use trunkline_core::pack::{self, Export, Fit, Landing, Over, Oversize, Report, R
 use trunkline_core::{Forest, Result, TokenBuffer, TokenSlice, Uncertainty};
 
 use crate::buffer::{Cell, Column, view};
-use crate::error::argument;
+use crate::error::{argument, raise};
 use crate::guard::call;
 use crate::input::number;
 use crate::tokens::Tokens;
@@ -260,7 +260,8 @@ macro_rules! layout {
 
             $(#[getter]
             fn $copy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                square(py, &self.0.$copy(), self.0.rows.lengths.len())
+                let copy = self.0.$copy().map_err(|error| raise(py, &error))?;
+                square(py, &copy, self.0.rows.lengths.len())
             })*
 
             /// What was left out, cut, merged or repeated.

@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 use trunkline_core as core;
-use trunkline_core::{PrefixId, SpaceId, TokenBuffer, TokenSlice, Uncertainty};
+use trunkline_core::{PrefixId, SpaceId, TokenBuffer, Uncertainty};
 
-use crate::buffer::Column;
+use crate::buffer::{Column, view};
 use crate::guard::Guard;
 use crate::input::{Text, number};
 use crate::tokens::Tokens;
@@ -82,7 +82,7 @@ impl Prefix {
     /// The tokens that are a node's own.
     #[pyo3(signature = (node, /))]
     fn span(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Tokens> {
-        self.0.with(py, |prefix| prefix.span(node.into()).map(copy)).map(tokens)
+        self.0.with(py, |prefix| prefix.span(node.into()).map(TokenBuffer::from)).map(tokens)
     }
 
     /// The tokens from the root to the end of a node.
@@ -90,6 +90,13 @@ impl Prefix {
     fn path(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Tokens> {
         let long = |prefix: &core::Prefix| prefix.node(node.into()).is_ok_and(|node| node.depth >= LONG_RUN);
         self.0.with_long(py, long, |prefix| prefix.path(node.into())).map(tokens)
+    }
+
+    /// The paths that end at some nodes, as the columns that packing is fed with.
+    #[pyo3(signature = (ends, /))]
+    fn columns(&self, py: Python<'_>, ends: Column<u32>) -> PyResult<PrefixColumns> {
+        let ends: Vec<PrefixId> = ends.iter().copied().map(PrefixId::new).collect();
+        PrefixColumns::new(py, self.0.with_long(py, |_| true, |prefix| prefix.columns(&ends))?)
     }
 
     /// What sharing saves in one space, or in all of them.
@@ -131,17 +138,45 @@ impl Prefix {
     }
 }
 
-fn copy(run: TokenSlice<'_>) -> TokenBuffer {
-    TokenBuffer {
-        ids: run.ids.to_vec(),
-        logprobs: run.logprobs.to_vec(),
-        versions: run.versions.to_vec(),
-        flags: run.flags.to_vec(),
-    }
-}
-
 fn tokens(tokens: TokenBuffer) -> Tokens {
     Tokens { tokens, uncertainty: Uncertainty::UNKNOWN }
+}
+
+/// Paths as a forest, parents first, with a run of tokens a node.
+#[pyclass(frozen, get_all, module = "trunkline._core")]
+pub struct PrefixColumns {
+    /// Per node its parent (u32); a root's is itself.
+    parents: Py<PyAny>,
+    /// Per path the node it ends at (u32).
+    leaves: Py<PyAny>,
+    /// Where each node's tokens start (u64), and at the end where the last ones end.
+    offsets: Py<PyAny>,
+    /// Token ids (u32).
+    ids: Py<PyAny>,
+    /// Log-probabilities (f32).
+    logprobs: Py<PyAny>,
+    /// Weight versions (i32).
+    versions: Py<PyAny>,
+    /// Flags (u8).
+    flags: Py<PyAny>,
+    /// Per node its id in the index (u32).
+    nodes: Py<PyAny>,
+}
+
+impl PrefixColumns {
+    fn new(py: Python<'_>, columns: core::PrefixColumns) -> PyResult<Self> {
+        let nodes: Vec<u32> = columns.nodes.into_iter().map(PrefixId::get).collect();
+        Ok(Self {
+            parents: view(py, &columns.parents)?.unbind(),
+            leaves: view(py, &columns.leaves)?.unbind(),
+            offsets: view(py, &columns.offsets)?.unbind(),
+            ids: view(py, &columns.tokens.ids)?.unbind(),
+            logprobs: view(py, &columns.tokens.logprobs)?.unbind(),
+            versions: view(py, &columns.tokens.versions)?.unbind(),
+            flags: view(py, &columns.tokens.flags)?.unbind(),
+            nodes: view(py, &nodes)?.unbind(),
+        })
+    }
 }
 
 /// How far some ids are in an index.

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::rows::{Plan, Row};
+use super::rows::Row;
 use super::runs::{Runs, sampled};
-use super::{Export, Landing, Unknown, narrow};
+use super::{Export, Landing, Report, Unknown, narrow};
 use crate::error::{Error, Result};
 
 /// Values as they land, finite wherever something is trained and 0 elsewhere.
@@ -27,14 +27,20 @@ pub(super) struct Loss {
     pub mask: Vec<u8>,
     /// Log-probabilities where the mask is 1, and 0 elsewhere.
     pub logprobs: Vec<f32>,
-    /// Tokens whose log-probability became another one; ascending.
-    pub changed: Vec<usize>,
     pub values: Landed,
+    /// Tokens whose log-probability became another one; ascending, as the places below.
+    changed: Vec<usize>,
+    /// Sampled tokens whose log-probability is not known.
+    unknown: Vec<usize>,
+    /// Whether each of them is in the report.
+    reported: Vec<bool>,
+    /// Tokens whose mask is 1 and whose value is not a finite number.
+    invalid: Vec<usize>,
 }
 
 impl Loss {
-    /// Look through the runs of planned rows; counts unknown log-probabilities in the plan's report.
-    pub(super) fn new(runs: &Runs<'_>, export: &Export<'_>, plan: &mut Plan) -> Result<Self> {
+    /// Look through all runs. What is wrong with them matters where a row trains it: see [`Loss::admit`].
+    pub(super) fn new(runs: &Runs<'_>, values: Landing<'_>) -> Self {
         let tokens = runs.tokens();
         let known = |(&flags, &logprob): (&u8, &f32)| u8::from(sampled(flags) & logprob.is_finite());
         let mask: Vec<u8> = tokens.flags.iter().zip(tokens.logprobs).map(known).collect();
@@ -42,21 +48,40 @@ impl Loss {
             mask.iter().zip(tokens.logprobs).map(|(&mask, &logprob)| keep(mask, logprob)).collect();
         let other = |(at, (new, old)): (usize, (&f32, &f32))| (new.to_bits() != old.to_bits()).then_some(at);
         let changed: Vec<usize> = logprobs.iter().zip(tokens.logprobs).enumerate().filter_map(other).collect();
-        for &at in changed.iter().filter(|&&at| sampled(tokens.flags[at])) {
-            let node = runs.node_of(at);
-            if plan.trained[node] == 0 {
-                continue;
-            }
+        let unknown: Vec<usize> = changed.iter().copied().filter(|&at| sampled(tokens.flags[at])).collect();
+        let (values, invalid) = land(runs, values, &mask);
+        Self { reported: vec![false; unknown.len()], mask, logprobs, values, changed, unknown, invalid }
+    }
+
+    /// Refuse what a row would train of a stretch and cannot, or count it where the options say so.
+    pub(super) fn admit(
+        &mut self,
+        runs: &Runs<'_>,
+        export: &Export<'_>,
+        piece: &Piece,
+        report: &mut Report,
+    ) -> Result<()> {
+        if !piece.trained {
+            return Ok(());
+        }
+        for place in within(&self.unknown, piece.run()) {
             if export.unknown == Unknown::Error {
-                let place = at - runs.run(crate::id::count(node)).start;
-                let value =
-                    format!("the log-probability of sampled token {place} of node {node} is {}", tokens.logprobs[at]);
+                let at = self.unknown[place];
+                let (token, logprob) = (at - runs.run(piece.node).start, runs.tokens().logprobs[at]);
+                let value = format!("the log-probability of sampled token {token} of node {} is {logprob}", piece.node);
                 return Err(Error::Value { value, want: "finite, or masked by option" });
             }
-            plan.report.unknown += 1;
+            report.unknown += u64::from(!std::mem::replace(&mut self.reported[place], true));
         }
-        let values = land(runs, export.values, plan, &mask)?;
-        Ok(Self { mask, logprobs, changed, values })
+        let Some(&at) = self.invalid[within(&self.invalid, piece.run())].first() else { return Ok(()) };
+        let value = match export.values {
+            Landing::Node(values) => format!("node {} is {}", piece.node, values[piece.node as usize]),
+            Landing::Token(values) => format!("token {at} is {}", values[at]),
+            // Those of rollouts were checked with their rows.
+            Landing::Nothing | Landing::Rollout(_) => return Ok(()),
+        };
+        let value = format!("the value of {value}");
+        Err(Error::Value { value, want: "a finite 32-bit float where something is trained" })
     }
 
     /// Append the loss mask of a stretch.
@@ -85,9 +110,7 @@ impl Loss {
 
     /// Tokens of a stretch whose log-probability became another one.
     pub(super) fn changed_in(&self, run: Range<usize>) -> &[usize] {
-        let from = self.changed.partition_point(|&at| at < run.start);
-        let len = self.changed[from..].partition_point(|&at| at < run.end);
-        &self.changed[from..from + len]
+        &self.changed[within(&self.changed, run)]
     }
 }
 
@@ -141,35 +164,35 @@ pub(super) const fn keep(mask: u8, value: f32) -> f32 {
     if mask == 0 { 0.0 } else { value }
 }
 
-fn land(runs: &Runs<'_>, values: Landing<'_>, plan: &Plan, mask: &[u8]) -> Result<Landed> {
-    let refuse = |what: &str, at: usize, value: f64| {
-        let value = format!("the value of {what} {at} is {value}");
-        Error::Value { value, want: "a finite 32-bit float where something is trained" }
-    };
-    match values {
-        Landing::Nothing => Ok(Landed::Nothing),
-        Landing::Rollout(_) => Ok(Landed::Row),
+/// Which of these ascending places are in a run.
+fn within(places: &[usize], run: Range<usize>) -> Range<usize> {
+    let from = places.partition_point(|&at| at < run.start);
+    from..from + places[from..].partition_point(|&at| at < run.end)
+}
+
+/// Values as they land, and the tokens in the loss on which none can.
+fn land(runs: &Runs<'_>, values: Landing<'_>, mask: &[u8]) -> (Landed, Vec<usize>) {
+    let mut invalid = Vec::new();
+    let landed = match values {
+        Landing::Nothing => Landed::Nothing,
+        Landing::Rollout(_) => Landed::Row,
         Landing::Node(values) => {
             let mut landed: Vec<f32> = values.iter().map(|&value| narrow(value)).collect();
             for (node, value) in (0u32..).zip(&mut landed).filter(|(_, value)| !value.is_finite()) {
-                let at = node as usize;
-                if plan.trained[at] > 0 && mask[runs.run(node)].contains(&1) {
-                    return Err(refuse("node", at, values[at]));
-                }
+                invalid.extend(runs.run(node).filter(|&at| mask[at] == 1));
                 *value = 0.0;
             }
-            Ok(Landed::Node(landed))
+            Landed::Node(landed)
         }
         Landing::Token(values) => {
             let mut landed: Vec<f32> =
                 mask.iter().zip(values).map(|(&mask, &value)| keep(mask, narrow(value))).collect();
             for (at, value) in landed.iter_mut().enumerate().filter(|(_, value)| !value.is_finite()) {
-                if plan.trained[runs.node_of(at)] > 0 {
-                    return Err(refuse("token", at, values[at]));
-                }
+                invalid.push(at);
                 *value = 0.0;
             }
-            Ok(Landed::Token(landed))
+            Landed::Token(landed)
         }
-    }
+    };
+    (landed, invalid)
 }

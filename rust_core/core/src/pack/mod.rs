@@ -20,6 +20,7 @@ mod ragged;
 mod rows;
 mod runs;
 mod segments;
+mod shares;
 mod tree;
 
 pub use padded::Padded;
@@ -28,6 +29,8 @@ pub use rows::Rows;
 pub use runs::Runs;
 pub use segments::Segments;
 pub use tree::TreePacked;
+
+use std::hint::black_box;
 
 use crate::error::{Error, Result};
 
@@ -152,6 +155,18 @@ fn room<T>(len: usize) -> Result<Vec<T>> {
         |_| Error::Value { value: format!("packing needs a column of {len} tokens"), want: "what fits in memory" };
     out.try_reserve_exact(len).map_err(refuse)?;
     Ok(out)
+}
+
+/// Make sure that there is memory for so many bytes in all. Columns that only fit one by one are granted one by one, and
+/// the process is ended when they are written.
+fn afford(bytes: Option<usize>) -> Result<()> {
+    let mut all: Vec<u8> = Vec::new();
+    let granted = bytes.is_some_and(|bytes| all.try_reserve_exact(bytes).is_ok());
+    // Memory that nobody looks at would not be asked for.
+    black_box(&all);
+    let bytes = bytes.map_or_else(|| "more than 2^64".to_owned(), |bytes| bytes.to_string());
+    let value = format!("packing needs {bytes} bytes");
+    if granted { Ok(()) } else { Err(Error::Value { value, want: "what fits in memory" }) }
 }
 
 /// The column as 32-bit floats are.

@@ -6,26 +6,49 @@ use super::Oversize;
 use super::runs::Runs;
 use crate::error::{Error, Result};
 
-/// Nodes that rollouts pass through, depth first: every tree in one piece, every node before what is below it, children
+/// Where every node of a forest stands depth first: every tree in one piece, every node before what is below it, children
 /// by number.
-pub(super) fn preorder(parents: &[u32], passes: &[u32]) -> Vec<u32> {
-    let mut below: Vec<u32> = passes.iter().map(|&passes| u32::from(passes > 0)).collect();
-    for (node, &parent) in parents.iter().enumerate().rev() {
-        if node != parent as usize {
-            below[parent as usize] += below[node];
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    /// Per node its place.
+    at: Vec<u32>,
+    /// Per node how many nodes its subtree has.
+    sizes: Vec<u32>,
+}
+
+impl Places {
+    pub(super) fn new(parents: &[u32]) -> Self {
+        let mut sizes = vec![1u32; parents.len()];
+        for (node, &parent) in parents.iter().enumerate().rev() {
+            if node != parent as usize {
+                sizes[parent as usize] += sizes[node];
+            }
         }
+        // Where the next child of a node goes, and the next root.
+        let (mut at, mut next, mut root) = (vec![0; parents.len()], vec![0; parents.len()], 0);
+        for (node, &parent) in parents.iter().enumerate() {
+            let place = if node == parent as usize { &mut root } else { &mut next[parent as usize] };
+            at[node] = *place;
+            *place += sizes[node];
+            next[node] = at[node] + 1;
+        }
+        Self { at, sizes }
     }
-    let mut order = vec![0; passes.iter().filter(|passes| **passes > 0).count()];
-    // Where the next child of a node goes, and the next root.
-    let (mut next, mut root) = (vec![0u32; parents.len()], 0u32);
-    for (node, &parent) in (0u32..).zip(parents).filter(|(node, _)| passes[*node as usize] > 0) {
-        let place = if node == parent { &mut root } else { &mut next[parent as usize] };
-        let at = *place;
-        *place += below[node as usize];
-        next[node as usize] = at + 1;
-        order[at as usize] = node;
+
+    /// Whether there is a node `above`, and the path to `node` goes through it or ends there.
+    pub(super) fn is_above(&self, above: u32, node: u32) -> bool {
+        let (above, node) = (above as usize, node as usize);
+        self.at.get(above).is_some_and(|&from| (from..from + self.sizes[above]).contains(&self.at[node]))
     }
-    order
+
+    /// The nodes in this order.
+    pub(super) fn order(&self) -> Vec<u32> {
+        let mut order = vec![0; self.at.len()];
+        for (node, &place) in (0u32..).zip(&self.at) {
+            order[place as usize] = node;
+        }
+        order
+    }
 }
 
 /// A tree, or a part of one with the ancestors of its first node repeated.
@@ -39,35 +62,42 @@ pub(super) struct Part {
     pub tokens: usize,
 }
 
-/// The trees in preorder, split where they exceed `max` tokens.
+/// The trees of an order of nodes with tokens, split where they exceed `max` tokens.
 ///
-/// A part is a stretch of the preorder. Whatever is above one of its nodes is in the stretch, or above its first node; so
+/// A part is a stretch of the order. Whatever is above one of its nodes is in the stretch, or above its first node; so
 /// repeating the ancestors of the first node completes every path.
-pub(super) fn parts(runs: &Runs<'_>, order: &[u32], max: usize, oversize: Oversize) -> Result<Vec<Part>> {
-    let parents = runs.forest().parents();
-    let mut parts = Vec::new();
-    let mut part = Part::default();
+pub(super) fn parts(
+    runs: &Runs<'_>,
+    roots: &[u32],
+    order: &[u32],
+    max: usize,
+    oversize: Oversize,
+) -> Result<Vec<Part>> {
+    let mut parts: Vec<Part> = Vec::new();
+    let mut tree = None;
     for (at, &node) in order.iter().enumerate() {
-        let (len, end) = (runs.run(node).len(), runs.end(node) as usize);
+        let (root, len, end) = (roots[node as usize], runs.run(node).len(), runs.end(node) as usize);
         if end > max {
             let value = format!("the path to node {node} has {end} tokens where {max} fit in a row");
             return Err(Error::Value { value, want: "shorter, because a path is never split" });
         }
-        let root = parents[node as usize] == node;
-        if root || part.tokens + len > max {
-            if !root && oversize == Oversize::Error {
-                let root = runs.up(node).last().unwrap_or(node);
+        match parts.last_mut().filter(|part| tree == Some(root) && part.tokens + len <= max) {
+            Some(part) => {
+                part.nodes.end = at + 1;
+                part.tokens += len;
+            }
+            None if tree == Some(root) && oversize == Oversize::Error => {
                 let value = format!("the tree of root {root} has more than the {max} tokens that fit in a row");
                 return Err(Error::Value { value, want: "smaller, or split by option" });
             }
-            let repeated: Vec<u32> = runs.up(node).skip(1).collect();
-            let next = Part { repeated: repeated.into_iter().rev().collect(), nodes: at..at, tokens: end - len };
-            parts.push(std::mem::replace(&mut part, next));
+            None => {
+                let mut repeated: Vec<u32> = runs.up(node).skip(1).collect();
+                repeated.reverse();
+                // Above the first node of a whole tree there is none with tokens.
+                parts.push(Part { repeated, nodes: at..at + 1, tokens: end });
+            }
         }
-        part.nodes.end = at + 1;
-        part.tokens += len;
+        tree = Some(root);
     }
-    parts.push(part);
-    parts.retain(|part| part.tokens > 0);
     Ok(parts)
 }

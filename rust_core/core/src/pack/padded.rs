@@ -4,8 +4,8 @@ use super::hidden::Hidden;
 use super::loss::{Loss, Piece, gather, pieces};
 use super::rows::{Plan, Row, Rows};
 use super::runs::Runs;
-use super::{Export, Fit, Report, room};
-use crate::error::{Error, Result};
+use super::{Export, Fit, Report, afford, room};
+use crate::error::Result;
 use crate::tokens::TokenBuffer;
 
 /// Rows of one width. With B rows, prompts of width P and responses of width R, `input_ids`, `attention_mask`,
@@ -48,19 +48,17 @@ impl Padded {
     /// # Errors
     /// As [`super::Ragged::new`].
     pub fn new(runs: &Runs<'_>, export: &Export<'_>, fit: &Fit, pad: u32) -> Result<Self> {
-        let mut plan = Plan::new(runs, export, fit)?;
-        let loss = Loss::new(runs, export, &mut plan)?;
+        let plan = Plan::new(runs, export, fit)?;
+        let mut loss = Loss::new(runs, export.values);
         let widest = |limit: Option<u32>, of: &dyn Fn(&Row) -> u32| {
             limit.unwrap_or_else(|| plan.rows.iter().map(of).max().unwrap_or(0)) as usize
         };
         let prompt_width = widest(fit.max_prompt, &|row| row.prompt - row.from);
         let response_width = widest(fit.max_response, &|row| row.to - row.prompt);
-        let cells = |width: usize| {
-            let value = || format!("{} padded rows of {width} tokens", plan.rows.len());
-            let refuse = || Error::Value { value: value(), want: "what fits in memory" };
-            plan.rows.len().checked_mul(width).ok_or_else(refuse)
-        };
-        let (all, responses) = (cells(prompt_width + response_width)?, cells(response_width)?);
+        let cells = |width: usize| plan.rows.len().saturating_mul(width);
+        let (all, responses) = (cells(prompt_width + response_width), cells(response_width));
+        // Bytes of the eight columns.
+        afford(all.checked_mul(10).zip(responses.checked_mul(13)).and_then(|(all, of)| all.checked_add(of)))?;
         let mut out = Self {
             prompt_width,
             response_width,
@@ -80,6 +78,7 @@ impl Padded {
         for row in &plan.rows {
             pieces(runs, row, (row.from, row.prompt), &mut prompt);
             pieces(runs, row, (row.prompt, row.to), &mut response);
+            response.iter().try_for_each(|piece| loss.admit(runs, export, piece, &mut out.report))?;
             out.hide(runs, &loss, row, [&prompt, &response]);
             out.push_wide(runs, row, [&prompt, &response], pad);
             out.push_response(runs, &loss, row, &response);
@@ -151,23 +150,34 @@ impl Padded {
     }
 
     /// The left part of `input_ids`: \[B, P\].
-    #[must_use]
-    pub fn prompts(&self) -> Vec<u32> {
-        let rows = self.input_ids.chunks_exact(self.width().max(1));
-        rows.flat_map(|row| &row[..self.prompt_width]).copied().collect()
+    ///
+    /// # Errors
+    /// [`crate::Error::Value`] where there is no memory for a copy.
+    pub fn prompts(&self) -> Result<Vec<u32>> {
+        self.part(0, self.prompt_width)
     }
 
     /// The right part of `input_ids`: \[B, R\].
-    #[must_use]
-    pub fn responses(&self) -> Vec<u32> {
-        let rows = self.input_ids.chunks_exact(self.width().max(1));
-        rows.flat_map(|row| &row[self.prompt_width..]).copied().collect()
+    ///
+    /// # Errors
+    /// As [`Padded::prompts`].
+    pub fn responses(&self) -> Result<Vec<u32>> {
+        self.part(self.prompt_width, self.width())
+    }
+
+    /// Places `from..to` of every row of `input_ids`.
+    fn part(&self, from: usize, to: usize) -> Result<Vec<u32>> {
+        let mut part = room(self.rows.lengths.len() * (to - from))?;
+        for row in self.input_ids.chunks_exact(self.width().max(1)) {
+            part.extend_from_slice(&row[from..to]);
+        }
+        Ok(part)
     }
 
     /// The tokens of a row as the forest has them.
     ///
     /// # Errors
-    /// [`Error::Value`] if there is no such row.
+    /// [`crate::Error::Value`] if there is no such row.
     pub fn unpack(&self, row: usize) -> Result<TokenBuffer> {
         let row = self.rows.check(row)?;
         let (prompt, len) = (self.rows.prompt_lengths[row] as usize, self.rows.lengths[row] as usize);

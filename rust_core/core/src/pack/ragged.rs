@@ -4,7 +4,7 @@ use super::hidden::Hidden;
 use super::loss::{Loss, gather, pieces};
 use super::rows::{Plan, Row, Rows};
 use super::runs::Runs;
-use super::{Export, Fit, Report, room};
+use super::{Export, Fit, Report, afford, room};
 use crate::error::Result;
 use crate::tokens::TokenBuffer;
 
@@ -42,9 +42,11 @@ impl Ragged {
     /// node that does not exist, a row beyond a limit, an unknown log-probability or a value that is not finite, where the
     /// options refuse them, and where there is no memory.
     pub fn new(runs: &Runs<'_>, export: &Export<'_>, fit: &Fit) -> Result<Self> {
-        let mut plan = Plan::new(runs, export, fit)?;
-        let loss = Loss::new(runs, export, &mut plan)?;
-        let len = plan.rows.iter().map(Row::len).sum();
+        let plan = Plan::new(runs, export, fit)?;
+        let mut loss = Loss::new(runs, export.values);
+        let len: usize = plan.rows.iter().map(Row::len).sum();
+        // Bytes of the seven columns.
+        afford(len.checked_mul(22))?;
         let mut out = Self {
             offsets: Vec::with_capacity(plan.rows.len() + 1),
             ids: room(len)?,
@@ -65,6 +67,7 @@ impl Ragged {
             pieces(runs, row, (row.from, row.to), &mut parts);
             let mut place = out.ids.len();
             for piece in &parts {
+                loss.admit(runs, export, piece, &mut out.report)?;
                 for &at in loss.changed_in(piece.run()) {
                     out.hidden.push(place + at - piece.from, tokens.logprobs[at], tokens.versions[at]);
                 }

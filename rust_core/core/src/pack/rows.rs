@@ -4,6 +4,7 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
+use super::order::Places;
 use super::runs::Runs;
 use super::{Export, Fit, Landing, Over, Report, narrow};
 use crate::error::{Error, Result};
@@ -88,27 +89,24 @@ impl Rows {
     }
 }
 
-/// The rows to write, and how many of their rollouts pass each node.
+/// The rows to write.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub rows: Vec<Row>,
     pub row_of: Vec<i32>,
-    /// Per node the rollouts that pass through it or end there.
-    pub passes: Vec<u32>,
-    /// Per node those of them that train its sampled tokens.
-    pub trained: Vec<u32>,
     pub report: Report,
 }
 
 impl Plan {
     /// Choose rollouts and fit them into their limits.
     pub(super) fn new(runs: &Runs<'_>, export: &Export<'_>, fit: &Fit) -> Result<Self> {
-        let (nodes, rollouts) = (runs.forest().parents().len(), runs.forest().leaves().len());
         check_lengths(runs, export)?;
+        let rollouts = runs.forest().leaves().len();
+        let splits = export.splits.map(|splits| (splits, Places::new(runs.forest().parents())));
         let (mut rows, mut row_of, mut report) = (Vec::new(), vec![-1; rollouts], Report::default());
         let mut known = HashMap::with_hasher(Xxh3DefaultBuilder);
         for rollout in chosen(export.rollouts, rollouts)? {
-            let row = row(runs, export, rollout)?;
+            let row = row(runs, export, splits.as_ref(), rollout)?;
             if row.masked && export.leave_out {
                 report.left_out += 1;
                 continue;
@@ -131,18 +129,7 @@ impl Plan {
             report.count_cuts(&row, runs.end(row.leaf));
             rows.push(row);
         }
-        let mut plan = Self { rows, row_of, passes: vec![0; nodes], trained: vec![0; nodes], report };
-        plan.count(runs);
-        Ok(plan)
-    }
-
-    fn count(&mut self, runs: &Runs<'_>) {
-        for row in &self.rows {
-            for node in runs.up(row.leaf) {
-                self.passes[node as usize] += row.weight;
-                self.trained[node as usize] += if row.trains(runs.end(node)) { row.weight } else { 0 };
-            }
-        }
+        Ok(Self { rows, row_of, report })
     }
 }
 
@@ -186,7 +173,7 @@ fn chosen(rollouts: Option<&[u32]>, count: usize) -> Result<Vec<u32>> {
 }
 
 /// A rollout as a row of its own, whole.
-fn row(runs: &Runs<'_>, export: &Export<'_>, rollout: u32) -> Result<Row> {
+fn row(runs: &Runs<'_>, export: &Export<'_>, splits: Option<&(&[u32], Places)>, rollout: u32) -> Result<Row> {
     let at = rollout as usize;
     let leaf = runs.forest().leaves()[at];
     let masked = match export.masked.map_or(0, |masked| masked[at]) {
@@ -205,10 +192,10 @@ fn row(runs: &Runs<'_>, export: &Export<'_>, rollout: u32) -> Result<Row> {
         let value = format!("the value of rollout {rollout} is {value}");
         return Err(Error::Value { value, want: "a finite 32-bit float, or the rollout masked" });
     }
-    let prompt = match export.splits.map(|splits| splits[at]) {
+    let prompt = match splits.map(|(splits, places)| (splits[at], places)) {
         None => runs.before_sampled(leaf),
-        Some(split) if runs.up(leaf).any(|node| node == split) => runs.end(split),
-        Some(split) => {
+        Some((split, places)) if places.is_above(split, leaf) => runs.end(split),
+        Some((split, _)) => {
             let value = format!("the split node of rollout {rollout} is {split}");
             return Err(Error::Value { value, want: "a node on the rollout's path" });
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::forest::Forest;
-use crate::id::NONE;
+use crate::id::{self, NONE};
 use crate::memory::columns::{SAMPLED, SYNTHETIC, TokenSlice};
 
 /// Whether a model chose this token, so that it can be trained.
@@ -18,6 +18,8 @@ pub struct Runs<'a> {
     forest: &'a Forest,
     tokens: TokenSlice<'a>,
     bounds: Vec<usize>,
+    /// Per node the nearest one up to its root that has tokens, itself first; [`NONE`] if there is none.
+    full: Vec<u32>,
     ends: Vec<u32>,
     first: Vec<u32>,
 }
@@ -31,14 +33,15 @@ impl<'a> Runs<'a> {
     pub fn new(forest: &'a Forest, offsets: &[u64], tokens: TokenSlice<'a>) -> Result<Self> {
         let nodes = forest.parents().len();
         let bounds = bounds(nodes, offsets, tokens.len())?;
-        let mut runs =
-            Self { forest, tokens, bounds, ends: Vec::with_capacity(nodes), first: Vec::with_capacity(nodes) };
-        for (node, &parent) in forest.parents().iter().enumerate() {
-            let run = runs.bounds[node]..runs.bounds[node + 1];
-            let (before, known) = match parent as usize {
-                root if root == node => (0, NONE),
-                parent => (runs.ends[parent], runs.first[parent]),
+        let column = || Vec::with_capacity(nodes);
+        let mut runs = Self { forest, tokens, bounds, full: column(), ends: column(), first: column() };
+        for (node, &parent) in (0u32..).zip(forest.parents()) {
+            let run = runs.run(node);
+            let (before, known, full) = match parent as usize {
+                _ if parent == node => (0, NONE, NONE),
+                parent => (runs.ends[parent], runs.first[parent], runs.full[parent]),
             };
+            runs.full.push(if run.is_empty() { full } else { node });
             let len = before as usize + run.len();
             let end = u32::try_from(len).ok().filter(|&end| end != NONE);
             let found = if known == NONE { tokens.flags[run].iter().position(|&flags| sampled(flags)) } else { None };
@@ -65,11 +68,6 @@ impl<'a> Runs<'a> {
         self.bounds[node as usize]..self.bounds[node as usize + 1]
     }
 
-    /// The node a token belongs to.
-    pub(super) fn node_of(&self, token: usize) -> usize {
-        self.bounds.partition_point(|&start| start <= token) - 1
-    }
-
     /// Tokens from the root to the end of a node.
     pub(super) fn end(&self, node: u32) -> u32 {
         self.ends[node as usize]
@@ -80,10 +78,21 @@ impl<'a> Runs<'a> {
         self.first[node as usize].min(self.ends[node as usize])
     }
 
-    /// Nodes from one up to its root, itself first.
+    /// The node whose tokens end where a node does: itself, or where it has none the nearest above that has.
+    pub(super) fn full(&self, node: u32) -> Option<u32> {
+        id::unpack(self.full[node as usize])
+    }
+
+    /// The node whose tokens are before those of a node on its path.
+    pub(super) fn before(&self, node: u32) -> Option<u32> {
+        let parent = self.forest.parents()[node as usize];
+        if parent == node { None } else { self.full(parent) }
+    }
+
+    /// The nodes that have the tokens of a path, from its end to its root. What walks them takes as long as writing
+    /// their tokens, however many nodes are empty.
     pub(super) fn up(&self, node: u32) -> impl Iterator<Item = u32> {
-        let parents = self.forest.parents();
-        std::iter::successors(Some(node), |&node| Some(parents[node as usize]).filter(|&parent| parent != node))
+        std::iter::successors(self.full(node), |&node| self.before(node))
     }
 }
 

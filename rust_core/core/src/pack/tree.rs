@@ -3,11 +3,12 @@
 use super::bins::first_fit_decreasing;
 use super::hidden::Hidden;
 use super::loss::{Landed, Loss, Piece};
-use super::order::{Part, parts, preorder};
+use super::order::{Part, Places, parts};
 use super::rows::Plan;
 use super::runs::Runs;
 use super::segments::Segments;
-use super::{Export, Fit, Oversize, Report, Weighting, narrow, room};
+use super::shares::Shares;
+use super::{Export, Fit, Oversize, Report, Weighting, afford, narrow, room};
 use crate::error::{Error, Result};
 use crate::id;
 use crate::tokens::TokenBuffer;
@@ -66,41 +67,45 @@ impl TreePacked {
         max_tokens: Option<u32>,
         oversize: Oversize,
     ) -> Result<Self> {
-        let mut plan = Plan::new(runs, export, &Fit::default())?;
-        let mut loss = Loss::new(runs, export, &mut plan)?;
+        let plan = Plan::new(runs, export, &Fit::default())?;
+        let shares = Shares::new(runs, export, &plan);
+        let mut loss = Loss::new(runs, export.values);
         if let Landed::Row = loss.values {
-            loss.values = Landed::Node(means(runs, &plan));
+            loss.values = Landed::Node(shares.means());
         }
-        let order = preorder(runs.forest().parents(), &plan.passes);
+        let (parents, leaves) = (runs.forest().parents(), runs.forest().leaves());
+        let mut order = Places::new(parents).order();
+        order.retain(|&node| shares.passes[node as usize] > 0 && !runs.run(node).is_empty());
+        let roots = runs.forest().roots();
         // Places are also signed 32-bit numbers.
         let max = max_tokens.unwrap_or(u32::MAX).min(i32::MAX.cast_unsigned()) as usize;
-        let parts = parts(runs, &order, max, oversize)?;
+        let parts = parts(runs, &roots, &order, max, oversize)?;
         let bins = match max_tokens {
             None => (0..parts.len()).map(|part| vec![part]).collect(),
             Some(_) => first_fit_decreasing(&parts.iter().map(|part| part.tokens).collect::<Vec<_>>(), max),
         };
-        let len = parts.iter().map(|part| part.tokens).sum();
-        let mut out = Self::with_room(len)?;
-        let mut writer = Writer::new(runs, &plan, &loss, weighting);
+        let mut out = Self::with_room(parts.iter().map(|part| part.tokens).sum())?;
+        out.report = plan.report;
+        let mut writer = Writer::new(runs, export, &shares, &mut loss, weighting, &roots);
         for (row, bin) in (0i32..).zip(&bins) {
             for &part in bin {
-                writer.push(&mut out, &order, &parts[part], row);
+                writer.push(&mut out, &order, &parts[part], row)?;
             }
             out.offsets.push(out.ids.len());
             out.segments.offsets.push(out.segments.nodes.len());
         }
-        let leaves = runs.forest().leaves();
-        let home = |(rollout, &leaf): (usize, &u32)| {
-            if plan.row_of[rollout] < 0 { (-1, -1) } else { writer.homes[leaf as usize] }
-        };
-        (out.rows, out.last_segments) = leaves.iter().enumerate().map(home).unzip();
         out.exported = plan.row_of.iter().map(|&row| row >= 0).collect();
-        let repeated = out.report.repeated;
-        out.report = Report { repeated, ..plan.report };
+        let home = |(&leaf, &exported): (&u32, &bool)| {
+            let end = runs.full(leaf).filter(|_| exported);
+            end.map_or((-1, -1), |end| writer.homes[end as usize])
+        };
+        (out.rows, out.last_segments) = leaves.iter().zip(&out.exported).map(home).unzip();
         Ok(out)
     }
 
     fn with_room(len: usize) -> Result<Self> {
+        // Bytes of the ten columns.
+        afford(len.checked_mul(34))?;
         Ok(Self {
             offsets: vec![0],
             ids: room(len)?,
@@ -145,23 +150,14 @@ impl TreePacked {
     }
 }
 
-/// Per node the mean value of the rollouts that train it.
-fn means(runs: &Runs<'_>, plan: &Plan) -> Vec<f32> {
-    let mut sums = vec![0.0; plan.trained.len()];
-    for row in &plan.rows {
-        for node in runs.up(row.leaf).take_while(|&node| row.trains(runs.end(node))) {
-            sums[node as usize] += row.value;
-        }
-    }
-    sums.iter().zip(&plan.trained).map(|(sum, &trained)| narrow(sum / f64::from(trained.max(1)))).collect()
-}
-
 /// Writes parts of trees, one after the other.
 struct Writer<'a> {
     runs: &'a Runs<'a>,
-    plan: &'a Plan,
-    loss: &'a Loss,
+    export: &'a Export<'a>,
+    shares: &'a Shares,
+    loss: &'a mut Loss,
     weighting: Weighting,
+    roots: &'a [u32],
     /// Per node the row and the segment in which it is not repeated.
     homes: Vec<(i32, i32)>,
     /// Per node its segment in the present part.
@@ -169,51 +165,47 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(runs: &'a Runs<'a>, plan: &'a Plan, loss: &'a Loss, weighting: Weighting) -> Self {
-        let nodes = plan.passes.len();
-        Self { runs, plan, loss, weighting, homes: vec![(-1, -1); nodes], here: vec![-1; nodes] }
+    fn new(
+        runs: &'a Runs<'a>,
+        export: &'a Export<'a>,
+        shares: &'a Shares,
+        loss: &'a mut Loss,
+        weighting: Weighting,
+        roots: &'a [u32],
+    ) -> Self {
+        let nodes = roots.len();
+        Self { runs, export, shares, loss, weighting, roots, homes: vec![(-1, -1); nodes], here: vec![-1; nodes] }
     }
 
     /// Append a part to a row.
-    fn push(&mut self, out: &mut TreePacked, order: &[u32], part: &Part, row: i32) {
-        let nodes = &order[part.nodes.clone()];
-        let root = part.repeated.first().unwrap_or(&nodes[0]);
+    fn push(&mut self, out: &mut TreePacked, order: &[u32], part: &Part, row: i32) -> Result<()> {
         let first = out.segments.nodes.len();
         for &node in &part.repeated {
-            self.push_segment(out, node, None);
+            self.push_segment(out, node, true);
         }
-        for &node in nodes {
-            self.push_segment(out, node, Some(row));
+        for &node in &order[part.nodes.clone()] {
+            self.push_segment(out, node, false);
+            self.homes[node as usize] = (row, self.here[node as usize]);
         }
         out.segments.close(first);
-        for segment in first..out.segments.nodes.len() {
-            self.push_tokens(out, segment, self.plan.passes[*root as usize]);
-        }
+        (first..out.segments.nodes.len()).try_for_each(|segment| self.push_tokens(out, segment))
     }
 
-    /// Append a segment; a row if it is not repeated. A node without tokens ends where its parent does.
-    fn push_segment(&mut self, out: &mut TreePacked, node: u32, row: Option<i32>) {
-        let (at, parent) = (node as usize, self.runs.forest().parents()[node as usize]);
-        let before = if parent == node { -1 } else { self.here[parent as usize] };
-        let len = self.runs.run(node).len();
+    /// Append the segment of a node.
+    fn push_segment(&mut self, out: &mut TreePacked, node: u32, repeated: bool) {
         let segments = &mut out.segments;
-        self.here[at] = if len == 0 { before } else { segments.len_of_row() };
-        if let Some(row) = row {
-            self.homes[at] = if self.here[at] < 0 { (-1, -1) } else { (row, self.here[at]) };
-        }
-        if len > 0 {
-            let start = segments.end_of_row();
-            segments.nodes.push(node);
-            segments.parents.push(before);
-            segments.rollouts.push(self.plan.passes[at]);
-            segments.repeated.push(u8::from(row.is_none()));
-            segments.starts.push(start);
-            segments.ends.push(start + id::count(len));
-        }
+        let start = segments.end_of_row();
+        self.here[node as usize] = segments.len_of_row();
+        segments.nodes.push(node);
+        segments.parents.push(self.runs.before(node).map_or(-1, |before| self.here[before as usize]));
+        segments.rollouts.push(self.shares.passes[node as usize]);
+        segments.repeated.push(u8::from(repeated));
+        segments.starts.push(start);
+        segments.ends.push(start + id::count(self.runs.run(node).len()));
     }
 
     /// Append the tokens of a segment.
-    fn push_tokens(&self, out: &mut TreePacked, segment: usize, total: u32) {
+    fn push_tokens(&mut self, out: &mut TreePacked, segment: usize) -> Result<()> {
         let node = out.segments.nodes[segment];
         let (tokens, run, end) = (self.runs.tokens(), self.runs.run(node), self.runs.end(node));
         let place = out.ids.len();
@@ -234,21 +226,24 @@ impl<'a> Writer<'a> {
             out.loss_mask.resize(out.ids.len(), 0);
             out.weights.resize(out.ids.len(), 0.0);
             out.advantages.resize(out.ids.len(), 0.0);
-        } else {
-            self.push_loss(out, node, total);
+            return Ok(());
         }
+        self.push_loss(out, node)
     }
 
-    /// Append what the loss makes of a node that is not repeated, in a tree with so many rollouts.
-    fn push_loss(&self, out: &mut TreePacked, node: u32, total: u32) {
+    /// Append what the loss makes of a node that is not repeated.
+    fn push_loss(&mut self, out: &mut TreePacked, node: u32) -> Result<()> {
         let (run, place) = (self.runs.run(node), out.loss_mask.len());
-        let (passes, trained) = (self.plan.passes[node as usize], self.plan.trained[node as usize]);
+        let (passes, trained) = (self.shares.passes[node as usize], self.shares.trained[node as usize]);
+        let total = self.shares.passes[self.roots[node as usize] as usize];
         let piece = Piece { node, from: run.start, to: run.end, trained: trained > 0 };
+        self.loss.admit(self.runs, self.export, &piece, &mut out.report)?;
         self.loss.push_mask(&mut out.loss_mask, &piece);
         // The values of nodes, or of tokens: those of rows have become means of nodes.
         self.loss.push_values(&mut out.advantages, 0.0, &piece);
         let (in_loss, beside) = (self.weigh(trained, total), self.weigh(passes, total));
         out.weights.extend(out.loss_mask[place..].iter().map(|&mask| if mask == 1 { in_loss } else { beside }));
+        Ok(())
     }
 
     fn weigh(&self, rollouts: u32, total: u32) -> f32 {

@@ -8,6 +8,7 @@
 
 mod check;
 mod children;
+mod columns;
 mod common;
 mod node;
 mod read;
@@ -24,6 +25,7 @@ use node::{Node, sampled};
 use reuse::Run;
 use spaces::Spaces;
 
+pub use columns::PrefixColumns;
 pub use node::{PrefixMatch, PrefixNode};
 pub use reuse::Reuse;
 

@@ -64,12 +64,8 @@ impl Prefix {
             versions: Vec::with_capacity(len),
             flags: Vec::with_capacity(len),
         };
-        for node in self.line(node).into_iter().rev() {
-            let run = self.columns.get(self.nodes[node.index()].span);
-            path.ids.extend_from_slice(run.ids);
-            path.logprobs.extend_from_slice(run.logprobs);
-            path.versions.extend_from_slice(run.versions);
-            path.flags.extend_from_slice(run.flags);
+        for node in self.up(node).collect::<Vec<_>>().into_iter().rev() {
+            path.extend(&self.columns.get(self.nodes[node.index()].span));
         }
         Ok(path)
     }
@@ -101,10 +97,9 @@ impl Prefix {
         self.nodes.get(node.index()).ok_or_else(unknown)
     }
 
-    /// The nodes from one up to the root, which is left out.
-    fn line(&self, node: PrefixId) -> Vec<PrefixId> {
-        let above = |&node: &PrefixId| Some(self.nodes[node.index()].parent);
-        let inner = |node: &PrefixId| self.nodes[node.index()].parent != *node;
-        std::iter::successors(Some(node), above).take_while(inner).collect()
+    /// The nodes from one up to the root.
+    pub(super) fn up(&self, node: PrefixId) -> impl Iterator<Item = PrefixId> {
+        let above = |node: &PrefixId| Some(self.nodes[node.index()].parent).filter(|parent| parent != node);
+        std::iter::successors(Some(node), above)
     }
 }

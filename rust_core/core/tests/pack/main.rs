@@ -5,7 +5,7 @@
 
 mod model;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use proptest::option;
 use proptest::prelude::*;
@@ -83,11 +83,12 @@ proptest! {
         prop_assert_eq!(packed.report.dropped as usize, all - expected.len());
         prop_assert_eq!((&packed.rows, packed.report), (&ragged.rows, ragged.report));
         prop_assert_eq!(packed.rows.lengths.len(), expected.len());
-        let (prompts, responses) = (packed.prompts(), packed.responses());
-        let (mut cut, mut widest) = (0, (0, 0));
+        let (prompts, responses) = (packed.prompts().unwrap(), packed.responses().unwrap());
+        let (mut cut, mut widest, mut unknown) = (0, (0, 0), HashSet::new());
         for (row, want) in expected.iter().enumerate() {
             let kept = want.prompt.saturating_sub(max_prompt)..want.path.len().min(want.prompt + max_response);
             cut += want.path.len() - kept.len();
+            unknown.extend(kept.clone().filter(|&place| want.unknown[place]).map(|place| want.path[place]));
             let (prompt, response) = (want.prompt - kept.start, kept.end - want.prompt);
             widest = (widest.0.max(prompt), widest.1.max(response));
             for place in 0..packed.width() {
@@ -115,6 +116,7 @@ proptest! {
             prop_assert!(case.same(&ragged.unpack(row).unwrap(), &want.path[kept]));
         }
         prop_assert_eq!(packed.report.cut_tokens as usize, cut);
+        prop_assert_eq!(packed.report.unknown as usize, unknown.len());
         let width = (fit.max_prompt.map_or(widest.0, |max| max as usize), fit.max_response.map_or(widest.1, |max| max as usize));
         prop_assert_eq!((packed.prompt_width, packed.response_width), width);
     }
@@ -146,12 +148,13 @@ proptest! {
     #[test]
     fn a_row_of_trees_shows_every_token_its_path_and_nothing_else(
         case in case(),
-        max in option::of(0u32..30),
+        more in option::of(0u32..9),
         weighting in select(vec![Weighting::Share, Weighting::Once, Weighting::Count]),
     ) {
         let expected = case.expected();
         let longest = expected.iter().map(|row| row.path.len()).max().unwrap_or(0) as u32;
-        let max = max.map(|max| max.max(longest));
+        // Rows that hold little more than one path split most trees, some of them where a rollout ends.
+        let max = more.map(|more| longest + more);
         let packed = TreePacked::new(&case.runs(), &case.export(), weighting, max, Oversize::Split).unwrap();
         let len = packed.ids.len();
         for column in [packed.position_ids.len(), packed.loss_mask.len(), packed.weights.len(), packed.advantages.len(),
@@ -292,7 +295,7 @@ fn refusal(change: impl Fn(&mut Case)) -> String {
 #[test]
 fn what_cannot_be_packed_is_refused_by_name() {
     type Change = fn(&mut Case);
-    let cases: [(Change, &str); 14] = [
+    let cases: [(Change, &str); 15] = [
         (|_| (), "the log-probability of sampled token 0 of node 1 is NaN"),
         (|case| case.offsets = vec![0, 1, 2], "3 offsets where 4 are needed"),
         (|case| case.offsets = vec![1, 1, 2, 3], "offset 0 of the runs is 1"),
@@ -304,6 +307,7 @@ fn what_cannot_be_packed_is_refused_by_name() {
         (|case| case.masked = Some(vec![0]), "1 masks of rollouts where 2 are needed"),
         (|case| case.masked = Some(vec![1, 2]), "the mask of rollout 1 is 2"),
         (|case| case.splits = Some(vec![2, 2]), "the split node of rollout 0 is 2"),
+        (|case| case.splits = Some(vec![0, 9]), "the split node of rollout 1 is 9"),
         (|case| case.values = (1, vec![f64::NAN, 0.0]), "the value of rollout 0 is NaN"),
         (|case| case.values = (2, vec![0.0; 2]), "2 values of nodes where 3 are needed"),
         (|case| case.values = (1, vec![0.0, 1e300]), "the value of rollout 1 is 1000000"),
@@ -333,6 +337,79 @@ fn values_must_be_finite_only_where_something_is_trained() {
     assert!(refused.starts_with("the value of node 1 is NaN"), "{refused}");
     let refused = land(&runs, Landing::Token(&[0.0, nan]), None).unwrap_err().to_string();
     assert!(refused.starts_with("the value of token 1 is NaN"), "{refused}");
+}
+
+#[test]
+fn what_is_cut_off_is_not_asked_for_log_probabilities_or_values() {
+    let tokens = TokenBuffer::sampled(vec![1, 2], vec![-0.5, f32::NAN], 0).unwrap();
+    let forest = Forest::new(vec![0, 0], vec![1]).unwrap();
+    let runs = Runs::new(&forest, &[0, 0, 2], tokens.as_slice()).unwrap();
+    let cut = |max| Fit { max_response: Some(max), long_response: Over::Cut, ..Fit::default() };
+    let packed = Ragged::new(&runs, &Export::default(), &cut(1)).unwrap();
+    assert_eq!((packed.loss_mask, packed.report.unknown), (vec![1], 0));
+    let refused = Ragged::new(&runs, &Export::default(), &cut(2)).unwrap_err().to_string();
+    assert!(refused.starts_with("the log-probability of sampled token 1 of node 1 is NaN"), "{refused}");
+
+    let known = TokenBuffer { logprobs: vec![-0.5; 2], ..tokens };
+    let runs = Runs::new(&forest, &[0, 0, 2], known.as_slice()).unwrap();
+    let export = Export { values: Landing::Token(&[2.0, f64::INFINITY]), ..Export::default() };
+    assert_eq!(Padded::new(&runs, &export, &cut(1), 0).unwrap().advantages, [2.0]);
+    let refused = Padded::new(&runs, &export, &cut(2), 0).unwrap_err().to_string();
+    assert!(refused.starts_with("the value of token 1 is inf"), "{refused}");
+}
+
+#[test]
+fn a_rollout_that_ends_where_a_tree_is_split_is_found_where_it_is_trained() {
+    // q -> A, B -> {B1, B2}, one token each; B ends a rollout and is repeated before B2.
+    let tokens = TokenBuffer::sampled(vec![10, 11, 12, 13, 14], vec![-0.5; 5], 0).unwrap();
+    let forest = Forest::new(vec![0, 0, 0, 2, 2], vec![1, 2, 3, 4]).unwrap();
+    let runs = Runs::new(&forest, &[0, 1, 2, 3, 4, 5], tokens.as_slice()).unwrap();
+    let packed = TreePacked::new(&runs, &Export::default(), Weighting::Count, Some(4), Oversize::Split).unwrap();
+    assert_eq!(
+        (packed.offsets.as_slice(), packed.segments.nodes.as_slice()),
+        (&[0, 4, 7][..], &[0, 1, 2, 3, 0, 2, 4][..])
+    );
+    assert_eq!((packed.rows.as_slice(), packed.last_segments.as_slice()), (&[0, 0, 0, 1][..], &[1, 2, 3, 2][..]));
+    assert_eq!(packed.weights, [4.0, 1.0, 3.0, 1.0, 0.0, 0.0, 1.0]);
+    assert_eq!(packed.unpack(1).unwrap().ids, [10, 12]);
+}
+
+/// A quadratic way would take minutes.
+#[test]
+fn rollouts_that_end_along_a_long_chain_are_one_walk() {
+    let len = 200_000u32;
+    let tokens = TokenBuffer { flags: vec![SAMPLED; len as usize], ..TokenBuffer::given((0..len).collect()) };
+    let forest = Forest::new((0..len).map(|node| node.saturating_sub(1)).collect(), (0..len).collect()).unwrap();
+    let offsets: Vec<u64> = (0..=u64::from(len)).collect();
+    let values: Vec<f64> = (0..len).map(f64::from).collect();
+    let splits = vec![0; len as usize];
+    let export = Export { splits: Some(&splits), values: Landing::Rollout(&values), ..Export::default() };
+    let runs = Runs::new(&forest, &offsets, tokens.as_slice()).unwrap();
+    let packed = TreePacked::new(&runs, &export, Weighting::Count, None, Oversize::Error).unwrap();
+    assert_eq!(packed.loss_mask.iter().map(|&mask| u32::from(mask)).sum::<u32>(), len - 1);
+    for node in [1, 7, len - 1] {
+        let below = f64::from(len - node);
+        let mean = f64::from(node + len - 1) / 2.0;
+        assert!(near(below, packed.weights[node as usize].into()));
+        assert!(near(mean, packed.advantages[node as usize].into()));
+    }
+    // Nodes without tokens are not walked for every rollout either.
+    let offsets: Vec<u64> = (0..=len).map(|node| u64::from(node == len)).collect();
+    let one = TokenBuffer { flags: vec![SAMPLED], ..TokenBuffer::given(vec![7]) };
+    let runs = Runs::new(&forest, &offsets, one.as_slice()).unwrap();
+    assert_eq!(Ragged::new(&runs, &Export::default(), &Fit::default()).unwrap().ids, [7]);
+}
+
+#[test]
+fn rectangles_beyond_memory_are_refused() {
+    let tokens = TokenBuffer::given(vec![1]);
+    let forest = Forest::new(vec![0], vec![0; 100_000]).unwrap();
+    let runs = Runs::new(&forest, &[0, 1], tokens.as_slice()).unwrap();
+    for (max_prompt, max_response) in [(u32::MAX, 1), (1, u32::MAX), (u32::MAX, u32::MAX)] {
+        let fit = Fit { max_prompt: Some(max_prompt), max_response: Some(max_response), ..Fit::default() };
+        let refused = Padded::new(&runs, &Export::default(), &fit, 0).unwrap_err().to_string();
+        assert!(refused.ends_with("it must be what fits in memory"), "{refused}");
+    }
 }
 
 #[test]
