@@ -139,7 +139,10 @@ mod tests {
         assert_eq!(leaves(2, 2, 1, 1).unwrap(), 6);
         assert_eq!(leaves(6, 2, 1, 2).unwrap(), 30);
         assert_eq!(leaves(8, 4, 2, 2).unwrap(), 136);
+        // Tree-GRPO as its data class has it; ParallelMuse, with one fresh rollout to come; chains.
+        assert_eq!(leaves(4, 2, 1, 1).unwrap(), 12);
         assert_eq!(leaves(1, 2, 1, 3).unwrap(), 7);
+        assert_eq!(leaves(16, 0, 0, 0).unwrap(), 16);
         let text = leaves(u32::MAX, u32::MAX, u32::MAX, u32::MAX).unwrap_err().to_string();
         assert_eq!(text, "the number of leaves is too large; it must be a number of 64 bits");
     }
@@ -155,6 +158,8 @@ mod tests {
             near(cost.ratio(), ratio);
         }
         near(ideal_ratio(2, 1), 1.5);
+        // Where the published pair of settings comes from: four chains for six leaves.
+        near(6.0 / ideal_ratio(2, 1), 4.0);
         near(steps(2, 2, u32::MAX).ratio(), 1.5);
     }
 
@@ -177,9 +182,12 @@ mod tests {
     fn segments_are_those_of_the_published_settings() {
         let cost = segments(&[6, 6, 6]).unwrap();
         assert_eq!((cost.tree, cost.flat), (258.0, 648.0));
-        for (depth, tree, flat) in [(4, 30.0, 64.0), (6, 62.0, 96.0), (8, 94.0, 128.0), (14, 190.0, 224.0)] {
+        for (depth, tree, flat, saved) in
+            [(4, 30.0, 64.0, 53.0), (6, 62.0, 96.0, 35.0), (8, 94.0, 128.0, 27.0), (14, 190.0, 224.0, 15.0)]
+        {
             let cost = capped_segments(16, 2, depth);
             assert_eq!((cost.tree, cost.flat), (tree, flat));
+            assert!((100.0 * (1.0 - 1.0 / cost.ratio()) - saved).abs() < 0.5, "{depth}");
         }
         near(capped_segments(5, 1, u32::MAX).tree, f64::from(u32::MAX));
         near(capped_segments(5, 0, 9).tree, 0.0);
