@@ -1645,18 +1645,18 @@ def tree_ratio(forks: int, rounds: int) -> float:
 def partial_top_up(budget: int, branched: Buffer | Sequence[int], top_k: int, rounds: int, samples: int) -> memoryview:
     """Return how many fresh rollouts fill up a ParallelMuse budget, for each initial rollout (u32).
 
-    ``floor(B / I) - 1 - b R T`` for I initial rollouts; what B leaves over when divided by I is not spent.
+    ``floor(B / I) - 1 - b T`` for I initial rollouts; what B leaves over when divided by I is not spent.
 
     Args:
         budget: B, rollouts in all.
-        branched: b of each initial rollout (u32): turns that it can be branched at, at most ``top_k``.
-        top_k: K, turns to branch at.
+        branched: b of each initial rollout (u32): turns that it was branched at, in all rounds together.
+        top_k: K, turns to branch at in a round.
         rounds: R.
-        samples: T, samples of each turn and round.
+        samples: T, samples of each turn.
 
     Raises:
         ArgumentError: If the budget is less than ``I (1 + K R T)``, an option is 0, ``branched`` is empty, or a b is
-            above ``top_k``.
+            above ``K R``.
     """
 
 def segment_costs(widths: Buffer | Sequence[int]) -> tuple[float, float]:

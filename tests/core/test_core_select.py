@@ -150,6 +150,7 @@ def test_the_worked_numbers_of_the_papers_come_out() -> None:
     assert [_core.tree_steps(2, 2, steps) for steps in (2, 3, 4, 10)] == [(10, 12), (14, 18), (18, 24), (42, 60)]
     assert _core.tree_ratio(2, 1) == 1.5
     assert list(_core.partial_top_up(8, [2], 2, 1, 3)) == [1]
+    assert list(_core.partial_top_up(34, [4, 3, 0], 2, 2, 2)) == [2, 4, 10]
     assert _core.segment_costs([6, 6, 6]) == (258, 648)
     costs = [_core.capped_segment_costs(16, 2, depth) for depth in (4, 6, 8, 14)]
     assert costs == [(30, 64), (62, 96), (94, 128), (190, 224)]

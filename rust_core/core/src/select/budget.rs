@@ -50,13 +50,14 @@ pub fn ideal_ratio(forks: u32, rounds: u32) -> f64 {
     (1.0 + grown) / (1.0 + grown / 2.0)
 }
 
-/// Fresh rollouts that fill up a `ParallelMuse` budget, for each of I initial rollouts of which `branched[i]` turns could
-/// be branched at: `floor(B / I) - 1 - b R T`. What B leaves over when divided by I is not spent.
+/// Fresh rollouts that fill up a `ParallelMuse` budget, for each of I initial rollouts of which `branched[i]` turns were
+/// branched at in all rounds together: `floor(B / I) - 1 - b T`. What B leaves over when divided by I is not spent.
 ///
-/// Where fewer than `top_k` turns could be branched at, fresh rollouts take their place, also where the original has none.
+/// Where fewer than the planned `top_k` turns a round could be branched at, fresh rollouts take their place, also where the
+/// original has none.
 ///
 /// # Errors
-/// [`Error::Value`] if `branched` is empty or an option 0, the budget is less than `I (1 + K R T)`, or more than `top_k`
+/// [`Error::Value`] if `branched` is empty or an option 0, the budget is less than `I (1 + K R T)`, or more than `K R`
 /// turns were branched at.
 pub fn top_up(budget: u32, branched: &[u32], [top_k, rounds, samples]: [u32; 3]) -> Result<Vec<u32>> {
     let initial = u32::try_from(branched.len()).unwrap_or(u32::MAX);
@@ -67,11 +68,11 @@ pub fn top_up(budget: u32, branched: &[u32], [top_k, rounds, samples]: [u32; 3])
     let short =
         || format!("the budget is {budget} rollouts, and {initial} initial ones with their branches take {least}");
     need(u64::from(budget) >= least, short, "at least as many")?;
-    let share = budget / initial;
+    // Both fit, because the budget does.
+    let (share, most) = (budget / initial, top_k * rounds);
     let fresh = branched.iter().enumerate().map(|(at, &turns)| {
-        need(turns <= top_k, || format!("initial rollout {at} was branched at {turns} turns of {top_k}"), "no more")?;
-        // Below the share, because the budget was.
-        Ok(share - 1 - turns * rounds * samples)
+        need(turns <= most, || format!("initial rollout {at} was branched at {turns} turns of {most}"), "no more")?;
+        Ok(share - 1 - turns * samples)
     });
     fresh.collect()
 }
@@ -168,7 +169,8 @@ mod tests {
         assert_eq!(top_up(8, &[2], [2, 1, 3]).unwrap(), [1]);
         // The original fails here: no room beyond the branches, and fewer of them than planned.
         assert_eq!(top_up(7, &[1], [2, 1, 3]).unwrap(), [3]);
-        assert_eq!(top_up(23, &[2, 0], [2, 2, 2]).unwrap(), [2, 10]);
+        // Two rounds, each of which has turns of its own: all four, three, none.
+        assert_eq!(top_up(34, &[4, 3, 0], [2, 2, 2]).unwrap(), [2, 4, 10]);
         let text = top_up(6, &[2], [2, 1, 3]).unwrap_err().to_string();
         let expected =
             "the budget is 6 rollouts, and 1 initial ones with their branches take 7; it must be at least as many";
