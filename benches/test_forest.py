@@ -1,8 +1,9 @@
 """A forest of a million nodes: time to build, bytes a node beyond payload, every estimator, peak memory.
 
 `trunkline-bench forest` does it in a process of its own, so that peak memory is that of the forest alone. What
-pytest-benchmark records is the whole of it, once; the figures are in `extra_info` and on the screen. A node is a prompt, a
-model turn of 48 tokens or an observation of 32, with a message of its own; a delta is taken after each rollout.
+pytest-benchmark records is the whole of it, once; the figures are in `extra_info` and on the screen. A node is a
+prompt, a model turn of 48 tokens or an observation of 32, with a message of its own. A delta is taken after each
+rollout.
 """
 
 from __future__ import annotations

@@ -321,6 +321,14 @@ class Tree:
             the scored ones (f64, NaN where there are none).
         """
 
+    def shape(self) -> tuple[memoryview, memoryview, memoryview]:
+        """The shape of the tree, as three columns; what :func:`fork_points` and :class:`Search` are fed with.
+
+        Returns:
+            Parent of every node (u32; the root's is itself), kind of every node (u8), and the last node of every
+            rollout, in the order they were opened (u32).
+        """
+
     def statistics(self) -> tuple[memoryview, memoryview, memoryview]:
         """What rollouts left on every node, as three columns that are kept up to date at every step.
 
@@ -1354,12 +1362,17 @@ class Search:
     * ``"ucb1"``: ``V + c * sqrt(ln(Np) / N)``, infinity where N is 0; the textbook has the root of 2 for ``c``.
 
     A visit in flight counts in all three as one that came back with the reward ``loss`` (virtual loss), so that
-    parallel picks spread.
+    parallel picks spread. Of nodes that score alike, the one that an earlier rollout passes wins; where no rollout
+    passes, the smaller number.
+
+    For a tree: ``parents, _, leaves = tree.shape()`` and ``_, visits, values = tree.values()``.
 
     Args:
         parents: Parent of every node (u32), a smaller number; a root's is itself.
-        visits: Scored rollouts through every node (u32), as :meth:`Tree.values` has them.
+        visits: Scored rollouts through every node (u32).
         values: Their mean reward (f64); not read where there are none.
+        leaves: The last node of every rollout (u32), in the order they were opened. Nodes are numbered as they arrive,
+            so with them, and only then, picks do not depend on which of two parallel rollouts was faster.
         in_flight: Picks through every node that have not been scored yet (u32); none if left out.
         formula: ``"uct"`` or ``"ucb1"``.
         c: Weight of what was tried little; 0 or more.
@@ -1367,8 +1380,8 @@ class Search:
         loss: The reward that a visit in flight counts as.
 
     Raises:
-        ArgumentError: If columns have different lengths, a parent is no smaller number, a visited node's value is not
-            finite, or an option is out of range.
+        ArgumentError: If columns have different lengths, a parent is no smaller number, a leaf does not exist, or a
+            visited node's value or an option is out of range: numbers are from -1e100 to 1e100.
     """
 
     def __new__(
@@ -1377,6 +1390,7 @@ class Search:
         visits: Buffer | Sequence[int],
         values: Buffer | Sequence[float],
         *,
+        leaves: Buffer | Sequence[int] | None = None,
         in_flight: Buffer | Sequence[int] | None = None,
         formula: str = "uct",
         c: float = 1.0,
@@ -1393,9 +1407,9 @@ class Search:
     def descend(self, room: Buffer | Sequence[int], k: int, *, start: int = 0) -> memoryview:
         """Pick ``k`` nodes to expand (u32), each by going down from ``start``.
 
-        The way stops at the first node that has room, else it goes on to the child with the highest score, the oldest
-        where several have it; what leads to no room is never entered. Each pick takes one place and is in flight from
-        then on, on its whole way, so that a further call goes on from there.
+        The way stops at the first node that has room, else it goes on to the child with the highest score; what leads
+        to no room is never entered. Each pick takes one place and is in flight from then on, on its whole way, so that
+        a further call goes on from there.
 
         Args:
             room: How many children every node may still get (u32): 0 for what is terminal or full.
@@ -1403,13 +1417,14 @@ class Search:
             start: Where to start: the root.
 
         Raises:
-            ArgumentError: If ``room`` has another length, or there is no node ``start``.
+            ArgumentError: If ``room`` has another length, there is no node ``start``, or there would be more than
+                4,096 picks.
         """
 
     def frontier(self, room: Buffer | Sequence[int], k: int, seed: int, *, policy: str = "sampled") -> memoryview:
         """Pick ``k`` nodes to expand (u32) out of all that have room, none twice, in the order picked.
 
-        The picks are not put in flight. Nodes that score infinity, roots among them, come first.
+        The picks are not put in flight. By score, nodes that score infinity, roots among them, come first.
 
         Args:
             room: How many children every node may still get (u32).
@@ -1417,21 +1432,24 @@ class Search:
             seed: Any unsigned 64-bit integer: equal seeds and columns give equal picks.
             policy: ``"greedy"``: the highest scores. ``"sampled"``: by chance in proportion to the score.
                 ``"pairwise"``: the higher one of a pair, drawn in proportion to the gap between its scores.
-                ``"uniform"``: any.
+                ``"uniform"``: any, whatever it scores.
 
         Raises:
-            ArgumentError: If ``room`` has another length, or a score is negative under ``"sampled"``.
+            ArgumentError: If ``room`` has another length; if a score is negative under ``"sampled"``; or if more than
+                4,096 are to be picked under ``"sampled"`` or ``"pairwise"``.
         """
 
     def __len__(self) -> int:
         """How many nodes there are."""
 
 def fork_points(
-    parents: Buffer | Sequence[int], kinds: Buffer | Sequence[int], leaves: Buffer | Sequence[int], /
+    parents: Buffer | Sequence[int], kinds: Buffer | Sequence[int], leaves: Buffer | Sequence[int]
 ) -> memoryview:
-    """Return the fork points on the paths of rollouts (u32), ascending: nodes after which one took a model turn.
+    """Return the fork points on the paths of rollouts (u32): nodes after which one took a model turn.
 
     These are the prompt and the last observation of every step that another step follows, never what ended a rollout.
+    They come rollout by rollout, each from the root down, so that a draw from them does not depend on which node
+    arrived first. ``fork_points(*tree.shape())`` are those of a whole tree.
 
     Args:
         parents: Parent of every node (u32), a smaller number; a root's is itself.
@@ -1452,7 +1470,8 @@ def draw_points(points: Buffer | Sequence[int], k: int, seed: int, *, replace: b
         replace: Whether a point may come twice, as in Tree-GRPO.
 
     Raises:
-        ArgumentError: If there are too few points: fewer than ``k`` without ``replace``, none with it.
+        ArgumentError: If there are too few points: fewer than ``k`` without ``replace``, none with it; or if ``k`` is
+            above 16,777,216 with it.
     """
 
 def top_turns(
@@ -1470,42 +1489,49 @@ def top_turns(
         duplicates: Whether ``"mixed"`` picks a turn twice that leads both lists, as ParallelMuse does, or the next one.
 
     Raises:
-        ArgumentError: If there are not three numbers a turn, or one is neither positive nor NaN.
+        ArgumentError: If there are not three numbers a turn, one is neither positive nor NaN, or duplicates are asked
+            for without ``"mixed"``.
     """
 
 def surprising_tokens(
-    lengths: Buffer | Sequence[int],
-    before: Buffer | Sequence[int],
-    cuts: Buffer | Sequence[int],
+    parents: Buffer | Sequence[int],
+    leaves: Buffer | Sequence[int],
+    offsets: Buffer | Sequence[int],
     logprobs: Buffer | Sequence[float],
+    flags: Buffer | Sequence[int],
     k: int,
     *,
-    flags: Buffer | Sequence[int] | None = None,
+    cuts: Buffer | Sequence[int] | None = None,
     limit: int = 4294967295,
     diverse: bool = False,
 ) -> tuple[memoryview, memoryview]:
-    """Return the ``k`` most surprising tokens of the turns of one tree: where EPTree samples again.
+    """Return the ``k`` most surprising tokens on the paths of rollouts: where EPTree samples again.
 
-    Never picked are: the first token of a turn; tokens at or after the turn's cut, or at or beyond ``limit`` tokens
-    from the start of the path; tokens that were not sampled or whose log-probability is not known. Fewer come back
-    where fewer are left.
+    Never picked are: the first token of a node, where forking is drawing the whole turn again; tokens at or after the
+    node's cut, or at or beyond ``limit`` tokens from the root; tokens that were not sampled or whose log-probability is
+    not known. Fewer come back where fewer are left.
 
     Args:
-        lengths: Tokens of each turn (u32).
-        before: Tokens on the path before each turn (u32).
-        cuts: Tokens at the start of each turn that may be sampled again (u32): up to a word that announces the answer.
-        logprobs: Log-probabilities of the tokens of all turns one after the other, in nats (f32); NaN where not known.
+        parents: Parent of every node (u32), a smaller number; a root's is itself.
+        leaves: The last node of each rollout that counts (u32), such as those of one subgroup, in the order they were
+            opened.
+        offsets: Node n has the tokens ``offsets[n]`` to ``offsets[n + 1]`` (u64), as in :class:`Harvest`.
+        logprobs: Log-probabilities of all tokens, in nats (f32); NaN where not known.
+        flags: Their flags (u8).
         k: How many tokens.
-        flags: Flags of the same tokens (u8); all sampled if left out.
+        cuts: Tokens at the start of every node that may be sampled again (u32): up to a word that announces the
+            answer. All, if left out.
         limit: The longest path there may be, in tokens.
         diverse: Whether to spread the picks: out of the 2k most surprising, the first and then always the one farthest
-            from all taken. Tokens of different turns are farther apart than any of one.
+            from all taken. Tokens of different nodes are farther apart than any of one.
 
     Returns:
-        Index of the turn, and of the token in it (both u32); most surprising first, the earlier where two are equal.
+        The node, and the index of the token in it (both u32); most surprising first. Of equal ones the one that an
+        earlier rollout passes first, then the earlier token.
 
     Raises:
-        ArgumentError: If columns do not fit each other, or a log-probability is positive.
+        ArgumentError: If columns do not fit each other, a log-probability of what might be picked is positive, or
+            ``k`` is above 4,096 with ``diverse``.
     """
 
 def branch_probability(
@@ -1550,17 +1576,18 @@ def branch_rows(
         rule: As for :func:`branch_probability`, which see for the next two as well.
         probability: From 0 to 1.
         weight: A finite number.
-        beam: Rows that one row may become in a round; 1 or more.
+        beam: Rows that one row may become in a round, itself included; 1 to 4,096.
         streak: What the last round of this task returned; 0 at first.
 
     Returns:
         Branches of each row (u32), and the streak: rounds in a row with a branch, this one included.
 
     Raises:
-        ArgumentError: If columns have different lengths, an entropy is infinite, or an option is out of range.
+        ArgumentError: If columns have different lengths, an entropy is infinite or beyond 1e100, or an option is out of
+            range.
     """
 
-def initial_chains(total: int, root: float, tool: Buffer | Sequence[float], /) -> int:
+def initial_chains(total: int, root: float, tool: Buffer | Sequence[float]) -> int:
     """Return how many of ``total`` rollouts start from scratch, the rest being kept for branches.
 
     AEPO's ``floor(n * sigmoid((root - mean(tool)) / 2)) + 1``: the surer the model is at first, the fewer.
@@ -1575,7 +1602,7 @@ def initial_chains(total: int, root: float, tool: Buffer | Sequence[float], /) -
     """
 
 def choose_leaves(
-    correct: Buffer | Sequence[int], k: int, seed: int, *, choice: str = "random", ratio: float = 0.5
+    correct: Buffer | Sequence[int], k: int, seed: int, *, choice: str = "random", ratio: float | None = None
 ) -> memoryview:
     """Choose ``k`` leaves to keep, none twice; their indices (u32) in the order chosen.
 
@@ -1585,10 +1612,10 @@ def choose_leaves(
         seed: Any unsigned 64-bit integer: equal seeds and columns give equal choices, for good.
         choice: ``"random"``; ``"first_correct"``: a correct one if there is any, then random others; ``"balanced"``:
             ``floor(k * ratio)`` correct and as many wrong ones as far as there are such, then random others.
-        ratio: From 0 to 0.5.
+        ratio: From 0 to 0.5, for ``"balanced"`` alone; 0.5 if left out.
 
     Raises:
-        ArgumentError: If there are fewer leaves than ``k``, or an option is out of range.
+        ArgumentError: If there are fewer leaves than ``k``, or an option is out of range or of no use.
     """
 
 def next_width(target: int, finished: int, ended: int, live: int, branches: int) -> int:
@@ -1604,14 +1631,14 @@ def next_width(target: int, finished: int, ended: int, live: int, branches: int)
         branches: How many each may become.
     """
 
-def split_evenly(total: int, paths: int, /) -> memoryview:
+def split_evenly(total: int, paths: int) -> memoryview:
     """Split ``total`` evenly over ``paths`` (u32), the remainder going to the last.
 
     Raises:
-        ArgumentError: If there are more paths than ``total``, or none.
+        ArgumentError: If there are more paths than ``total`` or than 16,777,216, or none.
     """
 
-def split_by_score(total: int, scores: Buffer | Sequence[float], temperature: float = 1.0, /) -> memoryview:
+def split_by_score(total: int, scores: Buffer | Sequence[float], temperature: float = 1.0) -> memoryview:
     """Split ``total`` over paths by score (f64), such as mean log-probabilities; as :func:`split_by_weight` by softmax.
 
     Args:
@@ -1623,7 +1650,7 @@ def split_by_score(total: int, scores: Buffer | Sequence[float], temperature: fl
         ArgumentError: If there are more paths than ``total``, or none, or a number is not finite, or the temperature 0.
     """
 
-def split_by_weight(total: int, weights: Buffer | Sequence[float], /) -> memoryview:
+def split_by_weight(total: int, weights: Buffer | Sequence[float]) -> memoryview:
     """Split ``total`` over paths by weight (f64): one each, and the rest by the largest remainder (u32).
 
     The earlier path wins where two remainders are equal; weights that are all 0 count as equal.
@@ -1653,21 +1680,21 @@ def tree_ratio(forks: int, rounds: int) -> float:
 def partial_top_up(budget: int, branched: Buffer | Sequence[int], top_k: int, rounds: int, samples: int) -> memoryview:
     """Return how many fresh rollouts fill up a ParallelMuse budget, for each initial rollout (u32).
 
-    ``floor(B / I) - 1 - b R T`` for I initial rollouts; what B leaves over when divided by I is not spent.
+    ``floor(B / I) - 1 - b T`` for I initial rollouts; what B leaves over when divided by I is not spent.
 
     Args:
         budget: B, rollouts in all.
-        branched: b of each initial rollout (u32): turns that it can be branched at, at most ``top_k``.
-        top_k: K, turns to branch at.
+        branched: b of each initial rollout (u32): turns that it was branched at, in all rounds together.
+        top_k: K, turns to branch at in a round.
         rounds: R.
-        samples: T, samples of each turn and round.
+        samples: T, samples of each turn.
 
     Raises:
         ArgumentError: If the budget is less than ``I (1 + K R T)``, an option is 0, ``branched`` is empty, or a b is
-            above ``top_k``.
+            above ``K R``.
     """
 
-def segment_costs(widths: Buffer | Sequence[int], /) -> tuple[float, float]:
+def segment_costs(widths: Buffer | Sequence[int]) -> tuple[float, float]:
     """Return the segments of an SPO tree, and of as many chains.
 
     Args:

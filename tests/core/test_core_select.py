@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline import _core
-from trunkline._core import OBSERVATION, PROMPT, ROOT, TURN, Search
+from trunkline._core import OBSERVATION, PROMPT, ROOT, TURN, Search, Tree
 from trunkline.errors import ArgumentError
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -150,6 +150,7 @@ def test_the_worked_numbers_of_the_papers_come_out() -> None:
     assert [_core.tree_steps(2, 2, steps) for steps in (2, 3, 4, 10)] == [(10, 12), (14, 18), (18, 24), (42, 60)]
     assert _core.tree_ratio(2, 1) == 1.5
     assert list(_core.partial_top_up(8, [2], 2, 1, 3)) == [1]
+    assert list(_core.partial_top_up(34, [4, 3, 0], 2, 2, 2)) == [2, 4, 10]
     assert _core.segment_costs([6, 6, 6]) == (258, 648)
     costs = [_core.capped_segment_costs(16, 2, depth) for depth in (4, 6, 8, 14)]
     assert costs == [(30, 64), (62, 96), (94, 128), (190, 224)]
@@ -164,17 +165,60 @@ def test_fork_points_of_a_subgroup_are_those_of_its_own_path() -> None:
 
 
 def test_surprising_tokens_spread_if_asked_to() -> None:
-    columns = ([7, 3], [0, 4], [7, 3], [0.0, -9.0, -8.9, -8.8, -1.0, -1.1, -1.2, -9.5, -0.1, -8.7])
+    """A prompt of four tokens, then a turn of seven and beside it one of three."""
+    logprobs = [0.0] * 4 + [0.0, -9.0, -8.9, -8.8, -1.0, -1.1, -1.2, -9.5, -0.1, -8.7]
+    flags = bytes(4) + bytes([1]) * 10
 
-    def picks(k: int, **options: object) -> list[tuple[int, int]]:
-        turns, tokens = _core.surprising_tokens(*columns, k, **options)
-        return list(zip(turns, tokens, strict=True))
+    def picks(k: int, leaves: tuple[int, ...] = (1, 2), flags: bytes = flags, **options: object) -> list:
+        nodes, tokens = _core.surprising_tokens([0, 0, 0], leaves, [0, 4, 11, 14], logprobs, flags, k, **options)
+        return list(zip(nodes, tokens, strict=True))
 
-    assert picks(3) == [(0, 1), (0, 2), (0, 3)]
-    assert picks(3, diverse=True) == [(0, 1), (1, 2), (0, 6)]
-    assert picks(9, limit=4) == [(0, 1), (0, 2), (0, 3)]
-    assert picks(2, flags=bytes([1, 0, 1, 1, 1, 1, 1, 1, 1, 1])) == [(0, 2), (0, 3)]
+    assert picks(3) == [(1, 1), (1, 2), (1, 3)]
+    assert picks(3, diverse=True) == [(1, 1), (2, 2), (1, 6)]
+    assert picks(3, leaves=(2,)) == [(2, 2), (2, 1)]
+    assert picks(9, limit=8) == [(1, 1), (1, 2), (1, 3), (2, 2), (2, 1)]
+    assert picks(9, limit=7, cuts=[9, 9, 2]) == [(1, 1), (1, 2), (2, 1)]
+    assert picks(2, flags=bytes([0, 0, 0, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1])) == [(1, 2), (1, 3)]
     assert picks(0) == []
+    assert picks(9, leaves=()) == []
+
+
+def grown(first: int) -> tuple[Tree, list[int]]:
+    """Two rollouts of two turns each, side by side; that of number ``first`` is the faster one. And their turns."""
+    tree = Tree()
+    prompt = tree.append(0, PROMPT, b'{"role":"user","content":"?"}')
+    for rollout in (0, 1):
+        tree.open(prompt, [0, rollout], rollout)
+    turns: dict[int, list[int]] = {0: [], 1: []}
+    for turn in (0, 1):
+        for rollout in (first, 1 - first):
+            said = b'{"role":"assistant","content":"%d %d"}' % (rollout, turn)
+            turns[rollout].append(tree.turn(rollout, said, 0, 0, 0, -1, -1, -1, 0, 0))
+            if turn == 0:
+                tree.observe(rollout, b'{"role":"tool","content":"seen"}', 0, 0)
+    return tree, turns[0] + turns[1]
+
+
+def test_no_pick_depends_on_which_rollout_was_faster() -> None:
+    picks = []
+    for first in (0, 1):
+        tree, turns = grown(first)
+        parents, kinds, leaves = tree.shape()
+        assert (parents.format, kinds.format, leaves.format) == ("I", "B", "I")
+        assert list(kinds) == [tree.node(node).kind for node in range(len(tree))]
+        assert list(parents) == [tree.node(node).parent for node in range(len(tree))]
+        assert list(leaves) == [tree.rollout(rollout).leaf for rollout in (0, 1)]
+        texts = {node: tree.message(node) for node in range(len(tree))}
+        points = _core.fork_points(*tree.shape())
+        assert len(points) == 3
+        drawn = _core.draw_points(points, 20, 3, replace=True)
+        _, visits, values = tree.values()
+        search = Search(parents, visits, values, leaves=leaves)
+        below = search.descend([int(node in turns) for node in range(len(tree))], 4)
+        open_ = search.frontier([1] * len(tree), len(tree), 5)
+        picks.append([[tree.path(node) and texts[tree.path(node)[-1]] for node in each] for each in (below, open_)])
+        picks[-1].append([b"".join(texts[node] for node in tree.path(point)) for point in drawn])
+    assert picks[0] == picks[1]
 
 
 @pytest.mark.parametrize(
@@ -191,8 +235,14 @@ def test_surprising_tokens_spread_if_asked_to() -> None:
         (lambda: _core.top_turns([1.0, -1.0, 1.0], 1), "the tool perplexity of turn 0 is -1"),
         (lambda: _core.top_turns([], 1, region="tools"), 'the region is "tools"'),
         (lambda: _core.top_turns([], 1, region="\ud800"), "lone surrogates"),
-        (lambda: _core.surprising_tokens([2], [0], [2], [0.0, 0.5], 1), "log-probability of token 1 of turn 0 is 0.5"),
-        (lambda: _core.surprising_tokens([2], [0], [2, 2], [0.0, 0.0], 1), "2 cuts where 1 are needed"),
+        (lambda: _core.draw_points([1], 2**24 + 1, 0, replace=True), "k is 16777217; it must be 16777216 or less"),
+        (lambda: _core.draw_points([1], 2**40, 0, replace=True), "out of range"),
+        (lambda: _core.top_turns([1.0] * 3, 1, duplicates=True), "duplicates are asked for in one region"),
+        (lambda: _core.surprising_tokens([0], [0], [0, 2], [0.0, 0.5], b"\1\1", 1), "token 1 of node 0 is 0.5"),
+        (lambda: _core.surprising_tokens([0], [0], [0, 2], [0.0] * 2, b"\1\1", 1, cuts=[2, 2]), "2 cuts where 1 are"),
+        (lambda: _core.surprising_tokens([0], [0], [0, 3], [0.0] * 2, b"\1\1", 1), "offset 1 of the runs is 3"),
+        (lambda: _core.surprising_tokens([0], [1], [0, 2], [0.0] * 2, b"\1\1", 1), "the leaf of rollout 0 is 1"),
+        (lambda: _core.surprising_tokens([0], [0], [0, 0], [], b"", 4097, diverse=True), "k is 4097"),
         (lambda: _core.branch_probability(NAN), "the change of entropy is NaN"),
         (lambda: _core.branch_probability(0.0, probability=1.5), "the branch probability is 1.5"),
         (lambda: _core.branch_probability(10**400), "too large for a float"),
@@ -200,9 +250,14 @@ def test_surprising_tokens_spread_if_asked_to() -> None:
         (lambda: _core.branch_rows([1.0], [], 1, 0), "0 baselines where 1 are needed"),
         (lambda: _core.branch_rows([math.inf], [1.0], 1, 0), "the entropy of row 0 is inf"),
         (lambda: _core.branch_rows([], [], 1, 0, beam=0), "the beam is 0"),
+        (lambda: _core.branch_rows([], [], 1, 0, beam=4097), "the beam is 4097"),
+        (lambda: _core.branch_rows([1e101], [1.0], 1, 0), "the entropy of row 0 is 1"),
+        (lambda: _core.initial_chains(4, 0.0, []), "no entropies after tool calls"),
         (lambda: _core.initial_chains(0, 0.0, [0.0]), "the number of rollouts is 0"),
         (lambda: _core.choose_leaves([1], 1, 0, choice="balanced", ratio=0.7), "the ratio is 0.7"),
         (lambda: _core.choose_leaves([1], 1, 0, choice="best"), 'the choice is "best"'),
+        (lambda: _core.choose_leaves([1], 1, 0, ratio=0.5), "a ratio of 0.5 is given"),
+        (lambda: _core.split_evenly(2**32 - 1, 2**32 - 1), "the number of paths is 4294967295"),
         (lambda: _core.split_evenly(1, 2), "a total of 1 is split over 2 paths"),
         (lambda: _core.split_by_score(2, [0.0], 0.0), "the temperature is 0"),
         (lambda: _core.split_by_weight(2, [1.0, -1.0]), "the weight of path 1 is -1"),
@@ -210,6 +265,9 @@ def test_surprising_tokens_spread_if_asked_to() -> None:
         (lambda: _core.partial_top_up(6, [2], 2, 1, 3), "the budget is 6 rollouts"),
         (lambda: _core.segment_costs([2**32 - 1] * 3), "the number of segments is too large"),
         (lambda: Search([0, 2], [0, 0], [0.0, 0.0]), "the parent of node 1 is 2"),
+        (lambda: Search([0], [0], [0.0], leaves=[1]), "the leaf of rollout 0 is 1"),
+        (lambda: Search([0], [1], [1e101]), "it must be a number from -1e100 to 1e100"),
+        (lambda: Search([0], [0], [0.0]).descend([2**32 - 1], 4097), "k is 4097"),
         (lambda: Search([0], [0, 0], [0.0]), "2 visits where 1 are needed"),
         (lambda: Search([0], [1], [NAN]), "the value of node 0 is NaN"),
         (lambda: Search([0], [0], [0.0], in_flight=[]), "0 picks in flight where 1 are needed"),

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use trunkline_core::select::{Formula, Scoring, Search, Turns, surprising, uniform};
+use trunkline_core::select::{Formula, Runs, Scoring, Search, surprising, uniform};
 use trunkline_core::{Forest, Random, SAMPLED};
 
 use crate::case::Case;
@@ -29,8 +29,10 @@ impl Grown {
         Self { parents, visits, values }
     }
 
+    /// A search in which rollouts end at every leaf.
     fn search(&self) -> Option<Search> {
-        let forest = Forest::new(self.parents.clone(), Vec::new()).ok()?;
+        let leaves = (0u32..).zip(&self.visits).filter_map(|(node, &visits)| (visits == 1).then_some(node));
+        let forest = Forest::new(self.parents.clone(), leaves.collect()).ok()?;
         let scoring = Scoring { formula: Formula::Uct, c: 0.5, offset: 1.0, loss: 0.0 };
         Search::new(forest, self.visits.clone(), self.values.clone(), vec![0; self.parents.len()], scoring).ok()
     }
@@ -110,13 +112,15 @@ pub fn surprisal() -> Case {
     let len = NODES / TURNS;
     let logprobs: Vec<f32> = (0..NODES).map(|_| logprob(&mut random)).collect();
     let same = logprobs.clone();
-    let lengths = vec![len; TURNS as usize];
-    let before: Vec<u32> = (0..TURNS).map(|turn| turn * len).collect();
-    let cuts = lengths.clone();
+    let offsets: Vec<u64> = (0..=TURNS).map(|turn| u64::from(turn * len)).collect();
     let flags = vec![SAMPLED; logprobs.len()];
+    // A chain.
+    let forest = Forest::new((0..TURNS).map(|turn| turn.saturating_sub(1)).collect(), vec![TURNS - 1]).ok();
     let kernel = move || {
-        let turns = Turns { lengths: &lengths, before: &before, cuts: &cuts, logprobs: &logprobs, flags: &flags };
-        let _ = black_box(surprising(black_box(&turns), PICKS, u32::MAX, false));
+        let runs = Runs { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts: None };
+        if let Some(forest) = &forest {
+            let _ = black_box(surprising(forest, black_box(&runs), PICKS, u32::MAX, false));
+        }
     };
     let baseline = move || {
         black_box(black_box(&same).iter().filter(|&&logprob| logprob < -99.0).count());

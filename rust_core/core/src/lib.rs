@@ -22,6 +22,7 @@ mod hash;
 mod id;
 mod lanes;
 mod memory;
+mod offsets;
 pub mod pack;
 mod prefix;
 mod random;

@@ -6,7 +6,7 @@
 
 use proptest::prelude::*;
 use trunkline_core::select::{
-    Adaptive, Choice, Formula, Policy, Position, Ranking, Row, Rule, Scoring, Search, Turns, fork_points, surprising,
+    Adaptive, Choice, Formula, Policy, Position, Ranking, Row, Rule, Runs, Scoring, Search, fork_points, surprising,
     top_turns, uniform, width,
 };
 use trunkline_core::{Forest, Kind, Random, Region};
@@ -15,6 +15,35 @@ use trunkline_core::{Forest, Kind, Random, Region};
 fn parents(most: usize) -> impl Strategy<Value = Vec<u32>> {
     let draws = prop::collection::vec(any::<prop::sample::Index>(), 1..most);
     draws.prop_map(|draws| draws.iter().enumerate().map(|(node, draw)| draw.index(node + 1) as u32).collect())
+}
+
+/// From the root of a node to it.
+fn path(parents: &[u32], node: u32) -> Vec<u32> {
+    let parent = parents[node as usize];
+    let mut path = if parent == node { vec![] } else { path(parents, parent) };
+    path.push(node);
+    path
+}
+
+/// Other numbers for all nodes, as if they had arrived in another order: a parent before its children, the first root first.
+fn arrival(parents: &[u32], random: &mut Random) -> Vec<u32> {
+    let mut numbers = vec![0; parents.len()];
+    let mut waiting: Vec<usize> = (1..parents.len()).collect();
+    for number in 1..parents.len() as u32 {
+        let ready = |node: usize| !waiting.contains(&(parents[node] as usize)) || parents[node] as usize == node;
+        let ready: Vec<usize> = waiting.iter().copied().filter(|&node| ready(node)).collect();
+        let next = ready[random.index(ready.len())];
+        numbers[next] = number;
+        waiting.retain(|&node| node != next);
+    }
+    numbers
+}
+
+/// A column of nodes in the order of their other numbers.
+fn moved<T: Copy>(numbers: &[u32], column: &[T]) -> Vec<T> {
+    let mut order: Vec<usize> = (0..column.len()).collect();
+    order.sort_by_key(|&node| numbers[node]);
+    order.into_iter().map(|node| column[node]).collect()
 }
 
 #[derive(Clone, Debug)]
@@ -166,18 +195,17 @@ proptest! {
         let mut random = Random::new(seed);
         let kinds: Vec<u8> = parents.iter().map(|_| random.index(5) as u8).collect();
         let leaves: Vec<u32> = parents.iter().take(4).map(|_| random.index(parents.len()) as u32).collect();
-        let mut expected = std::collections::BTreeSet::new();
-        for &leaf in &leaves {
-            let mut node = leaf;
-            while parents[node as usize] != node {
-                if kinds[node as usize] == Kind::Turn as u8 {
-                    expected.insert(parents[node as usize]);
-                }
-                node = parents[node as usize];
+        let paths: Vec<Vec<u32>> = leaves.iter().map(|&leaf| path(&parents, leaf)).collect();
+        let steps = || paths.iter().flat_map(|path| path.windows(2));
+        let forks = |node: u32| steps().any(|step| step[0] == node && kinds[step[1] as usize] == Kind::Turn as u8);
+        let mut expected = vec![];
+        for &node in paths.iter().flatten() {
+            if forks(node) && !expected.contains(&node) {
+                expected.push(node);
             }
         }
         let forest = Forest::new(parents, leaves).unwrap();
-        prop_assert_eq!(fork_points(&forest, &kinds).unwrap(), expected.into_iter().collect::<Vec<_>>());
+        prop_assert_eq!(fork_points(&forest, &kinds).unwrap(), expected);
     }
 
     #[test]
@@ -224,41 +252,97 @@ proptest! {
 
     #[test]
     fn surprising_tokens_are_the_lowest_of_all_that_are_open(
-        lengths in prop::collection::vec(0u32..9, 0..6), seed: u64, k in 0usize..9, limit in 0u32..40,
+        parents in parents(7), seed: u64, k in 0usize..9, limit in 0u32..30, cut: bool,
     ) {
         let mut random = Random::new(seed);
-        let before: Vec<u32> = lengths.iter().map(|_| random.index(30) as u32).collect();
-        let cuts: Vec<u32> = lengths.iter().map(|_| random.index(12) as u32).collect();
-        let total = lengths.iter().sum::<u32>() as usize;
+        let nodes = parents.len();
+        let lengths: Vec<usize> = parents.iter().map(|_| random.index(9)).collect();
+        let offsets: Vec<u64> = (0..=nodes).map(|node| lengths[..node].iter().sum::<usize>() as u64).collect();
+        let total = offsets[nodes];
+        let cuts: Vec<u32> = parents.iter().map(|_| random.index(12) as u32).collect();
+        let leaves: Vec<u32> = (0..random.index(4)).map(|_| random.index(nodes) as u32).collect();
         let steps = [f32::NAN, 0.0, -0.0, -0.5, -1.0, -2.0, -4.0, f32::NEG_INFINITY];
         let logprobs: Vec<f32> = (0..total).map(|_| steps[random.index(steps.len())]).collect();
         let flags: Vec<u8> = (0..total).map(|_| u8::from(random.index(4) > 0)).collect();
-        let turns = Turns { lengths: &lengths, before: &before, cuts: &cuts, logprobs: &logprobs, flags: &flags };
-        let mut open = vec![];
-        let mut start = 0;
-        for turn in 0..lengths.len() {
-            for token in 1..lengths[turn] {
-                let at = start + token as usize;
-                if token < cuts[turn] && before[turn] + token < limit && flags[at] == 1 && !logprobs[at].is_nan() {
-                    open.push((logprobs[at], Position { turn: turn as u32, token }));
+        let forest = Forest::new(parents.clone(), leaves.clone()).unwrap();
+        let runs =
+            Runs { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts: cut.then_some(cuts.as_slice()) };
+        let mut open: Vec<(f32, Position)> = vec![];
+        for &leaf in &leaves {
+            let path = path(&parents, leaf);
+            let mut before = 0;
+            for &node in &path {
+                let at = node as usize;
+                for token in 1..lengths[at] {
+                    let position = Position { node, token: token as u32 };
+                    let row = offsets[at] as usize + token;
+                    let reachable = (!cut || token < cuts[at] as usize) && before + token < limit as usize;
+                    let known = flags[row] == 1 && !logprobs[row].is_nan();
+                    if reachable && known && open.iter().all(|(_, other)| *other != position) {
+                        open.push((logprobs[row], position));
+                    }
                 }
+                before += lengths[at];
             }
-            start += lengths[turn] as usize;
         }
         open.sort_by(|a, b| a.0.partial_cmp(&b.0).unwrap());
         let open: Vec<Position> = open.into_iter().map(|(_, at)| at).collect();
         let expected: Vec<Position> = open.iter().copied().take(k).collect();
-        prop_assert_eq!(&surprising(&turns, k, limit, false).unwrap(), &expected);
+        prop_assert_eq!(&surprising(&forest, &runs, k, limit, false).unwrap(), &expected);
 
-        let far = |a: Position, b: Position| if a.turn == b.turn { a.token.abs_diff(b.token) } else { u32::MAX };
+        let far = |a: Position, b: Position| if a.node == b.node { a.token.abs_diff(b.token) } else { u32::MAX };
         let pool: Vec<Position> = open.into_iter().take(2 * k).collect();
-        let picks = surprising(&turns, k, limit, true).unwrap();
+        let picks = surprising(&forest, &runs, k, limit, true).unwrap();
         prop_assert_eq!(picks.len(), k.min(pool.len()));
         for (at, pick) in picks.iter().enumerate() {
             let gap = |one: Position| picks[..at].iter().map(|&other| far(one, other)).min().unwrap_or(u32::MAX);
             let farthest = pool.iter().map(|&one| gap(one)).max().unwrap();
             prop_assert_eq!(pool.iter().find(|&&one| gap(one) == farthest), Some(pick));
         }
+    }
+
+    /// The same tree whose nodes arrived in another order: every pick is of the same node, whatever its number.
+    #[test]
+    fn no_pick_depends_on_which_node_arrived_first(
+        parents in parents(20), seed: u64, k in 1usize..6, scoring in scorings(),
+    ) {
+        let mut random = Random::new(seed);
+        let nodes = parents.len();
+        let column: Vec<u32> = parents.iter().map(|_| random.index(3) as u32).collect();
+        let numbers = arrival(&parents, &mut random);
+        // Every node is on the path of a rollout.
+        let mut leaves: Vec<u32> = (0..nodes as u32).collect();
+        random.shuffle(&mut leaves);
+        let other_parents = moved(&numbers, &parents.iter().map(|&parent| numbers[parent as usize]).collect::<Vec<_>>());
+        let other_leaves: Vec<u32> = leaves.iter().map(|&leaf| numbers[leaf as usize]).collect();
+        let one = Forest::new(parents, leaves).unwrap();
+        let other = Forest::new(other_parents, other_leaves).unwrap();
+        let renamed = |picks: Vec<u32>| picks.into_iter().map(|node| numbers[node as usize]).collect::<Vec<_>>();
+
+        let kinds: Vec<u8> = column.iter().map(|&kind| kind as u8 + 1).collect();
+        let points = renamed(fork_points(&one, &kinds).unwrap());
+        prop_assert_eq!(points, fork_points(&other, &moved(&numbers, &kinds)).unwrap());
+
+        let values: Vec<f64> = column.iter().map(|&value| f64::from(value) / 4.0).collect();
+        let mut search = Search::new(one.clone(), column.clone(), values.clone(), column.clone(), scoring).unwrap();
+        let turned = moved(&numbers, &column);
+        let values = moved(&numbers, &values);
+        let mut again = Search::new(other.clone(), turned.clone(), values, turned.clone(), scoring).unwrap();
+        for policy in [Policy::Greedy, Policy::Pairwise, Policy::Uniform] {
+            let picks = search.frontier(&column, k, policy, &mut Random::new(seed)).unwrap();
+            prop_assert_eq!(renamed(picks), again.frontier(&turned, k, policy, &mut Random::new(seed)).unwrap());
+        }
+        let picks = search.descend(0, &column, k).unwrap();
+        prop_assert_eq!(renamed(picks), again.descend(0, &turned, k).unwrap());
+
+        let offsets: Vec<u64> = (0..=nodes as u64).map(|node| node * 2).collect();
+        let logprobs: Vec<f32> = column.iter().flat_map(|&value| [0.0, -f32::from(value as u8)]).collect();
+        let (flags, cuts) = (vec![1; 2 * nodes], None);
+        let found = surprising(&one, &Runs { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts }, k, 99, false);
+        let logprobs: Vec<f32> = turned.iter().flat_map(|&value| [0.0, -f32::from(value as u8)]).collect();
+        let same = surprising(&other, &Runs { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts }, k, 99, false);
+        let found = found.unwrap().into_iter().map(|at| at.node).collect();
+        prop_assert_eq!(renamed(found), same.unwrap().into_iter().map(|at| at.node).collect::<Vec<_>>());
     }
 
     #[test]
@@ -341,37 +425,92 @@ fn a_draw_with_replacement_takes_each_point_as_often() {
     }
 }
 
-#[test]
-fn pairs_and_single_nodes_are_drawn_in_proportion() {
-    let scoring = Scoring { formula: Formula::Ucb1, c: 0.0, offset: 0.0, loss: 0.0 };
-    let scores = [0.0, 1.0, 2.0, 4.0, 7.0];
-    let forest = Forest::new(vec![0; 5], vec![]).unwrap();
-    let search = Search::new(forest, vec![4, 1, 1, 1, 1], scores.to_vec(), vec![0; 5], scoring).unwrap();
-    let mut random = Random::new(4);
-    for policy in [Policy::Sampled, Policy::Pairwise] {
-        let mut first = [0; 5];
-        let mut second = [0; 5];
-        for _ in 0..20_000 {
-            let picks = search.frontier(&[0, 1, 1, 1, 1], 2, policy, &mut random).unwrap();
-            first[picks[0] as usize] += 1;
-            second[picks[1] as usize] += u32::from(picks[0] == 4);
-        }
-        // By definition, over the nodes that are left: every one, or every pair with the gap as its weight.
-        let chance = |node: usize, left: &[usize]| {
-            if policy == Policy::Sampled {
-                return scores[node] / left.iter().map(|&other| scores[other]).sum::<f64>();
+/// Chances of every sequence of `count` picks, by the definitions: of the nodes left, one with its score as weight, or the
+/// higher of a pair with the gap as weight; infinite scores first, and any node where all weights are 0.
+fn sequences(scores: &[f64], count: usize, pairwise: bool) -> Vec<(Vec<u32>, f64)> {
+    let mut all = vec![(vec![], 1.0)];
+    for _ in 0..count {
+        let mut longer = vec![];
+        for (picks, chance) in all {
+            let left: Vec<usize> = (1..scores.len()).filter(|&node| !picks.contains(&(node as u32))).collect();
+            let infinite = left.iter().any(|&node| scores[node].is_infinite());
+            let weight = |node: usize| {
+                if infinite {
+                    return f64::from(u8::from(scores[node].is_infinite()));
+                }
+                let lower = left.iter().filter(|&&other| scores[other] < scores[node]);
+                if pairwise { lower.map(|&other| scores[node] - scores[other]).sum() } else { scores[node] }
+            };
+            let total: f64 = left.iter().map(|&node| weight(node)).sum();
+            for &node in &left {
+                let share = if total > 0.0 { weight(node) / total } else { 1.0 / left.len() as f64 };
+                let mut picks: Vec<u32> = picks.clone();
+                picks.push(node as u32);
+                longer.push((picks, chance * share));
             }
-            let gap = |a: usize, b: usize| (scores[a] - scores[b]).abs();
-            let all: f64 = left.iter().flat_map(|&a| left.iter().map(move |&b| gap(a, b))).sum::<f64>() / 2.0;
-            left.iter().filter(|&&other| scores[other] < scores[node]).map(|&other| gap(node, other)).sum::<f64>() / all
-        };
-        for node in 1..5 {
-            assert!(near(first[node], 20_000, chance(node, &[1, 2, 3, 4])), "{policy:?} {first:?}");
         }
-        for node in 1..4 {
-            assert!(near(second[node], first[4], chance(node, &[1, 2, 3])), "{policy:?} {second:?}");
+        all = longer;
+    }
+    all
+}
+
+#[test]
+fn every_sequence_of_picks_is_as_likely_as_by_definition() {
+    const TRIALS: u32 = 40_000;
+    let scoring = Scoring { formula: Formula::Ucb1, c: 0.0, offset: 0.0, loss: 0.25 };
+    // Node 0 is the root; a node never visited scores infinity, and visits in flight pull a value down to 0.25.
+    for (values, visits, in_flight) in [
+        ([0.0, 1.0, 2.0, 4.0, 7.0], [4, 1, 1, 1, 1], [0; 5]),
+        ([0.0, 3.0, 1.0, 3.0, 0.0], [4, 1, 1, 1, 1], [0; 5]),
+        ([0.0, 0.0, 0.0, 0.0, 2.0], [4, 1, 1, 1, 1], [0; 5]),
+        ([0.0, 1.0, 9.0, 2.0, 9.0], [4, 1, 0, 1, 0], [0; 5]),
+        ([0.0, 1.0, 2.0, 4.0, 7.0], [4, 1, 1, 2, 0], [6, 3, 0, 1, 2]),
+    ] {
+        let forest = Forest::new(vec![0; 5], vec![]).unwrap();
+        let search = Search::new(forest, visits.into(), values.into(), in_flight.into(), scoring).unwrap();
+        let naive = Known {
+            parents: vec![0; 5],
+            visits: visits.into(),
+            values: values.into(),
+            in_flight: in_flight.into(),
+            room: vec![],
+        };
+        let scores: Vec<f64> = (0..5).map(|node| naive.score(node, scoring)).collect();
+        for policy in [Policy::Sampled, Policy::Pairwise] {
+            let mut random = Random::new(11);
+            let mut counts = std::collections::HashMap::new();
+            for _ in 0..TRIALS {
+                let picks = search.frontier(&[0, 1, 1, 1, 1], 3, policy, &mut random).unwrap();
+                *counts.entry(picks).or_insert(0) += 1;
+            }
+            let expected = sequences(&scores, 3, policy == Policy::Pairwise);
+            assert!((expected.iter().map(|(_, chance)| chance).sum::<f64>() - 1.0).abs() < 1e-12);
+            for (picks, chance) in expected {
+                let count = counts.remove(&picks).unwrap_or(0);
+                let sure = (chance > 0.0 && near(count, TRIALS, chance)) || (chance == 0.0 && count == 0);
+                assert!(sure, "{policy:?} {scores:?} {picks:?}: {count} of {TRIALS}, {chance}");
+            }
+            assert!(counts.is_empty());
         }
     }
+}
+
+#[test]
+fn every_draw_and_every_choice_is_as_likely_as_any_other() {
+    const TRIALS: u32 = 24_000;
+    let mut drawn = std::collections::HashMap::new();
+    let mut kept = std::collections::HashMap::new();
+    let mut random = Random::new(5);
+    for _ in 0..TRIALS {
+        *drawn.entry(uniform(&[6, 7, 8, 9], 2, false, &mut random).unwrap()).or_insert(0) += 1;
+        let mut choice = Choice::Balanced { ratio: 0.5 }.pick(&[1, 0, 1, 0, 0], 2, &mut random).unwrap();
+        choice.sort_unstable();
+        *kept.entry(choice).or_insert(0) += 1;
+    }
+    // 12 ordered pairs; 2 correct leaves beside 3 wrong ones.
+    assert_eq!((drawn.len(), kept.len()), (12, 6));
+    assert!(drawn.values().all(|&count| near(count, TRIALS, 1.0 / 12.0)), "{drawn:?}");
+    assert!(kept.values().all(|&count| near(count, TRIALS, 1.0 / 6.0)), "{kept:?}");
 }
 
 #[test]

@@ -312,6 +312,12 @@ impl Tree {
         })
     }
 
+    /// Per node its parent (u32) and its kind (u8), per rollout the node it has reached (u32).
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<[Bound<'py, PyAny>; 3]> {
+        let (parents, kinds, leaves) = self.sweep(py, |tree| Ok(tree.shape()))?;
+        Ok([view(py, &parents)?, view(py, &kinds)?, view(py, &leaves)?])
+    }
+
     /// `(flat, tree, flat_generated, tree_generated, longest, unreported, exact)`, in tokens.
     fn tokens(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64, u64, bool)> {
         let all = self.sweep(py, |tree| Ok(tree.tokens()))?;

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::forest::Forest;
 use crate::id::{self, NONE};
 use crate::memory::columns::{SAMPLED, SYNTHETIC, TokenSlice};
+use crate::offsets::bounds;
 
 /// Whether a model chose this token, so that it can be trained.
 pub(super) const fn sampled(flags: u8) -> bool {
@@ -94,26 +95,4 @@ impl<'a> Runs<'a> {
     pub(super) fn up(&self, node: u32) -> impl Iterator<Item = u32> {
         std::iter::successors(self.full(node), |&node| self.before(node))
     }
-}
-
-/// Offsets that have been checked.
-fn bounds(nodes: usize, offsets: &[u64], tokens: usize) -> Result<Vec<usize>> {
-    if offsets.len() != nodes + 1 {
-        return Err(Error::Length { what: "offsets", need: nodes + 1, have: offsets.len() });
-    }
-    let refuse = |at: usize| Error::Value {
-        value: format!("offset {at} of the runs is {}", offsets[at]),
-        want: "0 for the first, the number of tokens for the last, and ascending between",
-    };
-    let mut bounds = Vec::with_capacity(offsets.len());
-    let mut last = 0;
-    for (at, &offset) in offsets.iter().enumerate() {
-        let bound = usize::try_from(offset).map_err(|_| refuse(at))?;
-        if bound < last || bound > tokens || (at == 0 && bound != 0) {
-            return Err(refuse(at));
-        }
-        bounds.push(bound);
-        last = bound;
-    }
-    if last == tokens { Ok(bounds) } else { Err(refuse(nodes)) }
 }

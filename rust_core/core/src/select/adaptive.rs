@@ -7,7 +7,7 @@ use libm::exp;
 use crate::error::{Error, Result};
 use crate::random::Random;
 
-use super::option::{at_least_one, finite, length, named, need, probability};
+use super::option::{at_least_one, few, finite, length, named, need, probability};
 
 /// How a change of entropy becomes a probability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct Adaptive {
     pub probability: f64,
     /// w, the weight of the change: 0.2.
     pub weight: f64,
-    /// Rows that one row may become in a round, itself included: 2.
+    /// Rows that one row may become in a round, itself included: 2; at most 4,096.
     pub beam: u32,
 }
 
@@ -79,16 +79,15 @@ impl Adaptive {
     /// had a branch; it goes back to 0 after a round without one.
     ///
     /// # Errors
-    /// [`Error::Value`] naming an option that is out of range, or a row whose entropy or baseline is infinite.
+    /// [`Error::Value`] naming an option that is out of range, or a row whose entropy or baseline is infinite or
+    /// absurd (beyond 1e100).
     pub fn branch(&self, rows: &[Row], free: u32, streak: u32, random: &mut Random) -> Result<(Vec<u32>, u32)> {
         self.check()?;
         for (at, row) in rows.iter().enumerate() {
             for (name, figure) in [("entropy", row.entropy), ("baseline", row.baseline)] {
-                need(
-                    !figure.is_infinite(),
-                    || format!("the {name} of row {at} is {figure}"),
-                    "finite, or NaN if not known",
-                )?;
+                if !figure.is_nan() {
+                    finite(format_args!("the {name} of row {at}"), figure)?;
+                }
             }
         }
         let mut places = free;
@@ -108,7 +107,8 @@ impl Adaptive {
     fn check(&self) -> Result<()> {
         probability("the branch probability", self.probability)?;
         finite("the entropy weight", self.weight)?;
-        at_least_one("the beam", self.beam as usize)
+        at_least_one("the beam", self.beam as usize)?;
+        few("the beam", self.beam as usize)
     }
 
     fn chance(&self, change: f64, streak: u32) -> f64 {
@@ -140,7 +140,7 @@ pub fn initial_chains(total: u32, root: f64, tool: &[f64]) -> Result<u32> {
     finite("the entropy of the root", root)?;
     need(!tool.is_empty(), || "there are no entropies after tool calls".to_owned(), "at least one")?;
     for (at, &entropy) in tool.iter().enumerate() {
-        finite(&format!("the entropy after tool call {at}"), entropy)?;
+        finite(format_args!("the entropy after tool call {at}"), entropy)?;
     }
     let count = tool.iter().fold(0.0, |count, _| count + 1.0);
     let mean = tool.iter().sum::<f64>() / count;
@@ -178,6 +178,22 @@ mod tests {
             let change = f64::from(tenths) / 10.0;
             near(ARPO.probability(change, 0).unwrap(), AEPO.probability(change, 0).unwrap());
         }
+    }
+
+    #[test]
+    fn extremes_are_what_the_formula_says_but_for_a_long_streak() {
+        // At p = 1 the code of ARPO branches always, and so does AEPO's at p = 0: here neither is a jump.
+        for (rule, edge, inside) in [(Rule::Arpo, 1.0, 1.0 - 1e-9), (Rule::Aepo, 0.0, 1e-9)] {
+            let chance = |p, streak| Adaptive { rule, probability: p, ..ARPO }.probability(-1.0, streak).unwrap();
+            near(chance(edge, 0), 0.8);
+            assert!((chance(edge, 0) - chance(inside, 0)).abs() < 1e-8);
+            assert!((chance(edge, 19) - chance(inside, 19)).abs() < 1e-7);
+        }
+        // 20 rounds in a row end it at any p; for p > 0 the chance has come down to 0 by then.
+        let chance = |p, streak| Adaptive { probability: p, ..AEPO }.probability(0.3, streak).unwrap();
+        near(chance(0.0, 20), 0.0);
+        near(chance(0.05, 18), 0.56);
+        near(chance(0.06, 19), 0.0);
     }
 
     #[test]
@@ -226,7 +242,9 @@ mod tests {
         assert_eq!(text, "the beam is 0; it must be 1 or more");
         let endless = [Row { entropy: f64::INFINITY, baseline: 0.0 }];
         let text = ARPO.branch(&endless, 1, 0, &mut Random::new(0)).unwrap_err().to_string();
-        assert_eq!(text, "the entropy of row 0 is inf; it must be finite, or NaN if not known");
+        assert_eq!(text, "the entropy of row 0 is inf; it must be a number from -1e100 to 1e100");
+        let text = Adaptive { beam: 4097, ..ARPO }.probability(0.0, 0).unwrap_err().to_string();
+        assert_eq!(text, "the beam is 4097; it must be 4096 or less");
         let text = initial_chains(0, 0.0, &[0.0]).unwrap_err().to_string();
         assert_eq!(text, "the number of rollouts is 0; it must be 1 or more");
         assert!(initial_chains(4, f64::NAN, &[0.0]).is_err() && initial_chains(4, 0.0, &[]).is_err());

@@ -50,13 +50,14 @@ pub fn ideal_ratio(forks: u32, rounds: u32) -> f64 {
     (1.0 + grown) / (1.0 + grown / 2.0)
 }
 
-/// Fresh rollouts that fill up a `ParallelMuse` budget, for each of I initial rollouts of which `branched[i]` turns could
-/// be branched at: `floor(B / I) - 1 - b R T`. What B leaves over when divided by I is not spent.
+/// Fresh rollouts that fill up a `ParallelMuse` budget, for each of I initial rollouts of which `branched[i]` turns were
+/// branched at in all rounds together: `floor(B / I) - 1 - b T`. What B leaves over when divided by I is not spent.
 ///
-/// Where fewer than `top_k` turns could be branched at, fresh rollouts take their place, also where the original has none.
+/// Where fewer than the planned `top_k` turns a round could be branched at, fresh rollouts take their place, also where the
+/// original has none.
 ///
 /// # Errors
-/// [`Error::Value`] if `branched` is empty or an option 0, the budget is less than `I (1 + K R T)`, or more than `top_k`
+/// [`Error::Value`] if `branched` is empty or an option 0, the budget is less than `I (1 + K R T)`, or more than `K R`
 /// turns were branched at.
 pub fn top_up(budget: u32, branched: &[u32], [top_k, rounds, samples]: [u32; 3]) -> Result<Vec<u32>> {
     let initial = u32::try_from(branched.len()).unwrap_or(u32::MAX);
@@ -67,11 +68,11 @@ pub fn top_up(budget: u32, branched: &[u32], [top_k, rounds, samples]: [u32; 3])
     let short =
         || format!("the budget is {budget} rollouts, and {initial} initial ones with their branches take {least}");
     need(u64::from(budget) >= least, short, "at least as many")?;
-    let share = budget / initial;
+    // Both fit, because the budget does.
+    let (share, most) = (budget / initial, top_k * rounds);
     let fresh = branched.iter().enumerate().map(|(at, &turns)| {
-        need(turns <= top_k, || format!("initial rollout {at} was branched at {turns} turns of {top_k}"), "no more")?;
-        // Below the share, because the budget was.
-        Ok(share - 1 - turns * rounds * samples)
+        need(turns <= most, || format!("initial rollout {at} was branched at {turns} turns of {most}"), "no more")?;
+        Ok(share - 1 - turns * samples)
     });
     fresh.collect()
 }
@@ -139,7 +140,10 @@ mod tests {
         assert_eq!(leaves(2, 2, 1, 1).unwrap(), 6);
         assert_eq!(leaves(6, 2, 1, 2).unwrap(), 30);
         assert_eq!(leaves(8, 4, 2, 2).unwrap(), 136);
+        // Tree-GRPO as its data class has it; ParallelMuse, with one fresh rollout to come; chains.
+        assert_eq!(leaves(4, 2, 1, 1).unwrap(), 12);
         assert_eq!(leaves(1, 2, 1, 3).unwrap(), 7);
+        assert_eq!(leaves(16, 0, 0, 0).unwrap(), 16);
         let text = leaves(u32::MAX, u32::MAX, u32::MAX, u32::MAX).unwrap_err().to_string();
         assert_eq!(text, "the number of leaves is too large; it must be a number of 64 bits");
     }
@@ -155,6 +159,8 @@ mod tests {
             near(cost.ratio(), ratio);
         }
         near(ideal_ratio(2, 1), 1.5);
+        // Where the published pair of settings comes from: four chains for six leaves.
+        near(6.0 / ideal_ratio(2, 1), 4.0);
         near(steps(2, 2, u32::MAX).ratio(), 1.5);
     }
 
@@ -163,7 +169,8 @@ mod tests {
         assert_eq!(top_up(8, &[2], [2, 1, 3]).unwrap(), [1]);
         // The original fails here: no room beyond the branches, and fewer of them than planned.
         assert_eq!(top_up(7, &[1], [2, 1, 3]).unwrap(), [3]);
-        assert_eq!(top_up(23, &[2, 0], [2, 2, 2]).unwrap(), [2, 10]);
+        // Two rounds, each of which has turns of its own: all four, three, none.
+        assert_eq!(top_up(34, &[4, 3, 0], [2, 2, 2]).unwrap(), [2, 4, 10]);
         let text = top_up(6, &[2], [2, 1, 3]).unwrap_err().to_string();
         let expected =
             "the budget is 6 rollouts, and 1 initial ones with their branches take 7; it must be at least as many";
@@ -177,9 +184,12 @@ mod tests {
     fn segments_are_those_of_the_published_settings() {
         let cost = segments(&[6, 6, 6]).unwrap();
         assert_eq!((cost.tree, cost.flat), (258.0, 648.0));
-        for (depth, tree, flat) in [(4, 30.0, 64.0), (6, 62.0, 96.0), (8, 94.0, 128.0), (14, 190.0, 224.0)] {
+        for (depth, tree, flat, saved) in
+            [(4, 30.0, 64.0, 53.0), (6, 62.0, 96.0, 35.0), (8, 94.0, 128.0, 27.0), (14, 190.0, 224.0, 15.0)]
+        {
             let cost = capped_segments(16, 2, depth);
             assert_eq!((cost.tree, cost.flat), (tree, flat));
+            assert!((100.0 * (1.0 - 1.0 / cost.ratio()) - saved).abs() < 0.5, "{depth}");
         }
         near(capped_segments(5, 1, u32::MAX).tree, f64::from(u32::MAX));
         near(capped_segments(5, 0, 9).tree, 0.0);

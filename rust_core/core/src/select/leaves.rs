@@ -36,6 +36,16 @@ impl FromStr for Choice {
 }
 
 impl Choice {
+    /// The same with this ratio.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if it is not balanced and has none.
+    pub fn sharing(self, ratio: f64) -> Result<Self> {
+        let balanced = matches!(self, Self::Balanced { .. });
+        need(balanced, || format!("a ratio of {ratio} is given"), "left out, or the choice \"balanced\"")?;
+        Ok(Self::Balanced { ratio })
+    }
+
     /// `count` indices into `correct`, which says of each leaf whether its answer is (not 0), in the order chosen.
     ///
     /// # Errors
@@ -121,6 +131,9 @@ mod tests {
             let text = Choice::Balanced { ratio }.pick(&CORRECT, 2, &mut Random::new(0)).unwrap_err().to_string();
             assert!(text.ends_with("it must be between 0 and 0.5"), "{text}");
         }
+        let text = Choice::Random.sharing(0.5).unwrap_err().to_string();
+        assert_eq!(text, "a ratio of 0.5 is given; it must be left out, or the choice \"balanced\"");
+        assert_eq!("balanced".parse::<Choice>().unwrap().sharing(0.3).unwrap(), Choice::Balanced { ratio: 0.3 });
         assert!("best".parse::<Choice>().is_err());
     }
 }

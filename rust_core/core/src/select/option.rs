@@ -1,15 +1,26 @@
 //! What options and columns must be, said in one way.
 
+use std::fmt::Display;
+
 use crate::error::{Error, Result};
 
-/// A number that is neither infinite nor NaN.
-pub fn finite(name: &str, value: f64) -> Result<()> {
-    need(value.is_finite(), || format!("{name} is {value}"), "a finite number")
+/// The largest number computed with: no sum or product of such numbers that is formed here overflows.
+const LARGEST: f64 = 1e100;
+
+/// The most picks of a kind that takes the same time for each.
+pub const MANY: usize = 1 << 24;
+
+/// The most picks of a kind that looks at everything for each.
+pub const FEW: usize = 1 << 12;
+
+/// A number to compute with.
+pub fn finite(name: impl Display, value: f64) -> Result<()> {
+    need(value.abs() <= LARGEST, || format!("{name} is {value:?}"), "a number from -1e100 to 1e100")
 }
 
-/// A finite number that is not negative.
-pub fn positive(name: &str, value: f64) -> Result<()> {
-    need(value.is_finite() && value >= 0.0, || format!("{name} is {value}"), "a finite number, 0 or more")
+/// One that is not negative.
+pub fn positive(name: impl Display, value: f64) -> Result<()> {
+    need((0.0..=LARGEST).contains(&value), || format!("{name} is {value:?}"), "a number from 0 to 1e100")
 }
 
 /// A number in `[0, 1]`.
@@ -20,6 +31,16 @@ pub fn probability(name: &str, value: f64) -> Result<()> {
 /// A whole number of at least 1.
 pub fn at_least_one(name: &str, value: usize) -> Result<()> {
     need(value > 0, || format!("{name} is {value}"), "1 or more")
+}
+
+/// No more than [`MANY`].
+pub fn many(name: &str, value: usize) -> Result<()> {
+    need(value <= MANY, || format!("{name} is {value}"), "16777216 or less")
+}
+
+/// No more than [`FEW`].
+pub fn few(name: &str, value: usize) -> Result<()> {
+    need(value <= FEW, || format!("{name} is {value}"), "4096 or less")
 }
 
 /// As many picks as there is something to pick, at most.
@@ -39,13 +60,6 @@ pub fn named<T: Copy>(option: &str, text: &str, known: &[(&str, T)], want: &'sta
         value: format!("{option} is {:?}", text.chars().take(40).collect::<String>()),
         want,
     })
-}
-
-/// An empty column with memory for `count` numbers.
-pub fn reserve<T>(name: &str, count: usize) -> Result<Vec<T>> {
-    let mut column = Vec::new();
-    need(column.try_reserve_exact(count).is_ok(), || format!("{name} is {count}"), "no more than memory can hold")?;
-    Ok(column)
 }
 
 /// Whatever else must hold.

@@ -23,6 +23,18 @@ pub enum Ranking {
     },
 }
 
+impl Ranking {
+    /// The same, whether or not it picks a turn twice.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if it should and is by one region, which has every turn once.
+    pub fn repeating(self, duplicates: bool) -> Result<Self> {
+        let mixed = matches!(self, Self::Mixed { .. });
+        need(mixed || !duplicates, || "duplicates are asked for in one region".to_owned(), "\"mixed\" to have any")?;
+        Ok(if mixed { Self::Mixed { duplicates } } else { self })
+    }
+}
+
 impl FromStr for Ranking {
     type Err = Error;
 
@@ -57,30 +69,32 @@ pub fn top_turns(perplexities: &[f32], count: usize, ranking: Ranking) -> Result
         }
     }
     Ok(match ranking {
-        Ranking::By(region) => leaders(turns, region, count, &[]),
+        Ranking::By(region) => ranked(turns, region).take(count).collect(),
         Ranking::Mixed { duplicates } => {
-            let mut picks = leaders(turns, Region::Tool, count.div_ceil(2), &[]);
-            let taken: &[u32] = if duplicates { &[] } else { &picks };
-            let thought = leaders(turns, Region::Think, count / 2, taken);
-            picks.extend(thought);
+            let mut picks: Vec<u32> = ranked(turns, Region::Tool).take(count.div_ceil(2)).collect();
+            let mut taken = vec![false; turns.len()];
+            for &turn in &picks {
+                taken[turn as usize] = !duplicates;
+            }
+            picks.extend(ranked(turns, Region::Think).filter(|&turn| !taken[turn as usize]).take(count / 2));
             picks
         }
     })
 }
 
-/// The leaders in one region, but for those that are taken.
-fn leaders(turns: &[[f32; REGIONS]], region: Region, count: usize, taken: &[u32]) -> Vec<u32> {
+/// Turns whose perplexity in a region is known, the most uncertain first.
+fn ranked(turns: &[[f32; REGIONS]], region: Region) -> impl Iterator<Item = u32> {
     let known = (0u32..).zip(turns).map(|(turn, figures)| (turn, figures[region as usize]));
-    let mut known: Vec<_> = known.filter(|(turn, figure)| !figure.is_nan() && !taken.contains(turn)).collect();
+    let mut known: Vec<_> = known.filter(|(_, figure)| !figure.is_nan()).collect();
     known.sort_by(|a, b| b.1.total_cmp(&a.1));
-    known.truncate(count);
-    known.into_iter().map(|(turn, _)| turn).collect()
+    known.into_iter().map(|(turn, _)| turn)
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::{Ranking, top_turns};
+    use crate::tokens::Region;
 
     const NAN: f32 = f32::NAN;
     /// Message ids of the five turns of the worked example; the last one called no tool.
@@ -117,6 +131,9 @@ mod tests {
         assert!(top_turns(&[1.0, 1.0, f32::INFINITY], 1, "think".parse().unwrap()).is_err());
         let text = top_turns(&[1.0; 4], 1, "all".parse().unwrap()).unwrap_err().to_string();
         assert_eq!(text, "there are 4 perplexities; it must be three a turn: think, tool and all");
+        let text = Ranking::By(Region::All).repeating(true).unwrap_err().to_string();
+        assert_eq!(text, "duplicates are asked for in one region; it must be \"mixed\" to have any");
+        assert_eq!(Ranking::By(Region::All).repeating(false).unwrap(), Ranking::By(Region::All));
         assert!("tools".parse::<Ranking>().unwrap_err().to_string().starts_with("the region is \"tools\""));
     }
 }

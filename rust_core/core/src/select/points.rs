@@ -5,34 +5,32 @@ use crate::forest::Forest;
 use crate::random::Random;
 use crate::tree::key::Kind;
 
-use super::option::{enough, length, reserve};
+use super::option::{enough, length, many};
+use super::order;
 
-/// The fork points on the paths of a forest's rollouts, ascending: the nodes after which one of them took a model turn.
+/// The fork points on the paths of a forest's rollouts: the nodes after which one of them took a model turn.
 ///
 /// `kinds` is one [`Kind`] a node. These are the prompts and the last observation of every step that another step
 /// follows; what ended a rollout is none. To get those of one Tree-GRPO tree, give the leaves of that subgroup only: a
-/// node that two subgroups share is a fork point of both.
+/// node that two subgroups share is a fork point of both. They come rollout by rollout, each from the root down, whichever
+/// node arrived first.
 ///
 /// # Errors
 /// [`crate::Error::Length`] if there is not one kind a node.
 pub fn fork_points(forest: &Forest, kinds: &[u8]) -> Result<Vec<u32>> {
     let parents = forest.parents();
     length("kinds", parents.len(), kinds.len())?;
-    let mut seen = vec![false; parents.len()];
+    let mut points = order::passed(forest);
     let mut forks = vec![false; parents.len()];
-    for &leaf in forest.leaves() {
-        let mut node = leaf as usize;
-        while !seen[node] {
-            seen[node] = true;
-            let parent = parents[node] as usize;
-            // A root that is a turn has no state before it.
-            if kinds[node] == Kind::Turn as u8 && parent != node {
-                forks[parent] = true;
-            }
-            node = parent;
+    for &node in &points {
+        let parent = parents[node as usize];
+        // A root that is a turn has no state before it.
+        if kinds[node as usize] == Kind::Turn as u8 && parent != node {
+            forks[parent as usize] = true;
         }
     }
-    Ok((0u32..).zip(forks).filter_map(|(node, fork)| fork.then_some(node)).collect())
+    points.retain(|&node| forks[node as usize]);
+    Ok(points)
 }
 
 /// `count` of `points`, each as likely as any other, in the order drawn.
@@ -41,7 +39,8 @@ pub fn fork_points(forest: &Forest, kinds: &[u8]) -> Result<Vec<u32>> {
 /// larger one.
 ///
 /// # Errors
-/// [`crate::Error::Value`] if there are too few points: fewer than `count` without `replace`, none with it.
+/// [`crate::Error::Value`] if there are too few points: fewer than `count` without `replace`, none with it; or if `count` is
+/// absurd with it: more than 16,777,216.
 pub fn uniform(points: &[u32], count: usize, replace: bool, random: &mut Random) -> Result<Vec<u32>> {
     if !replace {
         enough("points", count, points.len())?;
@@ -51,9 +50,8 @@ pub fn uniform(points: &[u32], count: usize, replace: bool, random: &mut Random)
         return Ok(pool);
     }
     enough("points", count.min(1), points.len())?;
-    let mut picks = reserve("k", count)?;
-    picks.extend((0..count).map(|_| points[random.index(points.len())]));
-    Ok(picks)
+    many("k", count)?;
+    Ok((0..count).map(|_| points[random.index(points.len())]).collect())
 }
 
 #[cfg(test)]
@@ -77,6 +75,16 @@ mod tests {
     }
 
     #[test]
+    fn fork_points_come_by_rollout_whichever_node_arrived_first() {
+        // Two chains of two turns below one prompt: 1-4-5 and 2-3-6.
+        let kinds = [1, 2, 2, 3, 3, 2, 2];
+        let parents = vec![0, 0, 0, 2, 1, 4, 3];
+        let forest = |leaves| Forest::new(parents.clone(), leaves).unwrap();
+        assert_eq!(fork_points(&forest(vec![5, 6]), &kinds).unwrap(), [0, 4, 3]);
+        assert_eq!(fork_points(&forest(vec![6, 5]), &kinds).unwrap(), [0, 3, 4]);
+    }
+
+    #[test]
     fn these_picks_are_for_good() {
         let points: Vec<u32> = (10..20).collect();
         let picks = |replace, k| uniform(&points, k, replace, &mut Random::new(42)).unwrap();
@@ -94,7 +102,9 @@ mod tests {
         let text = uniform(&[7, 8], 3, false, random).unwrap_err().to_string();
         assert_eq!(text, "k is 3, with 2 points to choose from; it must be no more than there are");
         assert!(uniform(&[], 1, true, random).is_err());
-        assert!(uniform(&[1], usize::MAX, true, random).unwrap_err().to_string().contains("memory"));
+        let text = uniform(&[1], 1 << 40, true, random).unwrap_err().to_string();
+        assert_eq!(text, "k is 1099511627776; it must be 16777216 or less");
+        assert_eq!(uniform(&[1], 1 << 24, true, random).unwrap().len(), 1 << 24);
         assert_eq!(uniform(&[], 0, true, random).unwrap(), []);
         assert_eq!(uniform(&[7], 3, true, random).unwrap(), [7, 7, 7]);
     }

@@ -5,7 +5,7 @@ use libm::exp;
 
 use crate::error::Result;
 
-use super::option::{finite, need, positive, reserve};
+use super::option::{finite, many, need, positive};
 
 /// How many paths a task should have in the next round: `max(live, min(target - finished, branches (ended + live)))`.
 ///
@@ -25,11 +25,11 @@ pub fn next(target: u32, finished: u32, ended: u32, live: u32, branches: u32) ->
 /// Split `total` evenly over `paths`, the remainder going to the last.
 ///
 /// # Errors
-/// [`crate::Error::Value`] if there are more paths than `total`, or none to split over.
+/// [`crate::Error::Value`] if there are more paths than `total` or than 16,777,216, or none to split over.
 pub fn even(total: u32, paths: u32) -> Result<Vec<u32>> {
     check(total, paths as usize)?;
-    let mut shares = reserve("the number of paths", paths as usize)?;
-    shares.resize(paths as usize, total / paths);
+    many("the number of paths", paths as usize)?;
+    let mut shares = vec![total / paths; paths as usize];
     if let Some(last) = shares.last_mut() {
         *last += total % paths;
     }
@@ -44,7 +44,7 @@ pub fn even(total: u32, paths: u32) -> Result<Vec<u32>> {
 pub fn weighted(total: u32, weights: &[f64]) -> Result<Vec<u32>> {
     check(total, weights.len())?;
     for (path, &weight) in weights.iter().enumerate() {
-        positive(&format!("the weight of path {path}"), weight)?;
+        positive(format_args!("the weight of path {path}"), weight)?;
     }
     // Scaled first, so that no sum of large weights is infinite.
     let top = weights.iter().fold(0.0, |top: f64, &weight| top.max(weight));
@@ -72,11 +72,12 @@ pub fn by_score(total: u32, scores: &[f64], temperature: f64) -> Result<Vec<u32>
     finite("the temperature", temperature)?;
     need(temperature != 0.0, || "the temperature is 0".to_owned(), "above or below")?;
     for (path, &score) in scores.iter().enumerate() {
-        finite(&format!("the score of path {path}"), score)?;
+        finite(format_args!("the score of path {path}"), score)?;
     }
-    // Less the highest, so that no power is infinite.
-    let top = scores.iter().fold(f64::NEG_INFINITY, |top, score| top.max(score / temperature));
-    let weights: Vec<f64> = scores.iter().map(|score| exp((score / temperature - top).min(0.0))).collect();
+    // Less the best, so that no power is above 1.
+    let better = if temperature > 0.0 { f64::max } else { f64::min };
+    let best = scores.iter().copied().reduce(better).unwrap_or_default();
+    let weights: Vec<f64> = scores.iter().map(|score| exp((score - best) / temperature)).collect();
     weighted(total, &weights)
 }
 
@@ -112,7 +113,7 @@ mod tests {
         assert_eq!(weighted(8, &[0.5, 0.3, 0.2]).unwrap(), [4, 2, 2]);
         assert_eq!(weighted(5, &[1.0, 1.0, 1.0]).unwrap(), [2, 2, 1]);
         assert_eq!(weighted(5, &[0.0, 0.0]).unwrap(), [3, 2]);
-        assert_eq!(weighted(9, &[f64::MAX, f64::MAX, 0.0]).unwrap(), [4, 4, 1]);
+        assert_eq!(weighted(9, &[1e100, 1e100, 0.0]).unwrap(), [4, 4, 1]);
         assert_eq!(even(8, 3).unwrap(), [2, 2, 4]);
         assert_eq!(even(3, 3).unwrap(), [1, 1, 1]);
     }
@@ -123,7 +124,7 @@ mod tests {
         assert_eq!(by_score(8, &scores, 1.0).unwrap(), [4, 2, 2]);
         assert_eq!(by_score(8, &scores, 0.01).unwrap(), [6, 1, 1]);
         assert_eq!(by_score(8, &scores, -0.01).unwrap(), [1, 1, 6]);
-        assert_eq!(by_score(6, &[-1e308, 1e308], 0.001).unwrap().iter().sum::<u32>(), 6);
+        assert_eq!(by_score(6, &[-1e100, 1e100], 1e-300).unwrap().iter().sum::<u32>(), 6);
         let text = by_score(8, &scores, 0.0).unwrap_err().to_string();
         assert_eq!(text, "the temperature is 0; it must be above or below");
         assert!(by_score(8, &[f64::NAN], 1.0).is_err() && by_score(8, &scores, f64::INFINITY).is_err());
@@ -133,9 +134,11 @@ mod tests {
     fn what_cannot_be_split_is_refused() {
         let text = even(2, 3).unwrap_err().to_string();
         assert_eq!(text, "a total of 2 is split over 3 paths; it must be at least one for each of one or more paths");
+        let text = even(u32::MAX, u32::MAX).unwrap_err().to_string();
+        assert_eq!(text, "the number of paths is 4294967295; it must be 16777216 or less");
         assert!(even(0, 0).is_err() && weighted(4, &[]).is_err());
         let text = weighted(4, &[1.0, -1.0]).unwrap_err().to_string();
-        assert_eq!(text, "the weight of path 1 is -1; it must be a finite number, 0 or more");
+        assert_eq!(text, "the weight of path 1 is -1.0; it must be a number from 0 to 1e100");
         assert!(weighted(4, &[f64::NAN]).is_err() && weighted(4, &[f64::INFINITY]).is_err());
     }
 }

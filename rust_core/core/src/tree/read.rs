@@ -114,6 +114,17 @@ impl Tree {
         self.rollouts.count()
     }
 
+    /// Per node its parent and its kind, per rollout the node it has reached: what selection is fed with.
+    #[must_use]
+    pub fn shape(&self) -> (Vec<u32>, Vec<u8>, Vec<u32>) {
+        let nodes = &self.nodes;
+        (
+            nodes.parents().iter().map(|parent| parent.get()).collect(),
+            nodes.ids().map(|node| nodes.kind(node) as u8).collect(),
+            self.rollouts.ids().map(|rollout| self.rollouts.leaf(rollout).get()).collect(),
+        )
+    }
+
     /// How many rollouts have not ended.
     #[must_use]
     pub fn growing_count(&self) -> usize {

@@ -57,7 +57,7 @@ pub fn partial_top_up(
 
 /// Segments of a tree with fixed widths, and of chains.
 #[pyfunction]
-#[pyo3(signature = (widths, /))]
+#[pyo3(signature = (widths))]
 pub fn segment_costs(py: Python<'_>, widths: Column<u32>) -> PyResult<(f64, f64)> {
     call(py, false, || budget::segments(&widths)).map(|cost| (cost.tree, cost.flat))
 }
@@ -89,7 +89,7 @@ pub fn next_width(
 
 /// Split a width evenly.
 #[pyfunction]
-#[pyo3(signature = (total, paths, /))]
+#[pyo3(signature = (total, paths))]
 pub fn split_evenly(
     py: Python<'_>,
     #[pyo3(from_py_with = number)] total: u32,
@@ -100,14 +100,14 @@ pub fn split_evenly(
 
 /// Split a width by weight.
 #[pyfunction]
-#[pyo3(signature = (total, weights, /))]
+#[pyo3(signature = (total, weights))]
 pub fn split_by_weight(py: Python<'_>, #[pyo3(from_py_with = number)] total: u32, weights: Column<f64>) -> View<'_> {
     view(py, &call(py, false, || width::weighted(total, &weights))?)
 }
 
 /// Split a width by score.
 #[pyfunction]
-#[pyo3(signature = (total, scores, temperature=1.0, /))]
+#[pyo3(signature = (total, scores, temperature=1.0))]
 pub fn split_by_score(
     py: Python<'_>,
     #[pyo3(from_py_with = number)] total: u32,

@@ -6,8 +6,8 @@ pub mod search;
 use std::str::FromStr;
 
 use pyo3::prelude::*;
-use trunkline_core::select::{self, Adaptive, Choice, Ranking, Row, Rule, Turns};
-use trunkline_core::{Error, Forest, Random, Region, SAMPLED};
+use trunkline_core::select::{self, Adaptive, Choice, Ranking, Row, Rule, Runs};
+use trunkline_core::{Error, Forest, Random, Region};
 
 use crate::buffer::{Column, view};
 use crate::error::{raise, refine};
@@ -28,13 +28,17 @@ pub fn real(value: &Bound<'_, PyAny>) -> PyResult<f64> {
     value.extract().map_err(|error| refine(value.py(), error, "a number is too large for a float"))
 }
 
+fn optional(value: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
+    if value.is_none() { Ok(None) } else { real(value).map(Some) }
+}
+
 fn named<T: FromStr<Err = Error>>(value: &Bound<'_, PyAny>) -> PyResult<T> {
     value.extract::<Text<'_>>()?.parse().map_err(|error| raise(value.py(), &error))
 }
 
 /// Fork points on the paths of rollouts.
 #[pyfunction]
-#[pyo3(signature = (parents, kinds, leaves, /))]
+#[pyo3(signature = (parents, kinds, leaves))]
 pub fn fork_points(py: Python<'_>, parents: Column<u32>, kinds: Column<u8>, leaves: Column<u32>) -> View<'_> {
     let large = kinds.len() > LARGE;
     let work = || select::fork_points(&Forest::new(parents.into_inner(), leaves.into_inner())?, &kinds);
@@ -66,33 +70,38 @@ pub fn top_turns(
     #[pyo3(from_py_with = named)] region: Ranking,
     duplicates: bool,
 ) -> View<'_> {
-    let ranking = if matches!(region, Ranking::Mixed { .. }) { Ranking::Mixed { duplicates } } else { region };
-    let work = || select::top_turns(&perplexities, k as usize, ranking);
+    let work = || select::top_turns(&perplexities, k as usize, region.repeating(duplicates)?);
     view(py, &call(py, perplexities.len() > LARGE, work)?)
 }
 
 /// The most surprising tokens.
 #[pyfunction]
-#[pyo3(signature = (lengths, before, cuts, logprobs, k, *, flags=None, limit=u32::MAX, diverse=false))]
-#[pyo3(text_signature = "(lengths, before, cuts, logprobs, k, *, flags=None, limit=4294967295, diverse=False)")]
+#[pyo3(signature = (parents, leaves, offsets, logprobs, flags, k, *, cuts=None, limit=u32::MAX, diverse=false))]
+#[pyo3(
+    text_signature = "(parents, leaves, offsets, logprobs, flags, k, *, cuts=None, limit=4294967295, diverse=False)"
+)]
 #[expect(clippy::too_many_arguments, reason = "options are keywords in Python")]
 pub fn surprising_tokens(
     py: Python<'_>,
-    lengths: Column<u32>,
-    before: Column<u32>,
-    cuts: Column<u32>,
+    parents: Column<u32>,
+    leaves: Column<u32>,
+    offsets: Column<u64>,
     logprobs: Column<f32>,
+    flags: Column<u8>,
     #[pyo3(from_py_with = number)] k: u32,
-    flags: Option<Column<u8>>,
+    cuts: Option<Column<u32>>,
     #[pyo3(from_py_with = number)] limit: u32,
     diverse: bool,
 ) -> PyResult<(Bound<'_, PyAny>, Bound<'_, PyAny>)> {
-    let flags = flags.map_or_else(|| vec![SAMPLED; logprobs.len()], Column::into_inner);
-    let turns = Turns { lengths: &lengths, before: &before, cuts: &cuts, logprobs: &logprobs, flags: &flags };
-    let work = || select::surprising(&turns, k as usize, limit, diverse);
-    let found = call(py, logprobs.len() > LARGE, work)?;
-    let (turns, tokens): (Vec<u32>, Vec<u32>) = found.into_iter().map(|at| (at.turn, at.token)).unzip();
-    Ok((view(py, &turns)?, view(py, &tokens)?))
+    let large = parents.len().max(logprobs.len()) > LARGE;
+    let work = || {
+        let forest = Forest::new(parents.into_inner(), leaves.into_inner())?;
+        let runs = Runs { offsets: &offsets, logprobs: &logprobs, flags: &flags, cuts: cuts.as_deref() };
+        select::surprising(&forest, &runs, k as usize, limit, diverse)
+    };
+    let found = call(py, large, work)?;
+    let (nodes, tokens): (Vec<u32>, Vec<u32>) = found.into_iter().map(|at| (at.node, at.token)).unzip();
+    Ok((view(py, &nodes)?, view(py, &tokens)?))
 }
 
 /// The probability of a branch.
@@ -139,7 +148,7 @@ pub fn branch_rows(
 
 /// How many rollouts start from scratch.
 #[pyfunction]
-#[pyo3(signature = (total, root, tool, /))]
+#[pyo3(signature = (total, root, tool))]
 pub fn initial_chains(
     py: Python<'_>,
     #[pyo3(from_py_with = number)] total: u32,
@@ -151,17 +160,19 @@ pub fn initial_chains(
 
 /// Which leaves to keep.
 #[pyfunction]
-#[pyo3(signature = (correct, k, seed, *, choice=Choice::Random, ratio=0.5))]
-#[pyo3(text_signature = "(correct, k, seed, *, choice='random', ratio=0.5)")]
+#[pyo3(signature = (correct, k, seed, *, choice=Choice::Random, ratio=None))]
+#[pyo3(text_signature = "(correct, k, seed, *, choice='random', ratio=None)")]
 pub fn choose_leaves(
     py: Python<'_>,
     correct: Column<u8>,
     #[pyo3(from_py_with = number)] k: u32,
     #[pyo3(from_py_with = seed)] seed: u64,
     #[pyo3(from_py_with = named)] choice: Choice,
-    #[pyo3(from_py_with = real)] ratio: f64,
+    #[pyo3(from_py_with = optional)] ratio: Option<f64>,
 ) -> View<'_> {
-    let choice = if matches!(choice, Choice::Balanced { .. }) { Choice::Balanced { ratio } } else { choice };
-    let work = || choice.pick(&correct, k as usize, &mut Random::new(seed));
+    let work = || {
+        let choice = ratio.map_or(Ok(choice), |ratio| choice.sharing(ratio))?;
+        choice.pick(&correct, k as usize, &mut Random::new(seed))
+    };
     view(py, &call(py, correct.len() > LARGE, work)?)
 }

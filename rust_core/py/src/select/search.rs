@@ -17,14 +17,19 @@ pub struct Search(Guard<select::Search>);
 #[pymethods]
 impl Search {
     #[new]
-    #[pyo3(signature = (parents, visits, values, *, in_flight=None, formula=Formula::Uct, c=1.0, offset=1.0, loss=0.0))]
-    #[pyo3(text_signature = "(parents, visits, values, *, in_flight=None, formula='uct', c=1.0, offset=1.0, loss=0.0)")]
+    #[pyo3(signature = (parents, visits, values, *, leaves=None, in_flight=None, formula=Formula::Uct, c=1.0, offset=1.0,
+                        loss=0.0))]
+    #[pyo3(
+        text_signature = "(parents, visits, values, *, leaves=None, in_flight=None, formula='uct', c=1.0, offset=1.0, \
+                             loss=0.0)"
+    )]
     #[expect(clippy::too_many_arguments, reason = "options are keywords in Python")]
     fn new(
         py: Python<'_>,
         parents: Column<u32>,
         visits: Column<u32>,
         values: Column<f64>,
+        leaves: Option<Column<u32>>,
         in_flight: Option<Column<u32>>,
         #[pyo3(from_py_with = named)] formula: Formula,
         #[pyo3(from_py_with = real)] c: f64,
@@ -35,7 +40,7 @@ impl Search {
         let scoring = Scoring { formula, c, offset, loss };
         let large = parents.len() > LARGE;
         let work = || {
-            let forest = Forest::new(parents.into_inner(), Vec::new())?;
+            let forest = Forest::new(parents.into_inner(), leaves.map_or_else(Vec::new, Column::into_inner))?;
             select::Search::new(forest, visits.into_inner(), values.into_inner(), in_flight, scoring)
         };
         call(py, large, work).map(|search| Self(Guard::new(search)))

@@ -1,6 +1,7 @@
 //! From a root down to what should be expanded next.
 
 use crate::error::Result;
+use crate::select::option::few;
 
 use super::Search;
 
@@ -14,7 +15,7 @@ struct Way {
     below: u32,
     /// How many may still come here.
     room: u32,
-    /// The first child.
+    /// The first child, in the order of nodes.
     first: u32,
     /// The next sibling.
     next: u32,
@@ -24,12 +25,12 @@ struct Way {
 struct Ways(Vec<Way>);
 
 impl Ways {
-    fn new(parents: &[u32], room: &[u32]) -> Self {
+    /// Children are linked in the order of nodes, in which they come after their parents.
+    fn new(parents: &[u32], order: &[u32], room: &[u32]) -> Self {
         let way = |&room: &u32| Way { below: room, room, first: NONE, next: NONE };
         let mut ways: Vec<Way> = room.iter().map(way).collect();
-        // A forest has no more nodes than ids.
-        let count = u32::try_from(parents.len()).unwrap_or(u32::MAX);
-        for (node, &parent) in (0..count).zip(parents).rev() {
+        for &node in order.iter().rev() {
+            let parent = parents[node as usize];
             if node != parent {
                 let below = ways[node as usize].below;
                 let above = &mut ways[parent as usize];
@@ -44,7 +45,7 @@ impl Ways {
         &mut self.0[node as usize]
     }
 
-    /// Children of a node that lead to something, oldest first.
+    /// Children of a node that lead to something, in the order of nodes.
     fn children(&self, node: u32) -> impl Iterator<Item = u32> {
         let link = |link: u32| (link != NONE).then_some(link);
         let all =
@@ -55,18 +56,20 @@ impl Ways {
 
 impl Search {
     /// `count` nodes to expand, each found by going down from `start`: stop at the first node that has room, else go on to
-    /// the child with the highest score, the oldest where several have it.
+    /// the child with the highest score, of several that have it the first in the order of nodes.
     ///
     /// `room` says per node how many children it may still get: 0 for what is terminal or full. What leads nowhere is
     /// never entered. Each pick takes one place and is in flight from then on, on the whole way from `start`, so that
     /// parallel picks spread and a further call goes on from there. Fewer come back where there is no room for more.
     ///
     /// # Errors
-    /// [`crate::Error::Length`] if `room` does not have one number a node, [`crate::Error::Value`] if there is no `start`.
+    /// [`crate::Error::Length`] if `room` does not have one number a node, [`crate::Error::Value`] if there is no `start` or
+    /// there would be more than 4,096 picks.
     pub fn descend(&mut self, start: u32, room: &[u32], count: usize) -> Result<Vec<u32>> {
         self.check_room(room)?;
         self.check_start(start)?;
-        let mut ways = Ways::new(self.forest.parents(), room);
+        let mut ways = Ways::new(self.forest.parents(), &self.order, room);
+        few("k", count.min(ways.at(start).below as usize))?;
         let mut picks = Vec::new();
         while picks.len() < count && ways.at(start).below > 0 {
             let mut node = start;
@@ -138,9 +141,22 @@ mod tests {
     const PINNED: [u32; 4] = [5, 4, 3, 5];
 
     #[test]
+    fn of_equal_children_the_one_that_an_earlier_rollout_passes_is_first() {
+        for (leaves, expected) in [(vec![], [1, 2, 3]), (vec![3, 1, 2], [3, 1, 2]), (vec![2], [2, 1, 3])] {
+            let forest = Forest::new(vec![0; 4], leaves).unwrap();
+            let scoring = Scoring { formula: Formula::Ucb1, c: 1.0, offset: 0.0, loss: 0.0 };
+            let mut search = Search::new(forest, vec![0; 4], vec![0.0; 4], vec![0; 4], scoring).unwrap();
+            assert_eq!(search.descend(0, &[0, 1, 1, 1], 3).unwrap(), expected);
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused() {
         let text = search().descend(6, &[1; 6], 1).unwrap_err().to_string();
         assert_eq!(text, "the start of the search is 6 of 6 nodes; it must be one of them");
+        let text = search().descend(0, &[u32::MAX; 6], 4097).unwrap_err().to_string();
+        assert_eq!(text, "k is 4097; it must be 4096 or less");
+        assert_eq!(search().descend(0, &[1; 6], usize::MAX).unwrap().len(), 6);
         let text = search().descend(0, &[1; 5], 1).unwrap_err().to_string();
         assert_eq!(text, "5 numbers of children to come where 6 are needed");
     }

@@ -4,22 +4,22 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 use crate::random::Random;
-use crate::select::option::{named, need};
+use crate::select::option::{few, named, need};
 
 use super::Search;
 
-/// How nodes are picked by score; after `parallel_mcts.py` of `TreeRL`, which picks over all that can be expanded instead
-/// of going down. Nodes that score infinity, roots among them, come before all others.
+/// How nodes are picked; after `parallel_mcts.py` of `TreeRL`, which picks over all that can be expanded instead of going
+/// down. By score, nodes that score infinity, roots among them, come before all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// The highest scores, the oldest where several are equal.
+    /// The highest scores; where several are equal, the first in the order of nodes.
     Greedy,
     /// One after the other, with a chance in proportion to the score (importance sampling).
     Sampled,
     /// One after the other: a pair is drawn with a chance in proportion to the gap between its scores, and the higher
     /// one of it is taken.
     Pairwise,
-    /// Each as likely as any other.
+    /// Each as likely as any other, whatever it scores.
     Uniform,
 }
 
@@ -45,12 +45,16 @@ impl Search {
     ///
     /// # Errors
     /// [`Error::Length`] if `room` does not have one number a node; [`Error::Value`] naming a node whose score is
-    /// negative where scores are chances.
+    /// negative where scores are chances, or if more than 4,096 are to be picked one after the other.
     pub fn frontier(&self, room: &[u32], count: usize, policy: Policy, random: &mut Random) -> Result<Vec<u32>> {
         self.check_room(room)?;
-        let scored = (0u32..).zip(self.scores()).zip(room).filter(|(_, room)| **room > 0);
-        let mut open: Vec<(u32, f64)> = scored.map(|(candidate, _)| candidate).collect();
+        let scores = self.scores();
+        let open = self.order.iter().filter(|&&node| room[node as usize] > 0);
+        let mut open: Vec<(u32, f64)> = open.map(|&node| (node, scores[node as usize])).collect();
         let count = count.min(open.len());
+        if matches!(policy, Policy::Sampled | Policy::Pairwise) {
+            few("k", count)?;
+        }
         match policy {
             Policy::Greedy => open.sort_by(|a, b| b.1.total_cmp(&a.1)),
             Policy::Uniform => random.draw(&mut open, count),
@@ -178,6 +182,22 @@ mod tests {
         );
         assert_eq!(weighted(&[1.0, f64::INFINITY, 2.0], random), 1);
         assert!((0..50).any(|_| weighted(&[0.0, 0.0], random) == 1));
+    }
+
+    #[test]
+    fn so_many_picks_one_after_the_other_are_refused() {
+        let scoring = Scoring { formula: Formula::Ucb1, c: 0.0, offset: 0.0, loss: 0.0 };
+        let forest = Forest::new(vec![0; 5000], vec![]).unwrap();
+        let search = Search::new(forest, vec![1; 5000], vec![0.5; 5000], vec![0; 5000], scoring).unwrap();
+        let room = vec![1; 5000];
+        let pick = |count, policy| search.frontier(&room, count, policy, &mut Random::new(0));
+        for policy in [Policy::Sampled, Policy::Pairwise] {
+            assert_eq!(pick(4097, policy).unwrap_err().to_string(), "k is 4097; it must be 4096 or less");
+            assert_eq!(pick(4096, policy).unwrap().len(), 4096);
+        }
+        for policy in [Policy::Greedy, Policy::Uniform] {
+            assert_eq!(pick(usize::MAX, policy).unwrap().len(), 5000);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::forest::Forest;
 use score::{Logs, Scoring};
 
 use super::option::{finite, length, need};
+use super::order;
 
 /// What a search knows of one node.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +43,7 @@ impl Node {
 #[derive(Clone, Debug)]
 pub struct Search {
     forest: Forest,
+    order: Vec<u32>,
     visits: Vec<u32>,
     values: Vec<f64>,
     in_flight: Vec<u32>,
@@ -52,9 +54,13 @@ impl Search {
     /// A search that knows of every node its `visits` (rollouts through it that have been scored), their mean reward
     /// `values`, not read where there are none, and how many rollouts through it are `in_flight`: not scored yet.
     ///
+    /// Of nodes that score alike, the first in their *order* wins: those that the forest's rollouts pass, rollout by rollout
+    /// from the root down, then the others by number. Give the leaves, in the order in which rollouts were opened, and no pick
+    /// depends on which node arrived first.
+    ///
     /// # Errors
     /// [`crate::Error::Length`] if a column does not have one number a node, [`crate::Error::Value`] naming a visited
-    /// node whose value is not finite, or an option of `scoring` that is out of range.
+    /// node whose value is NaN or absurd (beyond 1e100), or an option of `scoring` that is out of range.
     pub fn new(
         forest: Forest,
         visits: Vec<u32>,
@@ -69,10 +75,11 @@ impl Search {
         scoring.check()?;
         let known = visits.iter().zip(&values).enumerate();
         // Only a visited node has a value.
-        for (node, (_, &value)) in known.filter(|(_, (visits, value))| **visits > 0 && !value.is_finite()) {
-            finite(&format!("the value of node {node}"), value)?;
+        for (node, (_, &value)) in known.filter(|(_, (visits, _))| **visits > 0) {
+            finite(format_args!("the value of node {node}"), value)?;
         }
-        Ok(Self { forest, visits, values, in_flight, scoring })
+        let order = order::all(&forest);
+        Ok(Self { forest, order, visits, values, in_flight, scoring })
     }
 
     /// How each node rates against its siblings, roots highest of all: infinity.

@@ -136,17 +136,33 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_numbers_do_not_overflow() {
+        let forest = Forest::new(vec![0, 0], vec![]).unwrap();
+        let scoring = Scoring { formula: Formula::Uct, c: 1e100, offset: 1e100, loss: -1e100 };
+        let visits = vec![u32::MAX; 2];
+        let make = |value| Search::new(forest.clone(), visits.clone(), vec![0.0, value], visits.clone(), scoring);
+        assert!(make(1e100).unwrap().scores()[1].is_finite());
+        for value in [1.1e100, -1.1e100, f64::MAX, f64::INFINITY, f64::NAN] {
+            let text = make(value).unwrap_err().to_string();
+            assert!(text.ends_with("it must be a number from -1e100 to 1e100"), "{text}");
+        }
+    }
+
+    #[test]
     fn options_out_of_range_are_named() {
         let refuse = |scoring: Scoring| {
             let forest = Forest::new(vec![0], vec![]).unwrap();
             Search::new(forest, vec![0], vec![0.0], vec![0], scoring).unwrap_err().to_string()
         };
         let good = Scoring { formula: Formula::Uct, c: 1.0, offset: 1.0, loss: 0.0 };
-        assert_eq!(refuse(Scoring { c: -0.5, ..good }), "c is -0.5; it must be a finite number, 0 or more");
-        assert_eq!(refuse(Scoring { offset: f64::NAN, ..good }), "the offset is NaN; it must be a finite number");
+        assert_eq!(refuse(Scoring { c: -0.5, ..good }), "c is -0.5; it must be a number from 0 to 1e100");
+        assert_eq!(
+            refuse(Scoring { offset: f64::NAN, ..good }),
+            "the offset is NaN; it must be a number from -1e100 to 1e100"
+        );
         assert_eq!(
             refuse(Scoring { loss: f64::INFINITY, ..good }),
-            "the virtual loss is inf; it must be a finite number"
+            "the virtual loss is inf; it must be a number from -1e100 to 1e100"
         );
         let text = "greedy".parse::<Formula>().unwrap_err().to_string();
         assert_eq!(text, "the formula is \"greedy\"; it must be \"uct\" or \"ucb1\"");
