@@ -197,6 +197,17 @@ mod tests {
     }
 
     #[test]
+    fn nothing_scored_is_worth_exactly_nothing() {
+        let mut tree = tree();
+        tree.close(RolloutId::new(1), Termination::Answer, None, None).unwrap();
+        // In this order the rewards leave a rounding behind.
+        for (rollout, reward) in [(0, 0.1), (1, 0.2), (0, f64::NAN), (1, f64::NAN)] {
+            tree.score(RolloutId::new(rollout), reward).unwrap();
+        }
+        assert_eq!((tree.visits.visits(), tree.visits.values()), (&[0; 4][..], &[0.0; 4][..]));
+    }
+
+    #[test]
     fn sums_that_overflow_do_no_harm() {
         let mut tree = tree();
         tree.close(RolloutId::new(1), Termination::Answer, None, None).unwrap();
