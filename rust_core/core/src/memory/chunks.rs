@@ -7,8 +7,9 @@ use crate::error::{Error, Result};
 use crate::id;
 use crate::memory::held;
 
-/// Elements in the first chunk; each further one doubles up to [`MAX_CHUNK`], or is as long as what must go into it.
-const MIN_CHUNK: usize = 1 << 10;
+/// Elements in the first chunk; a further one has half of what is stored, up to [`MAX_CHUNK`], or is as long as what must go
+/// into it. Nothing is copied when storage grows, so it can grow by little, and a third of it at most lies idle.
+const MIN_CHUNK: usize = 1 << 8;
 pub(crate) const MAX_CHUNK: usize = 1 << 20;
 
 /// Where a run of elements lies.
@@ -120,8 +121,7 @@ impl<C: Chunk> Chunks<C> {
         if let Some(found) = self.all.iter().skip(next).position(fits) {
             self.all.swap(next, next + found);
         } else {
-            let last = self.all.get(self.current).map_or(0, C::capacity);
-            let chunk = C::with_capacity((last * 2).clamp(MIN_CHUNK, MAX_CHUNK).max(len));
+            let chunk = C::with_capacity((self.len / 2).clamp(MIN_CHUNK, MAX_CHUNK).max(len));
             match self.all.get_mut(next) {
                 // In place of an empty one that is too short: what trees need by turns must not add up.
                 Some(short) => *short = chunk,
