@@ -288,6 +288,13 @@ mod tests {
         };
         assert!(same(f32::NAN, f32::NAN) && same(-0.5, -0.5));
         assert!(!same(0.0, -0.0) && !same(-0.5, f32::NAN));
+        let base = TokenSlice { ids: &[1], logprobs: &[0.0], versions: &[3], flags: &[SAMPLED] };
+        let others = [
+            TokenSlice { ids: &[2], ..base },
+            TokenSlice { versions: &[4], ..base },
+            TokenSlice { flags: &[0], ..base },
+        ];
+        assert!(base.same(&base) && others.iter().all(|other| !base.same(other)));
     }
 
     #[test]
