@@ -114,6 +114,8 @@ fn ids_of_the_prompt_may_stand_with_a_choice() {
     assert_eq!(ids(&format!("{{{choices}}}")), Some(vec![4, 5]));
     assert_eq!(ids(&format!(r#"{{{choices},"prompt_token_ids":[6]}}"#)), Some(vec![6]));
     assert_eq!(ids(&format!(r#"{{{choices},"prompt_token_ids":null}}"#)), Some(vec![4, 5]));
+    let two = r#"{"choices":[{"message":{},"prompt_token_ids":[1]},{"message":{},"prompt_token_ids":[2]}]}"#;
+    assert_eq!(ids(two), Some(vec![1]));
     assert_eq!(ids(r#"{"choices":[{"message":{},"prompt_token_ids":null}]}"#), None);
 }
 

@@ -132,6 +132,8 @@ mod tests {
         );
         assert_eq!(written("", &calls, 36), json);
         assert!(written("x", &calls, 36).contains(r#""content":"x","#));
+        let long = "é".repeat(3) + &"a".repeat(70);
+        assert!(written("", &[(&long, "{}")], 0).contains(&format!(r#""name":"___{}","#, "a".repeat(61))));
     }
 
     #[test]

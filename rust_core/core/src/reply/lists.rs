@@ -108,6 +108,7 @@ mod tests {
         let refused = |json: &str| read(json).err().unwrap().to_string();
         let error = refused(r#"  {"token_logprobs":[-1,-2],"tokens":["a"]}"#);
         assert_eq!(error, "there are 1 tokens and 2 log-probabilities (byte 2)");
+        assert!(refused(r#"{"token_logprobs":[-1],"tokens":["a","b"]}"#).contains("2 tokens and 1"));
         assert!(refused(r#"{"token_logprobs":[-1],"top_logprobs":[]}"#).contains("0 lists of likeliest tokens and 1"));
         assert!(refused(r#"{"token_logprobs":[1]}"#).contains("token_logprobs[0]: a log-probability is 1"));
         assert!(refused(r#"{"token_logprobs":[],"top_logprobs":[{"a" -1}]}"#).contains("a colon is needed"));

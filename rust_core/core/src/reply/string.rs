@@ -142,6 +142,7 @@ mod tests {
     fn halves_of_pairs_become_one_replacement_each() {
         assert_eq!(string(r#""\ud800""#).unwrap(), "\u{fffd}");
         assert_eq!(string(r#""\ud800\ud800\udc00\udc00""#).unwrap(), "\u{fffd}\u{10000}\u{fffd}");
+        assert_eq!(string(r#""\udc00\udc00\udfff\ud800""#).unwrap(), "\u{fffd}\u{fffd}\u{fffd}\u{fffd}");
         assert_eq!(string(r#""\ud800\u0041\ud83dx""#).unwrap(), "\u{fffd}A\u{fffd}x");
         assert!(Scanner::strict(r#""\ud800""#).string().is_err());
     }
