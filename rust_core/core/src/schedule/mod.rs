@@ -3,4 +3,5 @@
 pub mod amount;
 pub mod ledger;
 pub mod ready;
+mod task;
 pub mod work;
