@@ -627,7 +627,7 @@ def harvest(trees: Sequence[Tree], /) -> Harvest:
 class Lanes:
     """A set of lanes 0..n-1 that can only shrink: termination is monotone.
 
-    What cannot be done with them (a lane that does not exist or is out, sets of different sizes) is an ``ArgumentError``.
+    A lane that does not exist or is out already, and sets of different sizes, are an ``ArgumentError``.
     """
 
     def __new__(cls, n: int, /) -> Lanes: ...
@@ -971,11 +971,11 @@ class Choice:
 class Plan:
     """Some of the lanes of a batch, in order, whose rows are worked on.
 
-    Rows are a C-contiguous buffer of one dimension (a cell a lane) or two (lanes x cells, of which there are 1 or more),
-    of any format that ``memoryview.cast`` knows: native integers, f32, f64, bools and bytes. Other cells (f16, bf16) are
-    viewed as integers of their size. What comes back is a read-only ``memoryview`` of the same format and number of
-    dimensions, also if there are no rows. No row of a lane outside the plan is ever in what comes back, and
-    ``scatter(gather(x), fill)`` equals ``x`` in the lanes of the plan.
+    Rows are a C-contiguous buffer of one dimension (a cell a lane) or two (lanes x 1 or more cells), of any format that
+    ``memoryview.cast`` knows: native integers, f32, f64, bools and bytes. View other cells (f16, bf16) as integers of
+    their size. What comes back is a read-only ``memoryview`` of the same format and number of dimensions, also if there
+    are no rows. No row of a lane outside the plan is ever in what comes back, and ``scatter(gather(x), fill)`` equals
+    ``x`` in the lanes of the plan.
     """
 
     @property
@@ -1205,7 +1205,7 @@ class Scheduler:
         """What may start now, in this order, and what the ledger refuses.
 
         Work that does not fit as a whole starts in part, and the rest stays ready. Each piece of work is refused once,
-        until some of it has started. What is refused holds up no other task, but its task's later work of the same kind.
+        until some of it has started. What is refused holds up no other task, but what its own task has ready behind it.
 
         Args:
             max: The most draws and rows in all; at most 65,536 come at a time.

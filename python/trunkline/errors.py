@@ -146,7 +146,7 @@ class TreeError(CoreError):
 
 
 class ArgumentError(CoreError, ValueError):
-    """A number, an option or a column that the core cannot work with, or not any more; the message says what it needs."""
+    """A number, an option or a column that the core cannot work with; the message says what it needs."""
 
 
 class ReplyError(CoreError, ValueError):

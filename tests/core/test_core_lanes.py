@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from array import array
 
 import pytest
@@ -73,6 +75,22 @@ def test_sizes_and_types_are_checked() -> None:
     for wrong in (lambda: Lanes("3"), lambda: Lanes(3).and_({1, 2}), lambda: Lanes(3).finish_all({1})):
         with pytest.raises(TypeError):
             wrong()
+
+
+def test_more_lanes_than_memory_are_an_error_and_no_abort() -> None:
+    script = """
+import resource
+from trunkline._core import Lanes
+lanes = Lanes(2**32 - 1)
+resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+for work in (lanes.ones, lanes.plan):
+    try:
+        work()
+    except ValueError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["not enough memory for 4294967295 lanes"] * 2
 
 
 def test_combining_leaves_both_as_they_were() -> None:

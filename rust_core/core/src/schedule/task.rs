@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::amount::Bounds;
+use super::amount::{Bounds, Currency};
+use super::ledger::Refusal;
+use super::order::Stand;
 use super::work::{Work, WorkKind};
 
 /// Units of a start tag for one draw at weight 1, so that the greatest weights still differ by one part in 2^32. A tag of
@@ -17,6 +19,8 @@ pub(super) struct Task {
     pub live: u32,
     /// Its start tag: the smallest is served next.
     pub tag: u128,
+    /// Where it stands in the ready set, if it does.
+    pub stand: Option<Stand>,
     /// It takes no more work.
     pub cancelled: bool,
     rows: VecDeque<Ready>,
@@ -29,19 +33,20 @@ pub(super) struct Ready {
     pub work: Work,
     /// The most that one draw or row can cost.
     pub each: Bounds,
-    /// Its refusal was given since some of it was started last.
-    told: bool,
+    /// What it was refused for since some of it was started last, and how much one draw or row needs of that.
+    pub short: Option<(Currency, u64)>,
 }
 
 impl Task {
-    pub(super) const fn new(weight: u32, limit: u32) -> Self {
-        Self { weight, limit, live: 0, tag: 0, cancelled: false, rows: VecDeque::new(), draws: VecDeque::new() }
+    pub(super) fn new(weight: u32, limit: u32) -> Self {
+        let (rows, draws) = (VecDeque::new(), VecDeque::new());
+        Self { weight, limit, live: 0, tag: 0, stand: None, cancelled: false, rows, draws }
     }
 
     /// Add work behind what is ready of the same kind.
     pub(super) fn push(&mut self, work: Work, each: Bounds) {
         let queue = if work.kind == WorkKind::Rows { &mut self.rows } else { &mut self.draws };
-        queue.push_back(Ready { work, each, told: false });
+        queue.push_back(Ready { work, each, short: None });
     }
 
     /// What starts next: rows before draws.
@@ -58,10 +63,10 @@ impl Task {
         self.limit - self.live
     }
 
-    /// What could start of it if the run has room for rollouts: rows always, draws if the task has room too.
-    pub(super) fn startable(&self) -> Option<WorkKind> {
-        let kind = self.front()?.work.kind;
-        (kind == WorkKind::Rows || self.room() > 0).then_some(kind)
+    /// Where it belongs in the ready set: nowhere if nothing is ready, or only draws and its rollouts have no room.
+    pub(super) fn place(&self) -> Option<Stand> {
+        let Ready { work, short, .. } = self.front()?;
+        (work.kind == WorkKind::Rows || self.room() > 0).then_some(Stand { kind: work.kind, short: *short })
     }
 
     /// Take the first `n` draws or rows off what starts next.
@@ -69,7 +74,7 @@ impl Task {
         let queue = self.queue();
         let front = queue.front_mut()?;
         let work = Work { n: n.min(front.work.n), ..front.work };
-        *front = Ready { work: front.work.after(work.n), told: false, ..*front };
+        *front = Ready { work: front.work.after(work.n), short: None, ..*front };
         if front.work.n == 0 {
             queue.pop_front();
         }
@@ -77,10 +82,12 @@ impl Task {
         Some(work)
     }
 
-    /// The work that a refusal is about, unless that was told before.
-    pub(super) fn tell(&mut self) -> Option<Work> {
+    /// What starts next is refused: the work, unless that was told before.
+    pub(super) fn refuse(&mut self, refusal: &Refusal) -> Option<Work> {
         let front = self.queue().front_mut()?;
-        (!std::mem::replace(&mut front.told, true)).then_some(front.work)
+        // What has no bound needs more than there can be.
+        let need = front.each.get(refusal.currency).unwrap_or(u64::MAX);
+        front.short.replace((refusal.currency, need)).is_none().then_some(front.work)
     }
 
     /// How many draws and rows are ready.

@@ -3,7 +3,7 @@
 use super::ledger::{Refusal, Reservation};
 
 /// What a task has ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkKind {
     /// Draws of a fork point: each starts a rollout, and so needs room for one.
     Draws,
