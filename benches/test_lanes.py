@@ -46,7 +46,7 @@ def half(size: int) -> tuple[Lanes, np.ndarray]:
     """A random half of some lanes, and its mask."""
     active = DRAW.permutation(size) < size // 2
     lanes = Lanes(size)
-    lanes.finish_all(~active)
+    lanes.finish_where(~active)
     return lanes, active
 
 
@@ -94,7 +94,7 @@ def test_prompts_out_and_replies_back(benchmark, capsys, size: int, count: int):
     """Rows of 8,192 prompt and 4,096 response tokens: prompts are gathered, both are put back."""
     active = DRAW.permutation(size) < count
     lanes = Lanes(size)
-    lanes.finish_all(~active)
+    lanes.finish_where(~active)
     prompts = DRAW.integers(0, 150_000, (size, 8192))
     replies = DRAW.integers(0, 150_000, (count, 4096))
 

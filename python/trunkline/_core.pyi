@@ -600,18 +600,23 @@ def harvest(trees: Sequence[Tree], /) -> Harvest:
 
 @final
 class Lanes:
-    """A set of lanes 0..n-1 that can only shrink: termination is monotone."""
+    """A set of lanes 0..n-1 that can only shrink: termination is monotone.
+
+    A lane that does not exist or is out already, and sets of different sizes, are an ``ArgumentError``.
+    """
 
     def __new__(cls, n: int, /) -> Lanes: ...
     def finish(self, lane: int, /) -> None:
         """Take a lane out; raises if it is out already."""
 
-    def finish_all(self, done: Buffer | Sequence[int], /) -> int:
-        """Take several lanes out, or none if that raises, and return how many that were.
+    def finish_all(self, lanes: Buffer | Sequence[int], /) -> None:
+        """Take several lanes (u32) out, or none; raises if one of them is out already."""
+
+    def finish_where(self, done: Buffer | Sequence[int], /) -> int:
+        """Take out the lanes that a mask marks, and return how many of them were active.
 
         Args:
-            done: A mask, that is a buffer of n bools or bytes (format ``?`` or ``B``), in which lanes may be marked
-                that are out already. Or lanes, as a buffer of u32 or a sequence; raises if one of them is out already.
+            done: For each lane whether it is done (bool or u8). Lanes that are out already may be marked.
         """
 
     def active(self, lane: int, /) -> bool: ...
@@ -1009,11 +1014,11 @@ class Choice:
 class Plan:
     """Some of the lanes of a batch, in order, whose rows are worked on.
 
-    Rows are a C-contiguous buffer of one dimension (a cell a lane) or two (lanes x cells), of any format that
-    ``memoryview.cast`` knows: native integers, f32, f64, bools and bytes. What comes back is a read-only
-    ``memoryview`` of the same format and number of dimensions, but for rows without a cell, which have one. No row
-    of a lane outside the plan is ever in what comes back, and ``scatter(gather(x), fill)`` equals ``x`` in the lanes
-    of the plan.
+    Rows are a C-contiguous buffer of one dimension (a cell a lane) or two (lanes x 1 or more cells), of any format that
+    ``memoryview.cast`` knows: native integers, f32, f64, bools and bytes. View other cells (f16, bf16) as integers of
+    their size. What comes back is a read-only ``memoryview`` of the same format and number of dimensions, also if there
+    are no rows. No row of a lane outside the plan is ever in what comes back, and ``scatter(gather(x), fill)`` equals
+    ``x`` in the lanes of the plan.
     """
 
     @property
@@ -1040,7 +1045,7 @@ class Plan:
 
         Args:
             rows: One row for each lane of the plan.
-            fill: What the cells of all other lanes hold: a number that fits the format.
+            fill: What the cells of all other lanes hold: a number that fits the format, as ``struct.pack`` takes it.
         """
 
     def __len__(self) -> int:
@@ -1141,6 +1146,8 @@ class Ledger:
     def take_back(self, lease: int, spent: dict[str, int], /) -> None:
         """Take a lease back on which nothing is in flight any more; raises the second time.
 
+        Whoever still holds reservations of the lease (``open`` of its ledger is not 0) is settled as lost, with them.
+
         Args:
             lease: Its number.
             spent: What was spent of it, as its ledger says.
@@ -1192,7 +1199,8 @@ class Scheduler:
     """The ready work of many tasks: which of it starts as soon as there is room.
 
     Tasks share by start-time fair queueing: tasks that are always ready are never more than one batch apart, by weight.
-    The same calls give the same order.
+    The same calls give the same order. Nothing is kept of a rollout that is done, nor of a task that was cancelled once
+    its rollouts are done. What cannot be done is an ``ArgumentError``.
 
     Args:
         limit: The most rollouts that run at a time; None for any number.
@@ -1239,8 +1247,8 @@ class Scheduler:
     def next(self, max: int, ledger: Ledger, /) -> tuple[list[Start], list[Refused]]:
         """What may start now, in this order, and what the ledger refuses.
 
-        Work that does not fit as a whole starts in part, and the rest stays ready. A refusal is given once, until
-        something of the same task has started.
+        Work that does not fit as a whole starts in part, and the rest stays ready. Each piece of work is refused once,
+        until some of it has started. What is refused holds up no other task, but what its own task has ready behind it.
 
         Args:
             max: The most draws and rows in all; at most 65,536 come at a time.
@@ -1251,7 +1259,10 @@ class Scheduler:
         """A rollout has ended, by its number in :attr:`Start.rollout` and after; raises the second time."""
 
     def cancel(self, task: int, /) -> int:
-        """Drop what a task has ready, take no more of it, and return how many draws and rows that were."""
+        """Drop what a task has ready, take no more of it, and return how many draws and rows that were.
+
+        Its rollouts run on until they are done. A task that is over is cancelled too, so that nothing of it is kept.
+        """
 
     def counts(self, task: int, /) -> tuple[int, int]:
         """How many draws and rows a task has ready, and how many of its rollouts run."""

@@ -16,7 +16,7 @@ TrunklineError
 |   |   + ContentFiltered        the provider withheld the reply
 |   + ToolError                  raised by a tool to say something to the model
 + CoreError                      the native core refused an operation
-    + TreeError                  on a tree or on lanes: bad id, finished rollout, corrupt delta
+    + TreeError                  on a tree: bad id, finished rollout, corrupt delta
     + ArgumentError (ValueError) a number, option or column that the core cannot work with
     + ReplyError (ValueError)    bytes that are no chat completion, and where
 """
@@ -142,7 +142,7 @@ class CoreError(TrunklineError):
 
 
 class TreeError(CoreError):
-    """A tree or a set of lanes cannot do this: an id names nothing, a rollout has ended, a delta does not fit."""
+    """A tree cannot do this: an id names nothing, a rollout has ended, a delta does not fit."""
 
 
 class ArgumentError(CoreError, ValueError):

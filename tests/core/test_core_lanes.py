@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from array import array
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline._core import Lanes, Waiting
-from trunkline.errors import ArgumentError, CoreError
+from trunkline.errors import ArgumentError
 
 
 def lanes(n: int, out: set[int]) -> Lanes:
@@ -36,39 +38,59 @@ def test_lanes_are_a_set(data, n: int) -> None:
     assert one.and_(one).ones() == one.ones()
     assert one.and_not(one).count() == 0
     mask = bytes(lane in right for lane in range(n))
-    assert one.finish_all(memoryview(mask).cast("?")) == len(right - left)
+    assert one.finish_where(memoryview(mask).cast("?")) == len(right - left)
     assert list(one.ones()) == sorted(every - left - right)
-    assert two.finish_all(mask) == 0
+    assert two.finish_where(mask) == 0
 
 
 def test_a_lane_finishes_once() -> None:
     three = Lanes(3)
     three.finish(1)
-    with pytest.raises(CoreError, match="lane 1 has finished already"):
+    with pytest.raises(ArgumentError, match="lane 1 has finished already"):
         three.finish(1)
-    with pytest.raises(CoreError, match="lane 3 does not exist; there are 3"):
+    with pytest.raises(ArgumentError, match="lane 3 does not exist; there are 3"):
         three.finish(3)
-    with pytest.raises(CoreError, match="lane 3 does not exist"):
+    with pytest.raises(ArgumentError, match="lane 3 does not exist"):
         three.active(3)
-    with pytest.raises(CoreError, match="lane 1 has finished already"):
+    with pytest.raises(ArgumentError, match="lane 1 has finished already"):
         three.finish_all([0, 1])
-    with pytest.raises(CoreError, match="lane 2 has finished already"):
+    with pytest.raises(ArgumentError, match="lane 2 has finished already"):
         three.finish_all(array("I", [2, 2]))
     with pytest.raises(ArgumentError, match="2 places of a mask of lanes where 3 are needed"):
-        three.finish_all(b"\0\1")
+        three.finish_where(b"\0\1")
+    with pytest.raises(ArgumentError, match='the format "B"; it must be uint32'):
+        three.finish_all(b"\0\2\0")
     assert repr(three) == "<Lanes: 2 of 3 active>"
-    assert three.finish_all([0, 2]) == 2
+    assert three.finish_where([False, False, True]) == 1
+    three.finish_all([0])
+    assert not three.any()
 
 
 def test_sizes_and_types_are_checked() -> None:
-    with pytest.raises(CoreError, match="different sizes cannot be combined: 3 and 4"):
+    with pytest.raises(ArgumentError, match="different sizes cannot be combined: 3 and 4"):
         Lanes(3).and_(Lanes(4))
     for wrong in (-1, 2**32, 10**40):
-        with pytest.raises(CoreError, match="out of range"):
+        with pytest.raises(ArgumentError, match="out of range"):
             Lanes(wrong)
     for wrong in (lambda: Lanes("3"), lambda: Lanes(3).and_({1, 2}), lambda: Lanes(3).finish_all({1})):
         with pytest.raises(TypeError):
             wrong()
+
+
+def test_more_lanes_than_memory_are_an_error_and_no_abort() -> None:
+    script = """
+import resource
+from trunkline._core import Lanes
+lanes = Lanes(2**32 - 1)
+resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+for work in (lanes.ones, lanes.plan):
+    try:
+        work()
+    except ValueError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["not enough memory for 4294967295 lanes"] * 2
 
 
 def test_combining_leaves_both_as_they_were() -> None:
@@ -93,7 +115,9 @@ def test_rows_come_back_to_their_lanes(data, n: int, width: int | None, format: 
     assert (gathered.format, gathered.readonly, len(plan), plan.size) == (format, True, len(active), n)
     assert list(plan.lanes) == active
     scattered, valid = plan.scatter(gathered, 7)
-    blank = 7 if width is None or not active else [7] * width
+    shape = () if width is None else (width,)
+    assert (gathered.shape, scattered.shape) == ((len(active), *shape), (n, *shape))
+    blank = 7 if width is None else [7] * width
     assert scattered.tolist() == [rows.tolist()[lane] if lane in active else blank for lane in range(n)]
     assert (valid.format, valid.tolist()) == ("?", [lane in active for lane in range(n)])
 
@@ -135,7 +159,7 @@ def test_waiting_lanes_are_flushed_when_none_runs(n: int, limits: list[int], scr
             waiting.wait(lane, queue)
             at[lane] = queue
         else:
-            with pytest.raises(CoreError):
+            with pytest.raises(ArgumentError):
                 waiting.wait(lane, queue)
         stuck, expected = -1 not in at.values(), []
         for number, limit in enumerate(limits):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -80,6 +82,56 @@ def test_leases_shrink_and_come_back_once() -> None:
     for again in (lambda: run.take_back(first, {}), lambda: run.settle_lost(second, {}, {})):
         with pytest.raises(ArgumentError, match="is not open; it must be one that was given and not yet taken back"):
             again()
+
+
+@given(st.integers(0, 2**32), st.dictionaries(st.sampled_from(CURRENCIES), st.integers(0, 400)))
+@settings(max_examples=60, deadline=None)
+def test_kills_of_workers_and_controller_lose_nothing_and_count_nothing_twice(seed: int, limits: dict) -> None:
+    """Three workers spend from leases. Rows are what the controller has on disk; whatever is sent is paid for."""
+    random = Random(seed)
+    run, leases, rows, guessed, paid, doubt = Ledger(limits), [], [], [], [], []
+    for _ in range(120):
+        what = random.random()
+        if what < 0.15 or not leases:
+            left, least = run.left, {currency: random.randint(0, 20) for currency in CURRENCIES}
+            if isinstance(lease := run.lease(6, least), Refusal):
+                assert least[lease.currency] > left[lease.currency]
+                continue
+            assert all(least[currency] <= most <= left[currency] for currency, most in lease[1].limits.items())
+            # Number, ledger, calls in flight, calls that were settled and not acknowledged, and acknowledged ones.
+            leases.append((*lease, {}, [], []))
+        number, ledger, flying, settled, durable = lease = random.choice(leases)
+        if what < 0.5:
+            most = {currency: random.randint(0, 9) for currency in CURRENCIES}
+            if isinstance(call := ledger.reserve(most), int):
+                flying[call] = most, {currency: random.randint(0, most[currency]) for currency in CURRENCIES}
+                paid.append(flying[call][1])
+        elif what < 0.7 and flying:
+            call = random.choice(list(flying))
+            settled.append(flying.pop(call))
+            ledger.settle(call, settled[-1][1])
+        elif what < 0.85 and settled:
+            durable.append(settled.pop(0)[1])
+        elif what < 0.92 and not ledger.open:
+            rows += durable + [cost for _, cost in settled]
+            run.take_back(number, ledger.spent)
+            leases.remove(lease)
+        elif what < 0.97:
+            lost = total([most for most, _ in [*flying.values(), *settled]])
+            run.settle_lost(number, total(durable), lost)
+            rows += durable
+            guessed.append(lost)
+            leases.remove(lease)
+        elif what > 0.985:
+            doubt += [most for *_, calls, late, _ in leases for most, _ in [*calls.values(), *late]]
+            rows += [cost for *_, acknowledged in leases for cost in acknowledged]
+            run, leases = Ledger(limits, total(rows + guessed), total(guessed)), []
+        assert (run.spent, run.estimated) == (total(rows + guessed), total(guessed))
+        assert run.leased == ZERO | total([ledger.limits for _, ledger, *_ in leases])
+        for currency, limit in limits.items():
+            held = run.spent[currency] + run.leased[currency]
+            assert held <= limit + run.overshoot[currency]
+            assert total(paid)[currency] <= limit + total(doubt)[currency]
 
 
 def test_a_resumed_run_has_spent_what_its_rows_say() -> None:

@@ -40,6 +40,17 @@ def test_a_possible_tie_is_not_settled() -> None:
     assert (tally.settled(2, 0.9), tally.settled(2, 1.1)) == (True, False)
 
 
+def test_a_cluster_is_whatever_is_an_index() -> None:
+    class Cluster:
+        def __index__(self) -> int:
+            return 3
+
+    tally = Tally()
+    tally.vote(Cluster())
+    tally.vote(3)
+    assert tally.answers() == [(3, 2.0, 2)]
+
+
 def test_what_cannot_be_a_vote_is_refused() -> None:
     tally = Tally()
     for weight in (math.nan, math.inf, -0.5):

@@ -86,7 +86,7 @@ proptest! {
         fill in any::<i64>(),
     ) {
         let (lanes, set) = lanes(len, &out);
-        let plan = lanes.plan();
+        let plan = lanes.plan().unwrap();
         let rows: Vec<Cell<u32>> = (0..len * u32::try_from(width).unwrap()).map(|_| Cell::new(0)).collect();
         let cell = |lane: u32, column: usize| i64::from(lane) * 100 + i64::try_from(column).unwrap();
         let source: Vec<(&Cell<u32>, i64)> =
@@ -106,7 +106,7 @@ proptest! {
         for (i, &found) in all.iter().enumerate() {
             let lane = u32::try_from(i / width).unwrap();
             prop_assert_eq!(found, if set.contains(&lane) { cell(lane, i % width) } else { fill });
-            prop_assert_eq!(plan.valid()[lane as usize], u8::from(set.contains(&lane)));
+            prop_assert_eq!(plan.valid().unwrap()[lane as usize], u8::from(set.contains(&lane)));
         }
     }
 

@@ -43,7 +43,7 @@ fn order(starts: &[Start]) -> Vec<(u32, u32, u32, u32)> {
 
 #[test]
 fn twice_the_weight_is_served_twice_as_often() {
-    let starts = busy(1, &[1, 2]).next(6, &mut free()).unwrap().starts;
+    let starts = busy(1, &[1, 2]).next(6, &mut free()).starts;
     let tasks: Vec<u32> = starts.iter().map(|start| start.task).collect();
     assert_eq!(tasks, [0, 1, 1, 0, 1, 1]);
     assert_eq!(starts.iter().map(|start| start.rollout).collect::<Vec<_>>(), (0..6).map(Some).collect::<Vec<_>>());
@@ -57,13 +57,13 @@ fn work_starts_in_part_when_there_is_no_room_for_all() {
     scheduler.push(two, draws(3, 0, 1), calls(1)).unwrap();
     scheduler.push(two, draws(4, 0, 9), calls(1)).unwrap();
     let mut ledger = free();
-    let starts = scheduler.next(6, &mut ledger).unwrap().starts;
+    let starts = scheduler.next(6, &mut ledger).starts;
     assert_eq!(order(&starts), [(0, 7, 10, 3), (1, 3, 0, 1), (1, 4, 0, 1)]);
     assert_eq!(starts.iter().map(|start| start.rollout).collect::<Vec<_>>(), [Some(0), Some(3), Some(4)]);
-    assert_eq!(scheduler.next(6, &mut ledger).unwrap().starts, []);
+    assert_eq!(scheduler.next(6, &mut ledger).starts, []);
     scheduler.done(1).unwrap();
     scheduler.done(3).unwrap();
-    assert_eq!(order(&scheduler.next(6, &mut ledger).unwrap().starts), [(1, 4, 1, 2)]);
+    assert_eq!(order(&scheduler.next(6, &mut ledger).starts), [(1, 4, 1, 2)]);
     assert_eq!((scheduler.counts(one), scheduler.counts(two)), (Ok((5, 2)), Ok((6, 3))));
     assert_eq!(ledger.reserved().get(Currency::Calls), 7);
 }
@@ -73,12 +73,12 @@ fn rows_of_running_rollouts_need_no_lane_and_go_first() {
     let mut scheduler = Scheduler::new(1, 9).unwrap();
     let task = scheduler.add(1, 9).unwrap();
     scheduler.push(task, draws(0, 0, 2), calls(1)).unwrap();
-    assert_eq!(order(&scheduler.next(9, &mut free()).unwrap().starts), [(0, 0, 0, 1)]);
+    assert_eq!(order(&scheduler.next(9, &mut free()).starts), [(0, 0, 0, 1)]);
     scheduler.push(task, rows(5, 4), calls(1)).unwrap();
-    let starts = scheduler.next(3, &mut free()).unwrap().starts;
+    let starts = scheduler.next(3, &mut free()).starts;
     assert_eq!((order(&starts), starts[0].rollout), (vec![(0, 5, 0, 3)], None));
     scheduler.done(0).unwrap();
-    assert_eq!(order(&scheduler.next(9, &mut free()).unwrap().starts), [(0, 5, 3, 1), (0, 0, 1, 1)]);
+    assert_eq!(order(&scheduler.next(9, &mut free()).starts), [(0, 5, 3, 1), (0, 0, 1, 1)]);
 }
 
 #[test]
@@ -88,26 +88,70 @@ fn what_the_ledger_refuses_is_told_once_and_stays() {
     scheduler.push(one, draws(0, 0, 4), calls(3)).unwrap();
     scheduler.push(two, draws(0, 0, 4), calls(1)).unwrap();
     let mut ledger = budget(8);
-    let round = scheduler.next(99, &mut ledger).unwrap();
+    let round = scheduler.next(99, &mut ledger);
     assert_eq!(order(&round.starts), [(0, 0, 0, 2), (1, 0, 0, 2)]);
     let refused: Vec<_> = round.refused.iter().map(|refused| (refused.task, refused.work)).collect();
     assert_eq!(refused, [(0, draws(0, 2, 2)), (1, draws(0, 2, 2))]);
     assert_eq!((round.refused[0].refusal.wanted, round.refused[0].refusal.left), (Some(12), 8));
-    assert_eq!(scheduler.next(99, &mut ledger).unwrap(), trunkline_core::Round::default());
+    assert_eq!(scheduler.next(99, &mut ledger), trunkline_core::Round::default());
     ledger.release(round.starts[1].reservation).unwrap();
-    let round = scheduler.next(99, &mut ledger).unwrap();
+    let round = scheduler.next(99, &mut ledger);
     assert_eq!((order(&round.starts), round.refused.len()), (vec![(1, 0, 2, 2)], 0));
     scheduler.push(two, draws(5, 0, 1), calls(1)).unwrap();
-    assert_eq!(scheduler.next(99, &mut ledger).unwrap().refused[0].work, draws(5, 0, 1));
+    assert_eq!(scheduler.next(99, &mut ledger).refused[0].work, draws(5, 0, 1));
+}
+
+#[test]
+fn each_piece_of_work_has_its_own_refusal() {
+    let mut scheduler = Scheduler::new(99, 99).unwrap();
+    let task = scheduler.add(1, 99).unwrap();
+    let mut ledger = budget(2);
+    let refused = |scheduler: &mut Scheduler, ledger: &mut Ledger| -> Vec<Work> {
+        scheduler.next(99, ledger).refused.iter().map(|refused| refused.work).collect()
+    };
+    scheduler.push(task, draws(0, 0, 3), calls(3)).unwrap();
+    assert_eq!(refused(&mut scheduler, &mut ledger), [draws(0, 0, 3)]);
+    scheduler.push(task, rows(1, 3), calls(1)).unwrap();
+    assert_eq!(refused(&mut scheduler, &mut ledger), [Work { first: 2, n: 1, ..rows(1, 3) }]);
+    assert_eq!(refused(&mut scheduler, &mut ledger), []);
+    // Some of the rows starts, so what is left of them is refused anew; the draws were refused before.
+    scheduler.push(task, rows(2, 1), calls(9)).unwrap();
+    let mut more = budget(1);
+    assert_eq!(refused(&mut scheduler, &mut more), [rows(2, 1)]);
+    assert_eq!(refused(&mut scheduler, &mut budget(9)), []);
+    assert_eq!((refused(&mut scheduler, &mut ledger), scheduler.counts(task)), (vec![], Ok((3, 0))));
+}
+
+#[test]
+fn the_greatest_weights_are_told_apart() {
+    let mut served = [0; 2];
+    let mut scheduler = busy(1, &[u32::MAX, u32::MAX / 2 + 1]);
+    for start in scheduler.next(3000, &mut free()).starts {
+        served[start.task as usize] += start.work.n;
+    }
+    assert_eq!(served, [2000, 1000]);
+}
+
+#[test]
+fn a_cancelled_task_runs_out() {
+    let mut scheduler = busy(1, &[1]);
+    scheduler.next(2, &mut free());
+    assert_eq!((scheduler.cancel(0), scheduler.cancel(0)), (Ok(999_998), Ok(0)));
+    assert_eq!((scheduler.counts(0), scheduler.running()), (Ok((0, 2)), 2));
+    assert_eq!(scheduler.next(2, &mut free()).starts, []);
+    (0..2).for_each(|rollout| scheduler.done(rollout).unwrap());
+    assert_eq!((scheduler.counts(0), scheduler.running(), scheduler.cancel(0)), (Ok((0, 0)), 0, Ok(0)));
+    assert!(scheduler.push(0, draws(0, 0, 1), calls(1)).unwrap_err().to_string().starts_with("task 0 was cancelled"));
+    assert_eq!(scheduler.add(1, 1), Ok(1));
 }
 
 #[test]
 fn a_task_that_comes_late_neither_waits_nor_catches_up() {
     let mut scheduler = busy(1, &[1]);
-    scheduler.next(100, &mut free()).unwrap();
+    scheduler.next(100, &mut free());
     let late = scheduler.add(1, u32::MAX).unwrap();
     scheduler.push(late, draws(0, 0, 50), calls(1)).unwrap();
-    let starts = scheduler.next(20, &mut free()).unwrap().starts;
+    let starts = scheduler.next(20, &mut free()).starts;
     let served = starts.iter().filter(|start| start.task == late).count();
     assert!((9..=11).contains(&served), "{served}");
 }
@@ -117,14 +161,14 @@ fn a_task_whose_draws_find_no_lane_keeps_its_turn() {
     let mut scheduler = Scheduler::new(2, 1).unwrap();
     let (one, two) = (scheduler.add(1, 99).unwrap(), scheduler.add(1, 99).unwrap());
     scheduler.push(one, draws(0, 0, 2), calls(1)).unwrap();
-    scheduler.next(2, &mut free()).unwrap();
+    scheduler.next(2, &mut free());
     scheduler.push(two, draws(0, 0, 9), calls(1)).unwrap();
     scheduler.push(one, rows(1, 9), calls(1)).unwrap();
-    scheduler.next(9, &mut free()).unwrap();
+    scheduler.next(9, &mut free());
     scheduler.push(one, draws(0, 2, 9), calls(1)).unwrap();
     scheduler.push(two, draws(1, 0, 9), calls(1)).unwrap();
     (0..2).for_each(|rollout| scheduler.done(rollout).unwrap());
-    assert_eq!(order(&scheduler.next(9, &mut free()).unwrap().starts), [(1, 0, 0, 1), (1, 0, 1, 1)]);
+    assert_eq!(order(&scheduler.next(9, &mut free()).starts), [(1, 0, 0, 1), (1, 0, 1, 1)]);
 }
 
 #[test]
@@ -133,18 +177,25 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(text(Scheduler::new(0, 1).map(|_| ())), "the limit of running rollouts is 0; it must be 1 or more");
     let mut scheduler = busy(1, &[1]);
     assert_eq!(text(scheduler.add(0, 1).map(|_| ())), "the weight of a task is 0; it must be 1 or more");
-    assert_eq!(text(scheduler.push(0, draws(0, 0, 0), calls(1))), "the number of draws is 0; it must be 1 or more");
+    assert_eq!(
+        text(scheduler.push(0, draws(0, 0, 0), calls(1))),
+        "the number of draws or rows is 0; it must be 1 or more"
+    );
     assert!(
         text(scheduler.push(0, draws(0, u32::MAX, 1), calls(1)))
             .starts_with("the first draw is 4294967295 and there are 1")
     );
-    assert_eq!(text(scheduler.push(1, draws(0, 0, 1), calls(1))), "task 1 does not exist; there are 1");
+    assert_eq!(
+        text(scheduler.push(1, draws(0, 0, 1), calls(1))),
+        "task 1 does not exist; it must be one that was added"
+    );
     assert_eq!(scheduler.cancel(0), Ok(1_000_000));
     assert_eq!(
         text(scheduler.push(0, draws(0, 0, 1), calls(1))),
         "task 0 was cancelled; it must be a task that goes on"
     );
-    assert_eq!(scheduler.done(0), Err(Error::Lane { lane: 0, count: 0 }));
+    assert_eq!(text(scheduler.done(0)), "rollout 0 does not run; it must be one that was started and has not ended");
+    assert!(scheduler.cancel(1).is_err() && scheduler.counts(1).is_err());
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +252,7 @@ proptest! {
                     }
                 }
                 Step::Next { max } => {
-                    let round = scheduler.next(max, &mut ledger).unwrap();
+                    let round = scheduler.next(max, &mut ledger);
                     prop_assert!(round.starts.iter().map(|start| start.work.n).sum::<u32>() <= max);
                     for start in round.starts {
                         let (task, work) = (&mut tasks[start.task as usize], start.work);
@@ -210,7 +261,7 @@ proptest! {
                         prop_assert!(rows || task.ready[1].is_empty());
                         let found = (work.first..work.first + work.n).map(|draw| (work.point, draw));
                         prop_assert!(found.eq(task.ready[usize::from(rows)].drain(..work.n as usize)));
-                        prop_assert_eq!(start.rollout, (!rows).then(|| u32::try_from(owners.len()).unwrap()));
+                        prop_assert_eq!(start.rollout, (!rows).then_some(owners.len() as u64));
                         if !rows {
                             task.live += work.n;
                             owners.extend((0..work.n).map(|_| Some(start.task as usize)));
@@ -226,7 +277,7 @@ proptest! {
                 }
                 Step::Done { which } => {
                     let owner = owners.get_mut(which).and_then(Option::take);
-                    prop_assert_eq!(scheduler.done(u32::try_from(which).unwrap()).is_ok(), owner.is_some());
+                    prop_assert_eq!(scheduler.done(which as u64).is_ok(), owner.is_some());
                     if let Some(task) = owner {
                         tasks[task].live -= 1;
                     }
@@ -249,18 +300,18 @@ proptest! {
                 prop_assert!(expected.live <= own);
             }
             let live = tasks.iter().map(|task| task.live as usize).sum::<usize>();
-            prop_assert_eq!(scheduler.running().count(), live);
+            prop_assert_eq!(scheduler.running() as usize, live);
             prop_assert!(live <= limit as usize);
             let held = open.iter().flatten().map(|(_, most)| most).sum::<u64>();
             prop_assert_eq!(ledger.reserved().get(Currency::Calls), held);
         }
         // With all limits out of the way nothing is left behind.
-        for (rollout, owner) in (0u32..).zip(&owners) {
+        for (rollout, owner) in (0..).zip(&owners) {
             prop_assert_eq!(scheduler.done(rollout).is_ok(), owner.is_some());
         }
         for _ in 0..400 {
-            for start in scheduler.next(100, &mut free()).unwrap().starts {
-                let rollouts = start.rollout.into_iter().flat_map(|first| first..first + start.work.n);
+            for start in scheduler.next(100, &mut free()).starts {
+                let rollouts = start.rollout.into_iter().flat_map(|first| first..first + u64::from(start.work.n));
                 rollouts.for_each(|rollout| scheduler.done(rollout).unwrap());
             }
         }
@@ -276,7 +327,7 @@ proptest! {
         let mut scheduler = busy(batch, &weights);
         let mut served = vec![0u32; weights.len()];
         for max in rounds {
-            for start in scheduler.next(max, &mut free()).unwrap().starts {
+            for start in scheduler.next(max, &mut free()).starts {
                 served[start.task as usize] += start.work.n;
             }
             for (one, two) in (0..weights.len()).flat_map(|one| (0..one).map(move |two| (one, two))) {

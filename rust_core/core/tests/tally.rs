@@ -31,8 +31,9 @@ fn winner(counts: &[(u32, u32)]) -> Option<u32> {
     counts.iter().find(|(_, weight)| *weight == best).map(|(answer, _)| *answer)
 }
 
-/// Every continuation by `tries` votes of weight 1 for one of the answers or for a new one, and who wins alone after it.
-fn outcomes(votes: &[(Option<u32>, u32)], tries: u32) -> Vec<Option<u32>> {
+/// Every continuation by `tries` votes for one of the answers or a new one, of no weight or the heaviest, or by abstentions,
+/// and who wins alone after it.
+fn outcomes(votes: &[(Option<u32>, u32)], tries: u32, heaviest: u32) -> Vec<Option<u32>> {
     if tries == 0 {
         let counts = count(votes);
         let first = winner(&counts);
@@ -40,8 +41,9 @@ fn outcomes(votes: &[(Option<u32>, u32)], tries: u32) -> Vec<Option<u32>> {
         let alone = counts.iter().filter(|(_, weight)| *weight == best).count() == 1 && best > 0;
         return vec![first.filter(|_| alone)];
     }
-    let extend = |answer| outcomes(&[votes, &[(Some(answer), 1)]].concat(), tries - 1);
-    (0..5).flat_map(extend).collect()
+    let answers = (0..5).map(Some).chain([None]);
+    let next = answers.flat_map(|answer| [(answer, 0), (answer, heaviest)]);
+    next.flat_map(|vote| outcomes(&[votes, &[vote]].concat(), tries - 1, heaviest)).collect()
 }
 
 proptest! {
@@ -65,12 +67,13 @@ proptest! {
     #[test]
     fn settled_means_that_no_continuation_changes_the_winner(
         votes in prop::collection::vec((prop::option::weighted(0.9, 0u32..3), 0u32..3), 0..7),
-        tries in 1u32..5,
+        tries in 1u32..4,
+        heaviest in 0u32..3,
     ) {
         let tally = tally(&votes);
         let leader = winner(&count(&votes));
-        let unchanged = leader.is_some() && outcomes(&votes, tries).into_iter().all(|winner| winner == leader);
-        prop_assert_eq!(tally.settled(tries, 1.0), Ok(unchanged));
+        let unchanged = leader.is_some() && outcomes(&votes, tries, heaviest).into_iter().all(|winner| winner == leader);
+        prop_assert_eq!(tally.settled(tries, f64::from(heaviest)), Ok(unchanged));
         prop_assert_eq!(tally.settled(0, 1.0), Ok(true));
     }
 

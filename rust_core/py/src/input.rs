@@ -8,13 +8,28 @@ use pyo3::types::PyBytes;
 
 use crate::error::refine;
 
-/// A number that fits; one that does not is a `TreeError`.
+/// A number that fits; one that does not is an `ArgumentError`.
 pub fn number<'py, T>(value: &Bound<'py, PyAny>) -> PyResult<T>
 where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
 {
     let text = "a number is out of range: ids and counts are 0 to 4294967295";
     value.extract().map_err(|error| refine(value.py(), error, text))
+}
+
+/// An argument that is a number that fits.
+#[derive(Clone, Copy)]
+pub struct Number<T>(pub T);
+
+impl<'py, T> FromPyObject<'_, 'py> for Number<T>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        number(&value).map(Self)
+    }
 }
 
 /// Ids, from any sequence of them.

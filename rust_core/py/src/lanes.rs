@@ -1,13 +1,15 @@
 //! `Lanes`, `Plan` and `Waiting`.
 
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 use trunkline_core as core;
 
 use crate::buffer::{Column, view};
-use crate::guard::{Guard, attached};
-use crate::input::number;
+use crate::guard::{Guard, attached, call};
+use crate::input::Number;
 use crate::rows::Rows;
+
+/// Bytes from which on other threads run while rows are moved.
+const LARGE: usize = 1 << 18;
 
 /// A set of lanes 0..n-1 that can only shrink: termination is monotone.
 #[pyclass(frozen, module = "trunkline._core")]
@@ -24,42 +26,44 @@ impl Lanes {
 impl Lanes {
     #[new]
     #[pyo3(signature = (n, /))]
-    fn new(py: Python<'_>, #[pyo3(from_py_with = number)] n: u32) -> PyResult<Self> {
-        attached(py, || core::Lanes::new(n as usize)).map(|lanes| Self(Guard::new(lanes)))
+    fn new(py: Python<'_>, n: Number<u32>) -> PyResult<Self> {
+        attached(py, || core::Lanes::new(n.0 as usize)).map(|lanes| Self(Guard::new(lanes)))
     }
 
     /// Take a lane out; raises if it is out already.
     #[pyo3(signature = (lane, /))]
-    fn finish(&self, py: Python<'_>, #[pyo3(from_py_with = number)] lane: u32) -> PyResult<()> {
-        self.0.with(py, |lanes| lanes.finish(lane as usize))
+    fn finish(&self, py: Python<'_>, lane: Number<u32>) -> PyResult<()> {
+        self.0.with(py, |lanes| lanes.finish(lane.0 as usize))
     }
 
-    /// Take several lanes out: those of a mask, or those of a list.
+    /// Take several lanes out, or none.
+    #[pyo3(signature = (lanes, /))]
+    fn finish_all(&self, py: Python<'_>, lanes: Column<u32>) -> PyResult<()> {
+        self.0.with(py, |state| state.finish_all(&lanes))
+    }
+
+    /// Take out the lanes that a mask marks, and return how many were active.
     #[pyo3(signature = (done, /))]
-    fn finish_all(&self, py: Python<'_>, done: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let mask = PyUntypedBuffer::get(done).is_ok_and(|buffer| [c"?", c"B"].contains(&buffer.format()));
-        if mask {
-            let mask: Column<u8> = done.extract()?;
-            return self.0.with(py, |lanes| lanes.finish_where(&mask));
-        }
-        let list: Column<u32> = done.extract()?;
-        self.0.with(py, |lanes| lanes.finish_all(&list).map(|()| list.len()))
+    fn finish_where(&self, py: Python<'_>, done: Column<u8>) -> PyResult<usize> {
+        self.0.with(py, |lanes| lanes.finish_where(&done))
     }
 
     /// Whether a lane is active.
     #[pyo3(signature = (lane, /))]
-    fn active(&self, py: Python<'_>, #[pyo3(from_py_with = number)] lane: u32) -> PyResult<bool> {
-        self.0.with(py, |lanes| lanes.active(lane as usize))
+    fn active(&self, py: Python<'_>, lane: Number<u32>) -> PyResult<bool> {
+        self.0.with(py, |lanes| lanes.active(lane.0 as usize))
     }
 
     /// Active lanes (u32), ascending.
     fn ones<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        view(py, &self.0.with(py, |lanes| Ok(lanes.ones()))?)
+        let mut ones = Vec::new();
+        self.0.with(py, |lanes| lanes.ones_into(&mut ones))?;
+        view(py, &ones)
     }
 
     /// The rows of the lanes that are active now.
     fn plan(&self, py: Python<'_>) -> PyResult<Plan> {
-        self.0.with(py, |lanes| Ok(Plan(lanes.plan())))
+        self.0.with(py, |lanes| lanes.plan()).map(Plan)
     }
 
     /// Lanes active in both; raises if the sizes differ.
@@ -116,7 +120,7 @@ impl Plan {
     /// For each lane of the batch whether it is in the plan (bool).
     #[getter]
     fn valid<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        view(py, &self.0.valid())?.call_method1("cast", ("?",))
+        view(py, &attached(py, || self.0.valid())?)?.call_method1("cast", ("?",))
     }
 
     /// The rows of the plan's lanes out of the rows of all lanes.
@@ -128,7 +132,7 @@ impl Plan {
                 return Ok(());
             }
             let all = rows.all(py)?;
-            attached(py, || match rows.cell {
+            call(py, all.len() > LARGE, || match rows.cell {
                 8 => gather::<8>(&self.0, &all, out),
                 4 => gather::<4>(&self.0, &all, out),
                 _ => gather::<1>(&self.0, &all, out),
@@ -145,9 +149,9 @@ impl Plan {
         fill: &Bound<'py, PyAny>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         rows.expect(py, self.0.lanes().len())?;
-        let (some, fill) = (rows.all(py)?, rows.pack(fill)?);
+        let (some, fill, cell) = (rows.all(py)?, rows.pack(fill)?, rows.cell);
         let every = rows.build(py, self.0.size(), |out| {
-            attached(py, || match rows.cell {
+            call(py, out.len() > LARGE, || match cell {
                 8 => scatter::<8>(&self.0, &some, &fill, out),
                 4 => scatter::<4>(&self.0, &some, &fill, out),
                 2 => scatter::<2>(&self.0, &some, &fill, out),
@@ -185,25 +189,20 @@ pub struct Waiting(Guard<core::Waiting>);
 impl Waiting {
     #[new]
     #[pyo3(signature = (n, limits, /))]
-    fn new(py: Python<'_>, #[pyo3(from_py_with = number)] n: u32, limits: Column<u32>) -> PyResult<Self> {
-        attached(py, || core::Waiting::new(n as usize, &limits)).map(|waiting| Self(Guard::new(waiting)))
+    fn new(py: Python<'_>, n: Number<u32>, limits: Column<u32>) -> PyResult<Self> {
+        attached(py, || core::Waiting::new(n.0 as usize, &limits)).map(|waiting| Self(Guard::new(waiting)))
     }
 
     /// Let a running lane wait.
     #[pyo3(signature = (lane, queue, /))]
-    fn wait(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = number)] lane: u32,
-        #[pyo3(from_py_with = number)] queue: u32,
-    ) -> PyResult<()> {
-        self.0.with(py, |waiting| waiting.wait(lane as usize, queue))
+    fn wait(&self, py: Python<'_>, lane: Number<u32>, queue: Number<u32>) -> PyResult<()> {
+        self.0.with(py, |waiting| waiting.wait(lane.0 as usize, queue.0))
     }
 
     /// Take a lane out, whether it runs or waits.
     #[pyo3(signature = (lane, /))]
-    fn finish(&self, py: Python<'_>, #[pyo3(from_py_with = number)] lane: u32) -> PyResult<()> {
-        self.0.with(py, |waiting| waiting.finish(lane as usize))
+    fn finish(&self, py: Python<'_>, lane: Number<u32>) -> PyResult<()> {
+        self.0.with(py, |waiting| waiting.finish(lane.0 as usize))
     }
 
     /// The batches that are due; their lanes run again.

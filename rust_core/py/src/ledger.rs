@@ -5,11 +5,11 @@ use std::num::NonZeroU32;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use trunkline_core as core;
-use trunkline_core::{Amount, Bounds, Currency, Error, Reservation};
+use trunkline_core::{Amount, Bounds, Currency, Reservation};
 
-use crate::error::{argument, raise, refine};
+use crate::error::{argument, refine};
 use crate::guard::{Guard, attached};
-use crate::input::{Text, number};
+use crate::input::{Number, Text};
 
 /// Why a budget does not allow something.
 #[pyclass(frozen, get_all, module = "trunkline._core")]
@@ -59,46 +59,61 @@ impl<T> From<Result<T, core::Refusal>> for Outcome<T> {
     }
 }
 
-/// A dictionary from currencies to the most of each, None where that is not known.
-pub fn bounds(value: &Bound<'_, PyAny>) -> PyResult<Bounds> {
-    read(value, Amount::ZERO.into(), |bounds, currency, most| Ok(bounds.with(currency, most)))
+/// The most of each currency, None where that is not known; what is left out is 0.
+pub struct Most(pub Bounds);
+
+impl<'py> FromPyObject<'_, 'py> for Most {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        read(&value, Some(0)).map(|most| Self(Bounds(most)))
+    }
 }
 
-fn limits(value: &Bound<'_, PyAny>) -> PyResult<Bounds> {
-    read(value, Bounds::NONE, |bounds, currency, limit| Ok(bounds.with(currency, limit)))
+/// The limit of each currency; what is left out has none.
+struct Limits(Bounds);
+
+impl<'py> FromPyObject<'_, 'py> for Limits {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        read(&value, None).map(|limits| Self(Bounds(limits)))
+    }
 }
 
-fn amount(value: &Bound<'_, PyAny>) -> PyResult<Amount> {
-    let py = value.py();
-    read(value, Amount::ZERO, |amount, currency, exact| {
-        let exact =
-            exact.ok_or_else(|| argument(py, &format!("{} is None where a number is needed", currency.as_str())))?;
-        Ok(amount.with(currency, exact))
-    })
+/// So much of each currency; what is left out is 0.
+struct Exact(Amount);
+
+impl<'py> FromPyObject<'_, 'py> for Exact {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let figures = read(&value, Some(0))?;
+        if let Some((currency, _)) = Currency::ALL.iter().zip(figures).find(|(_, figure)| figure.is_none()) {
+            return Err(argument(value.py(), &format!("{} is None where a number is needed", currency.as_str())));
+        }
+        Ok(Self(Amount(figures.map(Option::unwrap_or_default))))
+    }
 }
 
-fn read<T>(
-    value: &Bound<'_, PyAny>,
-    mut all: T,
-    with: impl Fn(T, Currency, Option<u64>) -> PyResult<T>,
-) -> PyResult<T> {
-    let py = value.py();
+/// The figures of a dictionary, `rest` for the currencies that it leaves out.
+fn read(value: &Bound<'_, PyAny>, rest: Option<u64>) -> PyResult<[Option<u64>; 7]> {
+    let (py, mut all) = (value.py(), Bounds([rest; 7]));
     for (name, figure) in value.cast::<PyDict>()? {
         let name: Text<'_> = name.extract()?;
-        let currency = Currency::from_name(&name).ok_or_else(|| {
-            let value = format!("{:?} is no currency", &*name);
-            raise(py, &Error::Value { value, want: "one of CURRENCIES" })
-        })?;
+        let currency = Currency::from_name(&name);
+        let currency = currency
+            .ok_or_else(|| argument(py, &format!("{:?} is no currency; it must be one of CURRENCIES", &*name)))?;
         let text = format!("{} is {figure}; it must be 0 to 2^64 - 1", currency.as_str());
-        all = with(all, currency, figure.extract().map_err(|error| refine(py, error, &text))?)?;
+        all = all.with(currency, figure.extract().map_err(|error| refine(py, error, &text))?);
     }
-    Ok(all)
+    Ok(all.0)
 }
 
-fn dictionary(py: Python<'_>, each: impl Fn(Currency) -> Option<u64>) -> PyResult<Bound<'_, PyDict>> {
+fn dictionary(py: Python<'_>, figures: [Option<u64>; 7]) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
-    for currency in Currency::ALL {
-        if let Some(figure) = each(currency) {
+    for (currency, figure) in Currency::ALL.into_iter().zip(figures) {
+        if let Some(figure) = figure {
             dict.set_item(PyString::intern(py, currency.as_str()), figure)?;
         }
     }
@@ -116,8 +131,7 @@ impl Ledger {
     }
 
     fn amount<'py>(&self, py: Python<'py>, which: impl Fn(&core::Ledger) -> &Amount) -> PyResult<Bound<'py, PyDict>> {
-        let amount = self.0.with(py, |ledger| Ok(*which(ledger)))?;
-        dictionary(py, |currency| Some(amount.get(currency)))
+        dictionary(py, self.0.with(py, |ledger| Ok(which(ledger).0.map(Some)))?)
     }
 }
 
@@ -125,92 +139,61 @@ impl Ledger {
 impl Ledger {
     #[new]
     #[pyo3(signature = (limits=None, spent=None, estimated=None))]
-    fn new(
-        py: Python<'_>,
-        limits: Option<&Bound<'_, PyAny>>,
-        spent: Option<&Bound<'_, PyAny>>,
-        estimated: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
-        let limits = limits.map_or(Ok(Bounds::NONE), self::limits)?;
-        let [spent, estimated] = [spent, estimated].map(|value| value.map_or(Ok(Amount::ZERO), amount));
-        let (spent, estimated) = (spent?, estimated?);
+    fn new(py: Python<'_>, limits: Option<Limits>, spent: Option<Exact>, estimated: Option<Exact>) -> PyResult<Self> {
+        let limits = limits.map_or(Bounds::NONE, |limits| limits.0);
+        let [spent, estimated] = [spent, estimated].map(|amount| amount.map_or(Amount::ZERO, |amount| amount.0));
         attached(py, || core::Ledger::rebuild(limits, spent, estimated)).map(|ledger| Self(Guard::new(ledger)))
     }
 
     /// Set aside the most that something can cost.
     #[pyo3(signature = (most, /))]
-    fn reserve(&self, py: Python<'_>, #[pyo3(from_py_with = bounds)] most: Bounds) -> PyResult<Outcome<u64>> {
-        self.0.with(py, |ledger| Ok(ledger.reserve(&most).map(|reservation| reservation.0).into()))
+    fn reserve(&self, py: Python<'_>, most: Most) -> PyResult<Outcome<u64>> {
+        self.0.with(py, |ledger| Ok(ledger.reserve(&most.0).map(|reservation| reservation.0).into()))
     }
 
     /// Count what something did cost, and give the rest back.
     #[pyo3(signature = (reservation, actual, /))]
-    fn settle(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = number)] reservation: u64,
-        #[pyo3(from_py_with = amount)] actual: Amount,
-    ) -> PyResult<()> {
-        self.0.with(py, |ledger| ledger.settle(Reservation(reservation), &actual))
+    fn settle(&self, py: Python<'_>, reservation: Number<u64>, actual: Exact) -> PyResult<()> {
+        self.0.with(py, |ledger| ledger.settle(Reservation(reservation.0), &actual.0))
     }
 
     /// Give all of a reservation back.
     #[pyo3(signature = (reservation, /))]
-    fn release(&self, py: Python<'_>, #[pyo3(from_py_with = number)] reservation: u64) -> PyResult<()> {
-        self.0.with(py, |ledger| ledger.release(Reservation(reservation)))
+    fn release(&self, py: Python<'_>, reservation: Number<u64>) -> PyResult<()> {
+        self.0.with(py, |ledger| ledger.release(Reservation(reservation.0)))
     }
 
     /// Lease out a part of what is left.
     #[pyo3(signature = (parts, least, /))]
-    fn lease(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = number)] parts: u32,
-        #[pyo3(from_py_with = bounds)] least: Bounds,
-    ) -> PyResult<Outcome<(u64, Self)>> {
-        let parts = NonZeroU32::new(parts).ok_or_else(|| argument(py, "parts is 0; it must be 1 or more"))?;
-        let outcome = self.0.with(py, |ledger| Ok(ledger.lease(parts, &least)))?;
+    fn lease(&self, py: Python<'_>, parts: Number<u32>, least: Most) -> PyResult<Outcome<(u64, Self)>> {
+        let parts = NonZeroU32::new(parts.0).ok_or_else(|| argument(py, "parts is 0; it must be 1 or more"))?;
+        let outcome = self.0.with(py, |ledger| Ok(ledger.lease(parts, &least.0)))?;
         Ok(outcome.map(|lease| (lease.id, Self(Guard::new(lease.ledger)))).into())
     }
 
     /// Take a lease back.
     #[pyo3(signature = (lease, spent, /))]
-    fn take_back(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = number)] lease: u64,
-        #[pyo3(from_py_with = amount)] spent: Amount,
-    ) -> PyResult<()> {
-        self.0.with(py, |ledger| ledger.take_back(lease, &spent))
+    fn take_back(&self, py: Python<'_>, lease: Number<u64>, spent: Exact) -> PyResult<()> {
+        self.0.with(py, |ledger| ledger.take_back(lease.0, &spent.0))
     }
 
     /// Take the lease of a dead worker back.
     #[pyo3(signature = (lease, durable, unacknowledged, /))]
-    fn settle_lost(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = number)] lease: u64,
-        #[pyo3(from_py_with = amount)] durable: Amount,
-        #[pyo3(from_py_with = amount)] unacknowledged: Amount,
-    ) -> PyResult<()> {
-        self.0.with(py, |ledger| ledger.settle_lost(lease, &durable, &unacknowledged))
+    fn settle_lost(&self, py: Python<'_>, lease: Number<u64>, durable: Exact, unacknowledged: Exact) -> PyResult<()> {
+        self.0.with(py, |ledger| ledger.settle_lost(lease.0, &durable.0, &unacknowledged.0))
     }
 
     /// The limits of the currencies that have one.
     #[getter]
     fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let limits = self.0.with(py, |ledger| Ok(*ledger.limits()))?;
-        dictionary(py, |currency| limits.get(currency))
+        dictionary(py, self.0.with(py, |ledger| Ok(ledger.limits().0))?)
     }
 
     /// What is left of the currencies that have a limit.
     #[getter]
     fn left<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let left = self.0.with(py, |ledger| {
-            let left = |currency| ledger.limits().get(currency).map(|_| ledger.left(currency));
-            Ok(Currency::ALL.map(left))
-        })?;
-        dictionary(py, |currency| left.get(currency as usize).copied().flatten())
+        let left = |ledger: &core::Ledger, currency| ledger.limits().get(currency).map(|_| ledger.left(currency));
+        dictionary(py, self.0.with(py, |ledger| Ok(Currency::ALL.map(|currency| left(ledger, currency))))?)
     }
 
     /// What was spent, estimates included.

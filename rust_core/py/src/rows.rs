@@ -30,6 +30,7 @@ impl<'py> FromPyObject<'_, 'py> for Rows<'py> {
         let buffer = buffer.map_err(|error| refine(py, error, "rows have no dimension; 1 or 2 are needed"))?;
         let (count, columns) = match *buffer.shape() {
             [count] => (count, None),
+            [_, 0] => return Err(argument(py, "rows have no cells; 1 or more are needed")),
             [count, columns] => (count, Some(columns)),
             ref shape => return Err(argument(py, &format!("rows have {} dimensions; 1 or 2 are needed", shape.len()))),
         };
@@ -79,8 +80,7 @@ impl<'py> Rows<'py> {
         packed.map_err(|_| argument(py, &text()))?.extract()
     }
 
-    /// `count` rows of the same format, whose bytes `write` puts down: a read-only `memoryview`. Rows without a cell have
-    /// one dimension, because a `memoryview` cannot be given an empty one.
+    /// `count` rows of the same format and number of dimensions, whose bytes `write` puts down: a read-only `memoryview`.
     pub fn build(
         &self,
         py: Python<'py>,
@@ -89,16 +89,23 @@ impl<'py> Rows<'py> {
     ) -> PyResult<Bound<'py, PyAny>> {
         let size = count.checked_mul(self.columns.unwrap_or(1)).and_then(|cells| cells.checked_mul(self.cell));
         let size = size.ok_or_else(|| argument(py, "rows of more bytes than there can be memory"))?;
-        let bytes = PyBytes::new_with(py, size, write)?;
-        let view = PyMemoryView::from(&bytes)?;
-        let shaped = match self.columns {
-            Some(columns) if size > 0 => view.call_method1("cast", (&self.format, [count, columns])),
-            _ => view.call_method1("cast", (&self.format,)),
+        let cast = |bytes: Bound<'py, PyBytes>, rows| {
+            let view = PyMemoryView::from(&bytes)?;
+            match self.columns {
+                Some(columns) => view.call_method1("cast", (&self.format, [rows, columns])),
+                None => view.call_method1("cast", (&self.format,)),
+            }
         };
-        shaped.map_err(|_| foreign(py, &self.format))
+        if count > 0 {
+            return cast(PyBytes::new_with(py, size, write)?, count).map_err(|_| foreign(py, &self.format));
+        }
+        // A view cannot be cast into no rows, but it can be cut to none.
+        let one = PyBytes::new_with(py, self.cell * self.columns.unwrap_or(1), |_| Ok(()))?;
+        cast(one, 1).map_err(|_| foreign(py, &self.format))?.get_item(PySlice::new(py, 0, 0, 1))
     }
 }
 
 fn foreign(py: Python<'_>, format: &str) -> PyErr {
-    argument(py, &format!("rows have the format {format:?}; one native number a cell is needed"))
+    let text = "one native number a cell is needed; view other cells as integers of their size";
+    argument(py, &format!("rows have the format {format:?}; {text}"))
 }

@@ -2,28 +2,21 @@
 
 use pyo3::prelude::*;
 use trunkline_core as core;
-use trunkline_core::{Amount, Bounds, Work, WorkKind};
+use trunkline_core::{Amount, Work, WorkKind};
 
 use crate::guard::{Guard, attached};
-use crate::input::number;
-use crate::ledger::{Ledger, Refusal, bounds};
+use crate::input::{Number, number};
+use crate::ledger::{Ledger, Most, Refusal};
 
 /// Draws of a fork point, or rows of a waiting batch, that may start now.
 #[pyclass(frozen, get_all, module = "trunkline._core")]
 pub struct Start {
-    /// Whose it is.
     task: u32,
-    /// Whether these are rows of a waiting batch.
     rows: bool,
-    /// The fork point, or the number of the batch.
     point: u32,
-    /// The first draw or row.
     first: u32,
-    /// How many.
     n: u32,
-    /// The number of the first rollout that it starts; None for rows.
-    rollout: Option<u32>,
-    /// What the ledger holds for it.
+    rollout: Option<u64>,
     reservation: u64,
 }
 
@@ -45,17 +38,11 @@ impl Start {
 /// Work that the ledger does not allow.
 #[pyclass(frozen, get_all, module = "trunkline._core")]
 pub struct Refused {
-    /// Whose it is.
     task: u32,
-    /// Whether these are rows of a waiting batch.
     rows: bool,
-    /// The fork point, or the number of the batch.
     point: u32,
-    /// The first draw or row.
     first: u32,
-    /// How many.
     n: u32,
-    /// What is short.
     refusal: Refusal,
 }
 
@@ -79,8 +66,8 @@ impl Refused {
 pub struct Scheduler(Guard<core::Scheduler>);
 
 impl Scheduler {
-    fn push(&self, py: Python<'_>, task: u32, work: Work, most: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let each = most.map_or(Ok(Bounds::from(Amount::ZERO)), bounds)?;
+    fn push(&self, py: Python<'_>, task: u32, work: Work, most: Option<Most>) -> PyResult<()> {
+        let each = most.map_or(Amount::ZERO.into(), |most| most.0);
         self.0.with(py, |scheduler| scheduler.push(task, work, each))
     }
 }
@@ -89,12 +76,8 @@ impl Scheduler {
 impl Scheduler {
     #[new]
     #[pyo3(signature = (limit=None, batch=None))]
-    fn new(
-        py: Python<'_>,
-        #[pyo3(from_py_with = number)] limit: Option<u32>,
-        #[pyo3(from_py_with = number)] batch: Option<u32>,
-    ) -> PyResult<Self> {
-        let [limit, batch] = [limit, batch].map(|limit| limit.unwrap_or(u32::MAX));
+    fn new(py: Python<'_>, limit: Option<Number<u32>>, batch: Option<Number<u32>>) -> PyResult<Self> {
+        let [limit, batch] = [limit, batch].map(most);
         attached(py, || core::Scheduler::new(limit, batch)).map(|scheduler| Self(Guard::new(scheduler)))
     }
 
@@ -104,9 +87,9 @@ impl Scheduler {
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = number)] weight: u32,
-        #[pyo3(from_py_with = number)] limit: Option<u32>,
+        limit: Option<Number<u32>>,
     ) -> PyResult<u32> {
-        self.0.with(py, |scheduler| scheduler.add(weight, limit.unwrap_or(u32::MAX)))
+        self.0.with(py, |scheduler| scheduler.add(weight, most(limit)))
     }
 
     /// Make draws of a fork point ready.
@@ -114,13 +97,13 @@ impl Scheduler {
     fn draws(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = number)] task: u32,
-        #[pyo3(from_py_with = number)] point: u32,
-        #[pyo3(from_py_with = number)] n: u32,
+        task: Number<u32>,
+        point: Number<u32>,
+        n: Number<u32>,
         #[pyo3(from_py_with = number)] first: u32,
-        most: Option<&Bound<'_, PyAny>>,
+        most: Option<Most>,
     ) -> PyResult<()> {
-        self.push(py, task, Work { kind: WorkKind::Draws, point, first, n }, most)
+        self.push(py, task.0, Work { kind: WorkKind::Draws, point: point.0, first, n: n.0 }, most)
     }
 
     /// Make a batch of waiting rows ready.
@@ -128,48 +111,48 @@ impl Scheduler {
     fn rows(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = number)] task: u32,
-        #[pyo3(from_py_with = number)] batch: u32,
-        #[pyo3(from_py_with = number)] n: u32,
-        most: Option<&Bound<'_, PyAny>>,
+        task: Number<u32>,
+        batch: Number<u32>,
+        n: Number<u32>,
+        most: Option<Most>,
     ) -> PyResult<()> {
-        self.push(py, task, Work { kind: WorkKind::Rows, point: batch, first: 0, n }, most)
+        self.push(py, task.0, Work { kind: WorkKind::Rows, point: batch.0, first: 0, n: n.0 }, most)
     }
 
     /// What may start now, and what the ledger refuses.
     #[pyo3(signature = (max, ledger, /))]
-    fn next(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = number)] max: u32,
-        ledger: &Ledger,
-    ) -> PyResult<(Vec<Start>, Vec<Refused>)> {
-        let round = self.0.with(py, |scheduler| Ok(ledger.with(py, |ledger| scheduler.next(max, ledger))))??;
+    fn next(&self, py: Python<'_>, max: Number<u32>, ledger: &Ledger) -> PyResult<(Vec<Start>, Vec<Refused>)> {
+        let round = self.0.with(py, |state| Ok(ledger.with(py, |ledger| Ok(state.next(max.0, ledger)))))??;
         let refused = round.refused.into_iter().map(Refused::from);
         Ok((round.starts.into_iter().map(Start::from).collect(), refused.collect()))
     }
 
     /// A rollout has ended.
     #[pyo3(signature = (rollout, /))]
-    fn done(&self, py: Python<'_>, #[pyo3(from_py_with = number)] rollout: u32) -> PyResult<()> {
-        self.0.with(py, |scheduler| scheduler.done(rollout))
+    fn done(&self, py: Python<'_>, rollout: Number<u64>) -> PyResult<()> {
+        self.0.with(py, |scheduler| scheduler.done(rollout.0))
     }
 
     /// Drop what a task has ready, and take no more of it.
     #[pyo3(signature = (task, /))]
-    fn cancel(&self, py: Python<'_>, #[pyo3(from_py_with = number)] task: u32) -> PyResult<u64> {
-        self.0.with(py, |scheduler| scheduler.cancel(task))
+    fn cancel(&self, py: Python<'_>, task: Number<u32>) -> PyResult<u64> {
+        self.0.with(py, |scheduler| scheduler.cancel(task.0))
     }
 
     /// How many draws and rows a task has ready, and how many of its rollouts run.
     #[pyo3(signature = (task, /))]
-    fn counts(&self, py: Python<'_>, #[pyo3(from_py_with = number)] task: u32) -> PyResult<(u64, u32)> {
-        self.0.with(py, |scheduler| scheduler.counts(task))
+    fn counts(&self, py: Python<'_>, task: Number<u32>) -> PyResult<(u64, u32)> {
+        self.0.with(py, |scheduler| scheduler.counts(task.0))
     }
 
     /// How many rollouts run.
     #[getter]
     fn running(&self, py: Python<'_>) -> PyResult<u32> {
-        self.0.with(py, |scheduler| Ok(scheduler.live()))
+        self.0.with(py, |scheduler| Ok(scheduler.running()))
     }
+}
+
+/// A limit; None for no limit.
+fn most(limit: Option<Number<u32>>) -> u32 {
+    limit.map_or(u32::MAX, |limit| limit.0)
 }

@@ -1,12 +1,12 @@
 //! `Tally`.
 
 use pyo3::prelude::*;
-use pyo3::types::PyInt;
+use pyo3::types::PyString;
 use trunkline_core as core;
 use trunkline_core::{Answer, Votes};
 
 use crate::guard::Guard;
-use crate::input::{Text, number};
+use crate::input::{Number, Text, number};
 
 /// What Python sees of an answer: the number of a cluster, or a text.
 #[derive(IntoPyObject)]
@@ -29,10 +29,10 @@ impl From<&Votes> for Key {
 fn answer(value: &Bound<'_, PyAny>) -> PyResult<Option<Answer>> {
     if value.is_none() {
         Ok(None)
-    } else if value.is_instance_of::<PyInt>() {
-        number(value).map(|cluster| Some(Answer::Cluster(cluster)))
-    } else {
+    } else if value.is_instance_of::<PyString>() {
         value.extract().map(|text: Text<'_>| Some(Answer::Text((*text).into())))
+    } else {
+        number(value).map(|cluster| Some(Answer::Cluster(cluster)))
     }
 }
 
@@ -87,7 +87,7 @@ impl Tally {
 
     /// Whether the leader leads whatever the remaining tries say.
     #[pyo3(signature = (tries, heaviest=1.0, /))]
-    fn settled(&self, py: Python<'_>, #[pyo3(from_py_with = number)] tries: u32, heaviest: f64) -> PyResult<bool> {
-        self.0.with(py, |tally| tally.settled(tries, heaviest))
+    fn settled(&self, py: Python<'_>, tries: Number<u32>, heaviest: f64) -> PyResult<bool> {
+        self.0.with(py, |tally| tally.settled(tries.0, heaviest))
     }
 }

@@ -11,10 +11,7 @@ pub(super) struct Bits(Vec<u64>);
 impl Bits {
     /// `len` bits, all of them unset.
     pub(super) fn none(len: usize) -> Result<Self> {
-        let mut words = Vec::new();
-        words.try_reserve_exact(len.div_ceil(BITS)).map_err(|_| Error::Memory { len })?;
-        words.resize(len.div_ceil(BITS), 0);
-        Ok(Self(words))
+        zeros(len.div_ceil(BITS)).map(Self).map_err(|_| Error::Memory { len })
     }
 
     /// `len` bits, all of them set.
@@ -59,10 +56,10 @@ impl Bits {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Append the numbers of the set bits, ascending.
-    pub(super) fn list(&self, out: &mut Vec<u32>) {
+    /// Append the numbers of the set bits, ascending; `count` is how many they are.
+    pub(super) fn list(&self, count: usize, out: &mut Vec<u32>) {
         let (from, mut base) = (out.len(), 0u32);
-        out.resize(from + self.count(), 0);
+        out.resize(from + count, 0);
         let mut slots = &mut out[from..];
         for &word in &self.0 {
             let mut rest = word;
@@ -76,4 +73,12 @@ impl Bits {
             base = base.wrapping_add(u64::BITS);
         }
     }
+}
+
+/// So many zeros, or an error where there is no memory for them.
+pub(super) fn zeros<T: Default + Clone>(len: usize) -> Result<Vec<T>> {
+    let mut zeros = Vec::new();
+    zeros.try_reserve_exact(len).map_err(|_| Error::Memory { len })?;
+    zeros.resize(len, T::default());
+    Ok(zeros)
 }

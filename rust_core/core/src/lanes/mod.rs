@@ -126,19 +126,29 @@ impl Lanes {
     #[must_use]
     pub fn ones(&self) -> Vec<u32> {
         let mut ones = Vec::new();
-        self.ones_into(&mut ones);
+        self.bits.list(self.count(), &mut ones);
         ones
     }
 
     /// Append the active lanes, ascending.
-    pub fn ones_into(&self, out: &mut Vec<u32>) {
-        self.bits.list(out);
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no memory for them.
+    pub fn ones_into(&self, out: &mut Vec<u32>) -> Result<()> {
+        let len = self.count();
+        out.try_reserve(len).map_err(|_| Error::Memory { len })?;
+        self.bits.list(len, out);
+        Ok(())
     }
 
     /// The rows of the lanes that are active now.
-    #[must_use]
-    pub fn plan(&self) -> Plan {
-        Plan::of(self.ones(), self.len)
+    ///
+    /// # Errors
+    /// As [`Lanes::ones_into`].
+    pub fn plan(&self) -> Result<Plan> {
+        let mut lanes = Vec::new();
+        self.ones_into(&mut lanes)?;
+        Ok(Plan::of(lanes, self.len))
     }
 
     /// How many lanes there are, active or not.

@@ -3,10 +3,11 @@
 //! Nothing here reads the row of a lane that is not in the plan, and no row is ever filled with another's: the fill is
 //! explicit and the mask travels beside it.
 
+use super::bits::zeros;
 use crate::error::{Error, Result};
 
 /// Some of the lanes of a batch, in order. It does not change when lanes finish later.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     lanes: Vec<u32>,
     size: usize,
@@ -31,11 +32,13 @@ impl Plan {
     }
 
     /// For each lane of the batch 1 if it is in the plan, else 0.
-    #[must_use]
-    pub fn valid(&self) -> Vec<u8> {
-        let mut valid = vec![0; self.size];
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no memory for that.
+    pub fn valid(&self) -> Result<Vec<u8>> {
+        let mut valid = zeros(self.size)?;
         self.lanes.iter().for_each(|&lane| valid[lane as usize] = 1);
-        valid
+        Ok(valid)
     }
 
     /// Copy the rows of the plan's lanes out of the rows of all lanes.
@@ -121,7 +124,7 @@ mod tests {
         assert_eq!(some, [20, 21, 40, 41]);
         let mut all = [9; 8];
         plan.scatter(&some, None, &mut all, |cell| *cell).unwrap();
-        assert_eq!((all, plan.valid()), ([9, 9, 20, 21, 9, 9, 40, 41], vec![0, 1, 0, 1]));
+        assert_eq!((all, plan.valid().unwrap()), ([9, 9, 20, 21, 9, 9, 40, 41], vec![0, 1, 0, 1]));
         plan.scatter(&some, Some(-1), &mut all, |cell| *cell).unwrap();
         assert_eq!(all, [-1, -1, 20, 21, -1, -1, 40, 41]);
     }
@@ -137,9 +140,9 @@ mod tests {
     #[test]
     fn a_plan_keeps_its_lanes_when_they_finish() {
         let mut lanes = Lanes::new(3).unwrap();
-        let before = lanes.plan();
+        let before = lanes.plan().unwrap();
         lanes.finish(1).unwrap();
-        assert_eq!((before.lanes(), lanes.plan().lanes(), before.size()), (&[0, 1, 2][..], &[0, 2][..], 3));
+        assert_eq!((before.lanes(), lanes.plan().unwrap().lanes(), before.size()), (&[0, 1, 2][..], &[0, 2][..], 3));
     }
 
     #[test]
@@ -148,7 +151,7 @@ mod tests {
         none.gather(&[1, 2, 3, 4], &mut [], |cell| *cell).unwrap();
         let mut all = [0; 4];
         none.scatter(&[], Some(7), &mut all, |cell: &i32| *cell).unwrap();
-        assert_eq!((all, none.valid()), ([7; 4], vec![0, 0]));
+        assert_eq!((all, none.valid().unwrap()), ([7; 4], vec![0, 0]));
         plan(&[], 0).gather(&[0u8; 0], &mut [], |cell| *cell).unwrap();
     }
 

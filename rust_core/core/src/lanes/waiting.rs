@@ -59,17 +59,19 @@ impl Waiting {
     /// Let a running lane wait.
     ///
     /// # Errors
-    /// [`Error::Unknown`] for a queue that does not exist; [`Error::Lane`] and [`Error::LaneFinished`] as for
-    /// [`Lanes::finish`]; [`Error::Value`] if the lane waits already.
+    /// [`Error::Lane`] and [`Error::LaneFinished`] as for [`Lanes::finish`]; [`Error::Value`] if the lane waits already, or
+    /// for a queue that does not exist.
     pub fn wait(&mut self, lane: usize, queue: u32) -> Result<()> {
         self.active.expect(lane)?;
         if self.idle.get(lane) {
             let value = format!("lane {lane} waits already");
             return Err(Error::Value { value, want: "flushed before it waits again" });
         }
-        let count = crate::id::count(self.queues.len());
-        let unknown = Error::Unknown { what: "queue", id: queue, count };
-        let queue = self.queues.get_mut(queue as usize).ok_or(unknown)?;
+        let unknown = || {
+            let value = format!("queue {queue} does not exist");
+            Error::Value { value, want: "one that has a limit" }
+        };
+        let queue = self.queues.get_mut(queue as usize).ok_or_else(unknown)?;
         queue.lanes.set(lane);
         queue.count += 1;
         self.idle.set(lane);
@@ -107,7 +109,7 @@ impl Waiting {
                 continue;
             }
             let mut lanes = Vec::new();
-            queue.lanes.list(&mut lanes);
+            queue.lanes.list(queue.count, &mut lanes);
             lanes.truncate(due);
             for &lane in &lanes {
                 queue.lanes.unset(lane as usize);
@@ -178,7 +180,10 @@ mod tests {
         waiting.wait(0, 0).unwrap();
         let text = waiting.wait(0, 0).unwrap_err().to_string();
         assert_eq!(text, "lane 0 waits already; it must be flushed before it waits again");
-        assert_eq!(waiting.wait(1, 1).unwrap_err().to_string(), "queue 1 does not exist; there are 1");
+        assert_eq!(
+            waiting.wait(1, 1).unwrap_err().to_string(),
+            "queue 1 does not exist; it must be one that has a limit"
+        );
         assert_eq!(waiting.wait(2, 0).unwrap_err().to_string(), "lane 2 does not exist; there are 2");
         waiting.finish(1).unwrap();
         assert_eq!(waiting.wait(1, 0).unwrap_err().to_string(), "lane 1 has finished already; a lane finishes once");

@@ -46,9 +46,9 @@ impl Currency {
     }
 }
 
-/// So much of each currency. Sums stay at 2^64 - 1 and differences at 0 instead of wrapping.
+/// So much of each currency, in the order of [`Currency::ALL`]. Sums stay at 2^64 - 1 and differences at 0 instead of wrapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Amount([u64; 7]);
+pub struct Amount(pub [u64; 7]);
 
 impl Amount {
     /// Nothing.
@@ -90,9 +90,10 @@ impl Amount {
     }
 }
 
-/// An upper bound of each currency, where there is one: what a ledger may spend, or the most that something may cost.
+/// An upper bound of each currency in the order of [`Currency::ALL`], where there is one: what a ledger may spend, or the
+/// most that something may cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bounds([Option<u64>; 7]);
+pub struct Bounds(pub [Option<u64>; 7]);
 
 impl Bounds {
     /// No bound at all.

@@ -241,7 +241,8 @@ impl Ledger {
         Ok(Lease { id, ledger: Self::new(granted) })
     }
 
-    /// Take a lease back: count what was spent of it, and give the rest back. Nothing may be in flight on it any more.
+    /// Take a lease back: count what was spent of it, and give the rest back. Nothing may be in flight on it any more: whoever
+    /// still holds reservations of it is settled as lost, with them.
     ///
     /// # Errors
     /// [`Error::Value`] if the lease is not open: it never existed, or was taken back before.

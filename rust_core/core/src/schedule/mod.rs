@@ -2,5 +2,8 @@
 
 pub mod amount;
 pub mod ledger;
+mod order;
 pub mod ready;
+mod task;
+mod window;
 pub mod work;

@@ -4,49 +4,32 @@
 //! weight, the smallest tag is served next, and a task that had nothing ready takes up at the tag being served, so that it
 //! neither owes nor saved anything. Two tasks that are always ready are never more than one batch apart, by weight.
 
-use std::collections::{BTreeSet, VecDeque};
-
 use super::amount::Bounds;
-use super::ledger::{Ledger, Reservation};
+use super::ledger::Ledger;
+use super::order::Order;
+use super::task::Task;
+use super::window::Window;
 use super::work::{Refused, Round, Start, Work, WorkKind};
 use crate::error::{Error, Result};
 use crate::id;
-use crate::lanes::Lanes;
-
-/// Units of a start tag for one draw at weight 1. A tag is 128 bits wide and cannot overflow.
-const SCALE: u128 = 1 << 32;
 
 /// The most draws and rows of one round, whatever the caller asks for.
 const ROUND: u32 = 1 << 16;
 
-/// The ready work of many tasks, and which of their rollouts run.
+/// The ready work of many tasks, and which of their rollouts run. It keeps tasks until they are cancelled and rollouts until
+/// they are done; what is older than all of those that it keeps takes no memory.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
-    tasks: Vec<Task>,
-    // Tasks with rows, and tasks with draws only and room for them, by start tag. A task is in at most one of them.
-    rows: BTreeSet<(u128, u32)>,
-    draws: BTreeSet<(u128, u32)>,
+    // Tasks that are not over.
+    tasks: Window<Box<Task>>,
+    // Tasks of which something could start.
+    order: Order,
     // The start tag that was served last.
     clock: u128,
-    // Of each rollout ever started: whether it runs, and whose it is.
-    running: Lanes,
-    live: u32,
-    owners: Vec<u32>,
+    // Whose the rollouts are that run.
+    owners: Window<u32>,
     limit: u32,
     batch: u32,
-}
-
-#[derive(Clone, Debug)]
-struct Task {
-    weight: u32,
-    limit: u32,
-    live: u32,
-    start: u128,
-    rows: VecDeque<(Work, Bounds)>,
-    draws: VecDeque<(Work, Bounds)>,
-    // A refusal was given since something was started last.
-    told: bool,
-    cancelled: bool,
 }
 
 impl Scheduler {
@@ -57,238 +40,185 @@ impl Scheduler {
     pub fn new(limit: u32, batch: u32) -> Result<Self> {
         positive("the limit of running rollouts", limit)?;
         positive("the limit of draws a batch", batch)?;
-        Ok(Self {
-            tasks: Vec::new(),
-            rows: BTreeSet::new(),
-            draws: BTreeSet::new(),
-            clock: 0,
-            running: Lanes::default(),
-            live: 0,
-            owners: Vec::new(),
-            limit,
-            batch,
-        })
+        Ok(Self { tasks: Window::new(), order: Order::default(), clock: 0, owners: Window::new(), limit, batch })
     }
 
     /// Add a task and return its number. With twice the weight it is served twice as often; at most `limit` of its rollouts
     /// run at a time.
     ///
     /// # Errors
-    /// [`Error::Value`] if one of them is 0, [`Error::Full`] after 2^32 - 1 tasks.
+    /// [`Error::Value`] if one of them is 0, [`Error::Full`] after 2^32 tasks.
     pub fn add(&mut self, weight: u32, limit: u32) -> Result<u32> {
         positive("the weight of a task", weight)?;
         positive("the limit of running rollouts", limit)?;
-        let task = id::next(self.tasks.len(), "task")?;
-        let (rows, draws) = (VecDeque::new(), VecDeque::new());
-        self.tasks.push(Task { weight, limit, live: 0, start: 0, rows, draws, told: false, cancelled: false });
+        let task = u32::try_from(self.tasks.added()).map_err(|_| Error::Full { what: "task" })?;
+        self.tasks.push(Box::new(Task::new(weight, limit)));
         Ok(task)
     }
 
     /// Make work ready, after what the task has ready of the same kind. `each` is the most that one draw or row can cost.
     ///
     /// # Errors
-    /// [`Error::Unknown`] for a task that does not exist; [`Error::Value`] if there is no work, if a draw number would not
-    /// fit 32 bits, or if the task was cancelled.
+    /// [`Error::Value`] if there is no such task, if it was cancelled, if there is no work, or if a draw number would not fit
+    /// 32 bits.
     pub fn push(&mut self, task: u32, work: Work, each: Bounds) -> Result<()> {
-        positive("the number of draws", work.n)?;
+        self.known(task)?;
+        positive("the number of draws or rows", work.n)?;
         if work.first.checked_add(work.n).is_none() {
             let value = format!("the first draw is {} and there are {}", work.first, work.n);
             return Err(Error::Value { value, want: "at most 4294967295 together" });
         }
-        let holder = self.task(task)?;
-        if holder.cancelled {
+        let Some(holder) = self.tasks.get_mut(task.into()).filter(|holder| !holder.cancelled) else {
             let value = format!("task {task} was cancelled");
             return Err(Error::Value { value, want: "a task that goes on" });
-        }
-        match work.kind {
-            WorkKind::Draws => holder.draws.push_back((work, each)),
-            WorkKind::Rows => holder.rows.push_back((work, each)),
-        }
+        };
+        holder.push(work, each);
         self.place(task);
         Ok(())
     }
 
     /// What may start now: at most `max` draws and rows in all (and no more than 65,536), as the ledger and the limits on
     /// running rollouts allow. Rows of a task go before its draws. Work that does not fit as a whole starts in part; the
-    /// rest stays at its place.
-    ///
-    /// # Errors
-    /// [`Error::Full`] after 2^32 - 1 rollouts, [`Error::Memory`] if there is no memory for more.
-    pub fn next(&mut self, max: u32, ledger: &mut Ledger) -> Result<Round> {
+    /// rest stays at its place. A task whose next work is refused holds up nobody else.
+    pub fn next(&mut self, max: u32, ledger: &mut Ledger) -> Round {
         let mut room = max.min(ROUND);
-        id::next(self.owners.len(), "rollout")?;
-        self.owners.try_reserve(room as usize).map_err(|_| Error::Memory { len: room as usize })?;
         let (mut round, mut refused) = (Round::default(), Vec::new());
         while room > 0
-            && let Some((start, task)) = self.first()
+            && let Some(number) = self.order.first(self.lanes(), ledger)
         {
-            let Some((work, each)) = self.tasks[task as usize].front() else { break };
-            let lanes = if work.kind == WorkKind::Draws { self.lanes(task) } else { u32::MAX };
-            let wanted = work.n.min(room).min(self.batch).min(lanes);
-            let (n, reservation, refusal) = ledger.reserve_some(&each, wanted);
-            self.leave(task);
-            if let Some(reservation) = reservation {
-                self.clock = self.clock.max(start);
-                round.starts.push(self.start(task, Work { n, ..work }, reservation));
-                room -= n;
+            self.leave(number);
+            let lanes = self.lanes();
+            let Some(task) = self.tasks.get_mut(number.into()) else { continue };
+            let Some(&ready) = task.front() else { continue };
+            let lanes = if ready.work.kind == WorkKind::Draws { lanes.min(task.room()) } else { u32::MAX };
+            let wanted = ready.work.n.min(room).min(self.batch).min(lanes);
+            let (n, reservation, refusal) = ledger.reserve_some(&ready.each, wanted);
+            if n > 0 && ready.short.is_some() {
+                // While it was refused it saved nothing up.
+                task.tag = task.tag.max(self.clock);
             }
-            let Some(refusal) = refusal else {
-                self.enter(task);
-                continue;
-            };
-            let work = Work { first: work.first + n, n: work.n - n, ..work };
-            if !std::mem::replace(&mut self.tasks[task as usize].told, true) {
-                round.refused.push(Refused { task, work, refusal });
+            let tag = task.tag;
+            let start = reservation.and_then(|reservation| Some((task.take(n)?, reservation)));
+            if let Some(refusal) = refusal {
+                round.refused.extend(task.refuse(&refusal).map(|work| Refused { task: number, work, refusal }));
+                refused.push(number);
             }
-            refused.push(task);
+            if let Some((work, reservation)) = start {
+                (room, self.clock) = (room - n, self.clock.max(tag));
+                round.starts.push(Start { task: number, work, rollout: self.open(number, &work), reservation });
+            }
+            if refusal.is_none() {
+                self.enter(number);
+            }
         }
-        // The budget may allow more the next time.
+        // Not asked again before the next time.
         for task in refused {
-            self.catch_up(task);
+            self.enter(task);
         }
-        Ok(round)
+        round
     }
 
-    /// The task to be served next. Without room for another rollout that is one with rows.
-    fn first(&self) -> Option<(u128, u32)> {
-        let room = self.live < self.limit && id::count(self.owners.len()) < id::NONE;
-        self.rows.first().into_iter().chain(self.draws.first().filter(|_| room)).min().copied()
+    /// How many more rollouts may run.
+    fn lanes(&self) -> u32 {
+        self.limit - self.running()
     }
 
-    /// How many more rollouts of a task may run.
-    fn lanes(&self, task: u32) -> u32 {
-        let task = &self.tasks[task as usize];
-        let ids = id::NONE - id::count(self.owners.len());
-        (self.limit - self.live).min(task.limit - task.live).min(ids)
-    }
-
-    /// Take `work` off the front of what a task has ready.
-    fn start(&mut self, number: u32, work: Work, reservation: Reservation) -> Start {
-        let Work { kind, n, .. } = work;
-        let task = &mut self.tasks[number as usize];
-        let queue = task.queue();
-        if let Some((front, each)) = queue.pop_front()
-            && front.n > n
-        {
-            queue.push_front((Work { first: front.first + n, n: front.n - n, ..front }, each));
+    /// Number the rollouts that draws start, and return the first.
+    fn open(&mut self, number: u32, work: &Work) -> Option<u64> {
+        let task = self.tasks.get_mut(number.into()).filter(|_| work.kind == WorkKind::Draws)?;
+        task.live += work.n;
+        let first = self.owners.added();
+        for _ in 0..work.n {
+            self.owners.push(number);
         }
-        task.start += u128::from(n) * SCALE / u128::from(task.weight);
-        task.told = false;
-        let rollout = (kind == WorkKind::Draws).then(|| id::count(self.owners.len()));
-        if rollout.is_some() {
-            task.live += n;
-            self.live += n;
-            for _ in 0..n {
-                self.owners.push(number);
-                self.running.push();
-            }
-        }
-        Start { task: number, work, rollout, reservation }
+        Some(first)
     }
 
     /// A rollout has ended; there is room for another.
     ///
     /// # Errors
-    /// [`Error::Lane`] if it was never started, [`Error::LaneFinished`] if it has ended before.
-    pub fn done(&mut self, rollout: u32) -> Result<()> {
-        self.running.finish(rollout as usize)?;
-        let owner = self.owners[rollout as usize];
-        self.live -= 1;
-        let task = &mut self.tasks[owner as usize];
-        let full = task.live == task.limit;
+    /// [`Error::Value`] if it does not run: it was never started, or has ended before.
+    pub fn done(&mut self, rollout: u64) -> Result<()> {
+        let Some(owner) = self.owners.remove(rollout) else {
+            let value = format!("rollout {rollout} does not run");
+            return Err(Error::Value { value, want: "one that was started and has not ended" });
+        };
+        let Some(task) = self.tasks.get_mut(owner.into()) else { return Ok(()) };
+        let full = task.room() == 0;
         task.live -= 1;
-        if full {
+        if task.cancelled && task.live == 0 {
+            self.tasks.remove(owner.into());
+        } else if full {
             self.place(owner);
         }
         Ok(())
     }
 
     /// Drop what a task has ready, take no more of it, and return how many draws and rows that were. Its running rollouts
-    /// run on until they are done.
+    /// run on until they are done. A task that is over is cancelled too, so that nothing of it is kept.
     ///
     /// # Errors
-    /// [`Error::Unknown`] for a task that does not exist.
+    /// [`Error::Value`] if there is no such task.
     pub fn cancel(&mut self, task: u32) -> Result<u64> {
-        self.task(task)?;
+        self.known(task)?;
+        let Some(holder) = self.tasks.get_mut(task.into()) else { return Ok(0) };
+        let (dropped, running) = (holder.ready(), holder.live > 0);
+        holder.cancel();
         self.leave(task);
-        let holder = self.task(task)?;
-        holder.cancelled = true;
-        let dropped = holder.rows.drain(..).chain(holder.draws.drain(..));
-        Ok(dropped.map(|(work, _)| u64::from(work.n)).sum())
+        if !running {
+            self.tasks.remove(task.into());
+        }
+        Ok(dropped)
     }
 
-    /// Rollouts that were started and are not done.
+    /// How many rollouts were started and are not done.
     #[must_use]
-    pub const fn running(&self) -> &Lanes {
-        &self.running
-    }
-
-    /// How many of them there are.
-    #[must_use]
-    pub const fn live(&self) -> u32 {
-        self.live
+    pub fn running(&self) -> u32 {
+        // Never more than the limit.
+        id::count(self.owners.len())
     }
 
     /// How many draws and rows a task has ready, and how many of its rollouts run.
     ///
     /// # Errors
-    /// [`Error::Unknown`] for a task that does not exist.
+    /// [`Error::Value`] if there is no such task.
     pub fn counts(&self, task: u32) -> Result<(u64, u32)> {
-        let holder = self.tasks.get(task as usize).ok_or_else(|| self.unknown(task))?;
-        let ready = holder.rows.iter().chain(&holder.draws).map(|(work, _)| u64::from(work.n)).sum();
-        Ok((ready, holder.live))
+        self.known(task)?;
+        Ok(self.tasks.get(task.into()).map_or((0, 0), |holder| (holder.ready(), holder.live)))
     }
 
-    fn task(&mut self, task: u32) -> Result<&mut Task> {
-        let unknown = self.unknown(task);
-        self.tasks.get_mut(task as usize).ok_or(unknown)
-    }
-
-    fn unknown(&self, task: u32) -> Error {
-        Error::Unknown { what: "task", id: task, count: id::count(self.tasks.len()) }
+    fn known(&self, task: u32) -> Result<()> {
+        if u64::from(task) < self.tasks.added() {
+            return Ok(());
+        }
+        Err(Error::Value { value: format!("task {task} does not exist"), want: "one that was added" })
     }
 
     /// Take a task out of the ready set, and say whether it was in it.
     fn leave(&mut self, number: u32) -> bool {
-        let key = (self.tasks[number as usize].start, number);
-        self.rows.remove(&key) || self.draws.remove(&key)
+        let Some(task) = self.tasks.get_mut(number.into()) else { return false };
+        let Some(stand) = task.stand.take() else { return false };
+        self.order.remove(number, task.tag, stand);
+        true
     }
 
     /// Put a task into the ready set if something of it could start.
     fn enter(&mut self, number: u32) {
-        let task = &self.tasks[number as usize];
-        if !task.rows.is_empty() {
-            self.rows.insert((task.start, number));
-        } else if !task.draws.is_empty() && task.live < task.limit {
-            self.draws.insert((task.start, number));
+        let Some(task) = self.tasks.get_mut(number.into()) else { return };
+        task.stand = task.place();
+        if let Some(stand) = task.stand {
+            self.order.insert(number, task.tag, stand);
         }
     }
 
-    /// The same for a task that was out of it: it takes up at the tag being served.
-    fn catch_up(&mut self, number: u32) {
-        let task = &mut self.tasks[number as usize];
-        task.start = task.start.max(self.clock);
-        self.enter(number);
-    }
-
-    /// Put a task that has changed where it belongs now.
+    /// Put a task that has changed where it belongs now. If it was out of the ready set, it takes up at the tag being served.
     fn place(&mut self, number: u32) {
-        if self.leave(number) {
-            self.enter(number);
-        } else {
-            self.catch_up(number);
+        if !self.leave(number)
+            && let Some(task) = self.tasks.get_mut(number.into())
+        {
+            task.tag = task.tag.max(self.clock);
         }
-    }
-}
-
-impl Task {
-    /// Rows before draws.
-    fn queue(&mut self) -> &mut VecDeque<(Work, Bounds)> {
-        if self.rows.is_empty() { &mut self.draws } else { &mut self.rows }
-    }
-
-    fn front(&self) -> Option<(Work, Bounds)> {
-        self.rows.front().or(self.draws.front()).copied()
+        self.enter(number);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::ledger::{Refusal, Reservation};
 
 /// What a task has ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkKind {
     /// Draws of a fork point: each starts a rollout, and so needs room for one.
     Draws,
@@ -24,6 +24,13 @@ pub struct Work {
     pub n: u32,
 }
 
+impl Work {
+    /// What is left of it after its first `n`.
+    pub(super) const fn after(self, n: u32) -> Self {
+        Self { first: self.first + n, n: self.n - n, ..self }
+    }
+}
+
 /// Work that may start now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
@@ -32,7 +39,7 @@ pub struct Start {
     /// What it is.
     pub work: Work,
     /// The number of the first rollout it starts; the others follow. `None` for rows.
-    pub rollout: Option<u32>,
+    pub rollout: Option<u64>,
     /// What the ledger holds for all of it.
     pub reservation: Reservation,
 }
@@ -53,6 +60,6 @@ pub struct Refused {
 pub struct Round {
     /// To be started, in this order.
     pub starts: Vec<Start>,
-    /// Refused for the first time since anything of the same task was started.
+    /// Refused for the first time since some of the same work was started.
     pub refused: Vec<Refused>,
 }
