@@ -58,7 +58,7 @@ def test_a_lane_finishes_once() -> None:
         three.finish_all(array("I", [2, 2]))
     with pytest.raises(ArgumentError, match="2 places of a mask of lanes where 3 are needed"):
         three.finish_where(b"\0\1")
-    with pytest.raises(ArgumentError, match='the format "B"; it must be uint32'):
+    with pytest.raises(ArgumentError, match="a column holds uint8; it must be uint32"):
         three.finish_all(b"\0\2\0")
     assert repr(three) == "<Lanes: 2 of 3 active>"
     assert three.finish_where([False, False, True]) == 1
