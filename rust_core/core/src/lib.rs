@@ -1,16 +1,19 @@
 //! The state of Trunkline's rollouts.
 //!
-//! A [`Tree`] holds everything done for one task. What its rollouts share is stored once:
+//! A [`Tree`] holds everything done for one task; what changed since the last time is a delta (`wire`), which rebuilds the
+//! same tree elsewhere. A [`Prefix`] index stores what token paths share once, and [`reply`] reads what a server sent, from
+//! its bytes. While rollouts grow, [`Lanes`] say which rows of a batch are still active, a [`Scheduler`] and a [`Ledger`]
+//! (`schedule`) what starts next and what a budget allows, a [`Tally`] which answer wins, and [`select`] where to fork next.
+//! Once they are scored, a [`Harvest`] puts trees side by side as columns over a [`Forest`], [`advantage`] makes values and
+//! advantages of their rewards, and [`pack`] the rows that trainers read. This crate knows no Python and does no input or
+//! output.
+//!
+//! In a tree, what rollouts share is stored once:
 //!
 //! * Ids are 32 bits wide, given in order of arrival and never reused; a parent's id is smaller than its children's.
 //! * Equal messages are one fragment; nodes with equal keys are one node; rollouts never merge.
 //! * Every change is an operation, checked before it is carried out, written into a journal and replayable elsewhere.
 //! * The digest depends on what was said and how rollouts ended, not on when or in which order.
-//!
-//! [`Lanes`] says which of many rows are still active, a [`Prefix`] index stores what token paths share once. This crate
-//! knows no Python and does no input or output.
-//! [`Lanes`] says which of many rows are still active, a [`Scheduler`] what starts next, a [`Ledger`] what a budget allows,
-//! a [`Tally`] which answer wins. This crate knows no Python and does no input or output.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

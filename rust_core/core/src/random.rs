@@ -103,6 +103,9 @@ mod tests {
         }
         // Five standard deviations of a binomial count around its mean of 10,000.
         assert!(counts.iter().all(|&count| count.abs_diff(10_000) < 470), "{counts:?}");
+        // Without rejection, every third number below three quarters of 2^64 would be twice as likely as the others.
+        let thirds = (0..30_000).filter(|_| random.below(3 << 62).is_multiple_of(3)).count();
+        assert!(thirds.abs_diff(10_000) < 410, "{thirds}");
         let mut order: Vec<u32> = (0..50).collect();
         random.shuffle(&mut order);
         assert!(!order.is_sorted());

@@ -254,6 +254,14 @@ mod tests {
         let flags = [1; 14];
         let text = refuse(Runs { flags: &flags, ..RUNS });
         assert!(text.starts_with("the log-probability of token 1 of node 4 is 9"), "{text}");
+        // Also where nothing below it would be picked any more.
+        let mut logprobs = vec![-1.0; 200];
+        logprobs[190] = 0.5;
+        let long = Runs { offsets: &[0, 200], logprobs: &logprobs, flags: &[1; 200], cuts: None };
+        let chain = Forest::new(vec![0], vec![0]).unwrap();
+        let text = surprising(&chain, &long, 1, 999, false).unwrap_err().to_string();
+        assert!(text.starts_with("the log-probability of token 190 of node 0 is 0.5"), "{text}");
+        assert!(surprising(&chain, &long, 1, 190, false).is_ok());
         let text = surprising(&forest(&[4]), &RUNS, 4097, 99, true).unwrap_err().to_string();
         assert_eq!(text, "k is 4097; it must be 4096 or less");
     }
