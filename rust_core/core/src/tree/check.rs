@@ -227,8 +227,15 @@ mod tests {
 
     #[test]
     fn a_leaf_beside_its_fork_point_is_found() {
-        let text = finding(|tree| tree.rollouts.advance(RolloutId::new(1), NodeId::ROOT, &Usage::default()));
-        assert!(text.ends_with("rollout 1: its leaf does not descend from its fork point"), "{text}");
+        let beside = |tree: &mut Tree, leaf| tree.rollouts.advance(RolloutId::new(1), leaf, &Usage::default());
+        let above = finding(|tree| beside(tree, NodeId::ROOT));
+        assert!(above.ends_with("rollout 1: its leaf does not descend from its fork point"), "{above}");
+        let elsewhere = finding(|tree| {
+            let other = tree.append(NodeId::ROOT, Kind::Prompt, b"{7}", None, NameId::EMPTY).unwrap();
+            let below = tree.append(other, Kind::Message, b"{8}", None, NameId::EMPTY).unwrap();
+            beside(tree, below);
+        });
+        assert_eq!(elsewhere, above);
     }
 
     #[test]
