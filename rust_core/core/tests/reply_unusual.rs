@@ -33,6 +33,8 @@ fn wrong_values_are_named_with_their_byte() {
         "2.5",
     );
     refused(r#"{"choices":[],"x":NaN}"#, "a value is needed, not NaN", "NaN");
+    let error = read(br#"{"choices":[{"message":{"x":[1,{"y":[NaN]}]}}]}"#, &Options::default()).unwrap_err();
+    assert_eq!(error.to_string(), "choices[0].message: a value is needed, not NaN (byte 37)");
     refused(r#"{"choices":[]} x"#, "the end is needed, not 'x'", "x");
     refused(r#"{"error":{"message":"m"}}"#, "an error object", r#"{"message"#);
     refused(r#"{"choices":[],"error":{"message":"m"}}"#, "an error object", r#"{"message"#);

@@ -231,7 +231,11 @@ impl<'a> Scanner<'a> {
                     self.at = end;
                     Ok(())
                 }
-                None => self.list(Self::skip),
+                // A place inside of what has no name here would mislead.
+                None => self.list(Self::skip).map_err(|mut error| {
+                    error.place.clear();
+                    error
+                }),
             },
             b'-' | b'0'..=b'9' => self.number().map(|_| ()),
             b't' => self.word("true"),
