@@ -394,6 +394,20 @@ proptest! {
     }
 
     #[test]
+    fn whole_weights_are_split_by_exact_remainders(weights in prop::collection::vec(0u64..9, 1..8), more in 0u64..40) {
+        let sum: u64 = weights.iter().sum();
+        prop_assume!(sum > 0);
+        let mut expected: Vec<u64> = weights.iter().map(|weight| 1 + more * weight / sum).collect();
+        let mut order: Vec<usize> = (0..weights.len()).collect();
+        order.sort_by_key(|&path| std::cmp::Reverse(more * weights[path] % sum));
+        let left = more + weights.len() as u64 - expected.iter().sum::<u64>();
+        order.iter().take(left as usize).for_each(|&path| expected[path] += 1);
+        let weights: Vec<f64> = weights.iter().map(|&weight| weight as f64 / 4.0).collect();
+        let found = width::weighted(more as u32 + weights.len() as u32, &weights).unwrap();
+        prop_assert_eq!(found.into_iter().map(u64::from).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
     fn a_split_keeps_its_total_and_everybody_has_one(
         weights in prop::collection::vec(0.0..3.0f64, 1..9), more in 0u32..60,
     ) {

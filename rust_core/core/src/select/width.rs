@@ -40,21 +40,25 @@ pub fn even(total: u32, paths: u32) -> Result<Vec<u32>> {
 /// earlier path where two remainders are equal. Weights that are all 0 count as equal.
 ///
 /// # Errors
-/// [`crate::Error::Value`] if there are more paths than `total`, none to split over, or a weight is negative or not finite.
+/// [`crate::Error::Value`] if there are more paths than `total`, none to split over, or a weight is negative, not finite or
+/// beyond 1e100.
 pub fn weighted(total: u32, weights: &[f64]) -> Result<Vec<u32>> {
     check(total, weights.len())?;
     for (path, &weight) in weights.iter().enumerate() {
         positive(format_args!("the weight of path {path}"), weight)?;
     }
-    // Scaled first, so that no sum of large weights is infinite.
-    let top = weights.iter().fold(0.0, |top: f64, &weight| top.max(weight));
-    let scaled: Vec<f64> = weights.iter().map(|weight| if top > 0.0 { weight / top } else { 1.0 }).collect();
-    let sum: f64 = scaled.iter().sum();
+    let sum: f64 = weights.iter().sum();
+    if sum == 0.0 {
+        return weighted(total, &vec![1.0; weights.len()]);
+    }
     let rest = u32::try_from(weights.len()).map_or(0, |paths| total - paths);
-    let quotas: Vec<f64> = scaled.iter().map(|weight| f64::from(rest) * (weight / sum)).collect();
-    let mut shares: Vec<u32> = quotas.iter().map(|&quota| 1 + floor(quota)).collect();
+    let parts: Vec<f64> = weights.iter().map(|weight| f64::from(rest) * weight).collect();
+    // A remainder is exact, a quotient is not: quotas of 1/3 and 4/3 would not be equally far from whole.
+    let remainders: Vec<f64> = parts.iter().map(|part| part % sum).collect();
+    let quota = |(part, remainder): (&f64, &f64)| 1 + whole((part - remainder) / sum);
+    let mut shares: Vec<u32> = parts.iter().zip(&remainders).map(quota).collect();
     let mut order: Vec<usize> = (0..shares.len()).collect();
-    order.sort_by(|&a, &b| quotas[b].fract().total_cmp(&quotas[a].fract()));
+    order.sort_by(|&a, &b| remainders[b].total_cmp(&remainders[a]));
     let given: u64 = shares.iter().map(|&share| u64::from(share)).sum();
     let left = usize::try_from(u64::from(total).saturating_sub(given)).unwrap_or(0);
     for path in order.into_iter().cycle().take(left) {
@@ -87,8 +91,8 @@ fn check(total: u32, paths: usize) -> Result<()> {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a quota is between 0 and a u32")]
-const fn floor(quota: f64) -> u32 {
-    quota as u32
+const fn whole(quota: f64) -> u32 {
+    quota.round() as u32
 }
 
 #[cfg(test)]
@@ -113,6 +117,9 @@ mod tests {
         assert_eq!(weighted(8, &[0.5, 0.3, 0.2]).unwrap(), [4, 2, 2]);
         assert_eq!(weighted(5, &[1.0, 1.0, 1.0]).unwrap(), [2, 2, 1]);
         assert_eq!(weighted(5, &[0.0, 0.0]).unwrap(), [3, 2]);
+        // Equal remainders, of 1.5 and 2.5 and of four with a third left: the earlier path.
+        assert_eq!(weighted(7, &[3.0, 5.0, 0.0]).unwrap(), [3, 3, 1]);
+        assert_eq!(weighted(8, &[1.0, 4.0, 1.0, 0.0]).unwrap(), [2, 4, 1, 1]);
         assert_eq!(weighted(9, &[1e100, 1e100, 0.0]).unwrap(), [4, 4, 1]);
         assert_eq!(even(8, 3).unwrap(), [2, 2, 4]);
         assert_eq!(even(3, 3).unwrap(), [1, 1, 1]);
