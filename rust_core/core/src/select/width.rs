@@ -91,7 +91,7 @@ fn check(total: u32, paths: usize) -> Result<()> {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a quota is between 0 and a u32")]
-const fn whole(quota: f64) -> u32 {
+fn whole(quota: f64) -> u32 {
     quota.round() as u32
 }
 
