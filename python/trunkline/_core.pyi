@@ -79,6 +79,7 @@ __all__ = [
     "split_evenly",
     "step_returns",
     "surprising_tokens",
+    "to_nodes",
     "to_tokens",
     "top_turns",
     "tree_leaves",
@@ -1728,7 +1729,8 @@ def presets() -> dict[str, dict[str, str | float | bool]]:
     from. Options:
 
     * ``scopes``: which rows are compared. Columns ``group``, ``subgroup``, ``agent``, ``anchor`` joined by ``+`` into a
-      scope, or ``subtree`` (every node on the row's path); several scopes are separated by commas.
+      scope, or ``subtree`` (every node on the row's path is a group, whether or not the path forks there); several
+      scopes are separated by commas.
     * ``unit``: one observation is a ``row``, or a ``trajectory`` with the mean of its rows, which each of them gets.
     * ``centre``: ``mean`` is subtracted, or ``leave_one_out`` (the mean of the others), ``runner_up`` (the second
       best; all but the best get 0), ``none``.
@@ -1747,8 +1749,8 @@ def presets() -> dict[str, dict[str, str | float | bool]]:
     * ``gamma``, ``step_weight`` (GiGPO): discount of a step; weight of the part by steps.
     * ``margin`` (Tree-GRPO's node scores): what a node must gain before the gain counts.
     * ``damping`` (TreeRL): a node's sum is divided by the ``sqrt`` of the number of selected rollouts below, by that
-      number (``uniform``), or not (``none``). ``signal``: ``local_plus_value``, ``local`` or ``value`` lands.
-      ``fill``: a node that gains nothing takes the gain of its parent.
+      number (``uniform``), or not (``none``). ``signal``: ``local_plus_value``, ``local``, ``value``, or ``ancestors``
+      (the mean gain over all nodes above) lands. ``fill``: a node that gains nothing takes the gain of its parent.
     * ``relative`` (TreePO's segments): leaves start with their size-weighted relative reward.
     """
 
@@ -1774,19 +1776,30 @@ def estimate(
 
     All columns have one element a row, but for ``parents``. A row is a rollout, or a step or turn of one.
 
+    Values land where they are asked for. :func:`estimate` gives them per row, or per node where
+    ``presets()[preset]["lands"]`` is ``"nodes"``; :func:`to_nodes` takes those of rollouts to nodes, and
+    :func:`to_tokens` either to tokens::
+
+        trees = {"parents": h.parents, "leaves": h.leaves}  # of h = harvest(...)
+        rows, kept = estimate("tree_grpo", h.rewards, group=h.groups, subgroup=h.subgroups)
+        nodes, kept = to_nodes(rows, kept=kept, **trees)
+        nodes, kept = estimate("treerl_code", h.rewards, **trees)  # a preset that lands on nodes
+        tokens, mask = to_tokens(nodes, h.offsets, kept=kept, flags=h.flags)
+
     Args:
         preset: A key of :func:`presets`.
-        rewards: Rewards (f64). NaN is unscored: it gives NaN and is in no baseline.
-        group: The task (u32, any numbers). Left out: the root that the row's leaf is under.
+        rewards: Rewards (f64), -1e100 to 1e100. NaN is unscored: it gives NaN and is in no baseline.
+        group: The task (u32, any numbers). Left out: the root that the row's leaf is under. Presets that land on nodes
+            use it where they compare rollouts (``arpo_hard``, ``treerl_code``).
         subgroup: The initial chain that a rollout was expanded for (u32).
         agent: Who acted (u32).
         anchor: What was seen before a step (u32): equal numbers for equal observations.
-        trajectory: The rollout that a row is part of (u32).
+        trajectory: The rollout that a row is part of (u32), numbered within its group or throughout.
         step: Number of the step (u32), never smaller than in an earlier row of the trajectory. Left out: every row is
             a step of its own.
         step_rewards: Reward of each step (f64); that of the first row of a step counts.
         masked: 1 (u8 or bool) for rows that train nothing. They get 0; whether they count in baselines is an option.
-        selected: 1 (u8 or bool) for rollouts that will be trained on; left out: all.
+        selected: 1 (u8 or bool) for rollouts that will be trained on, for TreeRL's damping; left out: all.
         tokens: Trained tokens of each row (u32), for whitening; left out: one each.
         parents: Per node its parent (u32), smaller than the node; a root's is itself.
         leaves: Per row the node it ends at (u32).
@@ -1813,7 +1826,7 @@ def group_advantages(
 
     Args:
         rewards: Rewards (f64), one a row; NaN is unscored.
-        scopes: Per scope the columns (u32) that the rows of a group agree in.
+        scopes: At least one; of each the columns (u32) that the rows of a group agree in. No column at all: one group.
         trajectory: As for :func:`estimate`, and so are the others.
         masked: Likewise.
         tokens: Likewise.
@@ -1822,6 +1835,9 @@ def group_advantages(
 
     Returns:
         As of :func:`estimate`, one element a row.
+
+    Raises:
+        ArgumentError: Likewise.
     """
 
 def node_values(
@@ -1835,8 +1851,7 @@ def node_values(
 ) -> tuple[memoryview, memoryview, memoryview]:
     """V(s), V(s) - V(parent) and V(s) - V(root of its tree) of every node: three columns (f64), one element a node.
 
-    NaN where nothing was scored; the differences are 0 at roots. With advantages of rollouts in the place of rewards,
-    V(s) is what lands on a node that several of them share: their mean.
+    NaN where nothing was scored; the differences are 0 at roots.
 
     Args:
         parents: Per node its parent (u32), smaller than the node; a root's is itself.
@@ -1848,6 +1863,9 @@ def node_values(
             none.
         visits: N for ``discounted`` (u32), one a node; left out, the number of rollouts that pass.
         gamma: Discount for ``discounted``, 0 to 1.
+
+    Raises:
+        ArgumentError: For columns that do not fit each other, no forest, an infinite reward, or another backup.
     """
 
 def step_returns(
@@ -1866,6 +1884,32 @@ def step_returns(
         step: Number of the step (u32), never smaller than in an earlier row of the trajectory. Left out: every row is
             a step of its own.
         gamma: Discount, 0 to 1.
+
+    Raises:
+        ArgumentError: For columns of different lengths, an infinite reward, a discount that is none, or a step that
+            comes after a later one.
+    """
+
+def to_nodes(
+    values: Buffer | Sequence[float],
+    parents: Buffer | Sequence[int],
+    leaves: Buffer | Sequence[int],
+    *,
+    kept: Buffer | Sequence[int] | None = None,
+) -> tuple[memoryview, memoryview]:
+    """Advantages of rollouts on the nodes they share (f64): the mean over those that pass or end there; what is kept.
+
+    The mean times the number of rollouts is what they would train a node with one by one. A rollout that is not kept or
+    is NaN is in no mean. A node without any other gets NaN and 0 (u8), else 1.
+
+    Args:
+        values: Per rollout its advantage (f64).
+        parents: Per node its parent (u32), smaller than the node; a root's is itself.
+        leaves: Per rollout the node it ends at (u32).
+        kept: Per rollout 1 (u8 or bool) if it is trained on; left out: all.
+
+    Raises:
+        ArgumentError: For columns that do not fit each other, or no forest.
     """
 
 def to_tokens(
@@ -1874,6 +1918,7 @@ def to_tokens(
     *,
     kept: Buffer | Sequence[int] | None = None,
     mask: Buffer | Sequence[int] | None = None,
+    flags: Buffer | Sequence[int] | None = None,
 ) -> tuple[memoryview, memoryview]:
     """Values of rows or nodes on their tokens (f64), and the mask (u8) of tokens with something to train on.
 
@@ -1884,6 +1929,12 @@ def to_tokens(
         offsets: One element (u64) more than ``values``: tokens ``offsets[i]`` to ``offsets[i + 1]`` belong to value i.
         kept: 1 (u8 or bool) for values that are trained on; left out: all.
         mask: 1 (u8 or bool) for tokens that are trained on; left out: all.
+        flags: In its place, ``SAMPLED``, ``SYNTHETIC``, ``TRUNCATED`` (u8) of each token: trained on is what was
+            sampled and is not synthetic.
+
+    Raises:
+        ArgumentError: For columns that do not fit each other, offsets that do not start at 0 or descend, or both a mask
+            and flags.
     """
 
 def pack_ragged(

@@ -142,6 +142,50 @@ def test_no_nan_and_nothing_masked_reaches_a_token() -> None:
     assert [list(column) for column in _core.to_tokens([1.5], [0, 2])] == [[1.5, 1.5], [1, 1]]
 
 
+def grown() -> _core.Harvest:
+    """Two trees: a prompt of two tokens, and two rollouts of three tokens each, of which a model chose two."""
+    trees = []
+    for rewards in ([1.0, 0.0], [0.0, 0.5]):
+        tree = _core.Tree()
+        prompt = tree.append(0, _core.PROMPT, b"{}", 0, _core.Tokens([7, 8]))
+        for draw, reward in enumerate(rewards):
+            rollout = tree.open(prompt, [0, draw], draw)
+            flags = [_core.SAMPLED, _core.SAMPLED | _core.SYNTHETIC, _core.SAMPLED | _core.TRUNCATED]
+            sampled = _core.Tokens([1, 2, draw], [-0.5] * 3, [0] * 3, flags)
+            tree.turn(rollout, b"{}", 0, 0, 0, 0, -1, 0, 0, 0, None, None, sampled)
+            tree.close(rollout, "answer")
+            tree.score(rollout, reward)
+        trees.append(tree)
+    return _core.harvest(trees)
+
+
+def test_values_land_on_rollouts_nodes_and_tokens_of_a_harvest() -> None:
+    all_ = grown()
+    trees = {"parents": all_.parents, "leaves": all_.leaves}
+    rows, kept = _core.estimate("dr_grpo", all_.rewards, group=all_.groups)
+    assert list(rows) == [0.5, -0.5, -0.25, 0.25]
+    nodes, kept = _core.to_nodes(rows, kept=kept, **trees)
+    assert list(nodes) == [0.0, 0.0, 0.5, -0.5, 0.0, 0.0, -0.25, 0.25]
+    assert list(kept) == [1] * 8
+    tokens, mask = _core.to_tokens(nodes, all_.offsets, kept=kept, flags=all_.flags)
+    assert list(mask) == ([0, 0] + [1, 0, 1] * 2) * 2
+    assert list(tokens) == [0, 0, 0.5, 0, 0.5, -0.5, 0, -0.5, 0, 0, -0.25, 0, -0.25, 0.25, 0, 0.25]
+    nodes, kept = _core.estimate("treerl_code", all_.rewards, **trees)
+    assert list(nodes) == [0.0, 0.0, 2.0, -2.0, 0.0, 0.0, -1.0, 1.0]
+    assert [list(column) for column in _core.to_tokens(nodes, all_.offsets, kept=kept)][1] == [1] * 16
+
+
+@given(forests(), st.lists(st.booleans(), min_size=15, max_size=15))
+@settings(deadline=None)
+def test_nodes_get_the_mean_of_the_rollouts_that_are_kept(forest: tuple, flags: list) -> None:
+    parents, leaves, values = forest
+    flags = flags[: len(leaves)]
+    found, kept = _core.to_nodes(values, parents, leaves, kept=flags)
+    chosen = [value if flag else math.nan for value, flag in zip(values, flags, strict=True)]
+    assert near(found, list(_core.node_values(parents, leaves, chosen)[0]))
+    assert list(kept) == [int(not math.isnan(value)) for value in found]
+
+
 def test_every_preset_is_listed_with_options_it_takes() -> None:
     table = _core.presets()
     assert list(table) == sorted(table)
@@ -173,6 +217,8 @@ def test_every_preset_is_listed_with_options_it_takes() -> None:
         (("trl", [1.0]), {"group": [0, 0]}, "2 groups where 1 are needed"),
         (("trl", [math.inf]), {"group": [0]}, "reward 0 is inf; it must be between"),
         (("trl", [1.0]), {"group": [0], "gamma": 0.9}, 'an option is "gamma", and there are scopes'),
+        (("trl", [1.0]), {"group": [0], "groups": [0]}, 'an option is "groups", and there are scopes'),
+        (("trl", [1e300]), {"group": [0]}, "reward 0 is 1"),
         (("trl", [1.0]), {"group": [0], "centre": "median"}, 'centre is "median", and there are mean'),
         (("trl", [1.0]), {"group": [0], "centre": 1}, "centre is 1; it must be a string"),
         (("trl", [1.0]), {"group": [0], "eps": "small"}, 'eps is "small"; it must be a number'),
@@ -201,6 +247,14 @@ def test_other_calls_refuse_too() -> None:
         _core.step_returns([0.0, 0.0], [3, 3], step=[2, 1])
     with pytest.raises(ArgumentError, match="1 offsets where 2 are needed"):
         _core.to_tokens([1.0], [0])
+    with pytest.raises(ArgumentError, match="1 flags where 2 are needed"):
+        _core.to_tokens([1.0], [0, 2], flags=[1])
+    with pytest.raises(ArgumentError, match="give one of them"):
+        _core.to_tokens([1.0], [0, 1], flags=[1], mask=[1])
+    with pytest.raises(ArgumentError, match="2 rewards where 1 are needed"):
+        _core.to_nodes([1.0, 2.0], [0], [0])
+    with pytest.raises(ArgumentError, match="there is no scope; it must be at least one"):
+        _core.group_advantages([1.0], [])
     with pytest.raises(TypeError, match="eps must be a string, a number or a bool"):
         _core.estimate("trl", [1.0], group=[0], eps=[])
     with pytest.raises(TypeError):

@@ -1,8 +1,11 @@
 //! Values of nodes and estimators.
 
 use std::hint::black_box;
+use std::io::Write;
 
-use trunkline_core::advantage::{Batch, Estimator, NodeValues, to_tokens as land};
+use trunkline_core::advantage::{
+    Batch, Estimator, NodeValues, Setting, Trained, to_nodes as land, to_tokens as spread,
+};
 use trunkline_core::{Forest, Random, Result};
 
 use crate::case::Case;
@@ -19,7 +22,15 @@ fn forest() -> Forest {
         inner[parent as usize] = true;
     }
     let leaves = (0..SIZE).filter(|&node| !inner[node]).map(small).collect();
-    Forest::new(parents, leaves).unwrap_or_default()
+    need(Forest::new(parents, leaves))
+}
+
+/// What there must be: a case that measures a refusal is worth nothing.
+fn need<T>(found: Result<T>) -> T {
+    found.unwrap_or_else(|error| {
+        let _ = writeln!(std::io::stderr(), "{error}");
+        std::process::exit(1)
+    })
 }
 
 fn small(number: usize) -> u32 {
@@ -55,7 +66,7 @@ fn over_nodes(mut kernel: impl FnMut(&Forest) + 'static) -> Case {
 fn backup(mut update: impl FnMut(&mut NodeValues, &Forest) -> Result<()> + 'static) -> Case {
     let mut found = NodeValues::default();
     over_nodes(move |forest| {
-        black_box(update(&mut found, forest).is_ok());
+        need(update(&mut found, forest));
         black_box(&found);
     })
 }
@@ -78,20 +89,32 @@ pub fn discounted() -> Case {
     backup(move |found, forest| found.discounted(forest, black_box(&rewards), None, 0.9))
 }
 
-/// A preset over the leaves of a forest.
-pub fn nodes(preset: &str) -> Case {
-    let estimator = Estimator::preset(preset).unwrap_or_else(|_| Estimator::groups());
-    let rewards = rewards(forest().leaves().len());
+/// The rollouts' advantages on nodes.
+pub fn to_nodes() -> Case {
+    let values = rewards(forest().leaves().len());
     over_nodes(move |forest| {
-        let batch = Batch { rewards: black_box(&rewards), forest: Some(forest), ..Batch::default() };
-        black_box(estimator.estimate(&batch).is_ok_and(|found| !found.values.is_empty()));
+        black_box(need(land(forest, black_box(&values), None)));
     })
 }
 
-/// A preset over rows in groups of 16, subgroups of 4, trajectories of 2, with 3 agents and 8 anchors a group; beside a
+/// A preset, over the leaves of a forest if it needs one.
+pub fn preset(name: &str) -> Option<Case> {
+    let estimator = Estimator::preset(name).ok()?;
+    let trees = estimator.on_nodes() || estimator.settings().contains(&("scopes", Setting::Text("subtree".to_owned())));
+    Some(if trees { nodes(estimator) } else { rows(estimator) })
+}
+
+fn nodes(estimator: Estimator) -> Case {
+    let rewards = rewards(forest().leaves().len());
+    over_nodes(move |forest| {
+        let batch = Batch { rewards: black_box(&rewards), forest: Some(forest), ..Batch::default() };
+        black_box(need(estimator.estimate(&batch)));
+    })
+}
+
+/// Rows in groups of 16, subgroups of 4, trajectories of 2, with 3 agents and 8 anchors a group; beside a
 /// gather of one number a group.
-pub fn rows(preset: &str) -> Case {
-    let estimator = Estimator::preset(preset).unwrap_or_else(|_| Estimator::groups());
+fn rows(estimator: Estimator) -> Case {
     let rewards = rewards(SIZE);
     let key = |of: fn(usize) -> usize| (0..SIZE).map(|row| small(of(row))).collect::<Vec<u32>>();
     let group = key(|row| row / 16);
@@ -117,7 +140,7 @@ pub fn rows(preset: &str) -> Case {
             step_rewards: Some(&rewards),
             ..Batch::default()
         };
-        black_box(estimator.estimate(&batch).is_ok_and(|found| !found.values.is_empty()));
+        black_box(need(estimator.estimate(&batch)));
     };
     Case {
         item: "row",
@@ -135,8 +158,7 @@ pub fn to_tokens() -> Case {
     let mask: Vec<u8> = (0..SIZE).map(|token| u8::from(token % 4 > 0)).collect();
     let (landed, trained) = (rewards(SIZE), mask.clone());
     let kernel = move || {
-        let found = land(black_box(&values), None, black_box(&offsets), Some(&mask));
-        black_box(found.is_ok_and(|found| !found.0.is_empty()));
+        black_box(need(spread(black_box(&values), None, black_box(&offsets), Trained::Mask(&mask))));
     };
     let baseline = move || {
         black_box((black_box(&landed).clone(), black_box(&trained).clone()));

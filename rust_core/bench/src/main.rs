@@ -20,37 +20,18 @@ use std::io::{BufRead, Write};
 use std::process::ExitCode;
 
 use case::{Case, Measure};
+use trunkline_core::advantage::Estimator;
 
 /// A case's name and what sets it up.
 type Entry = (&'static str, fn() -> Case);
 
-/// Every case.
+/// Every case but those of presets, which are named `advantage/PRESET`.
 const CASES: &[Entry] = &[
-    ("advantage/arpo_hard", || advantage::nodes("arpo_hard")),
     ("advantage/child_mean", advantage::child_mean),
     ("advantage/discounted", advantage::discounted),
-    ("advantage/dr_grpo", || advantage::rows("dr_grpo")),
-    ("advantage/dr_mas", || advantage::rows("dr_mas")),
-    ("advantage/gigpo_mean", || advantage::rows("gigpo_mean")),
-    ("advantage/gigpo_mean_std", || advantage::rows("gigpo_mean_std")),
     ("advantage/leaf_mean", advantage::leaf_mean),
-    ("advantage/max_rl", || advantage::rows("max_rl")),
-    ("advantage/pass_at_k", || advantage::rows("pass_at_k")),
-    ("advantage/reinforce_pp_baseline", || advantage::rows("reinforce_pp_baseline")),
-    ("advantage/rloo", || advantage::rows("rloo")),
-    ("advantage/spo_grpo", || advantage::nodes("spo_grpo")),
-    ("advantage/spo_rloo", || advantage::nodes("spo_rloo")),
+    ("advantage/to_nodes", advantage::to_nodes),
     ("advantage/to_tokens", advantage::to_tokens),
-    ("advantage/tree_2norm", || advantage::rows("tree_2norm")),
-    ("advantage/tree_grpo", || advantage::rows("tree_grpo")),
-    ("advantage/tree_grpo_diff", || advantage::nodes("tree_grpo_diff")),
-    ("advantage/tree_grpo_intra", || advantage::rows("tree_grpo_intra")),
-    ("advantage/treepo_average", || advantage::nodes("treepo_average")),
-    ("advantage/treepo_segments", || advantage::nodes("treepo_segments")),
-    ("advantage/treepo_size", || advantage::nodes("treepo_size")),
-    ("advantage/treerl_code", || advantage::nodes("treerl_code")),
-    ("advantage/treerl_paper", || advantage::nodes("treerl_paper")),
-    ("advantage/verl_grpo", || advantage::rows("verl_grpo")),
     ("lanes/gather", lanes::gather),
     ("lanes/ones", lanes::ones),
     ("lanes/scatter", lanes::scatter),
@@ -79,11 +60,11 @@ fn main() -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();
     let mut out = std::io::stdout().lock();
     let done = if name == "list" {
-        CASES.iter().try_for_each(|(name, _)| writeln!(out, "{name}"))
+        list(&mut out)
     } else if name == "forest" {
         number(2).and_then(|nodes| forest::report(nodes, number(3)?, &mut out))
-    } else if let Some((_, make)) = CASES.iter().find(|(known, _)| *known == name) {
-        serve(&mut Measure::new(make()), &mut out)
+    } else if let Some(case) = case(&name) {
+        serve(&mut Measure::new(case), &mut out)
     } else {
         Err(std::io::Error::other(format!("{name:?} is not a case; `list` prints them")))
     };
@@ -94,6 +75,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn list(out: &mut impl Write) -> std::io::Result<()> {
+    Estimator::PRESETS.iter().try_for_each(|name| writeln!(out, "advantage/{name}"))?;
+    CASES.iter().try_for_each(|(name, _)| writeln!(out, "{name}"))
+}
+
+fn case(name: &str) -> Option<Case> {
+    let known = CASES.iter().find(|(known, _)| *known == name).map(|(_, make)| make());
+    known.or_else(|| advantage::preset(name.strip_prefix("advantage/")?))
 }
 
 /// An argument that is a number.

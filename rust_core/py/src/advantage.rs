@@ -4,7 +4,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use trunkline_core::Forest;
-use trunkline_core::advantage::{self as core, Advantages, Batch, Estimator, NodeValues, Scope, Setting};
+use trunkline_core::advantage::{self as core, Advantages, Batch, Estimator, NodeValues, Scope, Setting, Trained};
 
 use crate::buffer::{Column, view};
 use crate::error::{argument, raise};
@@ -128,18 +128,42 @@ pub fn step_returns(
     view(py, &returns)
 }
 
+/// Advantages of rollouts on the nodes they share.
+#[pyfunction]
+#[pyo3(signature = (values, parents, leaves, *, kept=None))]
+pub fn to_nodes(
+    py: Python<'_>,
+    values: Column<f64>,
+    parents: Column<u32>,
+    leaves: Column<u32>,
+    kept: Option<Column<u8>>,
+) -> PyResult<Pair<'_>> {
+    let found = call(py, true, || {
+        let forest = Forest::new(parents.into_inner(), leaves.into_inner())?;
+        core::to_nodes(&forest, &values, kept.as_deref())
+    })?;
+    advantages(py, &found)
+}
+
 /// Values of rows or nodes on their tokens, and the mask of those to train.
 #[pyfunction]
-#[pyo3(signature = (values, offsets, *, kept=None, mask=None))]
+#[pyo3(signature = (values, offsets, *, kept=None, mask=None, flags=None))]
 pub fn to_tokens(
     py: Python<'_>,
     values: Column<f64>,
     offsets: Column<u64>,
     kept: Option<Column<u8>>,
     mask: Option<Column<u8>>,
+    flags: Option<Column<u8>>,
 ) -> PyResult<Pair<'_>> {
-    let (landed, trained) = call(py, true, || core::to_tokens(&values, kept.as_deref(), &offsets, mask.as_deref()))?;
-    Ok((view(py, &landed)?, view(py, &trained)?))
+    let trained = match (&mask, &flags) {
+        (None, None) => Trained::All,
+        (Some(mask), None) => Trained::Mask(mask),
+        (None, Some(flags)) => Trained::Flags(flags),
+        _ => return Err(argument(py, "mask and flags both say which tokens are trained; give one of them")),
+    };
+    let (landed, mask) = call(py, true, || core::to_tokens(&values, kept.as_deref(), &offsets, trained))?;
+    Ok((view(py, &landed)?, view(py, &mask)?))
 }
 
 /// The options of every preset.
@@ -165,6 +189,8 @@ pub fn presets(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 fn configure(mut estimator: Estimator, options: Option<Bound<'_, PyDict>>) -> PyResult<Estimator> {
     for (name, value) in options.iter().flatten() {
         let name: Text = name.extract()?;
+        // That there is no such option matters more than its type: it may be a column under a wrong name.
+        estimator.check(&name).map_err(|error| raise(value.py(), &error))?;
         let setting = setting(&value)
             .ok_or_else(|| PyTypeError::new_err(format!("{} must be a string, a number or a bool", &*name)))?;
         estimator.set(&name, &setting).map_err(|error| raise(value.py(), &error))?;

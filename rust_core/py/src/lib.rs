@@ -36,7 +36,7 @@ mod _core {
     use trunkline_core::{Currency, DIGEST_VERSION, FORMAT, GROWING, Kind, SAMPLED, SYNTHETIC, TRUNCATED};
 
     #[pymodule_export]
-    use crate::advantage::{estimate, group_advantages, node_values, presets, step_returns, to_tokens};
+    use crate::advantage::{estimate, group_advantages, node_values, presets, step_returns, to_nodes, to_tokens};
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
     #[pymodule_export]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::scope::need;
 use crate::error::{Error, Result};
 use crate::forest::Forest;
 
@@ -46,7 +47,22 @@ pub struct Advantages {
 /// Larger numbers could overflow when squared.
 const LARGEST: f64 = 1e100;
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    /// The column of groups, or the roots that the rows' leaves are under.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if there are neither groups nor trees.
+    pub(super) fn group(&self) -> Result<Cow<'a, [u32]>> {
+        match (self.group, self.forest) {
+            (Some(group), _) => Ok(Cow::Borrowed(group)),
+            (None, Some(forest)) => {
+                let roots = forest.roots();
+                Ok(forest.leaves().iter().map(|&leaf| roots[leaf as usize]).collect())
+            }
+            (None, None) => need(None, "group"),
+        }
+    }
+
     /// Check what does not depend on the estimator.
     ///
     /// # Errors
@@ -96,11 +112,12 @@ fn same<T>(what: &'static str, column: Option<&[T]>, need: usize) -> Result<()> 
 
 /// Numbers that can be squared and summed, or NaN.
 pub(super) fn finite(what: &str, numbers: &[f64]) -> Result<()> {
-    match numbers.iter().position(|number| number.abs() > LARGEST) {
-        None => Ok(()),
-        Some(row) => {
-            let value = format!("{what} {row} is {}", numbers[row]);
-            Err(Error::Value { value, want: "between -1e100 and 1e100, or NaN where there is none" })
-        }
+    let large = |number: &f64| number.abs() > LARGEST;
+    // Without a way out the compiler takes several at a time.
+    if !numbers.iter().fold(false, |any, number| any | large(number)) {
+        return Ok(());
     }
+    let row = numbers.iter().position(large).unwrap_or_default();
+    let value = format!("{what} {row} is {}", numbers[row]);
+    Err(Error::Value { value, want: "between -1e100 and 1e100, or NaN where there is none" })
 }

@@ -1,13 +1,11 @@
 //! An estimator: a preset, its options, and what it makes of a batch.
 
-use std::borrow::Cow;
-
 use super::batch::{Advantages, Batch};
-use super::groups::{drop_zero, group_advantages};
-use super::options::{Options, Setting, unknown};
+use super::groups::{drop_zero, within};
+use super::land::to_nodes;
+use super::options::{Options, Setting, check, unknown};
 use super::preset::{Method, NAMES, find};
 use super::scope::{Scope, need};
-use super::values::NodeValues;
 use super::{process, steps, treerl};
 use crate::error::Result;
 use crate::forest::Forest;
@@ -46,6 +44,14 @@ impl Estimator {
         self.options.set(self.method.options(), name, setting)
     }
 
+    /// Check that it has an option.
+    ///
+    /// # Errors
+    /// [`Error::Value`](crate::Error::Value) listing the options there are.
+    pub fn check(&self, name: &str) -> Result<()> {
+        check(self.method.options(), name)
+    }
+
     /// Its options and their values.
     #[must_use]
     pub fn settings(&self) -> Vec<(&'static str, Setting)> {
@@ -72,38 +78,28 @@ impl Estimator {
     pub fn estimate(&self, batch: &Batch) -> Result<Advantages> {
         batch.check()?;
         match self.method {
-            Method::Groups => self.rows(batch),
-            Method::Steps => steps::gigpo(batch, &group(batch)?, &self.options),
+            Method::Groups => rows(batch, &self.options),
+            Method::Steps => steps::gigpo(batch, &batch.group()?, &self.options),
             _ => self.nodes(batch, need(batch.forest, "forest (parents, leaves)")?),
         }
     }
 
-    fn rows(&self, batch: &Batch) -> Result<Advantages> {
-        let group = group(batch)?;
-        let scopes: Vec<Scope> = self.options.scopes.resolve(batch, &group)?;
-        group_advantages(batch, &scopes, &self.options)
-    }
-
-    /// Advantages of rows, without those of masked ones, which are in no average.
-    fn unmasked(&self, batch: &Batch) -> Result<Vec<f64>> {
-        let found = self.rows(batch)?.values.into_iter().enumerate();
-        Ok(found.map(|(row, value)| if batch.is_masked(row) { f64::NAN } else { value }).collect())
+    /// Advantages of rollouts on the nodes they share. Those that are 0 are in the mean like others.
+    fn shared(&self, batch: &Batch, forest: &Forest) -> Result<Vec<f64>> {
+        let rows = rows(batch, &Options { drop_zero: false, ..self.options.clone() })?;
+        to_nodes(forest, &rows.values, Some(&rows.kept)).map(|found| found.values)
     }
 
     fn nodes(&self, batch: &Batch, forest: &Forest) -> Result<Advantages> {
         let options = &self.options;
         let rewards = batch.counted(options.count_masked);
         let values = match self.method {
-            Method::Differences => process::differences(forest, &rewards, options),
+            Method::Differences => process::differences(forest, &rewards, options)?,
             Method::Code => treerl::node_rewards(forest, batch, &rewards, options)?,
-            Method::Paper => process::gains_by_leaves(forest, &rewards),
-            Method::Edges => process::edges(forest, &rewards, options),
+            Method::Paper => process::gains_by_leaves(forest, &rewards)?,
+            Method::Edges => process::edges(forest, &rewards, options)?,
             Method::Segments => process::segments(forest, &rewards, options)?,
-            Method::Hard | Method::Groups | Method::Steps => {
-                let mut means = NodeValues::default();
-                means.leaf_means(forest, &self.unmasked(batch)?)?;
-                means.values
-            }
+            Method::Hard | Method::Groups | Method::Steps => self.shared(batch, forest)?,
         };
         let mut kept = trained(forest, batch);
         for (kept, _) in kept.iter_mut().zip(&values).filter(|(_, value)| value.is_nan()) {
@@ -114,16 +110,10 @@ impl Estimator {
     }
 }
 
-/// The column of groups, or the roots that the rows' leaves are under.
-fn group<'a>(batch: &Batch<'a>) -> Result<Cow<'a, [u32]>> {
-    match (batch.group, batch.forest) {
-        (Some(group), _) => Ok(Cow::Borrowed(group)),
-        (None, Some(forest)) => {
-            let roots = forest.roots();
-            Ok(Cow::Owned(forest.leaves().iter().map(|&leaf| roots[leaf as usize]).collect()))
-        }
-        (None, None) => need(None, "group"),
-    }
+fn rows(batch: &Batch, options: &Options) -> Result<Advantages> {
+    let group = batch.group()?;
+    let scopes: Vec<Scope> = options.scopes.resolve(batch, &group)?;
+    within(batch, &scopes, options)
 }
 
 /// Per node whether a rollout that is not masked passes through it or ends there.

@@ -1,10 +1,12 @@
 //! Advantages of rows within groups: the one engine behind GRPO and its many relatives.
 
+use std::borrow::Cow;
+
 use super::batch::{Advantages, Batch};
 use super::keys::Groups;
 use super::moments::Moments;
-use super::options::{Centre, Combine, Options, Scale, Unit, Whiten};
-use super::rule::{Line, Refusal};
+use super::options::{Centre, Combine, Options, Unit, Whiten};
+use super::rule::Line;
 use super::scope::{Scope, need};
 use super::subtrees;
 use crate::error::{Error, Result};
@@ -42,9 +44,25 @@ impl Sums {
         }
     }
 
+    /// Count the advantages of all rows that are in a group that counts.
+    fn add_all(&mut self, groups: &Groups, rewards: &[f64], lines: &[Line]) {
+        let Self { values, weights, kept, nested } = self;
+        for ((&group, &reward), (value, kept)) in groups.of.iter().zip(rewards).zip(values.iter_mut().zip(kept)) {
+            let line = &lines[group as usize];
+            if line.weight > 0.0 {
+                *value = line.at(reward) + if *nested { 0.0 } else { *value };
+                *kept = 1;
+            }
+        }
+        for (sum, &group) in weights.iter_mut().zip(&*groups.of) {
+            *sum += lines[group as usize].weight;
+        }
+    }
+
     /// What the next of nested scopes starts from.
     fn carry(&self, values: &mut [f64]) {
-        for (row, value) in values.iter_mut().enumerate().filter(|(row, _)| self.kept[*row] == 1) {
+        for (row, value) in values.iter_mut().enumerate().filter(|(row, value)| self.kept[*row] == 1 && !value.is_nan())
+        {
             *value = self.values[row];
         }
     }
@@ -60,6 +78,14 @@ impl Sums {
 /// [`Error::Length`] or [`Error::Value`] naming the column, the option or the row.
 pub fn group_advantages(batch: &Batch, scopes: &[Scope], options: &Options) -> Result<Advantages> {
     batch.check()?;
+    within(batch, scopes, options)
+}
+
+/// The same for a batch that was checked.
+pub(super) fn within(batch: &Batch, scopes: &[Scope], options: &Options) -> Result<Advantages> {
+    if scopes.is_empty() {
+        return Err(Error::Value { value: "there is no scope".to_owned(), want: "at least one" });
+    }
     let mut values = batch.counted(options.count_masked);
     let mut sums = Sums::new(values.len(), options.combine);
     for (at, scope) in scopes.iter().enumerate() {
@@ -88,84 +114,60 @@ fn flat(
         return Err(Error::Length { what: "keys of a scope", need: rows, have: column.len() });
     }
     let groups = Groups::new(columns, rows);
-    let mut seen = Seen::new(groups.count, options);
-    let averages = match options.unit {
-        Unit::Row => None,
-        Unit::Trajectory => Some(averages(&groups, need(batch.trajectory, "trajectory")?, values, &mut seen)),
-    };
-    let values = averages.as_deref().unwrap_or(values);
-    if averages.is_none() {
-        for (&group, &value) in groups.of.iter().zip(values).filter(|(_, value)| !value.is_nan()) {
-            seen.push(group, value);
+    let (values, observed) = match options.unit {
+        Unit::Row => (Cow::Borrowed(values), None),
+        Unit::Trajectory => {
+            let (averages, firsts) = averages(&groups, need(batch.trajectory, "trajectory")?, values);
+            (averages.into(), Some(firsts))
         }
-    }
-    let lines = seen.lines(options, inner).map_err(|(group, refusal)| {
-        let row = groups.of.iter().position(|&of| of as usize == group).unwrap_or_default();
-        refusal.of(&format!("the group of row {row}"))
-    })?;
-    for (row, (&group, &value)) in groups.of.iter().zip(values).enumerate().filter(|(_, (_, value))| !value.is_nan()) {
-        let line = &lines[group as usize];
-        sums.add(row, line.at(value) * line.weight, line.weight);
-    }
+    };
+    let lines = lines(&groups, observed.as_deref().unwrap_or(&values), options, inner)?;
+    sums.add_all(&groups, &values, &lines);
     Ok(())
 }
 
-/// What the observations of each group come to.
-struct Seen {
-    moments: Vec<Moments>,
-    /// The largest and the second largest of each group, where that matters.
-    best: Vec<(f64, f64)>,
-    /// Of all groups together, where that matters.
-    batch: Option<Moments>,
+/// Per group its line.
+fn lines(groups: &Groups, observed: &[f64], options: &Options, inner: bool) -> Result<Vec<Line>> {
+    let moments = Moments::by_group(groups, observed);
+    let seconds = if options.centre == Centre::RunnerUp { seconds(groups, observed) } else { Vec::new() };
+    let batch = options.batch_deviation(&moments);
+    let refused = moments.iter().enumerate().find_map(|(at, group)| Some((at, options.refusal(group, inner)?)));
+    if let Some((group, refusal)) = refused {
+        let row = groups.of.iter().position(|&of| of as usize == group).unwrap_or_default();
+        return Err(refusal.of(&format!("the group of row {row}")));
+    }
+    let line = |(group, moments): (usize, &Moments)| {
+        let second = seconds.get(group).copied().unwrap_or_default();
+        options.line(moments, second, batch, inner)
+    };
+    Ok(moments.iter().enumerate().map(line).collect())
 }
 
-impl Seen {
-    fn new(groups: usize, options: &Options) -> Self {
-        let ranked = if options.centre == Centre::RunnerUp { groups } else { 0 };
-        Self {
-            moments: vec![Moments::default(); groups],
-            best: vec![(f64::NEG_INFINITY, f64::NEG_INFINITY); ranked],
-            batch: (options.scale == Scale::BatchStd).then(Moments::default),
-        }
+/// Per group its second largest number.
+fn seconds(groups: &Groups, values: &[f64]) -> Vec<f64> {
+    let mut best = vec![(f64::NEG_INFINITY, f64::NEG_INFINITY); groups.count];
+    for (&group, &value) in groups.of.iter().zip(values).filter(|(_, value)| !value.is_nan()) {
+        let (first, second) = &mut best[group as usize];
+        *second = second.max(first.min(value));
+        *first = first.max(value);
     }
-
-    fn push(&mut self, group: u32, value: f64) {
-        self.moments[group as usize].push(value);
-        if let Some((first, second)) = self.best.get_mut(group as usize) {
-            *second = second.max(first.min(value));
-            *first = first.max(value);
-        }
-        if let Some(batch) = &mut self.batch {
-            batch.push(value);
-        }
-    }
-
-    fn lines(&self, options: &Options, inner: bool) -> std::result::Result<Vec<Line>, (usize, Refusal)> {
-        let batch = self.batch.map_or(0.0, |batch| options.deviation(&batch));
-        let line = |(group, moments): (usize, &Moments)| {
-            let second = self.best.get(group).map_or(0.0, |best| best.1);
-            options.line(moments, second, batch, inner).map_err(|refusal| (group, refusal))
-        };
-        self.moments.iter().enumerate().map(line).collect()
-    }
+    best.into_iter().map(|(_, second)| second).collect()
 }
 
-/// Per row the mean of its trajectory within its group; each trajectory is one observation.
-fn averages(groups: &Groups, trajectory: &[u32], values: &[f64], seen: &mut Seen) -> Vec<f64> {
+/// Per row the mean of its trajectory within its group; and the same only in the first row of each trajectory, so that
+/// it is one observation.
+fn averages(groups: &Groups, trajectory: &[u32], values: &[f64]) -> (Vec<f64>, Vec<f64>) {
     let units = Groups::new(&[&groups.of, trajectory], values.len());
-    let mut means = vec![Moments::default(); units.count];
-    for (&unit, &value) in units.of.iter().zip(values).filter(|(_, value)| !value.is_nan()) {
-        means[unit as usize].push(value);
-    }
+    let means = Moments::by_group(&units, values);
     let mean = |(&unit, &value): (&u32, &f64)| if value.is_nan() { value } else { means[unit as usize].mean };
-    let averages = units.of.iter().zip(values).map(mean).collect();
-    for (&unit, &group) in units.of.iter().zip(&*groups.of) {
-        let mean = std::mem::take(&mut means[unit as usize]);
-        if mean.weight > 0.0 {
-            seen.push(group, mean.mean);
-        }
-    }
-    averages
+    let averages: Vec<f64> = units.of.iter().zip(values).map(mean).collect();
+    let mut met = vec![false; units.count];
+    let first = |(&unit, &average): (&u32, &f64)| {
+        let counted = !average.is_nan() && !std::mem::replace(&mut met[unit as usize], true);
+        if counted { average } else { f64::NAN }
+    };
+    let firsts = units.of.iter().zip(&averages).map(first).collect();
+    (averages, firsts)
 }
 
 fn finish(batch: &Batch, sums: Sums, options: &Options) -> Advantages {
@@ -173,12 +175,14 @@ fn finish(batch: &Batch, sums: Sums, options: &Options) -> Advantages {
     for (value, weight) in values.iter_mut().zip(weights).filter(|(_, weight)| *weight > 0.0) {
         *value /= weight;
     }
-    for (row, reward) in batch.rewards.iter().enumerate() {
-        if reward.is_nan() {
-            (values[row], kept[row]) = (f64::NAN, 0);
-        } else if batch.is_masked(row) {
-            (values[row], kept[row]) = (0.0, 0);
-        }
+    for ((value, kept), _) in
+        values.iter_mut().zip(&mut kept).zip(batch.masked.unwrap_or_default()).filter(|(_, masked)| **masked != 0)
+    {
+        (*value, *kept) = (0.0, 0);
+    }
+    for ((value, kept), _) in values.iter_mut().zip(&mut kept).zip(batch.rewards).filter(|(_, reward)| reward.is_nan())
+    {
+        (*value, *kept) = (f64::NAN, 0);
     }
     if options.whiten == Whiten::Batch {
         whiten(&mut values, &kept, batch.tokens);
@@ -198,10 +202,9 @@ pub(super) fn drop_zero(values: &[f64], kept: &mut [u8], options: &Options) {
 
 /// Standardise over all tokens of kept rows, as verl's `masked_whiten` does.
 fn whiten(values: &mut [f64], kept: &[u8], tokens: Option<&[u32]>) {
-    let mut all = Moments::default();
-    for (row, &value) in values.iter().enumerate().filter(|(row, _)| kept[*row] == 1) {
-        all.merge(Moments::of(value, tokens.map_or(1.0, |tokens| tokens[row].into())));
-    }
+    let weight = |row: usize| tokens.map_or(1.0, |tokens| tokens[row].into());
+    let rows = values.iter().zip(kept).enumerate().filter(|(_, (_, kept))| **kept == 1);
+    let all = Moments::weighted(rows.map(|(row, (&value, _))| (value, weight(row))));
     let std = (all.variance(1.0) + 1e-8).sqrt();
     for (value, _) in values.iter_mut().zip(kept).filter(|(_, kept)| **kept == 1) {
         *value = (*value - all.mean) / std;

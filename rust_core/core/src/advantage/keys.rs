@@ -31,21 +31,59 @@ impl<'a> Groups<'a> {
         }
     }
 
+    /// Only keys that are large need a table.
     fn split(self, keys: &[u32]) -> Self {
         let width = width(keys);
-        match self.count.checked_mul(width).filter(|count| *count <= room(keys)) {
-            Some(count) => self.multiply(keys, id::count(width), count),
-            None => self.number(keys),
+        match self.count.checked_mul(width) {
+            Some(count) if count <= room(keys) => self.multiply(keys, id::count(width), count),
+            _ if width <= room(keys) => self.stamp(keys, width),
+            _ => self.number(keys),
         }
     }
 
-    /// Where all combinations have room they need no table.
+    /// Where there is room for all combinations, they are numbers already.
     fn multiply(self, keys: &[u32], width: u32, count: usize) -> Self {
         let of = self.of.iter().zip(keys).map(|(&group, &key)| group * width + key).collect();
         Self { of, count }
     }
 
-    /// Sparse combinations are numbered in order of appearance.
+    /// Combinations are numbered group by group: a key remembers the last group it was met in, and the number it got.
+    fn stamp(self, keys: &[u32], width: usize) -> Self {
+        let mut met = vec![(id::NONE, 0); width];
+        let mut count = 0;
+        let mut of = vec![0; keys.len()];
+        for row in self.order() {
+            let (group, key) = (self.of[row as usize], keys[row as usize] as usize);
+            if met[key].0 != group {
+                met[key] = (group, count);
+                count += 1;
+            }
+            of[row as usize] = met[key].1;
+        }
+        Self { of: of.into(), count: count as usize }
+    }
+
+    /// Rows in the order of their groups.
+    fn order(&self) -> Vec<u32> {
+        let rows = 0..id::count(self.of.len());
+        if self.of.is_sorted() {
+            return rows.collect();
+        }
+        let mut next = vec![0; self.count + 1];
+        self.of.iter().for_each(|&group| next[group as usize + 1] += 1);
+        for group in 0..self.count {
+            next[group + 1] += next[group];
+        }
+        let mut order = vec![0; self.of.len()];
+        for (row, &group) in rows.zip(&*self.of) {
+            let place: &mut usize = &mut next[group as usize];
+            order[*place] = row;
+            *place += 1;
+        }
+        order
+    }
+
+    /// Combinations are numbered in order of appearance.
     fn number(self, keys: &[u32]) -> Self {
         let mut table: HashTable<(u32, u32, u32)> = HashTable::with_capacity(keys.len() / 4);
         let hash = |group, key| hash::mix([group, key, 0, 0, 0, 0]);
@@ -68,9 +106,9 @@ fn width(keys: &[u32]) -> usize {
     keys.iter().max().map_or(1, |&max| max as usize + 1)
 }
 
-/// How many groups there may be before a table is cheaper.
+/// How many groups there may be before something else is cheaper than room for all.
 fn room(keys: &[u32]) -> usize {
-    (4 * keys.len() + 64).min(u32::MAX as usize)
+    (2 * keys.len() + 64).min(id::NONE as usize)
 }
 
 #[cfg(test)]
@@ -92,5 +130,22 @@ mod tests {
         let sparse = Groups::new(&[&[1, 1, 0, 1], &[9_999, 1, 9_999, 9_999]], 4);
         assert_eq!((&sparse.of[..], sparse.count), (&[0, 1, 2, 0][..], 3));
         assert_eq!(Groups::new(&[], 2).of[..], [0, 0]);
+    }
+
+    #[test]
+    fn many_groups_may_have_the_same_large_key() {
+        let group: Vec<u32> = (0..4000).map(|row| row % 1000).collect();
+        let found = Groups::new(&[&group, &[u32::MAX; 4000]], 4000);
+        assert_eq!((&found.of[..], found.count), (&group[..], 1000));
+    }
+
+    #[test]
+    fn small_keys_with_too_many_combinations_are_numbered_group_by_group() {
+        let (ascending, mixed) = ([0, 0, 40, 40, 40], [40, 0, 40, 0, 40]);
+        let keys = [60, 60, 60, 1, 60];
+        let found = Groups::new(&[&ascending, &keys], 5);
+        assert_eq!((&found.of[..], found.count), (&[0, 0, 1, 2, 1][..], 3));
+        let found = Groups::new(&[&mixed, &keys], 5);
+        assert_eq!((&found.of[..], found.count), (&[2, 0, 2, 1, 2][..], 3));
     }
 }

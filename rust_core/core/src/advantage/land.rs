@@ -1,14 +1,46 @@
-//! Where values land: on tokens.
+//! Where values land: on nodes, and on tokens.
 
+use std::borrow::Cow;
+
+use super::batch::Advantages;
+use super::values::NodeValues;
 use crate::error::{Error, Result};
+use crate::forest::Forest;
+use crate::pack::sampled;
+
+/// Advantages of rollouts on the nodes they share: per node the mean over the rollouts that pass through it or end
+/// there (ARPO's hard form). A loss over all of a node's rollouts is that mean times their number.
+///
+/// `kept` has one element a rollout; what is not kept or is NaN is in no mean. Nodes without any get NaN, and are not
+/// kept.
+///
+/// # Errors
+/// [`Error::Length`] or [`Error::Value`] naming the column.
+pub fn to_nodes(forest: &Forest, values: &[f64], kept: Option<&[u8]>) -> Result<Advantages> {
+    let mut found = NodeValues::default();
+    found.leaf_means(forest, &chosen(values, kept)?)?;
+    let kept = found.values.iter().map(|value| u8::from(!value.is_nan())).collect();
+    Ok(Advantages { values: found.values, kept })
+}
+
+/// Which tokens are trained on.
+#[derive(Clone, Copy, Debug)]
+pub enum Trained<'a> {
+    /// All of them.
+    All,
+    /// Those with 1.
+    Mask(&'a [u8]),
+    /// Those that a model chose: [`crate::SAMPLED`] without [`crate::SYNTHETIC`].
+    Flags(&'a [u8]),
+}
 
 /// Values of rows or nodes on their tokens.
 ///
-/// `offsets` has one element more than `values`: tokens `offsets[i]..offsets[i + 1]` belong to value i. `mask` (1 =
-/// trained) has one element a token; left out, all are. `kept` has one element a value.
+/// `offsets` has one element more than `values`: tokens `offsets[i]..offsets[i + 1]` belong to value i. `kept` has one
+/// element a value.
 ///
-/// Returns the value on every token and the mask of those with something to train on. A token that is masked, whose
-/// value is not kept or is NaN, gets 0 and 0, so that no NaN reaches a loss.
+/// Returns the value on every token and the mask of those with something to train on. A token that is not trained,
+/// whose value is not kept or is NaN, gets 0 and 0, so that no NaN reaches a loss.
 ///
 /// # Errors
 /// [`Error::Length`] or [`Error::Value`] naming the column.
@@ -16,27 +48,41 @@ pub fn to_tokens(
     values: &[f64],
     kept: Option<&[u8]>,
     offsets: &[u64],
-    mask: Option<&[u8]>,
+    trained: Trained,
 ) -> Result<(Vec<f64>, Vec<u8>)> {
     let need = values.len() + 1;
     if offsets.len() != need {
         return Err(Error::Length { what: "offsets", need, have: offsets.len() });
     }
-    if let Some(kept) = kept.filter(|kept| kept.len() != values.len()) {
+    let values = chosen(values, kept)?;
+    let ends = bounds(offsets)?;
+    let tokens = ends.last().copied().unwrap_or_default();
+    let (what, trained): (_, Option<Cow<[u8]>>) = match trained {
+        Trained::All => ("mask", None),
+        Trained::Mask(mask) => ("mask", Some(mask.into())),
+        Trained::Flags(flags) => ("flags", Some(flags.iter().map(|&flags| u8::from(sampled(flags))).collect())),
+    };
+    if let Some(have) = trained.as_ref().map(|trained| trained.len()).filter(|have| *have != tokens) {
+        return Err(Error::Length { what, need: tokens, have });
+    }
+    let (mut landed, mut mask) = (room(tokens)?, room(tokens)?);
+    for (&value, &end) in values.iter().zip(&ends[1..]) {
+        landed.resize(end, if value.is_nan() { 0.0 } else { value });
+        mask.resize(end, u8::from(!value.is_nan()));
+    }
+    for (token, _) in trained.unwrap_or_default().iter().enumerate().filter(|(_, trained)| **trained == 0) {
+        (landed[token], mask[token]) = (0.0, 0);
+    }
+    Ok((landed, mask))
+}
+
+/// Values that are kept; NaN for others.
+fn chosen<'a>(values: &'a [f64], kept: Option<&[u8]>) -> Result<Cow<'a, [f64]>> {
+    let Some(kept) = kept else { return Ok(values.into()) };
+    if kept.len() != values.len() {
         return Err(Error::Length { what: "kept", need: values.len(), have: kept.len() });
     }
-    let ends = bounds(offsets, mask)?;
-    let tokens = ends.last().copied().unwrap_or_default();
-    let (mut landed, mut trained) = (room(tokens)?, room(tokens)?);
-    for (at, &value) in values.iter().enumerate() {
-        let keep = !value.is_nan() && kept.is_none_or(|kept| kept[at] != 0);
-        landed.resize(ends[at + 1], if keep { value } else { 0.0 });
-        trained.resize(ends[at + 1], u8::from(keep));
-    }
-    for (token, _) in mask.unwrap_or_default().iter().enumerate().filter(|(_, mask)| **mask == 0) {
-        (landed[token], trained[token]) = (0.0, 0);
-    }
-    Ok((landed, trained))
+    Ok(values.iter().zip(kept).map(|(&value, &kept)| if kept == 0 { f64::NAN } else { value }).collect())
 }
 
 /// An empty column with room for as many elements as somebody else has named.
@@ -49,18 +95,12 @@ fn room<T>(len: usize) -> Result<Vec<T>> {
     Ok(column)
 }
 
-/// Offsets that start at 0, never descend, and end where the mask does.
-fn bounds(offsets: &[u64], mask: Option<&[u8]>) -> Result<Vec<usize>> {
+/// Offsets that start at 0 and never descend.
+fn bounds(offsets: &[u64]) -> Result<Vec<usize>> {
     let (first, last) = (offsets.first().copied().unwrap_or_default(), offsets.last().copied().unwrap_or_default());
     if first != 0 || !offsets.is_sorted() {
         let value = format!("offsets run from {first} to {last}, sorted: {}", offsets.is_sorted());
         return Err(Error::Value { value, want: "from 0 on and sorted" });
     }
-    let bounds: Vec<usize> = offsets.iter().map(|&offset| usize::try_from(offset).unwrap_or(usize::MAX)).collect();
-    match mask {
-        Some(mask) if mask.len() as u64 != last => {
-            Err(Error::Length { what: "mask", need: bounds.last().copied().unwrap_or_default(), have: mask.len() })
-        }
-        _ => Ok(bounds),
-    }
+    Ok(offsets.iter().map(|&offset| usize::try_from(offset).unwrap_or(usize::MAX)).collect())
 }

@@ -23,7 +23,7 @@ mod values;
 pub use batch::{Advantages, Batch};
 pub use estimator::Estimator;
 pub use groups::group_advantages;
-pub use land::to_tokens;
+pub use land::{Trained, to_nodes, to_tokens};
 pub use options::{Centre, Combine, Damping, Options, Scale, Setting, Signal, Singleton, Unit, Whiten, ZeroVariance};
 pub use scope::{Scope, Scopes};
 pub use steps::step_returns;

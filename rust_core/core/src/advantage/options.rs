@@ -140,12 +140,19 @@ words! {
         Local = "local",
         /// V(s).
         Value = "value",
+        /// The mean of V(s) - V(a) over all nodes a above it.
+        Ancestors = "ancestors",
     }
 }
 
 /// A word that is none of those there are.
 pub(super) fn unknown(what: &str, word: &str, words: &str) -> Error {
     Error::Value { value: format!("{what} is {word:?}, and there are {words}"), want: "one of these" }
+}
+
+/// Refuse an option that is none of those there are.
+pub(super) fn check(known: &[&str], name: &str) -> Result<()> {
+    if known.contains(&name) { Ok(()) } else { Err(unknown("an option", name, &known.join(", "))) }
 }
 
 /// Everything that an estimator may leave open. What each option means to which estimator is said where presets are
@@ -266,9 +273,8 @@ impl Options {
     /// # Errors
     /// [`Error::Value`] saying which options or values there are.
     pub(super) fn set(&mut self, known: &[&str], name: &str, setting: &Setting) -> Result<()> {
-        let Some(field) = known.contains(&name).then(|| self.field(name)).flatten() else {
-            return Err(unknown("an option", name, &known.join(", ")));
-        };
+        check(known, name)?;
+        let Some(field) = self.field(name) else { return Ok(()) };
         let refuse = |want| Err(Error::Value { value: format!("{name} is {setting}"), want });
         match (field, setting) {
             (Field::Word(field), Setting::Text(word)) => {

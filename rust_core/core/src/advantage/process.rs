@@ -1,68 +1,85 @@
 //! Estimators that land on nodes: credit by what a node changes.
 
 use super::batch::Batch;
-use super::groups::group_advantages;
-use super::moments::Moments;
+use super::groups::within;
 use super::options::{Combine, Options, Scale, Singleton};
+use super::rule::inverse;
 use super::scope::Scope;
-use super::values::{children, leaf_sums, mean};
+use super::values::NodeValues;
 use crate::error::Result;
 use crate::forest::Forest;
 
 /// Tree-GRPO's node scores, `(V + max(V - V(parent) - margin, 0)) / sqrt(n)` with leaf means V and n leaves below
 /// (`tree_diff`). They belong on all tokens of their own node; the published code puts them elsewhere.
-pub(super) fn differences(forest: &Forest, rewards: &[f64], options: &Options) -> Vec<f64> {
-    over_parents(forest, rewards, |value, above, _, leaves| {
-        (value + (value - above - options.margin).max(0.0)) / leaves.sqrt()
-    })
+pub(super) fn differences(forest: &Forest, rewards: &[f64], options: &Options) -> Result<Vec<f64>> {
+    by_leaves(forest, rewards, |value, local, _| value + (local - options.margin).max(0.0))
 }
 
 /// `TreeRL` as its paper has it: `((V - V(root)) + (V - V(parent))) / sqrt(n)` with leaf means V and n leaves below.
-pub(super) fn gains_by_leaves(forest: &Forest, rewards: &[f64]) -> Vec<f64> {
-    over_parents(forest, rewards, |value, above, root, leaves| ((value - root) + (value - above)) / leaves.sqrt())
+pub(super) fn gains_by_leaves(forest: &Forest, rewards: &[f64]) -> Result<Vec<f64>> {
+    by_leaves(forest, rewards, |_, local, global| global + local)
 }
 
-/// Apply a function of V(s), V(parent), V(root) and the number of scored leaves below to every node.
-fn over_parents(forest: &Forest, rewards: &[f64], score: impl Fn(f64, f64, f64, f64) -> f64) -> Vec<f64> {
-    let (mut counts, mut sums) = (Vec::new(), Vec::new());
-    leaf_sums(forest, rewards, &mut counts, &mut sums);
-    let value = |node: u32| sums[node as usize] / f64::from(counts[node as usize]);
-    let links = (0u32..).zip(forest.parents()).zip(forest.roots());
-    links
-        .map(|((node, &parent), root)| score(value(node), value(parent), value(root), f64::from(counts[node as usize])))
-        .collect()
+/// A score of V, V - V(parent) and V - V(root), over the square root of the number of scored leaves below.
+fn by_leaves(forest: &Forest, rewards: &[f64], score: impl Fn(f64, f64, f64) -> f64) -> Result<Vec<f64>> {
+    let mut found = NodeValues::default();
+    found.leaf_means(forest, rewards)?;
+    let NodeValues { values, local, global, counts } = &found;
+    let gains = values.iter().zip(local).zip(global).zip(counts);
+    Ok(gains.map(|(((value, local), global), &n)| score(*value, *local, *global) / f64::from(n).sqrt()).collect())
 }
+
+/// By how much means that are equal may differ, relative to them.
+const ROUNDING: f64 = 4.0 * f64::EPSILON;
 
 /// SPO's edges: V(s) - V(parent) with child means V, divided by the deviation among the parent's children where
 /// `scale` is `std` (`extract_edges_from_tree`). 0 at roots.
-pub(super) fn edges(forest: &Forest, rewards: &[f64], options: &Options) -> Vec<f64> {
-    let children = children(forest, rewards);
-    let edge = |(node, &parent): (&Moments, &u32)| {
-        let siblings = &children[parent as usize];
-        let gain = mean(node) - mean(siblings);
-        let std = siblings.variance(options.ddof).sqrt() + options.eps;
-        match options.scale {
-            Scale::Std if gain != 0.0 && std > 0.0 => gain / std,
-            _ => gain,
+pub(super) fn edges(forest: &Forest, rewards: &[f64], options: &Options) -> Result<Vec<f64>> {
+    let mut found = NodeValues::default();
+    found.child_means(forest, rewards)?;
+    for ((gain, value), &parent) in found.local.iter_mut().zip(&found.values).zip(forest.parents()) {
+        // Whether an edge is dropped must not depend on the order of leaves.
+        if gain.abs() <= ROUNDING * (value.abs() + found.values[parent as usize].abs()) {
+            *gain = 0.0;
         }
+    }
+    if options.scale == Scale::Std {
+        let slopes = slopes(forest, rewards, &found, options);
+        for (gain, &parent) in found.local.iter_mut().zip(forest.parents()) {
+            *gain *= slopes[parent as usize];
+        }
+    }
+    Ok(found.local)
+}
+
+/// Per node the inverse of the standard deviation among its children and the rewards that end at it.
+fn slopes(forest: &Forest, rewards: &[f64], found: &NodeValues, options: &Options) -> Vec<f64> {
+    let mut squares = vec![0.0; found.values.len()];
+    for (&leaf, &reward) in forest.leaves().iter().zip(rewards).filter(|(_, reward)| !reward.is_nan()) {
+        squares[leaf as usize] += (reward - found.values[leaf as usize]).powi(2);
+    }
+    for (gain, &parent) in found.local.iter().zip(forest.parents()).filter(|(gain, _)| !gain.is_nan()) {
+        squares[parent as usize] += gain * gain;
+    }
+    let slope = |(square, &count): (f64, &u32)| {
+        let count = f64::from(count) - options.ddof;
+        let deviation = if count > 0.0 { (square / count).sqrt() } else { 0.0 };
+        inverse(deviation + options.eps)
     };
-    children.iter().zip(forest.parents()).map(edge).collect()
+    squares.into_iter().zip(&found.counts).map(slope).collect()
 }
 
 /// `TreePO`'s segments: V(s) - V(parent) with child means V, where V of a root is taken to be 0. With `relative`,
 /// leaves start with their size-weighted relative reward (`compute_tree_rfpp_progress_outcome_advantage`).
 pub(super) fn segments(forest: &Forest, rewards: &[f64], options: &Options) -> Result<Vec<f64>> {
-    let values = children(forest, &if options.relative { relative(forest, rewards)? } else { rewards.to_vec() });
-    let segment = |(node, &parent): (usize, &u32)| {
-        let up = parent as usize;
-        let first = forest.parents()[up] == parent;
-        match up == node {
-            true if values[node].weight > 0.0 => 0.0,
-            false if first => mean(&values[node]),
-            _ => mean(&values[node]) - mean(&values[up]),
+    let mut found = NodeValues::default();
+    found.child_means(forest, &if options.relative { relative(forest, rewards)? } else { rewards.to_vec() })?;
+    for (node, &parent) in forest.parents().iter().enumerate() {
+        if parent as usize != node && forest.parents()[parent as usize] == parent {
+            found.local[node] = found.values[node];
         }
-    };
-    Ok(forest.parents().iter().enumerate().map(segment).collect())
+    }
+    Ok(found.local)
 }
 
 /// A rollout alone at its leaf counts as a group of one whose advantage is 0.
@@ -75,5 +92,5 @@ fn relative(forest: &Forest, rewards: &[f64]) -> Result<Vec<f64>> {
         subgroup_singleton: Singleton::Zero,
         ..Options::default()
     };
-    group_advantages(&batch, &[Scope::Subtrees(forest)], &options).map(|found| found.values)
+    within(&batch, &[Scope::Subtrees(forest)], &options).map(|found| found.values)
 }

@@ -4,20 +4,28 @@ use super::moments::Moments;
 use super::options::{Centre, Combine, Options, Scale, Singleton, ZeroVariance};
 use crate::error::Error;
 
-/// A group's advantage is linear in the reward: `(reward - centre) * slope`, at least 0 where it is clamped. It counts
-/// `weight` times beside those of other scopes.
-#[derive(Clone, Copy, Debug, Default)]
+/// A group's advantage is linear in the reward: `(reward - centre) * slope`, but not below `least`. It counts `weight`
+/// times beside those of other scopes, which the slope has in it already.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     pub(super) centre: f64,
     pub(super) slope: f64,
     pub(super) weight: f64,
-    pub(super) clamped: bool,
+    least: f64,
 }
 
 impl Line {
+    /// Of a group that does not count.
+    const NONE: Self = Self::flat(0.0);
+
+    /// 0 for every reward.
+    const fn flat(weight: f64) -> Self {
+        Self { centre: 0.0, slope: 0.0, weight, least: f64::NEG_INFINITY }
+    }
+
     pub(super) fn at(&self, reward: f64) -> f64 {
         let value = (reward - self.centre) * self.slope;
-        if self.clamped { value.max(0.0) } else { value }
+        if value < self.least { self.least } else { value }
     }
 }
 
@@ -42,15 +50,31 @@ impl Refusal {
 }
 
 impl Options {
-    /// The line of a group. `inner` is true of later scopes and of subtrees below a root; `runner_up` is the second
-    /// largest reward, where that is the centre.
-    pub(super) fn line(&self, group: &Moments, runner_up: f64, batch: f64, inner: bool) -> Result<Line, Refusal> {
+    /// Why a group has none, if so. `inner` is true of later scopes and of subtrees below a root.
+    pub(super) fn refusal(&self, group: &Moments, inner: bool) -> Option<Refusal> {
+        if group.weight > 0.0 && group.weight <= 1.0 && self.alone(inner) == Singleton::Error {
+            Some(Refusal::Alone)
+        } else if self.scale == Scale::Mean && group.weight > 1.0 && !group.constant() && group.mean < LEAST {
+            Some(Refusal::Mean(group.mean))
+        } else {
+            None
+        }
+    }
+
+    /// The line of a group that was not refused. `runner_up` is the second largest reward, where that is the centre.
+    pub(super) fn line(&self, group: &Moments, runner_up: f64, batch: f64, inner: bool) -> Line {
         let weight = match self.combine {
             Combine::SizeWeighted => group.weight,
             Combine::Sum | Combine::Mean | Combine::Nested => 1.0,
         };
         if group.weight <= 1.0 {
-            return if group.weight == 0.0 { Ok(Line::default()) } else { self.alone(weight, batch, inner) };
+            return match self.alone(inner) {
+                _ if group.weight == 0.0 => Line::NONE,
+                // verl and its descendants take 0 for the mean of a row alone and 1 for its deviation.
+                Singleton::Raw => Line { slope: weight * inverse(self.divisor(1.0, 1.0, batch)), ..Line::flat(weight) },
+                Singleton::Zero => Line::flat(weight),
+                Singleton::Skip | Singleton::Error => Line::NONE,
+            };
         }
         let constant = group.constant();
         let dropped = match self.zero_variance {
@@ -59,50 +83,57 @@ impl Options {
             ZeroVariance::Drop => true,
         };
         if constant && dropped {
-            return Ok(Line::default());
+            return Line::NONE;
         }
         if constant && self.centre != Centre::None {
-            return Ok(Line { weight, ..Line::default() });
+            return Line::flat(weight);
         }
-        let divisor = match self.scale {
-            Scale::Mean if group.mean <= 0.0 => return Err(Refusal::Mean(group.mean)),
-            Scale::Mean => group.mean + self.eps,
-            _ => self.divisor(self.deviation(group), batch),
-        };
+        let slope = weight * inverse(self.divisor(self.deviation(group), group.mean, batch));
         let (centre, slope) = match self.centre {
-            Centre::None => (0.0, inverse(divisor)),
-            Centre::Mean => (group.mean, inverse(divisor)),
-            Centre::LeaveOneOut => (group.mean, inverse(divisor) * group.weight / (group.weight - 1.0)),
-            Centre::RunnerUp => (runner_up, inverse(divisor)),
+            Centre::None => (0.0, slope),
+            Centre::Mean => (group.mean, slope),
+            // The row itself is in the mean of the group.
+            Centre::LeaveOneOut => (group.mean, slope * group.weight / (group.weight - 1.0)),
+            Centre::RunnerUp => (runner_up, slope),
         };
-        Ok(Line { centre, slope, weight, clamped: self.centre == Centre::RunnerUp })
+        let least = if self.centre == Centre::RunnerUp { 0.0 } else { f64::NEG_INFINITY };
+        Line { centre, slope, weight, least }
     }
 
-    /// A row alone: verl and its descendants take 0 for its mean and 1 for its deviation.
-    fn alone(&self, weight: f64, batch: f64, inner: bool) -> Result<Line, Refusal> {
-        match if inner { self.subgroup_singleton } else { self.singleton } {
-            Singleton::Raw => Ok(Line { slope: inverse(self.divisor(1.0, batch)), weight, ..Line::default() }),
-            Singleton::Zero => Ok(Line { weight, ..Line::default() }),
-            Singleton::Skip => Ok(Line::default()),
-            Singleton::Error => Err(Refusal::Alone),
+    const fn alone(&self, inner: bool) -> Singleton {
+        if inner { self.subgroup_singleton } else { self.singleton }
+    }
+
+    /// The standard deviation of all groups together, where that matters.
+    pub(super) fn batch_deviation(&self, groups: &[Moments]) -> f64 {
+        if self.scale != Scale::BatchStd {
+            return 0.0;
         }
+        let mut all = Moments::default();
+        for &group in groups {
+            all.merge(group);
+        }
+        self.deviation(&all)
     }
 
-    /// A standard deviation.
-    pub(super) fn deviation(&self, moments: &Moments) -> f64 {
-        moments.variance(self.ddof).sqrt()
+    fn deviation(&self, moments: &Moments) -> f64 {
+        moments.variance(self.ddof).max(self.var_floor).sqrt()
     }
 
-    fn divisor(&self, deviation: f64, batch: f64) -> f64 {
+    fn divisor(&self, deviation: f64, mean: f64, batch: f64) -> f64 {
         match self.scale {
-            Scale::Std => deviation.max(self.var_floor.sqrt()) + self.eps,
-            Scale::BatchStd => batch.max(self.var_floor.sqrt()) + self.eps,
-            Scale::None | Scale::Mean => 1.0,
+            Scale::None => 1.0,
+            Scale::Std => deviation + self.eps,
+            Scale::BatchStd => batch + self.eps,
+            Scale::Mean => mean + self.eps,
         }
     }
 }
 
+/// What is smaller divides nothing: the quotient might be infinite.
+const LEAST: f64 = 1e-160;
+
 /// Without anything to divide by, nothing is said about a reward.
-fn inverse(divisor: f64) -> f64 {
-    if divisor > 0.0 { divisor.recip() } else { 0.0 }
+pub(super) fn inverse(divisor: f64) -> f64 {
+    if divisor < LEAST { 0.0 } else { divisor.recip() }
 }

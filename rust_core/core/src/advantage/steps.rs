@@ -1,7 +1,7 @@
 //! Returns of steps, and `GiGPO`: groups of trajectories and groups of steps taken from the same observation.
 
 use super::batch::{Advantages, Batch};
-use super::groups::{drop_zero, group_advantages};
+use super::groups::{drop_zero, within};
 use super::keys::Groups;
 use super::options::{Combine, Options, Unit};
 use super::scope::{Scope, need};
@@ -20,8 +20,11 @@ pub fn step_returns(rewards: &[f64], trajectory: &[u32], step: Option<&[u32]>, g
     if !(0.0..=1.0).contains(&gamma) {
         return Err(Error::Value { value: format!("gamma is {gamma}"), want: "0 to 1" });
     }
-    let trajectories = Groups::new(&[trajectory], rewards.len());
-    let first = first_rows(&trajectories, step)?;
+    returns(rewards, &Groups::new(&[trajectory], rewards.len()), step, gamma)
+}
+
+fn returns(rewards: &[f64], trajectories: &Groups, step: Option<&[u32]>, gamma: f64) -> Result<Vec<f64>> {
+    let first = first_rows(trajectories, step)?;
     let mut next = vec![0.0; trajectories.count];
     let mut returns = vec![0.0; rewards.len()];
     for (row, &of) in trajectories.of.iter().enumerate().rev() {
@@ -61,13 +64,16 @@ pub(super) fn gigpo(batch: &Batch, group: &[u32], options: &Options) -> Result<A
     let trajectory = need(batch.trajectory, "trajectory")?;
     let rewards = need(batch.step_rewards, "step_rewards")?;
     let anchor = need(batch.anchor, "anchor")?;
-    let returns = step_returns(rewards, trajectory, batch.step, options.gamma)?;
+    // Trajectories may be numbered within their task.
+    let trajectory = Groups::new(&[group, trajectory], group.len());
+    let returns = returns(rewards, &trajectory, batch.step, options.gamma)?;
+    let batch = Batch { trajectory: Some(&trajectory.of), ..*batch };
     let part = Options { combine: Combine::Sum, drop_zero: false, ..options.clone() };
     let whole = Options { unit: Unit::Trajectory, ..part.clone() };
     let each = Options { unit: Unit::Row, singleton: options.subgroup_singleton, ..part };
-    let mut found = group_advantages(batch, &[Scope::Keys(vec![group])], &whole)?;
-    let by_step = Batch { rewards: &returns, ..*batch };
-    let steps = group_advantages(&by_step, &[Scope::Keys(vec![group, anchor])], &each)?;
+    let mut found = within(&batch, &[Scope::Keys(vec![group])], &whole)?;
+    let by_step = Batch { rewards: &returns, ..batch };
+    let steps = within(&by_step, &[Scope::Keys(vec![group, anchor])], &each)?;
     for (row, value) in found.values.iter_mut().enumerate() {
         *value += options.step_weight * steps.values[row];
         // Either part is enough to train on, but a step without a return has no advantage.

@@ -2,7 +2,7 @@
 
 use super::groups::Sums;
 use super::moments::Moments;
-use super::options::{Centre, Options, Scale, Unit};
+use super::options::{Centre, Options, Unit};
 use crate::error::{Error, Result};
 use crate::forest::Forest;
 
@@ -26,23 +26,20 @@ pub(super) fn add(forest: &Forest, values: &[f64], options: &Options, inner: boo
     }
     let moments = moments(forest, values);
     let roots = forest.roots();
-    let mut batch = Moments::default();
-    if options.scale == Scale::BatchStd {
-        values.iter().filter(|value| !value.is_nan()).for_each(|&value| batch.push(value));
-    }
-    let batch = options.deviation(&batch);
+    let batch = options.batch_deviation(&[Moments::over(values)]);
     let mut paths: Vec<Path> = Vec::with_capacity(moments.len());
     for (node, &parent) in forest.parents().iter().enumerate() {
         let root = parent as usize == node;
         let above = if root { Path::default() } else { paths[parent as usize] };
-        let line = options
-            .line(&moments[node], 0.0, batch, inner || !root)
-            .map_err(|refusal| refusal.of(&format!("the subtree of node {node}")))?;
-        let slope = line.slope * line.weight;
+        let inner = inner || !root;
+        if let Some(refusal) = options.refusal(&moments[node], inner) {
+            return Err(refusal.of(&format!("the subtree of node {node}")));
+        }
+        let line = options.line(&moments[node], 0.0, batch, inner);
         // Relative to the mean of the tree, so that a large common part of all rewards costs no precision.
-        let offset = slope * (line.centre - moments[roots[node] as usize].mean);
+        let offset = line.slope * (line.centre - moments[roots[node] as usize].mean);
         paths.push(Path {
-            slope: above.slope + slope,
+            slope: above.slope + line.slope,
             offset: above.offset + offset,
             weight: above.weight + line.weight,
         });

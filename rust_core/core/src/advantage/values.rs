@@ -16,7 +16,8 @@ pub struct NodeValues {
     pub local: Vec<f64>,
     /// V(s) - V(root of its tree); 0 at roots.
     pub global: Vec<f64>,
-    counts: Vec<u32>,
+    /// How many numbers each value is the mean of; not for discounted ones.
+    pub(super) counts: Vec<u32>,
 }
 
 impl NodeValues {
@@ -25,12 +26,13 @@ impl NodeValues {
     /// # Errors
     /// [`Error::Length`] or [`Error::Value`] if the rewards do not fit the forest.
     pub fn leaf_means(&mut self, forest: &Forest, rewards: &[f64]) -> Result<()> {
-        check(forest, rewards)?;
-        leaf_sums(forest, rewards, &mut self.counts, &mut self.values);
-        for (value, &count) in self.values.iter_mut().zip(&self.counts) {
-            *value /= f64::from(count);
+        self.start(forest, rewards)?;
+        for (node, &parent) in forest.parents().iter().enumerate().rev() {
+            if parent as usize != node {
+                self.count(parent, self.values[node], self.counts[node]);
+            }
         }
-        self.gain(forest);
+        self.finish(forest);
         Ok(())
     }
 
@@ -40,11 +42,45 @@ impl NodeValues {
     /// # Errors
     /// As of [`NodeValues::leaf_means`].
     pub fn child_means(&mut self, forest: &Forest, rewards: &[f64]) -> Result<()> {
-        check(forest, rewards)?;
-        self.values.clear();
-        self.values.extend(children(forest, rewards).iter().map(mean));
-        self.gain(forest);
+        self.start(forest, rewards)?;
+        for (node, &parent) in forest.parents().iter().enumerate().rev() {
+            if parent as usize != node {
+                self.count(parent, self.values[node], self.counts[node].min(1));
+            }
+        }
+        self.finish(forest);
         Ok(())
+    }
+
+    /// Values of the rollouts that end at each node.
+    fn start(&mut self, forest: &Forest, rewards: &[f64]) -> Result<()> {
+        check(forest, rewards)?;
+        let nodes = forest.parents().len();
+        self.values.clear();
+        self.values.resize(nodes, 0.0);
+        self.counts.clear();
+        self.counts.resize(nodes, 0);
+        for (&leaf, &reward) in forest.leaves().iter().zip(rewards) {
+            self.count(leaf, reward, u32::from(!reward.is_nan()));
+        }
+        Ok(())
+    }
+
+    /// Count a value in the mean of a node, some times over. A running mean stays exact where all values are equal.
+    fn count(&mut self, node: u32, value: f64, times: u32) {
+        if times > 0 {
+            let (mean, count) = (&mut self.values[node as usize], &mut self.counts[node as usize]);
+            *count += times;
+            *mean += (value - *mean) * (f64::from(times) / f64::from(*count));
+        }
+    }
+
+    /// Nothing is known of nodes that no scored rollout passes.
+    fn finish(&mut self, forest: &Forest) {
+        for (value, _) in self.values.iter_mut().zip(&self.counts).filter(|(_, count)| **count == 0) {
+            *value = f64::NAN;
+        }
+        self.gain(forest);
     }
 
     /// V(s) is `sum_c N_c (R_c - R_s + gamma V_c) / sum_c N_c` over the children c of s, and its own reward where
@@ -120,45 +156,6 @@ impl NodeValues {
             *root = *value - *root;
         }
     }
-}
-
-/// Per node the number of scored rollouts that pass or end there, and the sum of their rewards.
-pub(super) fn leaf_sums(forest: &Forest, rewards: &[f64], counts: &mut Vec<u32>, sums: &mut Vec<f64>) {
-    let nodes = forest.parents().len();
-    counts.clear();
-    counts.resize(nodes, 0);
-    sums.clear();
-    sums.resize(nodes, 0.0);
-    for (&leaf, reward) in forest.leaves().iter().zip(rewards).filter(|(_, reward)| !reward.is_nan()) {
-        counts[leaf as usize] += 1;
-        sums[leaf as usize] += reward;
-    }
-    for (node, &parent) in forest.parents().iter().enumerate().rev() {
-        if parent as usize != node {
-            counts[parent as usize] += counts[node];
-            sums[parent as usize] += sums[node];
-        }
-    }
-}
-
-/// Per node the moments of its children's values.
-pub(super) fn children(forest: &Forest, rewards: &[f64]) -> Vec<Moments> {
-    let mut children = vec![Moments::default(); forest.parents().len()];
-    for (&leaf, &reward) in forest.leaves().iter().zip(rewards).filter(|(_, reward)| !reward.is_nan()) {
-        children[leaf as usize].push(reward);
-    }
-    for (node, &parent) in forest.parents().iter().enumerate().rev() {
-        let own = children[node];
-        if parent as usize != node && own.weight > 0.0 {
-            children[parent as usize].push(own.mean);
-        }
-    }
-    children
-}
-
-/// The mean of what there is.
-pub(super) fn mean(moments: &Moments) -> f64 {
-    if moments.weight > 0.0 { moments.mean } else { f64::NAN }
 }
 
 /// Rewards of rollouts must be one a leaf and finite, or NaN.

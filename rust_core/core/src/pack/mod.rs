@@ -27,6 +27,7 @@ pub use padded::Padded;
 pub use ragged::Ragged;
 pub use rows::Rows;
 pub use runs::Runs;
+pub(crate) use runs::sampled;
 pub use segments::Segments;
 pub use tree::TreePacked;
 

@@ -9,7 +9,7 @@ use crate::memory::columns::{SAMPLED, SYNTHETIC, TokenSlice};
 use crate::offsets::bounds;
 
 /// Whether a model chose this token, so that it can be trained.
-pub(super) const fn sampled(flags: u8) -> bool {
+pub(crate) const fn sampled(flags: u8) -> bool {
     flags & (SAMPLED | SYNTHETIC) == SAMPLED
 }
 

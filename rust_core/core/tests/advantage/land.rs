@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use trunkline_core::Forest;
-use trunkline_core::advantage::{NodeValues, step_returns, to_tokens};
+use trunkline_core::advantage::{NodeValues, Trained, step_returns, to_nodes, to_tokens};
 
 use super::close;
 
@@ -43,7 +43,7 @@ fn tokens(spans: &[Span]) -> Result<(), TestCaseError> {
     for span in spans {
         offsets.push(offsets[offsets.len() - 1] + span.2.len() as u64);
     }
-    let (landed, trained) = to_tokens(&values, Some(&kept), &offsets, Some(&mask)).unwrap();
+    let (landed, trained) = to_tokens(&values, Some(&kept), &offsets, Trained::Mask(&mask)).unwrap();
     let expected: Vec<(f64, u8)> = spans
         .iter()
         .flat_map(|(value, kept, mask)| mask.iter().map(move |mask| (value * f64::from(mask * kept), mask * kept)))
@@ -80,12 +80,15 @@ fn columns_that_do_not_fit_are_refused() {
         (found.discounted(&forest, &[1.0, 1.0], None, f64::NAN), "gamma is NaN; it must be 0 to 1"),
         (found.named("leaf_mean", &forest, &[1.0], Some(&[1, 1]), 0.9), "visits are given to leaf_mean"),
         (found.named("median", &forest, &[1.0], None, 0.9), "backup is \"median\", and there are leaf_mean"),
-        (to_tokens(&[1.0], None, &[0], None).map(drop), "1 offsets where 2 are needed"),
-        (to_tokens(&[1.0], Some(&[]), &[0, 1], None).map(drop), "0 kept where 1 are needed"),
-        (to_tokens(&[1.0], None, &[0, 2], Some(&[1])).map(drop), "1 mask where 2 are needed"),
-        (to_tokens(&[1.0], None, &[1, 2], None).map(drop), "offsets run from 1 to 2"),
-        (to_tokens(&[1.0, 2.0], None, &[0, 2, 1], None).map(drop), "offsets run from 0 to 1"),
-        (to_tokens(&[1.0], None, &[0, u64::MAX], None).map(drop), "offsets end at 18446744073709551615"),
+        (to_tokens(&[1.0], None, &[0], Trained::All).map(drop), "1 offsets where 2 are needed"),
+        (to_tokens(&[1.0], Some(&[]), &[0, 1], Trained::All).map(drop), "0 kept where 1 are needed"),
+        (to_tokens(&[1.0], None, &[0, 2], Trained::Mask(&[1])).map(drop), "1 mask where 2 are needed"),
+        (to_tokens(&[1.0], None, &[0, 2], Trained::Flags(&[1])).map(drop), "1 flags where 2 are needed"),
+        (to_nodes(&forest, &[1.0, 2.0], None).map(drop), "2 rewards where 1 are needed"),
+        (to_nodes(&forest, &[1.0], Some(&[])).map(drop), "0 kept where 1 are needed"),
+        (to_tokens(&[1.0], None, &[1, 2], Trained::All).map(drop), "offsets run from 1 to 2"),
+        (to_tokens(&[1.0, 2.0], None, &[0, 2, 1], Trained::All).map(drop), "offsets run from 0 to 1"),
+        (to_tokens(&[1.0], None, &[0, u64::MAX], Trained::All).map(drop), "offsets end at 18446744073709551615"),
     ];
     for (refused, text) in texts {
         let error = refused.unwrap_err().to_string();

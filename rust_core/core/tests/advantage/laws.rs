@@ -2,9 +2,10 @@
 
 use proptest::prelude::*;
 use trunkline_core::Forest;
-use trunkline_core::advantage::{Batch, Estimator, Setting, step_returns};
+use trunkline_core::advantage::{Batch, Estimator, Setting, Trained, step_returns, to_nodes, to_tokens};
 
-use super::{close, text, with};
+use super::nodes::{Trees, trees};
+use super::{close, count, text, with};
 
 fn estimate(name: &str, batch: &Batch) -> Vec<f64> {
     with(name, &[]).estimate(batch).unwrap().values
@@ -22,6 +23,12 @@ fn scored() -> impl Strategy<Value = Scored> {
     })
 }
 
+/// Rewards from the smallest to larger than the largest.
+fn size() -> impl Strategy<Value = f64> {
+    let special = vec![0.0, -0.0, f64::NAN, 5e-324, -1e-300, 1e-160, 1.0, 1e8, 1e8 + 1.5e-8, 1e100, -1e100, 1e300];
+    prop_oneof![8 => prop::sample::select(special[..11].to_vec()), 1 => prop::sample::select(special)]
+}
+
 fn sums_are_zero(scored: &Scored) -> Result<(), TestCaseError> {
     let (rewards, groups, _) = scored;
     let batch = Batch { rewards, group: Some(groups), ..Batch::default() };
@@ -36,16 +43,26 @@ fn sums_are_zero(scored: &Scored) -> Result<(), TestCaseError> {
 }
 
 fn affine_changes_nothing(scored: &Scored, scale: f64, shift: f64) -> Result<(), TestCaseError> {
-    let (rewards, groups, _) = scored;
-    // Whole numbers, so that moving makes nothing equal and nothing unequal.
-    let whole: Vec<f64> = rewards.iter().map(|reward| reward.round()).collect();
+    let (rewards, groups, subgroups) = scored;
+    // Whole numbers, so that moving makes nothing equal and nothing unequal; and no row alone, which may get its reward.
+    let whole: Vec<f64> = rewards.iter().chain(rewards).map(|reward| reward.round()).collect();
     let moved: Vec<f64> = whole.iter().map(|reward| reward * scale + shift).collect();
-    let of = |rewards: &[f64]| {
-        let estimator = with("trl", &[("eps", Setting::Number(0.0))]);
-        estimator.estimate(&Batch { rewards, group: Some(groups), ..Batch::default() }).unwrap().values
-    };
-    let near = of(&whole).iter().zip(of(&moved)).all(|(a, b)| (a - b).abs() < 1e-9);
-    prop_assert!(near, "{whole:?} {moved:?}");
+    let (groups, subgroups) = ([&groups[..]; 2].concat(), [&subgroups[..]; 2].concat());
+    let nodes = u32::try_from(whole.len()).unwrap() + 4;
+    // Four trees, of a rollout at every node that is no root.
+    let forest = Forest::new((0..nodes).map(|node| node % 4).collect(), (4..nodes).collect()).unwrap();
+    for preset in
+        ["verl_grpo", "trl", "art", "rllm", "tree_grpo", "tree_grpo_published", "tree_2norm", "pass_at_k", "spo_grpo"]
+    {
+        let estimator = with(preset, &[("eps", Setting::Number(0.0))]);
+        let of = |rewards: &[f64]| {
+            let columns =
+                Batch { group: Some(&groups), subgroup: Some(&subgroups), forest: Some(&forest), ..Batch::default() };
+            estimator.estimate(&Batch { rewards, ..columns }).unwrap().values
+        };
+        let near = of(&whole).iter().zip(of(&moved)).all(|(a, b)| (a - b).abs() < 1e-9 || (a.is_nan() && b.is_nan()));
+        prop_assert!(near, "{preset} {whole:?} {moved:?}");
+    }
     Ok(())
 }
 
@@ -69,26 +86,132 @@ fn equal_rewards_give_zero(reward: f64, rows: usize, subgroups: u32) -> Result<(
     Ok(())
 }
 
-fn order_does_not_matter(scored: &Scored, turn: usize) -> Result<(), TestCaseError> {
-    let (rewards, groups, subgroups) = scored;
-    let turned = |column: &[u32]| {
-        let mut column = column.to_vec();
-        column.rotate_left(turn % rewards.len());
-        column
-    };
-    let (turned_groups, turned_subgroups) = (turned(groups), turned(subgroups));
-    let mut turned_rewards = rewards.clone();
-    turned_rewards.rotate_left(turn % rewards.len());
-    let batch = Batch { rewards, group: Some(groups), subgroup: Some(subgroups), ..Batch::default() };
-    let other = Batch {
-        rewards: &turned_rewards,
-        group: Some(&turned_groups),
-        subgroup: Some(&turned_subgroups),
-        ..Batch::default()
-    };
-    let mut expected = estimate("tree_grpo", &batch);
-    expected.rotate_left(turn % rewards.len());
-    close(&estimate("tree_grpo", &other), &expected)?;
+/// Rollouts in another order give every preset the same, each rollout what it had and each node what it had.
+fn order_does_not_matter(trees: &Trees, keys: &[u64]) -> Result<(), TestCaseError> {
+    let rows = trees.rewards.len();
+    let mut order: Vec<usize> = (0..rows).collect();
+    order.sort_by_key(|row| keys[*row]);
+    let number: Vec<u32> = (0u32..).take(rows).collect();
+    let key = |of: fn(u64) -> u64| keys[..rows].iter().map(|&key| u32::try_from(of(key)).unwrap()).collect::<Vec<_>>();
+    let columns = [key(|key| key % 2), key(|key| key / 2 % 3), key(|key| key / 6 % 2), number];
+    let turned = columns.clone().map(|column| order.iter().map(|row| column[*row]).collect::<Vec<_>>());
+    let rewards: Vec<f64> = order.iter().map(|row| trees.rewards[*row]).collect();
+    let masked: Vec<u8> = order.iter().map(|row| trees.flags[*row]).collect();
+    let leaves = order.iter().map(|row| trees.forest.leaves()[*row]).collect();
+    let forest = Forest::new(trees.forest.parents().to_vec(), leaves).unwrap();
+    for preset in Estimator::PRESETS {
+        let of = |columns: &[Vec<u32>; 4], rewards: &[f64], masked: &[u8], forest: &Forest| {
+            let mut estimator = with(preset, &[]);
+            let _ = estimator.set("singleton", &text("raw"));
+            let _ = estimator.set("scale", &text(if *preset == "max_rl" { "std" } else { "none" }));
+            let batch = Batch {
+                rewards,
+                group: Some(&columns[0]),
+                subgroup: Some(&columns[1]),
+                agent: Some(&columns[2]),
+                anchor: Some(&columns[2]),
+                trajectory: Some(&columns[3]),
+                tokens: Some(&columns[1]),
+                step_rewards: Some(rewards),
+                masked: Some(masked),
+                selected: Some(masked),
+                forest: Some(forest),
+                ..Batch::default()
+            };
+            estimator.estimate(&batch).unwrap()
+        };
+        let found = of(&turned, &rewards, &masked, &forest);
+        let mut expected = of(&columns, &trees.rewards, &trees.flags, &trees.forest);
+        if !with(preset, &[]).on_nodes() {
+            expected.values = order.iter().map(|row| expected.values[*row]).collect();
+            expected.kept = order.iter().map(|row| expected.kept[*row]).collect();
+        }
+        close(&found.values, &expected.values)?;
+        prop_assert_eq!(found.kept, expected.kept, "{}", preset);
+    }
+    Ok(())
+}
+
+/// One pass over the tokens of a tree, weighted by the rollouts that share each, is the pass over all rollouts.
+fn shared_tokens_count_as_often_as_they_are_passed(trees: &Trees) -> Result<(), TestCaseError> {
+    let scored = trees.scored();
+    let soft = estimate("dr_grpo", &trees.batch());
+    let hard = to_nodes(&trees.forest, &soft, None).unwrap();
+    let lengths: Vec<u64> = trees.nodes().map(|node| node as u64 % 3).collect();
+    let length = |node: usize| f64::from(u32::try_from(lengths[node]).unwrap());
+    let offsets: Vec<u64> = (0..=lengths.len()).map(|node| lengths[..node].iter().sum()).collect();
+    let (landed, mask) = to_tokens(&hard.values, Some(&hard.kept), &offsets, Trained::All).unwrap();
+    let passes: Vec<f64> = trees.nodes().map(|node| count(trees.below(node).len())).collect();
+    let owner = trees.nodes().flat_map(|node| std::iter::repeat_n(node, usize::try_from(lengths[node]).unwrap()));
+    let path = |row: usize| trees.path(trees.forest.leaves()[row] as usize).into_iter().map(length).sum::<f64>();
+    let once: f64 = owner.clone().zip(&landed).map(|(node, value)| value * passes[node]).sum();
+    let each: f64 = scored.iter().map(|&row| soft[row] * path(row)).sum();
+    prop_assert!((once - each).abs() < 1e-9 * (1.0 + each.abs()), "{once} {each}");
+    let once: f64 = owner.zip(mask).map(|(node, mask)| f64::from(mask) * passes[node]).sum();
+    let each: f64 = scored.iter().map(|&row| path(row)).sum();
+    prop_assert!((once - each).abs() < 1e-9 * (1.0 + each), "{once} {each}");
+    Ok(())
+}
+
+/// A large offset costs no more than the rounding of a mean beside it.
+fn offsets_cost_no_precision(steps: &[u8], offset: f64) -> Result<(), TestCaseError> {
+    // Multiples of 2^-20, which are exact beside 2^30.
+    let small: Vec<f64> = steps.iter().map(|&step| f64::from(step) / f64::from(1 << 20)).collect();
+    let large: Vec<f64> = small.iter().map(|number| number + offset).collect();
+    let nodes = u32::try_from(steps.len()).unwrap();
+    let parents = (0..2 * nodes).map(|node| if node == 0 { 0 } else { (node - 1) / 2 }).collect();
+    let forest = Forest::new(parents, (nodes..2 * nodes).collect()).unwrap();
+    let keys: Vec<u32> = (0..nodes).map(|row| row % 3).collect();
+    let columns = Batch { group: Some(&keys), subgroup: Some(&keys), forest: Some(&forest), ..Batch::default() };
+    // By how much an error in a mean may grow: the inverse of what divides.
+    for (preset, slope) in [
+        ("prime_rl", 1.0),
+        ("rloo_vectorized", 2.0),
+        ("treerl_paper", 2.0),
+        ("treepo_average", 2.0),
+        ("trl", 1e4),
+        ("tree_grpo", 2e6),
+    ] {
+        let mut estimator = with(preset, &[]);
+        let _ = estimator.set("singleton", &text("zero"));
+        let _ = estimator.set("whiten", &text("none"));
+        let of = |rewards: &[f64]| estimator.estimate(&Batch { rewards, ..columns }).unwrap().values;
+        let tolerance = 4.0 * f64::EPSILON * offset * slope;
+        let near = of(&small).iter().zip(of(&large)).all(|(a, b)| (a - b).abs() <= tolerance);
+        prop_assert!(near, "{preset}: {:?} {:?}", of(&small), of(&large));
+    }
+    Ok(())
+}
+
+/// Rewards of any size are either refused or give finite advantages.
+fn nothing_overflows(rewards: &[f64], eps: f64) -> Result<(), TestCaseError> {
+    let keys: Vec<u32> = (0u32..).take(rewards.len()).map(|row| row % 3).collect();
+    let leaves: Vec<u32> = (0u32..).take(rewards.len()).map(|row| row % 7).collect();
+    let forest = Forest::new(vec![0, 0, 0, 1, 1, 2, 6], leaves).unwrap();
+    for preset in Estimator::PRESETS {
+        let mut estimator = with(preset, &[]);
+        let _ = estimator.set("eps", &Setting::Number(eps));
+        let batch = Batch {
+            rewards,
+            group: Some(&keys),
+            subgroup: Some(&keys),
+            agent: Some(&keys),
+            anchor: Some(&keys),
+            trajectory: Some(&keys),
+            step_rewards: Some(rewards),
+            forest: Some(&forest),
+            ..Batch::default()
+        };
+        if let Ok(found) = estimator.estimate(&batch) {
+            let finite =
+                |values: &[f64]| values.iter().zip(&found.kept).all(|(value, kept)| value.is_finite() || *kept == 0);
+            prop_assert!(finite(&found.values), "{preset} {:?}", found.values);
+            // A step without a reward leaves those before it without a return.
+            if !estimator.on_nodes() && !preset.starts_with("gigpo") {
+                prop_assert!(found.values.iter().zip(rewards).all(|(value, reward)| value.is_nan() == reward.is_nan()));
+            }
+        }
+    }
     Ok(())
 }
 
@@ -143,8 +266,26 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_rows_does_not_matter(scored in scored(), turn in 0usize..30) {
-        order_does_not_matter(&scored, turn)?;
+    fn the_order_of_rollouts_does_not_matter(trees in trees(), keys in prop::collection::vec(any::<u64>(), 25)) {
+        order_does_not_matter(&trees, &keys)?;
+    }
+
+    #[test]
+    fn a_tree_in_one_pass_is_all_its_rollouts(trees in trees()) {
+        shared_tokens_count_as_often_as_they_are_passed(&trees)?;
+    }
+
+    #[test]
+    fn large_offsets_cost_no_precision(steps in prop::collection::vec(0u8..5, 1..20), power in 20i32..31) {
+        offsets_cost_no_precision(&steps, 2f64.powi(power))?;
+    }
+
+    #[test]
+    fn rewards_of_any_size_are_finite_advantages_or_refused(
+        rewards in prop::collection::vec(size(), 0..20),
+        eps in prop::sample::select(vec![0.0, 5e-324, 1e-200, 1e-6, 1e100]),
+    ) {
+        nothing_overflows(&rewards, eps)?;
     }
 
     #[test]

@@ -8,18 +8,18 @@ use super::{close, count, mean, text, with};
 
 /// A forest with a rollout at any of its nodes, and their rewards.
 #[derive(Clone, Debug)]
-struct Trees {
-    forest: Forest,
-    rewards: Vec<f64>,
-    flags: Vec<u8>,
+pub(super) struct Trees {
+    pub(super) forest: Forest,
+    pub(super) rewards: Vec<f64>,
+    pub(super) flags: Vec<u8>,
 }
 
 impl Trees {
-    fn batch(&self) -> Batch<'_> {
+    pub(super) fn batch(&self) -> Batch<'_> {
         Batch { rewards: &self.rewards, forest: Some(&self.forest), ..Batch::default() }
     }
 
-    fn nodes(&self) -> std::ops::Range<usize> {
+    pub(super) fn nodes(&self) -> std::ops::Range<usize> {
         0..self.forest.parents().len()
     }
 
@@ -28,7 +28,7 @@ impl Trees {
     }
 
     /// Nodes from a node up to its root.
-    fn path(&self, node: usize) -> Vec<usize> {
+    pub(super) fn path(&self, node: usize) -> Vec<usize> {
         let mut path = vec![node];
         while self.up(path[path.len() - 1]) != path[path.len() - 1] {
             path.push(self.up(path[path.len() - 1]));
@@ -41,9 +41,14 @@ impl Trees {
     }
 
     /// Rollouts below a node, scored ones only.
-    fn below(&self, node: usize) -> Vec<usize> {
+    pub(super) fn below(&self, node: usize) -> Vec<usize> {
         let passes = |row: &usize| self.path(self.forest.leaves()[*row] as usize).contains(&node);
         (0..self.rewards.len()).filter(passes).filter(|row| !self.rewards[*row].is_nan()).collect()
+    }
+
+    /// All scored rollouts.
+    pub(super) fn scored(&self) -> Vec<usize> {
+        (0..self.rewards.len()).filter(|row| !self.rewards[*row].is_nan()).collect()
     }
 
     fn mean_of(&self, node: usize, values: &[f64]) -> f64 {
@@ -67,7 +72,7 @@ impl Trees {
     }
 }
 
-fn trees() -> impl Strategy<Value = Trees> {
+pub(super) fn trees() -> impl Strategy<Value = Trees> {
     let reward = prop_oneof![4 => (0u8..2).prop_map(f64::from), 2 => -10.0..10.0, 1 => Just(f64::NAN)];
     let nodes = prop::collection::vec(any::<prop::sample::Index>(), 1..25);
     let rows = prop::collection::vec((any::<prop::sample::Index>(), reward, 0u8..2), 0..25);
@@ -161,12 +166,16 @@ fn scores_by_leaves(trees: &Trees) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn treerl_code(trees: &Trees, damping: &str, fill: bool) -> Result<(), TestCaseError> {
+/// `grouped` puts the rows of all trees into two tasks, else each tree is one.
+fn treerl_code(trees: &Trees, damping: &str, fill: bool, grouped: bool) -> Result<(), TestCaseError> {
+    let root = |row: usize| u32::try_from(trees.root(trees.forest.leaves()[row] as usize)).unwrap();
+    let tasks: Vec<u32> = (0..trees.rewards.len()).map(|row| if grouped { root(row) % 2 } else { root(row) }).collect();
     let scores: Vec<f64> = (0..trees.rewards.len())
         .map(|row| {
-            let rows = trees.below(trees.root(trees.forest.leaves()[row] as usize));
-            let others: Vec<f64> =
-                rows.into_iter().filter(|other| *other != row).map(|other| trees.rewards[other]).collect();
+            let others: Vec<f64> = (0..trees.rewards.len())
+                .filter(|other| *other != row && tasks[*other] == tasks[row] && !trees.rewards[*other].is_nan())
+                .map(|other| trees.rewards[other])
+                .collect();
             if others.is_empty() { trees.rewards[row] * 0.0 } else { trees.rewards[row] - mean(others) }
         })
         .collect();
@@ -178,7 +187,8 @@ fn treerl_code(trees: &Trees, damping: &str, fill: bool) -> Result<(), TestCaseE
             ("singleton", text("zero")),
         ]
     };
-    let batch = Batch { selected: Some(&trees.flags), ..trees.batch() };
+    let group = grouped.then_some(&tasks[..]);
+    let batch = Batch { selected: Some(&trees.flags), group, ..trees.batch() };
     let expected: Vec<(f64, f64)> = trees.nodes().map(|node| treerl(trees, &scores, node, damping, fill)).collect();
     for (signal, of) in [
         ("local", (|(gain, _): &(f64, f64)| *gain) as fn(&(f64, f64)) -> f64),
@@ -188,6 +198,13 @@ fn treerl_code(trees: &Trees, damping: &str, fill: bool) -> Result<(), TestCaseE
         let found = with("treerl_code", &settings(signal)).estimate(&batch).unwrap();
         close(&found.values, &expected.iter().map(of).collect::<Vec<_>>())?;
     }
+    let over_ancestors = |node: usize| {
+        let path = trees.path(node);
+        let gains: Vec<f64> = path[1..].iter().map(|above| expected[node].1 - expected[*above].1).collect();
+        if gains.is_empty() { 0.0 } else { mean(gains) }
+    };
+    let found = with("treerl_code", &settings("ancestors")).estimate(&batch).unwrap();
+    close(&found.values, &trees.nodes().map(over_ancestors).collect::<Vec<_>>())?;
     Ok(())
 }
 
@@ -202,7 +219,7 @@ fn spo_edges(trees: &Trees, scale: &str) -> Result<(), TestCaseError> {
     let settings = [("scale", text(scale)), ("eps", Setting::Number(1e-6))];
     let found = with("spo_rloo", &settings).estimate(&trees.batch()).unwrap();
     close(&found.values, &trees.nodes().map(edge).collect::<Vec<_>>())?;
-    let kept: Vec<u8> = found.values.iter().map(|value| u8::from(!value.is_nan() && *value != 0.0)).collect();
+    let kept: Vec<u8> = trees.nodes().map(edge).map(|value| u8::from(value.abs() > 1e-12)).collect();
     prop_assert_eq!(found.kept, kept);
     Ok(())
 }
@@ -334,9 +351,9 @@ proptest! {
 
     #[test]
     fn treerl_is_that_of_the_model(
-        trees in trees(), damping in one_of(&["sqrt", "uniform", "none"]), fill in any::<bool>(),
+        trees in trees(), damping in one_of(&["sqrt", "uniform", "none"]), fill in any::<bool>(), grouped in any::<bool>(),
     ) {
-        treerl_code(&trees, damping, fill)?;
+        treerl_code(&trees, damping, fill, grouped)?;
     }
 
     #[test]

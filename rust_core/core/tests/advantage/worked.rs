@@ -2,8 +2,8 @@
 
 use std::slice::from_ref;
 
-use trunkline_core::Forest;
-use trunkline_core::advantage::{Batch, Estimator, NodeValues, Setting, step_returns, to_tokens};
+use trunkline_core::advantage::{Batch, Estimator, NodeValues, Setting, Trained, step_returns, to_nodes, to_tokens};
+use trunkline_core::{Forest, SAMPLED, SYNTHETIC, TRUNCATED};
 
 use super::{text, with};
 
@@ -84,6 +84,39 @@ fn one_row_alone_gets_what_its_framework_gives() {
         let refused = with(preset, &[]).estimate(&batch).unwrap_err().to_string();
         assert!(refused.starts_with("the group of row 0 has 1 scored observation"), "{refused}");
     }
+}
+
+#[test]
+fn three_equal_rewards_give_exactly_nothing() {
+    for preset in Estimator::PRESETS {
+        let (forest, keys) = (Forest::new(vec![0, 0, 0, 0], vec![1, 2, 3]).unwrap(), [0; 3]);
+        let batch = Batch {
+            rewards: &[0.7; 3],
+            group: Some(&keys),
+            subgroup: Some(&keys),
+            agent: Some(&keys),
+            anchor: Some(&keys),
+            trajectory: Some(&[0, 1, 2]),
+            step_rewards: Some(&[0.7; 3]),
+            forest: Some(&forest),
+            ..Batch::default()
+        };
+        let found = with(preset, &[]).estimate(&batch).unwrap().values;
+        let expected = match *preset {
+            // A value, not an advantage; and gains over a root that counts as 0.
+            "tree_grpo_diff" => vec![0.7 / 3f64.sqrt(), 0.7, 0.7, 0.7],
+            _ => vec![0.0; found.len()],
+        };
+        assert_eq!(found, expected, "{preset}");
+    }
+}
+
+#[test]
+fn the_deviation_may_be_that_of_the_whole_batch() {
+    let batch = Batch { rewards: &[1.0, 0.0, 3.0, 2.0], group: Some(&[0, 0, 1, 1]), ..Batch::default() };
+    // Of 1, 0, 3, 2 with one degree of freedom less: 5/3.
+    let size = 0.5 / ((5.0f64 / 3.0).sqrt() + 1e-4);
+    gives("trl", &[("scale", text("batch_std"))], &batch, &[size, -size, size, -size]);
 }
 
 #[test]
@@ -187,6 +220,30 @@ fn treerl_as_its_code_has_it() {
 }
 
 #[test]
+fn treerl_compares_the_trees_of_a_task() {
+    // The same two chains, each with a root of its own.
+    let forest = Forest::new(vec![0, 0, 1, 1, 1, 5, 5, 6, 6, 8, 8], vec![2, 3, 4, 7, 9, 10]).unwrap();
+    let rewards = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0];
+    let batch = Batch { rewards: &rewards, group: Some(&[3; 6]), forest: Some(&forest), ..Batch::default() };
+    let (bad, at) = (-1.084_530, -0.115_470);
+    let expected = [0.0, -0.230_940, 1.315_470, bad, bad, 0.0, 0.230_940, -bad, at, 1.2, -1.2];
+    gives("treerl_code", &[], &batch, &expected);
+}
+
+#[test]
+fn treerl_may_reward_the_value_or_the_gain_over_all_ancestors() {
+    let (forest, none) = (segments(), ("damping", text("none")));
+    let batch = Batch { rewards: &[1.0, 0.0, 0.0, 1.0, 1.0, 0.0], forest: Some(&forest), ..Batch::default() };
+    let values = [0.0, -0.2, 0.6, -0.6, -0.6, 0.2, 0.6, 0.0, 0.6, -0.6];
+    gives("treerl_code", &[none.clone(), ("signal", text("value"))], &batch, &values);
+    let gains = [0.0, -0.2, 0.8, -0.4, -0.4, 0.2, 0.4, -0.2, 0.6, -0.6];
+    gives("treerl_code", &[none.clone(), ("signal", text("local"))], &batch, &gains);
+    // Node 8 is worth .6; above it are 0, .2 and 0.
+    let over = [0.0, -0.2, 0.7, -0.5, -0.5, 0.2, 0.5, -0.1, 0.533_333, -0.666_667];
+    gives("treerl_code", &[none, ("signal", text("ancestors"))], &batch, &over);
+}
+
+#[test]
 fn treerl_fills_what_gains_nothing_from_what_came_before() {
     let forest = segments();
     let batch = Batch { rewards: &[0.0, 0.0, 0.0, 1.0, 1.0, 1.0], forest: Some(&forest), ..Batch::default() };
@@ -254,6 +311,27 @@ fn gigpo_adds_trajectories_and_steps() {
 }
 
 #[test]
+fn trajectories_may_be_numbered_within_their_task() {
+    // The table of one task, and after each of its rows one of a task with the same numbers of trajectories.
+    let twice = |column: &[u32], other: u32| column.iter().flat_map(|&key| [key, other]).collect::<Vec<u32>>();
+    let (group, trajectory) = (twice(&[0; 6], 1), twice(&[1, 1, 1, 2, 2, 3], 1));
+    let anchor = twice(&[0, 1, 2, 0, 1, 0], 0);
+    let rewards: Vec<f64> = [1.0, 1.0, 1.0, 0.0, 0.0, 1.0].iter().flat_map(|&reward| [reward, 5.0]).collect();
+    let steps: Vec<f64> = [0.0, 0.0, 1.0, 0.0, 0.0, 1.0].iter().flat_map(|&reward| [reward, 5.0]).collect();
+    let batch = Batch {
+        rewards: &rewards,
+        group: Some(&group),
+        trajectory: Some(&trajectory),
+        anchor: Some(&anchor),
+        step_rewards: Some(&steps),
+        ..Batch::default()
+    };
+    let found = with("gigpo_mean", &[]).estimate(&batch).unwrap().values;
+    let first: Vec<f64> = found.into_iter().step_by(2).collect();
+    close(&first, &[0.601_667, 0.808_333, 0.333_333, -1.300_833, -1.141_667, 0.699_167]);
+}
+
+#[test]
 fn a_step_is_kept_for_either_part_but_not_without_a_return() {
     let batch = Batch {
         rewards: &[1.0, 0.0, 0.0, 0.0],
@@ -296,6 +374,20 @@ fn spo_edges_over_child_means() {
     assert_eq!(found.kept, [0, 1, 1, 1, 1, 1, 1, 1, 0, 0]);
     let low = -0.5f64.sqrt();
     gives("spo_grpo", &[], &batch, &[0.0, -1.0, 1.0, 2f64.sqrt(), low, low, 1.0, -1.0, 0.0, 0.0]);
+}
+
+#[test]
+fn edges_between_equal_means_are_dropped_in_any_order_of_leaves() {
+    // Thirds that were added up in different orders differ by rounding.
+    let forest = Forest::new(vec![0, 0, 0, 1, 1, 1, 2, 2, 2], (3..9).collect()).unwrap();
+    for rewards in [[1.0, 0.0, 0.0, 0.0, 0.0, 1.0], [0.1, 0.2, 0.6, 0.6, 0.1, 0.2]] {
+        for preset in ["spo_rloo", "spo_grpo"] {
+            let batch = Batch { rewards: &rewards, forest: Some(&forest), ..Batch::default() };
+            let found = with(preset, &[]).estimate(&batch).unwrap();
+            assert_eq!((&found.values[..3], &found.kept[..3]), (&[0.0; 3][..], &[0; 3][..]));
+            assert_eq!(found.kept[3..], [1; 6]);
+        }
+    }
 }
 
 #[test]
@@ -354,10 +446,29 @@ fn a_trajectory_counts_once_however_often_an_agent_is_called() {
 }
 
 #[test]
+fn advantages_land_on_the_nodes_that_kept_rollouts_share() {
+    let forest = Forest::new(vec![0, 0, 1, 1, 0], vec![2, 3, 3, 4]).unwrap();
+    let found = to_nodes(&forest, &[1.0, 4.0, -2.0, f64::NAN], None).unwrap();
+    close(&found.values, &[1.0, 1.0, 1.0, 1.0, f64::NAN]);
+    assert_eq!(found.kept, [1, 1, 1, 1, 0]);
+    let found = to_nodes(&forest, &[1.0, 4.0, 0.0, 0.0], Some(&[1, 1, 0, 0])).unwrap();
+    close(&found.values, &[2.5, 2.5, 1.0, 4.0, f64::NAN]);
+    assert_eq!(found.kept, [1, 1, 1, 1, 0]);
+}
+
+#[test]
+fn flags_train_what_a_model_chose() {
+    let flags = [SAMPLED, SAMPLED | SYNTHETIC, 0, SAMPLED | TRUNCATED, SYNTHETIC];
+    let (landed, mask) = to_tokens(&[1.5, 2.5], None, &[0, 2, 5], Trained::Flags(&flags)).unwrap();
+    assert_eq!((landed, mask), (vec![1.5, 0.0, 0.0, 2.5, 0.0], vec![1, 0, 0, 1, 0]));
+}
+
+#[test]
 fn values_land_on_tokens_and_nothing_lands_where_nothing_is_trained() {
     let values = [1.5, f64::NAN, -0.5, 2.0];
-    let (landed, mask) = to_tokens(&values, Some(&[1, 1, 1, 0]), &[0, 2, 3, 3, 5], Some(&[1, 0, 1, 1, 1])).unwrap();
+    let (landed, mask) =
+        to_tokens(&values, Some(&[1, 1, 1, 0]), &[0, 2, 3, 3, 5], Trained::Mask(&[1, 0, 1, 1, 1])).unwrap();
     assert_eq!((landed, mask), (vec![1.5, 0.0, 0.0, 0.0, 0.0], vec![1, 0, 0, 0, 0]));
-    let (landed, mask) = to_tokens(&[1.5, 2.5], None, &[0, 1, 3], None).unwrap();
+    let (landed, mask) = to_tokens(&[1.5, 2.5], None, &[0, 1, 3], Trained::All).unwrap();
     assert_eq!((landed, mask), (vec![1.5, 2.5, 2.5], vec![1, 1, 1]));
 }
