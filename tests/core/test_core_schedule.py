@@ -122,20 +122,21 @@ def test_a_scheduler_does_what_lists_and_fractions_do(limit, batch, own, weights
             held += [start.reservation for start in starts]
             assert [(s.task, s.rows, s.point, s.first, s.n, s.rollout) for s in starts] == expected
             assert [(r.task, r.rows, r.point, r.first, r.n) for r in refused] == told
-        elif what == "done" and which in model.owners:
-            scheduler.done(which)
-            full, task = model.live(model.owners[which]) == own, model.owners.pop(which)
+        elif what == "done" and model.owners:
+            rollout = sorted(model.owners)[which % len(model.owners)]
+            scheduler.done(rollout)
+            full, task = model.live(model.owners[rollout]) == own, model.owners.pop(rollout)
             if full:
                 model.place(task)
         elif what == "done":
             with pytest.raises(ArgumentError, match=f"rollout {which} does not run"):
                 scheduler.done(which)
-        elif what == "settle" and which < len(held) and held[which] is not None:
-            actual = {currency: min(more[0], most) for currency, most in model.held[which].items()}
-            ledger.settle(held[which], actual)
-            held[which] = None
-            for currency, most in model.held[which].items():
-                model.left[currency] += most - actual[currency]
+        elif what == "settle" and held:
+            most = model.held.pop(which % len(held))
+            actual = {currency: min(more[0], amount) for currency, amount in most.items()}
+            ledger.settle(held.pop(which % len(held)), actual)
+            for currency, amount in most.items():
+                model.left[currency] += amount - actual[currency]
         elif what == "cancel":
             assert scheduler.cancel(which) == sum(piece.n for piece in model.work[which])
             model.work[which], model.inside[which] = [], False

@@ -123,6 +123,59 @@ fn each_piece_of_work_has_its_own_refusal() {
 }
 
 #[test]
+fn what_is_left_is_refused_anew_once_some_has_started() {
+    let mut scheduler = Scheduler::new(99, 99).unwrap();
+    let task = scheduler.add(1, 99).unwrap();
+    scheduler.push(task, draws(0, 0, 9), calls(2)).unwrap();
+    let refused: Vec<Vec<Work>> = [1, 3, 1, 5]
+        .map(|limit| scheduler.next(99, &mut budget(limit)).refused.iter().map(|refused| refused.work).collect())
+        .into();
+    assert_eq!(refused, [vec![draws(0, 0, 9)], vec![draws(0, 1, 8)], vec![], vec![draws(0, 3, 6)]]);
+}
+
+#[test]
+fn who_was_refused_for_want_of_a_bound_starts_where_there_is_no_limit() {
+    let mut scheduler = Scheduler::new(99, 99).unwrap();
+    let task = scheduler.add(1, 99).unwrap();
+    scheduler.push(task, draws(0, 0, 2), calls(0).with(Currency::Calls, None)).unwrap();
+    assert_eq!(scheduler.next(9, &mut budget(u64::MAX)).refused[0].refusal.wanted, None);
+    let mut spent = free();
+    let call = spent.reserve(&calls(1)).unwrap();
+    spent.settle(call, &Amount::ZERO.with(Currency::Calls, 1)).unwrap();
+    assert_eq!(order(&scheduler.next(9, &mut spent).starts), [(0, 0, 0, 2)]);
+}
+
+#[test]
+fn a_refused_task_saves_no_turns_up() {
+    let mut scheduler = Scheduler::new(99, 1).unwrap();
+    let (one, two) = (scheduler.add(1, 99).unwrap(), scheduler.add(1, 99).unwrap());
+    scheduler.push(one, draws(0, 0, 30), calls(2)).unwrap();
+    scheduler.push(two, draws(0, 0, 30), calls(1)).unwrap();
+    let short: Vec<u32> =
+        (0..10).flat_map(|_| scheduler.next(1, &mut budget(1)).starts).map(|start| start.task).collect();
+    assert_eq!(short, [two; 10]);
+    let tasks: Vec<u32> = scheduler.next(6, &mut free()).starts.iter().map(|start| start.task).collect();
+    assert_eq!(tasks, [one, one, two, one, two, one]);
+}
+
+#[test]
+fn the_tag_being_served_never_goes_back() {
+    let mut scheduler = Scheduler::new(2, 1).unwrap();
+    let (one, two) = (scheduler.add(1, 99).unwrap(), scheduler.add(1, 99).unwrap());
+    scheduler.push(one, draws(0, 0, 2), calls(1)).unwrap();
+    scheduler.next(2, &mut free());
+    scheduler.push(two, draws(0, 0, 9), calls(1)).unwrap();
+    scheduler.push(one, rows(1, 9), calls(1)).unwrap();
+    assert_eq!(scheduler.next(9, &mut free()).starts.len(), 9);
+    (0..2).for_each(|rollout| scheduler.done(rollout).unwrap());
+    // The draws that found no lane are behind by nine turns. Who comes now is not.
+    assert_eq!(order(&scheduler.next(1, &mut free()).starts), [(two, 0, 0, 1)]);
+    let late = scheduler.add(1, 99).unwrap();
+    scheduler.push(late, rows(2, 9), calls(1)).unwrap();
+    assert_eq!(order(&scheduler.next(2, &mut free()).starts), [(two, 0, 1, 1), (late, 2, 0, 1)]);
+}
+
+#[test]
 fn the_greatest_weights_are_told_apart() {
     let mut served = [0; 2];
     let mut scheduler = busy(1, &[u32::MAX, u32::MAX / 2 + 1]);
