@@ -1,8 +1,8 @@
-//! Returns of steps, values on tokens, and columns that do not fit.
+//! Returns of steps, values on nodes and tokens, and columns that do not fit.
 
 use proptest::prelude::*;
-use trunkline_core::Forest;
 use trunkline_core::advantage::{NodeValues, Trained, step_returns, to_nodes, to_tokens};
+use trunkline_core::{Forest, SAMPLED, SYNTHETIC, TRUNCATED};
 
 use super::close;
 
@@ -94,4 +94,32 @@ fn columns_that_do_not_fit_are_refused() {
         let error = refused.unwrap_err().to_string();
         assert!(error.starts_with(text), "{error}");
     }
+}
+
+#[test]
+fn advantages_land_on_the_nodes_that_kept_rollouts_share() {
+    let forest = Forest::new(vec![0, 0, 1, 1, 0], vec![2, 3, 3, 4]).unwrap();
+    let found = to_nodes(&forest, &[1.0, 4.0, -2.0, f64::NAN], None).unwrap();
+    close(&found.values, &[1.0, 1.0, 1.0, 1.0, f64::NAN]).unwrap();
+    assert_eq!(found.kept, [1, 1, 1, 1, 0]);
+    let found = to_nodes(&forest, &[1.0, 4.0, 0.0, 0.0], Some(&[1, 1, 0, 0])).unwrap();
+    close(&found.values, &[2.5, 2.5, 1.0, 4.0, f64::NAN]).unwrap();
+    assert_eq!(found.kept, [1, 1, 1, 1, 0]);
+}
+
+#[test]
+fn flags_train_what_a_model_chose() {
+    let flags = [SAMPLED, SAMPLED | SYNTHETIC, 0, SAMPLED | TRUNCATED, SYNTHETIC];
+    let (landed, mask) = to_tokens(&[1.5, 2.5], None, &[0, 2, 5], Trained::Flags(&flags)).unwrap();
+    assert_eq!((landed, mask), (vec![1.5, 0.0, 0.0, 2.5, 0.0], vec![1, 0, 0, 1, 0]));
+}
+
+#[test]
+fn values_land_on_tokens_and_nothing_lands_where_nothing_is_trained() {
+    let values = [1.5, f64::NAN, -0.5, 2.0];
+    let (landed, mask) =
+        to_tokens(&values, Some(&[1, 1, 1, 0]), &[0, 2, 3, 3, 5], Trained::Mask(&[1, 0, 1, 1, 1])).unwrap();
+    assert_eq!((landed, mask), (vec![1.5, 0.0, 0.0, 0.0, 0.0], vec![1, 0, 0, 0, 0]));
+    let (landed, mask) = to_tokens(&[1.5, 2.5], None, &[0, 1, 3], Trained::All).unwrap();
+    assert_eq!((landed, mask), (vec![1.5, 2.5, 2.5], vec![1, 1, 1]));
 }
