@@ -5,7 +5,7 @@
 //! neither owes nor saved anything. Two tasks that are always ready are never more than one batch apart, by weight.
 
 use super::amount::Bounds;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Refusal};
 use super::order::Order;
 use super::task::Task;
 use super::window::Window;
@@ -87,29 +87,16 @@ impl Scheduler {
             && let Some(number) = self.order.first(self.lanes(), ledger)
         {
             self.leave(number);
-            let lanes = self.lanes();
-            let Some(task) = self.tasks.get_mut(number.into()) else { continue };
-            let Some(&ready) = task.front() else { continue };
-            let lanes = if ready.work.kind == WorkKind::Draws { lanes.min(task.room()) } else { u32::MAX };
-            let wanted = ready.work.n.min(room).min(self.batch).min(lanes);
-            let (n, reservation, refusal) = ledger.reserve_some(&ready.each, wanted);
-            if n > 0 && ready.short.is_some() {
-                // While it was refused it saved nothing up.
-                task.tag = task.tag.max(self.clock);
-            }
-            let tag = task.tag;
-            let start = reservation.and_then(|reservation| Some((task.take(n)?, reservation)));
-            if let Some(refusal) = refusal {
-                round.refused.extend(task.refuse(&refusal).map(|work| Refused { task: number, work, refusal }));
-                refused.push(number);
-            }
-            if let Some((work, reservation)) = start {
-                (room, self.clock) = (room - n, self.clock.max(tag));
-                round.starts.push(Start { task: number, work, rollout: self.open(number, &work), reservation });
-            }
-            if refusal.is_none() {
+            let (start, refusal) = self.serve(number, room, ledger);
+            room -= start.map_or(0, |start| start.work.n);
+            round.starts.extend(start);
+            let Some(refusal) = refusal else {
                 self.enter(number);
-            }
+                continue;
+            };
+            let told = self.tasks.get_mut(number.into()).and_then(|task| task.refuse(&refusal));
+            round.refused.extend(told.map(|work| Refused { task: number, work, refusal }));
+            refused.push(number);
         }
         // Not asked again before the next time.
         for task in refused {
@@ -118,13 +105,32 @@ impl Scheduler {
         round
     }
 
+    /// Start as much of a task's next work as there is room for, and say what kept more of it from starting.
+    fn serve(&mut self, number: u32, room: u32, ledger: &mut Ledger) -> (Option<Start>, Option<Refusal>) {
+        let lanes = self.lanes();
+        let Some(task) = self.tasks.get_mut(number.into()) else { return (None, None) };
+        let Some(&ready) = task.front() else { return (None, None) };
+        let lanes = if ready.work.kind == WorkKind::Draws { lanes.min(task.room()) } else { u32::MAX };
+        let wanted = ready.work.n.min(room).min(self.batch).min(lanes);
+        let (n, reservation, refusal) = ledger.reserve_some(&ready.each, wanted);
+        let Some(reservation) = reservation else { return (None, refusal) };
+        if ready.short.is_some() {
+            // While it was refused it saved nothing up.
+            task.tag = task.tag.max(self.clock);
+        }
+        self.clock = self.clock.max(task.tag);
+        let Some(work) = task.take(n) else { return (None, refusal) };
+        let rollout = self.open(number, work);
+        (Some(Start { task: number, work, rollout, reservation }), refusal)
+    }
+
     /// How many more rollouts may run.
     fn lanes(&self) -> u32 {
         self.limit - self.running()
     }
 
     /// Number the rollouts that draws start, and return the first.
-    fn open(&mut self, number: u32, work: &Work) -> Option<u64> {
+    fn open(&mut self, number: u32, work: Work) -> Option<u64> {
         let task = self.tasks.get_mut(number.into()).filter(|_| work.kind == WorkKind::Draws)?;
         task.live += work.n;
         let first = self.owners.added();

@@ -69,16 +69,16 @@ impl Task {
         (work.kind == WorkKind::Rows || self.room() > 0).then_some(Stand { kind: work.kind, short: *short })
     }
 
-    /// Take the first `n` draws or rows off what starts next.
+    /// Take the first `n` draws or rows off what starts next, which has as many.
     pub(super) fn take(&mut self, n: u32) -> Option<Work> {
         let queue = self.queue();
         let front = queue.front_mut()?;
-        let work = Work { n: n.min(front.work.n), ..front.work };
-        *front = Ready { work: front.work.after(work.n), short: None, ..*front };
+        let work = Work { n, ..front.work };
+        *front = Ready { work: front.work.after(n), short: None, ..*front };
         if front.work.n == 0 {
             queue.pop_front();
         }
-        self.tag += u128::from(work.n) * SCALE / u128::from(self.weight);
+        self.tag += u128::from(n) * SCALE / u128::from(self.weight);
         Some(work)
     }
 
