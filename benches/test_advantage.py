@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -28,12 +28,21 @@ def clock(work: Callable[[], object]) -> float:
 
 
 def beside(benchmark: object, ours: Callable[[], object], theirs: Callable[[], object], name: str) -> None:
-    """Print and keep how many times as long the other one takes."""
+    """Keep how many times as long the other one takes."""
     pairs = [(clock(ours), clock(theirs)) for _ in range(ROUNDS)]
     own, other = (statistics.median(side) for side in zip(*pairs, strict=True))
-    benchmark.extra_info |= {"rival": name, "rival_s": other, "ratio": other / own}
-    print(f"\n{benchmark.name}: {SIZE / own / 1e6:.1f} M/s; {name} takes {other / own:.1f} times as long")
+    benchmark.extra_info |= {"rate": SIZE / own, "rival": name, "rival_s": other, "ratio": other / own}
     benchmark(ours)
+
+
+@pytest.fixture(autouse=True)
+def shown(benchmark, capsys) -> Iterator[None]:
+    """Print what a test has kept."""
+    yield
+    kept = benchmark.extra_info
+    with capsys.disabled():
+        rate, ratio = kept["rate"] / 1e6, kept["ratio"]
+        print(f"\n{benchmark.name}: {rate:.1f} M/s; {kept['rival']} takes {ratio:.1f} times as long")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -48,7 +48,7 @@ def seconds(read: Callable[[bytes], float], data: bytes, calls: int = 5) -> floa
     return best
 
 
-def test_reply(benchmark) -> None:
+def test_reply(benchmark, capsys) -> None:
     """The three give one perplexity; how many times longer the others take is printed and kept."""
     data = body()
     others = {"json": rivals.with_json, "msgspec": rivals.with_msgspec}
@@ -58,4 +58,5 @@ def test_reply(benchmark) -> None:
         assert read(data) == pytest.approx(expected, rel=1e-5)
         ratio = sorted(timed[name] / timed["core"] for timed in rounds)[2]
         benchmark.extra_info[f"{name} / core"] = round(ratio, 2)
-        print(f"{name} takes {ratio:.1f} times as long as the core for a reply of {len(data) / 1000:.0f} KB")
+        with capsys.disabled():
+            print(f"\n{name} takes {ratio:.1f} times as long as the core for a reply of {len(data) / 1000:.0f} KB")

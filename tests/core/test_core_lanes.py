@@ -70,7 +70,7 @@ def test_sizes_and_types_are_checked() -> None:
     with pytest.raises(ArgumentError, match="different sizes cannot be combined: 3 and 4"):
         Lanes(3).and_(Lanes(4))
     for wrong in (-1, 2**32, 10**40):
-        with pytest.raises(ArgumentError, match="out of range"):
+        with pytest.raises(ArgumentError, match="out of range: it must be 0 to 4294967295"):
             Lanes(wrong)
     for wrong in (lambda: Lanes("3"), lambda: Lanes(3).and_({1, 2}), lambda: Lanes(3).finish_all({1})):
         with pytest.raises(TypeError):

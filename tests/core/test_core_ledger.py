@@ -163,5 +163,7 @@ def test_what_was_spent_is_a_number() -> None:
         ledger.settle(ledger.reserve({}), {"calls": None})
     with pytest.raises(ArgumentError, match="parts is 0"):
         ledger.lease(0, {})
+    with pytest.raises(ArgumentError, match="out of range: it must be 0 to 18446744073709551615"):
+        ledger.release(2**64)
     with pytest.raises(ArgumentError, match="reservation 7 is not open"):
         ledger.settle(7, {})

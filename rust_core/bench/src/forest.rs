@@ -36,7 +36,7 @@ pub fn report(nodes: usize, each: usize, out: &mut impl Write) -> Result<()> {
     writeln!(out, "trees\t{}\ttrees", trees.len())?;
     writeln!(out, "nodes\t{count}\tnodes")?;
     writeln!(out, "rollouts\t{}\trollouts", harvest.leaves.len())?;
-    writeln!(out, "tokens\t{}\ttokens", harvest.tokens.ids.len())?;
+    writeln!(out, "tokens stored\t{}\ttokens", harvest.tokens.ids.len())?;
     writeln!(out, "held\t{held}\tbytes")?;
     let beyond = (held - payload) / count;
     writeln!(out, "beyond payload\t{beyond}\tbytes a node")?;

@@ -17,7 +17,7 @@ where
     value.extract().map_err(|error| refine(value.py(), error, text))
 }
 
-/// An argument that is a number that fits.
+/// An argument that is a `u32` or a `u64`; one that does not fit is an `ArgumentError`.
 #[derive(Clone, Copy)]
 pub struct Number<T>(pub T);
 
@@ -28,7 +28,9 @@ where
     type Error = PyErr;
 
     fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        number(&value).map(Self)
+        let most = u64::MAX >> (64 - 8 * size_of::<T>());
+        let text = || format!("a number is out of range: it must be 0 to {most}");
+        value.extract().map(Self).map_err(|error| refine(value.py(), error, &text()))
     }
 }
 
