@@ -3,6 +3,11 @@
 /// What every fallible operation returns.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// A column of the right length.
+pub(crate) fn length(what: &'static str, need: usize, have: usize) -> Result<()> {
+    if need == have { Ok(()) } else { Err(Error::Length { what, need, have }) }
+}
+
 /// An operation was refused. Whatever it was called on is unchanged.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]

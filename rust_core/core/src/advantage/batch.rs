@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::scope::need;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, length};
 use crate::forest::Forest;
 
 /// Columns with one element a row. A row is a rollout; with `trajectory` it may be a step or a turn of one.
@@ -104,10 +104,7 @@ impl<'a> Batch<'a> {
 }
 
 fn same<T>(what: &'static str, column: Option<&[T]>, need: usize) -> Result<()> {
-    match column.map(<[T]>::len) {
-        Some(have) if have != need => Err(Error::Length { what, need, have }),
-        _ => Ok(()),
-    }
+    column.map_or(Ok(()), |column| length(what, need, column.len()))
 }
 
 /// Numbers that can be squared and summed, or NaN.

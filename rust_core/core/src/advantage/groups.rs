@@ -9,7 +9,7 @@ use super::options::{Centre, Combine, Options, Unit, Whiten};
 use super::rule::Line;
 use super::scope::{Scope, need};
 use super::subtrees;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, length};
 
 /// Per row what the scopes have given it so far.
 pub(super) struct Sums {
@@ -110,9 +110,7 @@ fn flat(
     sums: &mut Sums,
 ) -> Result<()> {
     let rows = values.len();
-    if let Some(column) = columns.iter().find(|column| column.len() != rows) {
-        return Err(Error::Length { what: "keys of a scope", need: rows, have: column.len() });
-    }
+    columns.iter().try_for_each(|column| length("keys of a scope", rows, column.len()))?;
     let groups = Groups::new(columns, rows);
     let (values, observed) = match options.unit {
         Unit::Row => (Cow::Borrowed(values), None),

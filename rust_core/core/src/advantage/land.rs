@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use super::batch::Advantages;
 use super::values::NodeValues;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, length};
 use crate::forest::Forest;
+use crate::offsets::bounds;
 use crate::pack::sampled;
 
 /// Advantages of rollouts on the nodes they share: per node the mean over the rollouts that pass through it or end
@@ -50,21 +51,15 @@ pub fn to_tokens(
     offsets: &[u64],
     trained: Trained,
 ) -> Result<(Vec<f64>, Vec<u8>)> {
-    let need = values.len() + 1;
-    if offsets.len() != need {
-        return Err(Error::Length { what: "offsets", need, have: offsets.len() });
-    }
     let values = chosen(values, kept)?;
-    let ends = bounds(offsets)?;
-    let tokens = ends.last().copied().unwrap_or_default();
     let (what, trained): (_, Option<Cow<[u8]>>) = match trained {
         Trained::All => ("mask", None),
         Trained::Mask(mask) => ("mask", Some(mask.into())),
         Trained::Flags(flags) => ("flags", Some(flags.iter().map(|&flags| u8::from(sampled(flags))).collect())),
     };
-    if let Some(have) = trained.as_ref().map(|trained| trained.len()).filter(|have| *have != tokens) {
-        return Err(Error::Length { what, need: tokens, have });
-    }
+    let tokens = offsets.last().map_or(0, |&last| usize::try_from(last).unwrap_or(usize::MAX));
+    let ends = bounds(values.len(), offsets, tokens)?;
+    trained.iter().try_for_each(|trained| length(what, tokens, trained.len()))?;
     let (mut landed, mut mask) = (room(tokens)?, room(tokens)?);
     for (&value, &end) in values.iter().zip(&ends[1..]) {
         landed.resize(end, if value.is_nan() { 0.0 } else { value });
@@ -79,9 +74,7 @@ pub fn to_tokens(
 /// Values that are kept; NaN for others.
 fn chosen<'a>(values: &'a [f64], kept: Option<&[u8]>) -> Result<Cow<'a, [f64]>> {
     let Some(kept) = kept else { return Ok(values.into()) };
-    if kept.len() != values.len() {
-        return Err(Error::Length { what: "kept", need: values.len(), have: kept.len() });
-    }
+    length("kept", values.len(), kept.len())?;
     Ok(values.iter().zip(kept).map(|(&value, &kept)| if kept == 0 { f64::NAN } else { value }).collect())
 }
 
@@ -93,14 +86,4 @@ fn room<T>(len: usize) -> Result<Vec<T>> {
         want: "a number of tokens that there is memory for",
     })?;
     Ok(column)
-}
-
-/// Offsets that start at 0 and never descend.
-fn bounds(offsets: &[u64]) -> Result<Vec<usize>> {
-    let (first, last) = (offsets.first().copied().unwrap_or_default(), offsets.last().copied().unwrap_or_default());
-    if first != 0 || !offsets.is_sorted() {
-        let value = format!("offsets run from {first} to {last}, sorted: {}", offsets.is_sorted());
-        return Err(Error::Value { value, want: "from 0 on and sorted" });
-    }
-    Ok(offsets.iter().map(|&offset| usize::try_from(offset).unwrap_or(usize::MAX)).collect())
 }

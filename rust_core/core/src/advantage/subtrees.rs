@@ -3,7 +3,7 @@
 use super::groups::Sums;
 use super::moments::Moments;
 use super::options::{Centre, Options, Unit};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, length};
 use crate::forest::Forest;
 
 /// Sums over the lines of a node and of all nodes above it. Since each is linear in the reward, so is their sum, and a
@@ -17,9 +17,7 @@ struct Path {
 
 /// Add to every rollout what all subtrees it is in give it. Linear in nodes and rollouts.
 pub(super) fn add(forest: &Forest, values: &[f64], options: &Options, inner: bool, sums: &mut Sums) -> Result<()> {
-    if forest.leaves().len() != values.len() {
-        return Err(Error::Length { what: "leaves", need: values.len(), have: forest.leaves().len() });
-    }
+    length("leaves", values.len(), forest.leaves().len())?;
     if options.unit != Unit::Row || options.centre == Centre::RunnerUp {
         let value = "unit is \"trajectory\" or centre is \"runner_up\" over subtrees".to_owned();
         return Err(Error::Value { value, want: "\"row\" and another centre" });

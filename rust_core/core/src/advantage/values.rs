@@ -3,7 +3,7 @@
 use super::batch::finite;
 use super::moments::Moments;
 use super::options::unknown;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, length};
 use crate::forest::Forest;
 
 /// Values of all nodes, and what each gains over those above it. Its columns are used again by the next update: on a
@@ -93,11 +93,8 @@ impl NodeValues {
     pub fn discounted(&mut self, forest: &Forest, rewards: &[f64], visits: Option<&[u32]>, gamma: f64) -> Result<()> {
         let nodes = forest.parents().len();
         finite("reward", rewards)?;
-        for (what, have) in [("rewards of nodes", rewards.len()), ("visits", visits.map_or(nodes, <[u32]>::len))] {
-            if have != nodes {
-                return Err(Error::Length { what, need: nodes, have });
-            }
-        }
+        length("rewards of nodes", nodes, rewards.len())?;
+        length("visits", nodes, visits.map_or(nodes, <[u32]>::len))?;
         if !(0.0..=1.0).contains(&gamma) {
             return Err(Error::Value { value: format!("gamma is {gamma}"), want: "0 to 1" });
         }
@@ -160,9 +157,6 @@ impl NodeValues {
 
 /// Rewards of rollouts must be one a leaf and finite, or NaN.
 fn check(forest: &Forest, rewards: &[f64]) -> Result<()> {
-    let (need, have) = (forest.leaves().len(), rewards.len());
-    if need != have {
-        return Err(Error::Length { what: "rewards", need, have });
-    }
+    length("rewards", forest.leaves().len(), rewards.len())?;
     finite("reward", rewards)
 }

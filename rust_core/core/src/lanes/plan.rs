@@ -4,7 +4,7 @@
 //! explicit and the mask travels beside it.
 
 use super::bits::zeros;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, length};
 
 /// Some of the lanes of a batch, in order. It does not change when lanes finish later.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Plan {
     /// plan's rows.
     pub fn gather<S, T>(&self, rows: &[S], out: &mut [T], read: impl Fn(&S) -> T) -> Result<()> {
         let width = self.width(rows.len())?;
-        fits("cells to gather into", self.lanes.len() * width, out.len())?;
+        length("cells to gather into", self.lanes.len() * width, out.len())?;
         for (slot, &lane) in out.chunks_exact_mut(width.max(1)).zip(&self.lanes) {
             copy(slot, &rows[lane as usize * width..][..width], &read);
         }
@@ -71,7 +71,7 @@ impl Plan {
         read: impl Fn(&S) -> T,
     ) -> Result<()> {
         let width = self.width(out.len())?;
-        fits("cells to scatter", self.lanes.len() * width, rows.len())?;
+        length("cells to scatter", self.lanes.len() * width, rows.len())?;
         if let Some(fill) = fill {
             out.fill(fill);
         }
@@ -89,10 +89,6 @@ impl Plan {
         let value = format!("{cells} cells for {} lanes", self.size);
         Err(Error::Value { value, want: "equally many for each lane" })
     }
-}
-
-fn fits(what: &'static str, need: usize, have: usize) -> Result<()> {
-    if need == have { Ok(()) } else { Err(Error::Length { what, need, have }) }
 }
 
 fn copy<S, T>(slot: &mut [T], row: &[S], read: impl Fn(&S) -> T) {

@@ -4,10 +4,10 @@ use std::str::FromStr;
 
 use libm::exp;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, length};
 use crate::random::Random;
 
-use super::option::{at_least_one, few, finite, length, named, need, probability};
+use super::option::{at_least_one, few, finite, named, need, probability};
 
 /// How a change of entropy becomes a probability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,11 +48,6 @@ pub fn enough(what: &str, count: usize, have: usize) -> Result<()> {
     need(count <= have, || format!("k is {count}, with {have} {what} to choose from"), "no more than there are")
 }
 
-/// A column of the right length.
-pub fn length(what: &'static str, need: usize, have: usize) -> Result<()> {
-    if need == have { Ok(()) } else { Err(Error::Length { what, need, have }) }
-}
-
 /// One of a few names.
 pub fn named<T: Copy>(option: &str, text: &str, known: &[(&str, T)], want: &'static str) -> Result<T> {
     let found = known.iter().find(|(name, _)| *name == text).map(|&(_, value)| value);

@@ -1,11 +1,11 @@
 //! Fork points, and a uniform choice of them.
 
-use crate::error::Result;
+use crate::error::{Result, length};
 use crate::forest::Forest;
 use crate::random::Random;
 use crate::tree::key::Kind;
 
-use super::option::{enough, length, many};
+use super::option::{enough, many};
 use super::order;
 
 /// The fork points on the paths of a forest's rollouts: the nodes after which one of them took a model turn.

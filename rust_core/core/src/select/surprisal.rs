@@ -3,12 +3,12 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::error::Result;
+use crate::error::{Result, length};
 use crate::forest::Forest;
 use crate::memory::columns::SAMPLED;
 use crate::offsets::bounds;
 
-use super::option::{few, length, need};
+use super::option::{few, need};
 use super::order;
 
 /// The tokens of a forest's nodes.

@@ -86,8 +86,8 @@ fn columns_that_do_not_fit_are_refused() {
         (to_tokens(&[1.0], None, &[0, 2], Trained::Flags(&[1])).map(drop), "1 flags where 2 are needed"),
         (to_nodes(&forest, &[1.0, 2.0], None).map(drop), "2 rewards where 1 are needed"),
         (to_nodes(&forest, &[1.0], Some(&[])).map(drop), "0 kept where 1 are needed"),
-        (to_tokens(&[1.0], None, &[1, 2], Trained::All).map(drop), "offsets run from 1 to 2"),
-        (to_tokens(&[1.0, 2.0], None, &[0, 2, 1], Trained::All).map(drop), "offsets run from 0 to 1"),
+        (to_tokens(&[1.0], None, &[1, 2], Trained::All).map(drop), "offset 0 of the runs is 1"),
+        (to_tokens(&[1.0, 2.0], None, &[0, 2, 1], Trained::All).map(drop), "offset 1 of the runs is 2"),
         (to_tokens(&[1.0], None, &[0, u64::MAX], Trained::All).map(drop), "offsets end at 18446744073709551615"),
     ];
     for (refused, text) in texts {

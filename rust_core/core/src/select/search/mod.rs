@@ -4,11 +4,11 @@ mod descend;
 pub mod frontier;
 pub mod score;
 
-use crate::error::Result;
+use crate::error::{Result, length};
 use crate::forest::Forest;
 use score::{Logs, Scoring};
 
-use super::option::{finite, length, need};
+use super::option::{finite, need};
 use super::order;
 
 /// What a search knows of one node.
