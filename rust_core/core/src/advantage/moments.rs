@@ -79,6 +79,13 @@ impl Moments {
         if count > 0.0 { self.squares / count } else { 0.0 }
     }
 
+    /// Take deviations that are no larger than `rounding` for what arithmetic made of equal numbers.
+    pub(super) fn settle(&mut self, rounding: f64) {
+        if self.squares <= self.weight * rounding * rounding {
+            self.squares = 0.0;
+        }
+    }
+
     /// Whether all numbers are equal; so are those for which differences smaller than 1e-160 are all there is.
     pub(super) fn constant(&self) -> bool {
         self.squares == 0.0
@@ -157,6 +164,23 @@ mod tests {
     fn nothing_has_no_weight() {
         assert!(ways(&[f64::NAN; 3]).iter().all(|moments| (moments.weight, moments.variance(0.0)) == (0.0, 0.0)));
         assert_eq!((Moments::weighted([(3.0, 0.0)].into_iter()).weight, 0), (0.0, 0));
+    }
+
+    #[test]
+    fn what_is_within_rounding_is_equal_once_it_is_settled() {
+        // The mean of 0, 2 and 2 and that of 2, 1 and 1, each as the sum of what is left over its first number.
+        let means = [4.0_f64 / 3.0, 2.0 - 2.0 / 3.0];
+        assert_ne!(means[0].to_bits(), means[1].to_bits());
+        for mut moments in ways(&means) {
+            moments.settle(0.0);
+            assert!(!moments.constant());
+            moments.settle(1e-15);
+            assert_eq!((moments.constant(), moments.weight), (true, 2.0));
+        }
+        for mut moments in ways(&[1.0, 1.0, 1.0 + 1e-14]) {
+            moments.settle(1e-15);
+            assert!(!moments.constant());
+        }
     }
 
     #[test]

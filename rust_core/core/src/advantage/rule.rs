@@ -1,7 +1,7 @@
 //! How one group turns rewards into advantages.
 
 use super::moments::Moments;
-use super::options::{Centre, Combine, Options, Scale, Singleton, ZeroVariance};
+use super::options::{Centre, Combine, Options, Scale, Singleton, Unit, ZeroVariance};
 use crate::error::Error;
 
 /// A group's advantage is linear in the reward: `(reward - centre) * slope`, but not below `least`. It counts `weight`
@@ -100,6 +100,16 @@ impl Options {
         Line { centre, slope, weight, least }
     }
 
+    /// By how much numbers that are equal may differ: not at all while they are the rewards themselves; where they are
+    /// means of rewards, or advantages from another scope, by what rounding has left of the largest.
+    pub(super) fn rounding(&self, values: &[f64], inner: bool) -> f64 {
+        if self.unit == Unit::Trajectory || (inner && self.combine == Combine::Nested) {
+            values.iter().fold(0.0, |most: f64, value| most.max(value.abs())) * ROUNDING
+        } else {
+            0.0
+        }
+    }
+
     const fn alone(&self, inner: bool) -> Singleton {
         if inner { self.subgroup_singleton } else { self.singleton }
     }
@@ -129,6 +139,9 @@ impl Options {
         }
     }
 }
+
+/// Far above the error of a mean of many thousand numbers, far below what any reward means.
+const ROUNDING: f64 = 256.0 * f64::EPSILON;
 
 /// What is smaller divides nothing: the quotient might be infinite.
 const LEAST: f64 = 1e-160;

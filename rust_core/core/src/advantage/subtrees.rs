@@ -22,7 +22,11 @@ pub(super) fn add(forest: &Forest, values: &[f64], options: &Options, inner: boo
         let value = "unit is \"trajectory\" or centre is \"runner_up\" over subtrees".to_owned();
         return Err(Error::Value { value, want: "\"row\" and another centre" });
     }
-    let moments = moments(forest, values);
+    let mut moments = moments(forest, values);
+    let rounding = options.rounding(values, inner);
+    for group in &mut moments {
+        group.settle(rounding);
+    }
     let roots = forest.roots();
     let batch = options.batch_deviation(&[Moments::over(values)]);
     let mut paths: Vec<Path> = Vec::with_capacity(moments.len());

@@ -228,3 +228,17 @@ proptest! {
         groups_follow_the_model(&rows, options, two)?;
     }
 }
+
+/// Two trajectories of mean 4/3 whose steps came in another order: a group without variance, however rounding fell.
+#[test]
+fn trajectories_of_equal_means_are_a_group_without_variance() {
+    let (rewards, trajectories) = ([0.0, 2.0, 2.0, 1.0, 2.0, 1.0], [1, 0, 1, 0, 1, 0]);
+    let batch = Batch { rewards: &rewards, group: Some(&[7; 6]), trajectory: Some(&trajectories), ..Batch::default() };
+    let found = |zero_variance| {
+        let options =
+            Options { unit: Unit::Trajectory, scale: Scale::Std, eps: 0.0, zero_variance, ..Options::default() };
+        group_advantages(&batch, &[Scope::Keys(vec![&[7; 6]])], &options).unwrap()
+    };
+    assert_eq!((found(ZeroVariance::Keep).values, found(ZeroVariance::Keep).kept), (vec![0.0; 6], vec![1; 6]));
+    assert_eq!((found(ZeroVariance::Drop).values, found(ZeroVariance::Drop).kept), (vec![0.0; 6], vec![0; 6]));
+}
