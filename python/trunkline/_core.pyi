@@ -336,7 +336,7 @@ class Tree:
         Returns:
             ``visits``, scored rollouts whose path holds the node (u32); ``value``, the sum of their rewards (f64,
             0 where there are none); ``passes``, rollouts that pass or end there, scored or not (u32).
-            ``passes - visits`` is what is still in flight: the virtual loss of a tree search.
+            ``passes - visits`` is what has no reward: still in flight (the virtual loss of a tree search), or failed.
         """
 
     def memory(self) -> int:
