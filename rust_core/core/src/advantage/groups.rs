@@ -127,10 +127,7 @@ fn flat(
 /// Per group its line.
 fn lines(groups: &Groups, observed: &[f64], options: &Options, inner: bool) -> Result<Vec<Line>> {
     let mut moments = Moments::by_group(groups, observed);
-    let rounding = options.rounding(observed, inner);
-    for group in &mut moments {
-        group.settle(rounding);
-    }
+    Moments::settle(&mut moments, options.rounding(observed, inner));
     let seconds = if options.centre == Centre::RunnerUp { seconds(groups, observed) } else { Vec::new() };
     let batch = options.batch_deviation(&moments);
     let refused = moments.iter().enumerate().find_map(|(at, group)| Some((at, options.refusal(group, inner)?)));

@@ -23,10 +23,7 @@ pub(super) fn add(forest: &Forest, values: &[f64], options: &Options, inner: boo
         return Err(Error::Value { value, want: "\"row\" and another centre" });
     }
     let mut moments = moments(forest, values);
-    let rounding = options.rounding(values, inner);
-    for group in &mut moments {
-        group.settle(rounding);
-    }
+    Moments::settle(&mut moments, options.rounding(values, inner));
     let roots = forest.roots();
     let batch = options.batch_deviation(&[Moments::over(values)]);
     let mut paths: Vec<Path> = Vec::with_capacity(moments.len());
