@@ -1,6 +1,7 @@
 //! Advantages of rows against a model that compares every row with every other.
 
 use proptest::prelude::*;
+use trunkline_core::Forest;
 use trunkline_core::advantage::{
     Batch, Centre, Combine, Options, Scale, Scope, Singleton, Unit, Whiten, ZeroVariance, group_advantages,
 };
@@ -244,4 +245,25 @@ fn trajectories_of_equal_means_are_a_group_without_variance() {
     };
     assert_eq!((found(ZeroVariance::Keep).values, found(ZeroVariance::Keep).kept), (vec![0.0; 6], vec![1; 6]));
     assert_eq!((found(ZeroVariance::Drop).values, found(ZeroVariance::Drop).kept), (vec![0.0; 6], vec![0; 6]));
+}
+
+/// The better row of each group is ahead of its mean by 0.1, but for the last bit. The two are alike in a later scope.
+#[test]
+fn equal_advantages_are_a_group_without_variance_in_the_next_scope() {
+    let (rewards, groups, subgroups) = ([0.1, 0.3, 0.0, 0.2], [0, 0, 1, 1], [0, 1, 2, 1]);
+    let options = Options {
+        scale: Scale::None,
+        subgroup_singleton: Singleton::Zero,
+        combine: Combine::Nested,
+        ..Options::default()
+    };
+    let batch = Batch { rewards: &rewards, ..Batch::default() };
+    let first = group_advantages(&batch, &[Scope::Keys(vec![&groups])], &options).unwrap().values;
+    assert!(first[1].to_bits() != first[3].to_bits() && (first[1] - first[3]).abs() < 1e-15, "{first:?}");
+
+    let forest = Forest::new(vec![0, 1, 2], vec![0, 1, 2, 1]).unwrap();
+    for next in [Scope::Keys(vec![&subgroups]), Scope::Subtrees(&forest)] {
+        let scopes = [Scope::Keys(vec![&groups]), next];
+        assert_eq!(group_advantages(&batch, &scopes, &options).unwrap().values, [0.0; 4]);
+    }
 }
