@@ -158,14 +158,20 @@ fn a_refused_task_saves_no_turns_up() {
     assert_eq!(tasks, [one, one, two, one, two, one]);
 }
 
-#[test]
-fn the_tag_being_served_never_goes_back() {
+/// Two tasks of which the first holds both lanes and has rows waiting; the second waits with draws.
+fn full() -> (Scheduler, u32, u32) {
     let mut scheduler = Scheduler::new(2, 1).unwrap();
     let (one, two) = (scheduler.add(1, 99).unwrap(), scheduler.add(1, 99).unwrap());
     scheduler.push(one, draws(0, 0, 2), calls(1)).unwrap();
     scheduler.next(2, &mut free());
     scheduler.push(two, draws(0, 0, 9), calls(1)).unwrap();
     scheduler.push(one, rows(1, 9), calls(1)).unwrap();
+    (scheduler, one, two)
+}
+
+#[test]
+fn the_tag_being_served_never_goes_back() {
+    let (mut scheduler, _, two) = full();
     assert_eq!(scheduler.next(9, &mut free()).starts.len(), 9);
     (0..2).for_each(|rollout| scheduler.done(rollout).unwrap());
     // The draws that found no lane are behind by nine turns. Who comes now is not.
@@ -211,12 +217,7 @@ fn a_task_that_comes_late_neither_waits_nor_catches_up() {
 
 #[test]
 fn a_task_whose_draws_find_no_lane_keeps_its_turn() {
-    let mut scheduler = Scheduler::new(2, 1).unwrap();
-    let (one, two) = (scheduler.add(1, 99).unwrap(), scheduler.add(1, 99).unwrap());
-    scheduler.push(one, draws(0, 0, 2), calls(1)).unwrap();
-    scheduler.next(2, &mut free());
-    scheduler.push(two, draws(0, 0, 9), calls(1)).unwrap();
-    scheduler.push(one, rows(1, 9), calls(1)).unwrap();
+    let (mut scheduler, one, two) = full();
     scheduler.next(9, &mut free());
     scheduler.push(one, draws(0, 2, 9), calls(1)).unwrap();
     scheduler.push(two, draws(1, 0, 9), calls(1)).unwrap();

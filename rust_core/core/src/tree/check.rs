@@ -150,7 +150,7 @@ impl Tree {
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::id::FragmentId;
     use crate::tokens::TokenBuffer;
@@ -160,7 +160,7 @@ mod tests {
     use crate::tree::termination::Termination;
 
     /// A prompt with two observations below it, and a rollout that ended at the first.
-    fn tree() -> Tree {
+    pub(in crate::tree) fn tree() -> Tree {
         let mut tree = Tree::new();
         let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{}", None, NameId::EMPTY).unwrap();
         for draw in 0..2u8 {

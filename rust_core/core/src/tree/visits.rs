@@ -164,23 +164,10 @@ impl Visits {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use crate::id::{NameId, NodeId, RolloutId};
+    use crate::id::RolloutId;
     use crate::tree::Tree;
-    use crate::tree::key::Kind;
+    use crate::tree::check::tests::tree;
     use crate::tree::termination::Termination;
-
-    /// A prompt, and two rollouts below it of which the first has ended.
-    fn tree() -> Tree {
-        let mut tree = Tree::new();
-        let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{}", None, NameId::EMPTY).unwrap();
-        for draw in 0..2u8 {
-            let rollout = tree.open(prompt, &[draw.into()], 0).unwrap();
-            let said = format!("{{{draw}}}");
-            tree.observe(rollout, said.as_bytes(), None, NameId::EMPTY, 0, false).unwrap();
-        }
-        tree.close(RolloutId::new(0), Termination::Answer, None, None).unwrap();
-        tree
-    }
 
     #[test]
     fn rewards_are_added_from_the_leaf_up_and_replaced() {
