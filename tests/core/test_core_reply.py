@@ -10,11 +10,11 @@ import pickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_reply import decode
 
 from trunkline._core import SAMPLED, TRUNCATED, Choice, Reply, read_reply
 from trunkline.errors import ArgumentError, CoreError, LLMError, ReplyError
 from trunkline.llm import messages
-from trunkline.llm.reply import decode
 
 TEXT = st.text(max_size=20) | st.sampled_from(
     ["", "a\ud800b", "\0\n\x1f\x7f\u2028", '{"a": 1}', " \x1c\u3000", "{", "[1]"]

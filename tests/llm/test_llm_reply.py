@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.errors import ConfigError, LLMError
+from trunkline.errors import ConfigError, ReplyError
 from trunkline.llm.classify import Site, classify
 from trunkline.llm.protocol import ToolCall
-from trunkline.llm.reply import decode
+from trunkline.llm.reply import read, unusable
 from trunkline.llm.retry import Backoff, retry_after
 
 
@@ -34,7 +34,7 @@ def test_null_content_beside_tool_calls():
         "content": None,
         "tool_calls": [call('{"a": 1}', id="c1"), call('{"b": ')],
     }
-    choice = decode(body(message, "tool_calls")).choices[0]
+    choice = read(body(message, "tool_calls")).choices[0]
     assert choice.content == ""
     assert choice.finish == "tool_calls"
     assert choice.tool_calls == [ToolCall("c1", "f", '{"a": 1}'), ToolCall("", "f", '{"b": ')]
@@ -53,13 +53,13 @@ def test_null_content_beside_tool_calls():
 )
 def test_arguments_of_every_shape(arguments, text):
     message = {"content": None, "tool_calls": [call(arguments, id=7)]}
-    found = decode(body(message)).choices[0].tool_calls[0]
+    found = read(body(message)).choices[0].tool_calls[0]
     assert (found.id, found.arguments) == ("7", text)
 
 
 def test_calls_without_a_function_stay_calls():
     message = {"content": "", "tool_calls": [{"id": "a", "type": "custom"}, {"function": {}}]}
-    assert decode(body(message)).choices[0].tool_calls == [ToolCall("a", "", ""), ToolCall("", "", "")]
+    assert read(body(message)).choices[0].tool_calls == [ToolCall("a", "", ""), ToolCall("", "", "")]
 
 
 def test_content_as_parts_and_thinking():
@@ -68,25 +68,25 @@ def test_content_as_parts_and_thinking():
         {"type": "text", "text": "an"},
         {"type": "text", "text": "swer"},
     ]
-    choice = decode(body({"content": parts})).choices[0]
+    choice = read(body({"content": parts})).choices[0]
     assert (choice.content, choice.reasoning) == ("answer", "hm")
-    assert decode(body({"content": "a", "reasoning_content": "b"})).choices[0].reasoning == "b"
-    assert decode(body({"content": "a", "reasoning": "b"})).choices[0].reasoning == "b"
-    assert decode(body({"content": "a", "reasoning": {"odd": 1}})).choices[0].reasoning is None
-    assert decode(body({"content": None, "refusal": "I cannot"})).choices[0].content == "I cannot"
+    assert read(body({"content": "a", "reasoning_content": "b"})).choices[0].reasoning == "b"
+    assert read(body({"content": "a", "reasoning": "b"})).choices[0].reasoning == "b"
+    assert read(body({"content": "a", "reasoning": {"odd": 1}})).choices[0].reasoning is None
+    assert read(body({"content": None, "refusal": "I cannot"})).choices[0].content == "I cannot"
 
 
 @pytest.mark.parametrize("finish", [None, "length", "eos", "content_filter", 3])
 def test_any_finish_reason_is_kept(finish):
-    assert decode(body(finish=finish)).choices[0].finish == ("" if finish is None else str(finish))
+    assert read(body(finish=finish)).choices[0].finish == ("" if finish is None else str(finish))
 
 
 def test_choices_come_in_draw_order():
     choices = [{"index": i, "message": {"content": str(i)}} for i in (2, 0, 1)]
-    assert [c.content for c in decode(json.dumps({"choices": choices}).encode()).choices] == ["0", "1", "2"]
+    assert [c.content for c in read(json.dumps({"choices": choices}).encode()).choices] == ["0", "1", "2"]
     for choice in choices:
         del choice["index"]
-    assert [c.content for c in decode(json.dumps({"choices": choices}).encode()).choices] == ["2", "0", "1"]
+    assert [c.content for c in read(json.dumps({"choices": choices}).encode()).choices] == ["2", "0", "1"]
 
 
 @pytest.mark.parametrize(
@@ -103,41 +103,41 @@ def test_choices_come_in_draw_order():
             (5, 5, 2),
         ),
         ({"prompt_tokens": 5, "completion_tokens": 2, "prompt_cache_hit_tokens": 3}, (5, 3, 2)),
-        ({"prompt_tokens": -5, "completion_tokens": 2}, (-1, -1, -1)),
-        ({"prompt_tokens": 5, "completion_tokens": 10**15}, (-1, -1, -1)),
-        ({"prompt_tokens": 10**30, "completion_tokens": 1}, (-1, -1, -1)),
-        ({"prompt_tokens": "many", "completion_tokens": 2}, (-1, -1, -1)),
-        ({"prompt_tokens": 5}, (-1, -1, -1)),
+        ({"prompt_tokens": -5, "completion_tokens": 2}, (-1, -1, 2)),
+        ({"prompt_tokens": 5, "completion_tokens": 10**15}, (5, -1, -1)),
+        ({"prompt_tokens": 10**30, "completion_tokens": 1}, (-1, -1, 1)),
+        ({"prompt_tokens": "many", "completion_tokens": 2}, (-1, -1, 2)),
+        ({"prompt_tokens": 5}, (5, -1, -1)),
         ({}, (-1, -1, -1)),
         ([], (-1, -1, -1)),
         (None, (-1, -1, -1)),
     ],
 )
 def test_usage_is_believed_only_when_it_can_be_true(usage, expected):
-    decoded = decode(body(usage=usage))
+    decoded = read(body(usage=usage))
     assert (decoded.prompt, decoded.cached, decoded.generated) == expected
 
 
 def test_missing_usage_and_extra_fields():
-    decoded = decode(body(object="x", service_tier={"a": [1]}, choices_extra=None, created=1.5, model=["odd"]))
+    decoded = read(body(object="x", service_tier={"a": [1]}, choices_extra=None, created=1.5, model=["odd"]))
     assert (decoded.prompt, decoded.cached, decoded.generated) == (-1, -1, -1)
     assert decoded.served == ""
-    assert decode(body(model="m", system_fingerprint="fp")).served == "m fp"
+    assert read(body(model="m", system_fingerprint="fp")).served == "m fp"
 
 
 def test_lone_surrogates_nul_and_a_byte_order_mark_are_saved():
     raw = b'\xef\xbb\xbf{"choices":[{"message":{"content":"a\\ud800b\\u0000c\\u2028","extra":"\\udfff"}}]}'
-    assert decode(raw).choices[0].content == "a\ufffdb\x00c\u2028"
+    assert read(raw).choices[0].content == "a\ufffdb\x00c\u2028"
     calls = rb'[{"function":{"name":"f","arguments":"\ud800"}}]'
     spoilt = b'{"choices":[{"message":{"content":null,"tool_calls":' + calls + b"}}]}"
-    assert decode(spoilt).choices[0].tool_calls[0].arguments == "\ufffd"
+    assert read(spoilt).choices[0].tool_calls[0].arguments == "\ufffd"
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_give_a_reply_or_the_one_error(data):
-    with pytest.raises(LLMError) as caught:
-        decode(data)
+    with pytest.raises(ReplyError) as caught:
+        read(data)
     assert str(caught.value).isprintable()
 
 
@@ -164,17 +164,20 @@ def test_any_value_in_any_place_gives_a_reply_or_the_one_error(place, value):
                 put(node[key])
 
     put(reply)
-    with contextlib.suppress(LLMError):
-        decoded = decode(json.dumps(reply).encode())
+    with contextlib.suppress(ReplyError):
+        decoded = read(json.dumps(reply).encode())
         assert decoded.choices
         assert isinstance(decoded.choices[0].content, str)
         assert all(isinstance(found.arguments, str) for found in decoded.choices[0].tool_calls)
 
 
 def test_the_key_is_taken_out_of_what_is_shown():
-    with pytest.raises(LLMError) as caught:
-        decode(b'{"echo": "Bearer sk-secret"', secret="sk-secret")
-    assert "sk-secret" not in str(caught.value)
+    echo = b'{"echo": "Bearer sk-secret"'
+    with pytest.raises(ReplyError) as caught:
+        read(echo)
+    said = unusable(caught.value, echo, "sk-secret")
+    assert "Bearer" in said
+    assert "sk-secret" not in said
     verdict = classify(401, {}, b'{"error": {"message": "bad key sk-secret"}}', Site("http://h/v1", "K", "sk-secret"))
     assert "sk-secret" not in verdict.message
 

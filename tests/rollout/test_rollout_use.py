@@ -39,8 +39,11 @@ class Silent:
 
     def release(self) -> None: ...
 
-    def grew(self, reply: Reply | None, size: int = 0) -> None:
-        assert reply is None
+    def called(self, reply: Reply) -> None:
+        raise AssertionError(reply)
+
+    def grew(self, size: int = 0, turns: int = 0) -> None:
+        assert not turns
         self.grown += 1
 
 

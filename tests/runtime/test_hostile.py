@@ -127,7 +127,8 @@ async def test_so_many_turns_are_in_flight_and_no_more():
             await growth.reserve()
         if i < IN_FLIGHT:
             core.turn(rollout, b'{"t":%d}' % i, 0, 0, 0, 1, 0, 1, 0, 1)
-            growth.grew(reply)
+            growth.called(reply)
+            growth.grew(turns=1)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await growth.reserve()

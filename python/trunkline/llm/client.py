@@ -14,14 +14,13 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from trunkline.errors import ConfigError, EndpointError, LLMError, RolloutError
+from trunkline.errors import ConfigError, EndpointError, LLMError, ReplyError, RolloutError
 from trunkline.llm.classify import Site, Verdict, classify, embedded_status
-from trunkline.llm.protocol import LLM, Reply
-from trunkline.llm.reply import decode
+from trunkline.llm.reply import read, unusable
 from trunkline.llm.text import excerpt
 
 if TYPE_CHECKING:
-    from trunkline.llm.protocol import Request
+    from trunkline.llm.protocol import LLM, Reply, Request
 
 __all__ = ["ClientLLM", "as_llm"]
 
@@ -103,13 +102,14 @@ class ClientLLM:
         attempts = 1 + int(getattr(raw, "retries_taken", 0))
         data = raw.content
         try:
-            choices, prompt, cached, generated, served = decode(data, self._site.secret)
-        except LLMError as error:
+            reply = (request.take or read)(data, 0, attempts, (time.perf_counter_ns() - start) // 1000)
+        except ReplyError as error:
             inside = embedded_status(data)
             verdict = None if inside is None else classify(inside, raw.headers, data, self._site)
-            self._fail(verdict or Verdict(LLMError, f"{self._site.url} answered, but {error}", retry=True), attempts)
-        micros = (time.perf_counter_ns() - start) // 1000
-        return Reply(choices, prompt, cached, generated, attempts, micros, served)
+            message = f"{self._site.url} answered, but {unusable(error, data, self._site.secret)}"
+            self._fail(verdict or Verdict(LLMError, message, retry=True), attempts)
+        reply.endpoint = self._site.url
+        return reply
 
     async def close(self) -> None:
         """Do nothing: the client belongs to whoever made it."""

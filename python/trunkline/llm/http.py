@@ -8,13 +8,13 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
-from trunkline.errors import EndpointError, LLMError, RolloutError
+from trunkline.errors import EndpointError, LLMError, ReplyError, RolloutError
 from trunkline.llm.classify import Site, Verdict, classify, embedded_status
 from trunkline.llm.protocol import Reply
-from trunkline.llm.reply import decode
+from trunkline.llm.reply import read, unusable
 from trunkline.llm.retry import Backoff
 from trunkline.llm.text import without_key
-from trunkline.llm.transport import AioTransport, Transport, TransportError
+from trunkline.llm.transport import AioTransport, Answer, Transport, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -105,10 +105,8 @@ class HttpLLM:
         while True:
             endpoint = self._endpoints[turn % len(self._endpoints)]
             attempts += 1
-            outcome, spent = await self._attempt(endpoint, request.body, min(self._timeout, left))
+            outcome, spent = await self._attempt(endpoint, request, min(self._timeout, left), attempts, start)
             if isinstance(outcome, Reply):
-                outcome.attempts = attempts
-                outcome.micros = int((self._clock() - start) * 1e6)
                 return outcome
             verdict = outcome
             left -= spent
@@ -131,39 +129,41 @@ class HttpLLM:
         """Close every connection; may be called more than once."""
         await self._transport.close()
 
-    async def _attempt(self, endpoint: _Endpoint, body: bytes, limit: float) -> tuple[Reply | Verdict, float]:
+    async def _attempt(
+        self, endpoint: _Endpoint, request: Request, limit: float, attempts: int, start: float
+    ) -> tuple[Reply | Verdict, float]:
         """Send once: a reply or what to do instead, and the seconds it took once it had a slot."""
         async with self._slots:
             begun = self._clock()
             try:
-                status, headers, data = await self._transport.post(endpoint.url, self._headers, body, limit)
+                answer = await self._transport.post(endpoint.url, self._headers, request.body, limit)
             except TransportError as error:
                 kind = EndpointError if error.unreachable and not endpoint.reached else LLMError
                 message = f"{endpoint.site.url} gave no answer: {error}"
                 return Verdict(kind, message, error.retry), self._clock() - begun
             spent = self._clock() - begun
         endpoint.reached = True
-        verdict = classify(status, headers, data, endpoint.site)
+        verdict = classify(answer.status, answer.headers, answer.body, endpoint.site)
         if verdict is not None:
             return verdict, spent
         try:
-            decoded = decode(data, endpoint.site.secret)
-        except LLMError as error:
-            return self._unusable(endpoint, status, headers, data, error), spent
+            reply = (request.take or read)(answer.body, 0, attempts, int((self._clock() - start) * 1e6))
+        except ReplyError as error:
+            return self._unusable(endpoint, answer, error), spent
         endpoint.good = True
-        choices, prompt, cached, generated, served = decoded
-        return Reply(choices, prompt, cached, generated, 1, 0, served), spent
+        reply.endpoint = endpoint.site.url
+        reply.first = int(answer.first * 1e6)
+        return reply, spent
 
     @staticmethod
-    def _unusable(
-        endpoint: _Endpoint, status: int, headers: Mapping[str, str], data: bytes, error: LLMError
-    ) -> Verdict:
+    def _unusable(endpoint: _Endpoint, answer: Answer, error: ReplyError) -> Verdict:
+        status, headers, data, _ = answer
         inside = embedded_status(data)
         if inside is not None:
             verdict = classify(inside, headers, data, endpoint.site)
             if verdict is not None:
                 return verdict
-        message = f"{endpoint.site.url} answered {status}, but {error}"
+        message = f"{endpoint.site.url} answered {status}, but {unusable(error, data, endpoint.site.secret)}"
         if data.lstrip()[:1] == b"<" and not endpoint.good:
             return Verdict(EndpointError, message)
         return Verdict(_UnusableError, message, retry=True)

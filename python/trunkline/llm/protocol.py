@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-__all__ = ["LLM", "Choice", "Reply", "Request", "ToolCall"]
+__all__ = ["LLM", "Choice", "Reply", "Request", "Take", "ToolCall"]
 
 
 class ToolCall(msgspec.Struct):
@@ -31,12 +31,18 @@ class Choice(msgspec.Struct):
         reasoning: Thinking that the server returned beside the text, if any.
         tool_calls: Calls in the order the model made them.
         finish: ``stop``, ``length``, ``tool_calls``, ``content_filter`` or what was sent; empty if nothing.
+        node: The node that the one who asked has made of it already; -1 for none.
+        size: Bytes of that node's message.
+        fault: Why this completion cannot be used although others of its reply can; empty if it can.
     """
 
     content: str
     reasoning: str | None
     tool_calls: list[ToolCall]
     finish: str
+    node: int = -1
+    size: int = 0
+    fault: str = ""
 
 
 class Reply(msgspec.Struct):
@@ -47,9 +53,12 @@ class Reply(msgspec.Struct):
         prompt: Prompt tokens, cached ones included; -1 where the server gave no usage.
         cached: Prompt tokens the server had cached; -1 where it did not say.
         generated: Completion tokens of all choices together; -1 where the server gave no usage.
-        attempts: Requests that were sent, the successful one included.
+        attempts: Requests that were sent, the successful one included; 0 for a reply out of a cache.
         micros: Wall time of the whole call in microseconds, waits and retries included.
         served: What the server says it ran: its model and fingerprint, or the empty string.
+        endpoint: Who answered: a base URL, or a class of LLM; empty where nobody said.
+        queue: Of ``micros``, what it waited for a slot or a limit.
+        first: Of ``micros``, what passed between the last attempt and the first byte of its answer; -1 where not known.
     """
 
     choices: list[Choice]
@@ -59,20 +68,50 @@ class Reply(msgspec.Struct):
     attempts: int
     micros: int
     served: str = ""
+    endpoint: str = ""
+    queue: int = 0
+    first: int = -1
+
+
+class Take(Protocol):
+    """Reads the body of an answer for the one who asked."""
+
+    def __call__(self, data: bytes, first: int, attempts: int, micros: int) -> Reply:
+        """Read a body whose choices are draws ``first``, ``first + 1``, ... of the request.
+
+        Args:
+            data: The body as received.
+            first: Which draw of the request its first choice is.
+            attempts: Requests that were sent for it; 0 for a body out of a cache.
+            micros: Wall time of the call in microseconds.
+
+        Raises:
+            ReplyError: It is no completion; asking again can help.
+        """
+        ...
 
 
 class Request(msgspec.Struct):
     """One request, ready to send.
 
     Attributes:
-        body: The whole JSON body of a chat completion.
+        body: The whole JSON body.
         key: Requests of one tree share a key, so that they meet the endpoint that holds their prefix.
-        n: Completions the body asks for.
+        n: Completions the body asks for: draws of one state, draw i with seed ``seed + i``.
+        seed: Seed of the first draw, as the body has it; None where it has none.
+        constant: Bytes of the body before what depends on the draws (``n`` and ``seed``); all of it when 0.
+        greedy: Whether the sampling makes draws equal (temperature 0).
+        take: Reads the answer, for LLMs that receive one as bytes; :func:`.reply.read` when None. It is called once for
+            each answer that is used, and what it returns is the reply.
     """
 
     body: bytes
     key: int
     n: int = 1
+    seed: int | None = None
+    constant: int = 0
+    greedy: bool = False
+    take: Take | None = None
 
 
 @runtime_checkable

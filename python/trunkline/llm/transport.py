@@ -7,7 +7,8 @@ import errno
 import io
 import ipaddress
 import os
-from typing import TYPE_CHECKING, Final, Protocol
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -16,7 +17,7 @@ from yarl import URL
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["AioTransport", "Transport", "TransportError", "is_loopback"]
+__all__ = ["AioTransport", "Answer", "Transport", "TransportError", "is_loopback"]
 
 _LARGE_BODY: Final = 1 << 20
 """Above this aiohttp wants a file, which it sends in pieces that do not hold the event loop."""
@@ -37,12 +38,26 @@ class TransportError(Exception):
         self.retry = retry
 
 
+class Answer(NamedTuple):
+    """What came back.
+
+    Attributes:
+        status: The HTTP status.
+        headers: Looked up without regard to case.
+        body: All of it.
+        first: Seconds from the start of sending to the head of the answer.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    first: float
+
+
 class Transport(Protocol):
     """Posts bytes and brings bytes back."""
 
-    async def post(
-        self, url: str, headers: Mapping[str, str], body: bytes, limit: float
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, limit: float) -> Answer:
         """Send one POST and read its whole answer.
 
         Args:
@@ -50,9 +65,6 @@ class Transport(Protocol):
             headers: Everything beyond Host and Content-Length.
             body: The request's body.
             limit: Seconds for all of it.
-
-        Returns:
-            Status, headers (looked up without regard to case) and body.
 
         Raises:
             TransportError: There is no whole answer.
@@ -89,10 +101,9 @@ class AioTransport:
         self._routes: dict[str, tuple[URL, str | None, dict[str, str] | None]] = {}
         self._timeouts: tuple[float, aiohttp.ClientTimeout] = (-1.0, aiohttp.ClientTimeout())
 
-    async def post(
-        self, url: str, headers: Mapping[str, str], body: bytes, limit: float
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, limit: float) -> Answer:
         """Send one POST; see :meth:`Transport.post`."""
+        start = time.perf_counter()
         session = self._session or self._open()
         target, proxy, proxy_headers = self._routes.get(url) or self._route(url)
         if proxy_headers and target.scheme == "http":
@@ -108,7 +119,8 @@ class AioTransport:
                 proxy=proxy,
                 proxy_headers=proxy_headers,
             ) as response:
-                return response.status, response.headers, await self._read(response)
+                first = time.perf_counter() - start
+                return Answer(response.status, response.headers, await self._read(response), first)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise _translate(error, limit) from error
 

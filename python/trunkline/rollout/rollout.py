@@ -48,8 +48,12 @@ class Outlet(Protocol):
         """Give back a reservation whose turn did not happen."""
         ...
 
-    def grew(self, reply: Reply | None, size: int = 0) -> None:
-        """Note that the tree grew by so many bytes, with the reply if it was by a model turn."""
+    def called(self, reply: Reply) -> None:
+        """Note what a request cost, before the turns that came of it."""
+        ...
+
+    def grew(self, size: int = 0, turns: int = 0) -> None:
+        """Note that the tree grew by so many bytes and model turns; each of these was reserved."""
         ...
 
 
@@ -119,7 +123,8 @@ class Rollout:
             raise
         self.turn += 1
         self._next_seed = base_seed(self._seed, self.task.id, self._path, self.turn)
-        self._outlet.grew(reply, size)
+        self._outlet.called(reply)
+        self._outlet.grew(size, 1)
         if choice.finish == "content_filter":
             raise ContentFiltered("the provider's filter withheld the reply")
         if choice.finish in _BROKEN_OFF:
@@ -176,7 +181,7 @@ class Rollout:
             message = messages.tool(messages.call_id(self.turn - 1, index), seen.text)
             self.leaf = self._core.observe(self.id, message, agent, seen.micros, not seen.ok)
             self.tool_calls += 1
-            self._outlet.grew(None, len(message))
+            self._outlet.grew(len(message))
 
     def finish(self, answer: str | None, termination: Termination = Termination.ANSWER) -> NoReturn:
         """End the rollout here.

@@ -144,4 +144,4 @@ class Session:
         self.tree.core.close(rollout.id, termination.value, answer, failure.encode() if failure else None)
         if self._reward is not None and termination not in UNSCORED:
             self.tree.core.score(rollout.id, await apply(self._reward, Trajectory(self.tree, rollout.id)))
-        self._outlet.grew(None)
+        self._outlet.grew()

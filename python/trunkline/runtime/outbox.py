@@ -60,10 +60,14 @@ class Growth:
         """Give back a reservation whose turn did not happen."""
         self._outbox.release(1)
 
-    def grew(self, reply: Reply | None, size: int = 0) -> None:
-        """Note that the tree grew by so many bytes, with the reply if it was by a model turn."""
-        self._turns += reply is not None
-        self._outbox.note(self, reply, size)
+    def called(self, reply: Reply) -> None:
+        """Note what a request cost."""
+        self._outbox.called(reply)
+
+    def grew(self, size: int = 0, turns: int = 0) -> None:
+        """Note that the tree grew by so many bytes and model turns."""
+        self._turns += turns
+        self._outbox.note(self, size, turns)
 
     def take(self) -> Delta | None:
         """Take what changed since the last call.
@@ -128,21 +132,23 @@ class Outbox:
         """Note that a batch is in the run file."""
         self.release(self._unacked.pop(batch, 0))
 
-    def note(self, growth: Growth, reply: Reply | None = None, size: int = 0) -> None:
+    def called(self, reply: Reply) -> None:
+        """Note what a request cost; it leaves with the next batch."""
+        prompt, generated, retries = self._load
+        self._load = (
+            prompt + max(0, reply.prompt),
+            generated + max(0, reply.generated),
+            retries + max(0, reply.attempts - 1),
+        )
+        self._latency.append(reply.micros / 1e6)
+        if reply.served:
+            self._served.add(reply.served)
+
+    def note(self, growth: Growth, size: int = 0, turns: int = 0) -> None:
         """Note that a tree grew; its batch leaves when enough turns or bytes wait, or shortly."""
         self._dirty[growth.index] = growth
         self._bytes += size
-        if reply is not None:
-            self._turns += 1
-            prompt, generated, retries = self._load
-            self._load = (
-                prompt + max(0, reply.prompt),
-                generated + max(0, reply.generated),
-                retries + reply.attempts - 1,
-            )
-            self._latency.append(reply.micros / 1e6)
-            if reply.served:
-                self._served.add(reply.served)
+        self._turns += turns
         if self._turns >= IN_FLIGHT or self._bytes >= _BATCH_BYTES:
             self.flush()
         else:
