@@ -41,6 +41,7 @@ __all__ = [
     "PrefixMatch",
     "PrefixNode",
     "Ragged",
+    "Reading",
     "Refusal",
     "Refused",
     "Reply",
@@ -79,6 +80,7 @@ __all__ = [
     "split_evenly",
     "step_returns",
     "surprising_tokens",
+    "take",
     "to_nodes",
     "to_tokens",
     "top_turns",
@@ -889,6 +891,67 @@ def read_reply(
     Raises:
         ReplyError: The bytes are no chat completion; ``offset`` is the byte at which what is wrong starts.
         ArgumentError: An option has a value it cannot have.
+    """
+
+@final
+class Reading:
+    """How replies are read: the options of :func:`read_reply`, checked once.
+
+    Raises:
+        ArgumentError: An option has a value it cannot have.
+    """
+
+    def __new__(
+        cls,
+        *,
+        entropy: str = "consistent",
+        top: int | None = None,
+        version: int = -1,
+        think: tuple[str, str] | None = None,
+        tool: tuple[str, str] | None = None,
+    ) -> Reading: ...
+
+def take(
+    tree: Tree,
+    rollouts: Sequence[int],
+    reading: Reading,
+    data: Buffer,
+    agent: int,
+    namespace: int,
+    turn: int,
+    retries: int,
+    micros: int,
+    context: int | None = None,
+    /,
+) -> tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str]:
+    """Read the body of a completion and append its choices to a tree as turns, in one crossing.
+
+    Choice i goes to rollout i; choices and rollouts that are left over are left alone. The prompt of several choices
+    was computed once, so it counts as cached for all but the first, and so do retries. What was generated is counted
+    from the tokens that are listed; where not every choice has them, the server's sum is shared out by the length of
+    messages.
+
+    Args:
+        tree: The tree.
+        rollouts: Growing rollouts, in the order of their draws.
+        reading: How to read the body.
+        data: The body as received.
+        agent: Interned name.
+        namespace: Interned model, sampling parameters and weight version: part of the merge key.
+        turn: Model turns on the path before this one; tool call ids are made of it.
+        retries: Attempts beyond the first.
+        micros: Wall time of the call in microseconds.
+        context: Id from :meth:`Tree.context` when what was sent is not the path.
+
+    Returns:
+        ``(choices, prompt, cached, generated, served)`` with -1 for figures that the server did not report. Each choice
+        is ``(content, reasoning, calls, finish, node, size, fault)``: calls as (id, name, arguments), the node of its
+        turn and the bytes of its message. Where a choice cannot be a turn (more than 1000 tool calls, a message above
+        16 MiB, a rollout that has ended) its fault says why, and its node is -1.
+
+    Raises:
+        ReplyError: The bytes are no chat completion; the tree is unchanged.
+        TreeError: A rollout has ended, or an id names nothing.
     """
 
 @final

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trunkline.errors import ConfigError
 from trunkline.llm import messages
 from trunkline.llm.protocol import ToolCall
-from trunkline.llm.request import Sampling, head, namespace, tail
+from trunkline.llm.request import Sampling, constant, draws, head, namespace
 from trunkline.llm.text import excerpt, printable, scrub
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=60)
@@ -160,7 +160,8 @@ def test_a_conversation_is_checked_as_a_whole(monkeypatch):
 def test_a_body_is_head_messages_and_tail():
     sampling = Sampling(temperature=0.5, max_tokens=64, stop=("</s>",), extra={"top_k": 5, "a": 1})
     tools = b'[{"type":"function"}]'
-    body = head("my/model") + messages.system("hi") + b"," + messages.assistant("x") + tail(sampling, tools, 7, 4)
+    said = messages.system("hi") + b"," + messages.assistant("x")
+    body = head("my/model") + said + constant(sampling, tools) + draws(7, 4)
     assert json.loads(body) == {
         "model": "my/model",
         "messages": [{"role": "system", "content": "hi"}, {"role": "assistant", "content": "x"}],
@@ -173,15 +174,15 @@ def test_a_body_is_head_messages_and_tail():
         "n": 4,
         "seed": 7,
     }
-    assert tail(Sampling()) == b"]}"
-    assert tail(Sampling(), b"[]", seed=0) == b'],"seed":0}'
-    assert tail(Sampling(), n=2) == b'],"n":2}'
-    assert b"logprobs" in tail(Sampling(logprobs=True, top_logprobs=5))
+    assert constant(Sampling()) + draws(None) == b"]}"
+    assert constant(Sampling(), b"[]") + draws(0) == b'],"seed":0}'
+    assert constant(Sampling()) + draws(None, 2) == b'],"n":2}'
+    assert b"logprobs" in constant(Sampling(logprobs=True, top_logprobs=5))
 
 
 def test_tails_are_not_confused_when_memory_is_reused():
     for step in range(2000):
-        assert b'"temperature":%d.0' % step in tail(Sampling(temperature=float(step)), seed=1)
+        assert b'"temperature":%d.0' % step in constant(Sampling(temperature=float(step)))
 
 
 def test_a_namespace_says_what_makes_draws_comparable():

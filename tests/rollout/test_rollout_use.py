@@ -7,6 +7,8 @@ import json
 from trunkline import _core
 from trunkline.llm.protocol import Reply, Request, ToolCall
 from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.desk import Desk
+from trunkline.rollout.draws import Draws
 from trunkline.rollout.rollout import Rollout
 from trunkline.store.derive import rows
 from trunkline.tools.tool import tool
@@ -52,7 +54,7 @@ async def test_failed_tool_calls_are_counted_in_the_tree_and_its_rows() -> None:
     point = core.append(0, _core.PROMPT, b'{"role":"user","content":"?"}')
     number = core.open(point, [0, 0])
     silent = Silent()
-    rollout = Rollout(core, number, Task.ask("?", id="q"), 7, silent, silent, core.name)
+    rollout = Rollout(core, number, Task.ask("?", id="q"), 7, Desk(core, "q", Draws(silent), silent), silent)
     rollout.turn = 1  # calls are answered after a turn
     calls = [
         ToolCall("", "half", '{"n": 8}'),

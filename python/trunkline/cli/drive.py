@@ -37,6 +37,7 @@ def drive(
     out: Path,
     labels: Mapping[str, Any],
     threshold: float,
+    cache: str | None = None,
     as_json: bool = False,
 ) -> int:
     """Run, show, and judge.
@@ -52,6 +53,7 @@ def drive(
         out: The run file.
         labels: Kept with the settings.
         threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
+        cache: File of answers; None for none.
         as_json: Print the summary as JSON.
 
     Returns:
@@ -66,6 +68,7 @@ def drive(
             reward=reward,
             workers=workers,
             seed=seed,
+            cache=cache,
             out=out,
             labels=labels,
             watch=progress.update,

@@ -51,6 +51,7 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option("--temperature", type=float, help="Sampling temperature.")
 @click.option("--top-p", type=float, help="Nucleus sampling.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the run.  [default: random, and recorded]")
+@click.option("--cache", type=click.Path(), help="File of answers: what was answered once is not asked for again.")
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N questions.")
 @click.option("--workers", "-w", default=2, show_default=True, help="Worker processes; 0 stays in this one.")
 @click.option(
@@ -95,6 +96,7 @@ def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
         reward=_reward(given["reward"], tasks),
         workers=given["workers"],
         seed=given["seed"],
+        cache=given["cache"],
         out=run_path(given["out"], given["model"]),
         labels={"questions": questions},
         threshold=given["fail_on_error"],

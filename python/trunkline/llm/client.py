@@ -63,6 +63,8 @@ class ClientLLM:
         ConfigError: It is a blocking client.
     """
 
+    siblings = True
+
     def __init__(self, client: Any) -> None:
         post = getattr(client, "post", None)
         if not inspect.iscoroutinefunction(post):

@@ -52,6 +52,7 @@ class HttpLLM:
         headers: Further headers of each request; they win over ours.
         max_concurrency: Most requests in flight at once; the others wait without a deadline.
         timeout: Seconds for one attempt.
+        siblings: Whether draws of one state are asked for in one request.
         backoff: How a failing call is repeated.
         transport: What posts; aiohttp when None. It is closed with this object.
         sleep: Waits between attempts.
@@ -68,6 +69,7 @@ class HttpLLM:
         headers: Mapping[str, str] | None = None,
         max_concurrency: int = 256,
         timeout: float = 600.0,
+        siblings: bool = True,
         backoff: Backoff | None = None,
         transport: Transport | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -81,6 +83,7 @@ class HttpLLM:
         self._headers.update(headers or {})
         self._slots = asyncio.Semaphore(max_concurrency)
         self._timeout = timeout
+        self.siblings = siblings
         self._backoff = backoff or Backoff()
         self._transport = transport or AioTransport(max_concurrency)
         self._sleep = sleep

@@ -31,18 +31,12 @@ class Choice(msgspec.Struct):
         reasoning: Thinking that the server returned beside the text, if any.
         tool_calls: Calls in the order the model made them.
         finish: ``stop``, ``length``, ``tool_calls``, ``content_filter`` or what was sent; empty if nothing.
-        node: The node that the one who asked has made of it already; -1 for none.
-        size: Bytes of that node's message.
-        fault: Why this completion cannot be used although others of its reply can; empty if it can.
     """
 
     content: str
     reasoning: str | None
     tool_calls: list[ToolCall]
     finish: str
-    node: int = -1
-    size: int = 0
-    fault: str = ""
 
 
 class Reply(msgspec.Struct):
@@ -116,7 +110,11 @@ class Request(msgspec.Struct):
 
 @runtime_checkable
 class LLM(Protocol):
-    """Something that completes: an HTTP endpoint, a client, a batch engine, the simulator."""
+    """Something that completes: an HTTP endpoint, a client, a batch engine, the simulator.
+
+    One that may be asked for several completions at once (``Request.n``) says so with an attribute ``siblings = True``;
+    any other gets one request for each.
+    """
 
     async def complete(self, request: Request) -> Reply:
         """Complete one request.

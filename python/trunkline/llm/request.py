@@ -1,24 +1,29 @@
-"""The constant parts of a request body: ``head + fragments + tail``.
+"""Request bodies: ``head + fragments + constant + draws``.
 
-The core joins the message fragments between the two. Whatever does not change between turns is encoded once.
+The core joins the message fragments. Whatever does not change between turns is encoded once.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from trunkline.bounds import kind, number, shown, text, whole
 from trunkline.errors import ConfigError
+from trunkline.llm.reply import read
 from trunkline.types import JSON
 
-__all__ = ["Sampling", "head", "namespace", "tail"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trunkline.llm.protocol import Reply, Request, Take
+
+__all__ = ["Sampling", "constant", "draws", "head", "namespace", "part", "tap"]
 
 RESERVED: Final = frozenset({"messages", "model", "n", "seed", "stream", "stream_options", "tools"})
-_CACHED: Final = 256
 _RANGES: Final = (
     ("temperature", 0.0, math.inf),
     ("top_p", 0.0, 1.0),
@@ -85,21 +90,82 @@ def head(model: str) -> bytes:
     return b'{"model":' + _encoder.encode(model) + b',"messages":['
 
 
-def tail(sampling: Sampling, tools: bytes = b"", seed: int | None = None, n: int = 1) -> bytes:
-    """The body after the last message.
+def constant(sampling: Sampling, tools: bytes = b"") -> bytes:
+    """The body after the last message, up to what depends on the draws: see :func:`draws`.
 
     Args:
         sampling: How to sample.
         tools: The tool definitions as a JSON array, as ``Toolbox.definitions`` makes it; empty for none.
-        seed: Seed of the first draw; not sent when None.
+    """
+    parts = [b"]"]
+    if len(tools) > 2:
+        parts.append(b'"tools":' + tools)
+    fields = _fields(sampling)[1:-1]
+    if fields:
+        parts.append(fields)
+    return b",".join(parts)
+
+
+def draws(seed: int | None, n: int = 1) -> bytes:
+    """The end of a body.
+
+    Args:
+        seed: Seed of the first draw, the next one has the next; not sent when None.
         n: Draws wanted; not sent when 1.
     """
-    constant = _constant(sampling, tools)
-    if n != 1:
-        constant += b',"n":%d' % n
-    if seed is not None:
-        constant += b',"seed":%d' % seed
-    return constant + b"}"
+    if seed is None:
+        return b"}" if n == 1 else b',"n":%d}' % n
+    return b',"seed":%d}' % seed if n == 1 else b',"n":%d,"seed":%d}' % (n, seed)
+
+
+def part(request: Request, first: int, n: int) -> Request:
+    """The request for some of the draws of another one.
+
+    Args:
+        request: The request, made with :func:`draws`.
+        first: Which draw to begin with.
+        n: How many draws.
+    """
+    if (first, n) == (0, request.n):
+        return request
+    seed = None if request.seed is None else request.seed + first
+    take = request.take if request.take is None or not first else _Later(request.take, first)
+    body = request.body[: request.constant] + draws(seed, n)
+    return msgspec.structs.replace(request, body=body, n=n, seed=seed, take=take)
+
+
+def tap(request: Request, note: Callable[[int, bytes], None]) -> Request:
+    """The same request, whose answer somebody else notes as well once it has been read.
+
+    Args:
+        request: The request.
+        note: Gets which draw of the request the answer's first choice is, and its bytes.
+    """
+    return msgspec.structs.replace(request, take=_Tapped(request.take or read, note))
+
+
+class _Tapped:
+    """Notes what was read."""
+
+    def __init__(self, take: Take, note: Callable[[int, bytes], None]) -> None:
+        self._take = take
+        self._note = note
+
+    def __call__(self, data: bytes, first: int, attempts: int, micros: int) -> Reply:
+        reply = self._take(data, first, attempts, micros)
+        self._note(first, data)
+        return reply
+
+
+class _Later:
+    """Counts draws from a later one on."""
+
+    def __init__(self, take: Take, first: int) -> None:
+        self._take = take
+        self._first = first
+
+    def __call__(self, data: bytes, first: int, attempts: int, micros: int) -> Reply:
+        return self._take(data, self._first + first, attempts, micros)
 
 
 def namespace(model: str, sampling: Sampling, tools: bytes = b"") -> str:
@@ -109,27 +175,6 @@ def namespace(model: str, sampling: Sampling, tools: bytes = b"") -> str:
     """
     digest = hashlib.blake2b(tools, digest_size=8).hexdigest() if len(tools) > 2 else "none"
     return f"{model} {_fields(sampling).decode()} tools:{digest}"
-
-
-_tails: dict[tuple[int, bytes], tuple[Sampling, bytes]] = {}
-
-
-def _constant(sampling: Sampling, tools: bytes) -> bytes:
-    # A Sampling may hold a dict and cannot be hashed; the entry keeps it alive, so its id is not reused.
-    key = (id(sampling), tools)
-    entry = _tails.get(key)
-    if entry is not None:
-        return entry[1]
-    constant = b"]"
-    if len(tools) > 2:
-        constant += b',"tools":' + tools
-    fields = _fields(sampling)[1:-1]
-    if fields:
-        constant += b"," + fields
-    if len(_tails) >= _CACHED:
-        _tails.clear()
-    _tails[key] = (sampling, constant)
-    return constant
 
 
 def _fields(sampling: Sampling) -> bytes:

@@ -100,6 +100,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         timeout: Seconds for one attempt.
         max_retries: Attempts after the first; 0 for none.
         deadline: Seconds that the attempts and waits of one call may take together.
+        siblings: Whether draws of one state go out as one request with ``n``. Where a server takes no notice of it or
+            refuses it, that is noticed, and they go out one by one from then on.
 
     Raises:
         ConfigError: A value cannot be used; the message names it.
@@ -111,6 +113,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
     timeout: float = 600.0
     max_retries: int = 5
     deadline: float = 3600.0
+    siblings: bool = True
     private: Private = Private()
 
     if TYPE_CHECKING:
@@ -125,6 +128,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             timeout: float = 600.0,
             max_retries: int = 5,
             deadline: float = 3600.0,
+            siblings: bool = True,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -135,6 +139,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         whole("max_retries", self.max_retries, 0)
         number("timeout", self.timeout, 0, above=True, unit="seconds")
         number("deadline", self.deadline, 0, above=True, unit="seconds")
+        if not isinstance(self.siblings, bool):
+            raise ConfigError(f"siblings must be true or false, not {shown(self.siblings)}")
         if not isinstance(self.api_key_env, str) or not self.api_key_env.isidentifier():
             # It may be a key put in the wrong place, so it is not shown.
             raise ConfigError("api_key_env must be the name of an environment variable, not a key")
@@ -196,6 +202,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             headers=headers,
             max_concurrency=self.max_concurrency,
             timeout=self.timeout,
+            siblings=self.siblings,
             backoff=Backoff(attempts=self.max_retries + 1, deadline=self.deadline),
             **options,
         )

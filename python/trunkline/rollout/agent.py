@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from trunkline._core import Reading
 from trunkline.bounds import shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.llm import request
@@ -55,19 +56,25 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kit:
-    """What every turn of one agent shares, encoded once: request head, request tail, merge namespace, toolbox.
+    """What every turn of one agent shares, made once.
 
     Args:
         agent: The agent.
+
+    Attributes:
+        head: The body of a request up to the first message.
+        constant: The body after the last message, up to what depends on the draws.
+        namespace: What makes draws comparable.
+        reading: How replies are read.
+        greedy: Whether draws of one state are equal.
     """
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.toolbox = Toolbox(agent.tools)
         self.head = request.head(agent.model)
-        self._tools = self.toolbox.definitions()
-        self.namespace = request.namespace(agent.model, agent.sampling, self._tools)
-
-    def tail(self, seed: int, n: int = 1) -> bytes:
-        """Return the end of a request body: everything after the messages."""
-        return request.tail(self.agent.sampling, self._tools, seed, n)
+        tools = self.toolbox.definitions()
+        self.constant = request.constant(agent.sampling, tools)
+        self.namespace = request.namespace(agent.model, agent.sampling, tools)
+        self.reading = Reading()
+        self.greedy = agent.sampling.temperature == 0

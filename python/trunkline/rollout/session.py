@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import cache
 from typing import TYPE_CHECKING
 
 from trunkline._core import PROMPT, ROOT
@@ -20,16 +19,20 @@ from trunkline.errors import (
     UsageError,
 )
 from trunkline.llm import messages
+from trunkline.rollout.desk import Desk, Outlet
 from trunkline.rollout.loop import agent_loop
-from trunkline.rollout.rollout import Finished, Outlet, Rollout
+from trunkline.rollout.rollout import Finished, Rollout
+from trunkline.rollout.siblings import Siblings
 from trunkline.score.rewards import Reward, apply
 from trunkline.tree.failure import Failure
 from trunkline.tree.trajectory import Trajectory
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from trunkline.llm.protocol import LLM
+    from collections.abc import Sequence
+
     from trunkline.rollout.agent import Agent, Kit
+    from trunkline.rollout.draws import Draws
     from trunkline.rollout.strategy import Strategy
     from trunkline.tree.tree import Tree
 
@@ -91,21 +94,20 @@ class Session:
         strategy: Where rollouts start.
         reward: Scores each finished rollout; None leaves them unscored.
         seed: The run's seed.
-        llm: Who answers.
+        draws: Who answers.
         outlet: Where rollouts say that they grew.
     """
 
     def __init__(
-        self, tree: Tree, kit: Kit, strategy: Strategy, reward: Reward | None, seed: int, llm: LLM, outlet: Outlet
+        self, tree: Tree, kit: Kit, strategy: Strategy, reward: Reward | None, seed: int, draws: Draws, outlet: Outlet
     ) -> None:
         self.tree = tree
         self._kit = kit
         self._strategy = strategy
         self._reward = reward
         self._seed = seed
-        self._llm = llm
         self._outlet = outlet
-        self._name = cache(tree.core.name)
+        self._desk = Desk(tree.core, tree.task.id, draws, outlet)
 
     async def run(self) -> None:
         """Grow every rollout the strategy asks for, and score it.
@@ -116,16 +118,35 @@ class Session:
             ConfigError: If the strategy breaks.
             EndpointError: If the endpoint serves nobody: there is no point in going on.
         """
-        growing = [self._rollout(number) for number in plant(self.tree, self._kit.agent, self._strategy)]
+        await self.grow(plant(self.tree, self._kit.agent, self._strategy))
+
+    def fork(self, n: int) -> list[int]:
+        """Open the next draws of the prompt: those after the ones that were opened there before.
+
+        Args:
+            n: How many.
+
+        Returns:
+            The rollouts' ids.
+        """
+        core = self.tree.core
+        first = core.rollouts
+        return [core.open(core.rollout(0).point, (0, draw), draw) for draw in range(first, first + n)]
+
+    async def grow(self, numbers: Sequence[int]) -> None:
+        """Grow rollouts that were opened at one fork point; see :meth:`run`.
+
+        Args:
+            numbers: Their ids, in the order of their draws.
+        """
+        siblings = Siblings(self._desk) if len(numbers) > 1 else None
+        core, task = self.tree.core, self.tree.task
         async with asyncio.TaskGroup() as group:
-            for rollout in growing:
-                group.create_task(self._grow(rollout))
+            for number in numbers:
+                rollout = Rollout(core, number, task, self._seed, self._desk, self._outlet, siblings)
+                group.create_task(self._play(rollout))
 
-    def _rollout(self, number: int) -> Rollout:
-        """Return the handle of an opened rollout."""
-        return Rollout(self.tree.core, number, self.tree.task, self._seed, self._llm, self._outlet, self._name)
-
-    async def _grow(self, rollout: Rollout) -> None:
+    async def _play(self, rollout: Rollout) -> None:
         """Play one rollout to its end, close it and score it."""
         answer, failure = None, None
         try:

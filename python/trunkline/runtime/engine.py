@@ -8,9 +8,11 @@ import math
 from typing import TYPE_CHECKING
 
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
+from trunkline.llm.cache import Cache
 from trunkline.llm.spec import EndpointSpec
 from trunkline.printable import said
 from trunkline.rollout.agent import Kit
+from trunkline.rollout.draws import Draws
 from trunkline.rollout.session import Session
 from trunkline.runtime.outbox import Growth, Outbox
 from trunkline.runtime.wire import Ack, Bye, Fatal, FromWorker, Stop, ToWorker, Work, read_task
@@ -56,6 +58,8 @@ class Engine:
         self._job = job
         self._kit = Kit(job.agent)
         self._llm: LLM = job.llm.open() if isinstance(job.llm, EndpointSpec) else job.llm
+        self._cache = None if job.cache is None else Cache(job.cache)
+        self._draws = Draws(self._llm, self._cache)
         self._owns_llm = isinstance(job.llm, EndpointSpec)
         self._send = send
         self._outbox = Outbox(_concurrency(job), send, self._fail)
@@ -82,6 +86,8 @@ class Engine:
         await self._kit.toolbox.close()
         if self._owns_llm:
             await self._llm.close()
+        if self._cache is not None:
+            self._cache.close()
 
     async def _stop(self) -> None:
         """Drop what is growing, send what there is, and say bye."""
@@ -105,7 +111,7 @@ class Engine:
         if not self._stopping:
             growth = Growth(self._outbox, index, Tree(task))
             job = self._job
-            session = Session(growth.tree, self._kit, job.strategy, job.reward, job.seed, self._llm, growth)
+            session = Session(growth.tree, self._kit, job.strategy, job.reward, job.seed, self._draws, growth)
             self._spawn(self._run(session, growth))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

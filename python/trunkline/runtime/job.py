@@ -29,6 +29,7 @@ class Job(msgspec.Struct, kw_only=True):
         reward: Scores finished rollouts; None leaves them unscored.
         llm: Endpoints as data, or a live LLM, which stays in its process.
         seed: Seed of the run; every draw's seed derives from it.
+        cache: File of answers that need not be asked for again; None for none.
     """
 
     agent: Agent
@@ -36,6 +37,7 @@ class Job(msgspec.Struct, kw_only=True):
     reward: Reward | None
     llm: EndpointSpec | LLM
     seed: int
+    cache: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.agent, Agent):
@@ -61,6 +63,7 @@ class _Packed(msgspec.Struct):
     llm: EndpointSpec
     secret: str | None
     seed: int
+    cache: str | None
     path: list[str]
 
 
@@ -83,6 +86,7 @@ def pack_job(job: Job) -> bytes:
         llm=job.llm,
         secret=job.llm.secret,
         seed=job.seed,
+        cache=job.cache,
         path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
     )
     return msgspec.msgpack.encode(packed)
@@ -102,6 +106,7 @@ def unpack_job(data: bytes) -> Job:
         reward=None if packed.reward is None else load(packed.reward),
         llm=packed.llm.with_secret(packed.secret),
         seed=packed.seed,
+        cache=packed.cache,
     )
 
 

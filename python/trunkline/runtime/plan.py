@@ -45,6 +45,8 @@ class Options(TypedDict, total=False):
         reward: Scores each finished rollout; nothing is scored when None.
         workers: Worker processes; 0 stays in this process; when None, two where the LLM can cross, else 0.
         seed: Seed of the run: every draw's seed derives from it. Drawn at random, and recorded, when None.
+        cache: Path of a file of answers: a draw that was answered once, in this run or an earlier one of the same
+            seed, is not asked for again. None for none.
         out: Path of the run file, which must not exist; a temporary file that lives as long as the result when None.
         labels: Anything JSON holds, kept with the settings.
         watch: Called with a :class:`trunkline.runtime.snapshot.Snapshot` as the run goes on.
@@ -55,6 +57,7 @@ class Options(TypedDict, total=False):
     reward: Reward | None
     workers: int | None
     seed: int | None
+    cache: str | Path | None
     out: str | Path | None
     labels: Mapping[str, Any] | None
     watch: Callable[[Snapshot], None] | None
@@ -71,6 +74,7 @@ class Plan:
         reward: Scores finished rollouts.
         workers: Worker processes.
         seed: Seed of the run.
+        cache: Path of a file of answers.
         out: Path of the run file.
         labels: Kept with the settings.
         watch: Called as the run goes on.
@@ -89,6 +93,7 @@ class Plan:
         reward: Reward | None = None,
         workers: int | None = None,
         seed: int | None = None,
+        cache: str | Path | None = None,
         out: str | Path | None = None,
         labels: Mapping[str, Any] | None = None,
         watch: Callable[[Snapshot], None] | None = None,
@@ -110,6 +115,7 @@ class Plan:
             reward=reward,
             llm=_as_llm(llm),
             seed=secrets.randbits(31) if seed is None else seed,
+            cache=None if cache is None else str(Path(cache).absolute()),
         )
         pool = make_pool(job, workers, len(self._tasks))
         self._shelf = Shelf() if out is None else None

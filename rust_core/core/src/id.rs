@@ -110,6 +110,12 @@ impl NameId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens(u32);
 
+impl From<Option<u32>> for Tokens {
+    fn from(count: Option<u32>) -> Self {
+        Self(count.unwrap_or(NONE))
+    }
+}
+
 impl Tokens {
     /// The server did not say.
     pub const UNREPORTED: Self = Self(NONE);

@@ -20,6 +20,7 @@ mod reply;
 mod rows;
 mod schedule;
 mod select;
+mod take;
 mod tally;
 mod tokens;
 mod tree;
@@ -48,7 +49,7 @@ mod _core {
     #[pymodule_export]
     use crate::prefix::{Prefix, PrefixColumns, PrefixMatch, PrefixNode, Reuse};
     #[pymodule_export]
-    use crate::reply::{Choice, Reply, read_reply};
+    use crate::reply::{Choice, Reading, Reply, read_reply};
     #[pymodule_export]
     use crate::schedule::{Refused, Scheduler, Start};
     #[pymodule_export]
@@ -63,6 +64,8 @@ mod _core {
         branch_probability, branch_rows, choose_leaves, draw_points, fork_points, initial_chains, surprising_tokens,
         top_turns,
     };
+    #[pymodule_export]
+    use crate::take::take;
     #[pymodule_export]
     use crate::tally::Tally;
     #[pymodule_export]

@@ -31,7 +31,7 @@ pub fn read_reply(
 ) -> PyResult<Reply> {
     let top = top.as_ref().map(number).transpose()?;
     let options = options(entropy, top, version, think, tool).map_err(|error| raise(py, &error))?;
-    let found = call(py, data.len() >= LARGE, || Ok(reply::read(&data, &options)?))?;
+    let found = read(py, &data, &options)?;
     let choices = found.choices.into_iter().map(|choice| Choice::new(py, choice)).collect::<PyResult<Vec<_>>>()?;
     Ok(Reply {
         choices: PyTuple::new(py, choices)?.unbind(),
@@ -39,6 +39,35 @@ pub fn read_reply(
         served: found.served,
         prompt_ids: found.prompt_ids,
     })
+}
+
+/// How replies are read, checked once.
+#[pyclass(frozen, module = "trunkline._core")]
+pub struct Reading(pub Options);
+
+#[pymethods]
+impl Reading {
+    #[new]
+    #[pyo3(
+        signature = (*, entropy="consistent", top=None, version=-1, think=None, tool=None),
+        text_signature = "(*, entropy='consistent', top=None, version=-1, think=None, tool=None)"
+    )]
+    fn new(
+        py: Python<'_>,
+        entropy: &str,
+        top: Option<Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = number)] version: i32,
+        think: Option<(Text<'_>, Text<'_>)>,
+        tool: Option<(Text<'_>, Text<'_>)>,
+    ) -> PyResult<Self> {
+        let top = top.as_ref().map(number).transpose()?;
+        options(entropy, top, version, think, tool).map(Self).map_err(|error| raise(py, &error))
+    }
+}
+
+/// Read a body, and let other threads run meanwhile if it is large.
+pub fn read(py: Python<'_>, data: &Data<'_>, options: &Options) -> PyResult<reply::Reply> {
+    call(py, data.len() >= LARGE, || Ok(reply::read(data, options)?))
 }
 
 fn options(

@@ -36,6 +36,11 @@ impl Tree {
         self.0.with_long(py, large, work)
     }
 
+    /// Do something short.
+    pub fn with<R>(&self, py: Python<'_>, work: impl FnOnce(&mut core::Tree) -> core::Result<R>) -> PyResult<R> {
+        self.0.with(py, work)
+    }
+
     /// Do something with tokens, and let other threads run if there are many.
     fn say<R: Send>(
         &self,

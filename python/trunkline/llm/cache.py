@@ -1,0 +1,148 @@
+"""Answers kept in a file, so that a request that was answered once is not sent again.
+
+A reply is found by its request and its draw: the bytes of the body before what depends on draws, and the draw's
+seed. So repeats of one question stay distinct, and draws that were asked for together are found one by one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from trunkline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trunkline.llm.protocol import Request
+
+__all__ = ["Cache", "Key"]
+
+_APPLICATION_ID: Final = 0x54524C43
+"""``TRLC``, in the header of every cache."""
+
+_TABLE: Final = "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID"
+_WAIT: Final = 10.0
+"""Seconds to wait for another process that writes."""
+
+logger = logging.getLogger(__name__)
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_choices = msgspec.json.Decoder(list[msgspec.Raw])
+_choice = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Key(NamedTuple):
+    """A request without its draws, and the seed of its first draw."""
+
+    request: bytes
+    seed: int
+
+
+class Cache:
+    """A file of answers, which several processes may use at once.
+
+    Losing it costs nothing but requests: it is not synced to the disk, and what cannot be written is said once and
+    left out.
+
+    Args:
+        path: The file; it is made where there is none.
+
+    Raises:
+        ConfigError: There is something else at the path, or it cannot be opened.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._broken = False
+        try:
+            self._file = self._open()
+        except sqlite3.Error as error:
+            raise ConfigError(f"the cache {str(self._path)!r} cannot be used: {error}; give another path") from None
+
+    def key(self, request: Request) -> Key:
+        """What the draws of a request are found by."""
+        constant = memoryview(request.body)[: request.constant or len(request.body)]
+        return Key(hashlib.blake2b(constant, digest_size=16).digest(), request.seed or 0)
+
+    def get(self, key: Key, draw: int) -> bytes | None:
+        """Return the answer to a draw: a completion with that choice alone; None if there is none."""
+        row = self._file.execute("SELECT body FROM answers WHERE key = ?", (_row(key, draw),)).fetchone()
+        return None if row is None else row[0]
+
+    def keep(self, key: Key, first: int, place: int, data: bytes) -> None:
+        """Keep an answer.
+
+        Args:
+            key: What its request is found by.
+            first: Which draw of the key's request is the first of those that were asked.
+            place: Which of these the first choice is.
+            data: The answer, as it was read.
+        """
+        rows = [(_row(key, first + place + number), alone) for number, alone in enumerate(_alone(data))]
+        try:
+            self._file.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
+        except sqlite3.Error as error:
+            if not self._broken:
+                logger.warning("the cache %r takes nothing more: %s", str(self._path), error)
+            self._broken = True
+
+    def close(self) -> None:
+        """Close the file; may be called more than once."""
+        self._file.close()
+
+    def _open(self) -> sqlite3.Connection:
+        file = sqlite3.connect(self._path, timeout=_WAIT, isolation_level=None)
+        try:
+            (found,) = file.execute("PRAGMA application_id").fetchone()
+            with closing(file.execute("SELECT count(*) FROM sqlite_schema")) as tables:
+                empty = tables.fetchone() == (0,)
+            if not empty and found != _APPLICATION_ID:
+                raise sqlite3.DatabaseError("it is another program's file")
+            file.execute("PRAGMA journal_mode = WAL")
+            file.execute("PRAGMA synchronous = OFF")
+            file.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            file.execute(_TABLE)
+        except sqlite3.Error:
+            file.close()
+            raise
+        return file
+
+
+def _row(key: Key, draw: int) -> bytes:
+    return key.request + (key.seed + draw).to_bytes(8, "little")
+
+
+def _alone(data: bytes) -> list[bytes]:
+    """An answer cut into answers of one choice each, in the order of their draws.
+
+    What was generated is shared out by their length.
+    """
+    members = _members.decode(data)
+    choices = _choices.decode(members["choices"])
+    if len(choices) == 1:
+        return [data]
+    fields = [_choice.decode(choice) for choice in choices]
+    if all("index" in field for field in fields):
+        fields.sort(key=lambda field: int(bytes(field["index"])))
+    usage = _usage(members)
+    generated, sizes = usage.get("completion_tokens"), [sum(map(len, map(bytes, field.values()))) for field in fields]
+    alone, before = [], 0
+    for place, field in enumerate(fields):
+        until = before + sizes[place]
+        if isinstance(generated, int):
+            total = sum(sizes)
+            usage["completion_tokens"] = generated * until // total - generated * before // total
+        before = until
+        one = members | {"choices": msgspec.Raw(msgspec.json.encode([field | {"index": msgspec.Raw(b"0")}]))}
+        alone.append(msgspec.json.encode(one | ({"usage": usage} if usage else {})))
+    return alone
+
+
+def _usage(members: dict[str, msgspec.Raw]) -> dict[str, object]:
+    found = msgspec.json.decode(members.get("usage", msgspec.Raw(b"null")))
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,106 @@
+"""The desk: where the rollouts of one tree put their questions, and turns of the tree come out."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from zlib import crc32
+
+from trunkline.llm.protocol import Reply, Request
+from trunkline.llm.request import draws as ending
+from trunkline.rollout.turns import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline._core import Tree as Core
+    from trunkline.errors import RolloutError
+    from trunkline.rollout.agent import Kit
+    from trunkline.rollout.draws import Draws
+    from trunkline.rollout.turns import Turn
+
+__all__ = ["Ask", "Desk", "Outlet"]
+
+
+class Outlet(Protocol):
+    """Where a rollout says that it grew, and where it waits while too much is in flight."""
+
+    async def reserve(self) -> None:
+        """Wait until one more model turn may be in flight, and count it."""
+        ...
+
+    def release(self) -> None:
+        """Give back a reservation whose turn did not happen."""
+        ...
+
+    def called(self, reply: Reply) -> None:
+        """Note what a request cost, before the turns that came of it."""
+        ...
+
+    def grew(self, size: int = 0, turns: int = 0) -> None:
+        """Note that the tree grew by so many bytes and model turns; each of these was reserved."""
+        ...
+
+
+class Ask(NamedTuple):
+    """One rollout's question.
+
+    Attributes:
+        kit: Who is asked.
+        rollout: The rollout's id.
+        leaf: The node whose path is the conversation.
+        turn: Model turns on it.
+        seed: Seed of the draw.
+    """
+
+    kit: Kit
+    rollout: int
+    leaf: int
+    turn: int
+    seed: int
+
+
+class Desk:
+    """Turns questions into requests, and replies into turns on the tree.
+
+    Args:
+        core: The tree.
+        task_id: Id of its task.
+        draws: Who answers.
+        outlet: Where it says what a request cost.
+    """
+
+    def __init__(self, core: Core, task_id: str, draws: Draws, outlet: Outlet) -> None:
+        self.name = cache(core.name)
+        self._core = core
+        self._draws = draws
+        self._outlet = outlet
+        # The same for every request of this tree, so that they meet the endpoint that holds its prefix.
+        self._key = crc32(task_id.encode("utf-8", "surrogatepass"))
+
+    async def ask(self, asks: Sequence[Ask]) -> list[Turn | RolloutError]:
+        """Ask for draws of one state, whose seeds follow one another.
+
+        Args:
+            asks: Questions that differ in rollout and seed only, in the order of their seeds.
+
+        Returns:
+            For each of them its turn, which is on the tree, or why there is none.
+
+        Raises:
+            EndpointError: The endpoint serves nobody.
+        """
+        kit, _, leaf, turn, seed = asks[0]
+        end = ending(seed, len(asks))
+        body = self._core.request(leaf, kit.head, kit.constant + end)
+        turns = Turns(self._core, kit, [ask.rollout for ask in asks], turn, self.name)
+        request = Request(body, self._key, len(asks), seed, len(body) - len(end), kit.greedy, turns)
+        outcomes = turns.found
+        for first, outcome in await self._draws.ask(request, turns):
+            if isinstance(outcome, Reply):
+                self._outlet.called(outcome)
+            else:
+                # Each gets an exception of its own, as each adds its own traceback.
+                outcomes[first:] = [found or copy.copy(outcome) for found in outcomes[first:]]
+        return [outcome for outcome in outcomes if outcome is not None]

@@ -1,0 +1,72 @@
+"""Requests that are out, so that an equal one need not be sent."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trunkline.errors import RolloutError
+    from trunkline.llm.protocol import Reply, Request
+
+__all__ = ["Flight", "Flights"]
+
+_SAMPLE = 256
+"""Bytes at the end of a body that tell most requests apart before whole bodies are compared."""
+
+
+class Flight:
+    """A request on its way.
+
+    Attributes:
+        landed: Set when there is an outcome, or there will be none.
+        outcome: The reply or why there is none; None while it is out, and when whoever sent it was cancelled.
+        data: The bytes of the answer, where the LLM received any.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.landed = asyncio.Event()
+        self.outcome: Reply | RolloutError | None = None
+        self.data: bytes | None = None
+
+    def keep(self, _first: int, data: bytes) -> None:
+        """Note the bytes of the answer."""
+        self.data = data
+
+
+class Flights:
+    """Finds a request that is out and equal to another but for its draws: same body up to ``Request.constant``."""
+
+    def __init__(self) -> None:
+        self._out: dict[tuple[int, bytes], list[Flight]] = {}
+
+    def find(self, request: Request) -> Flight | None:
+        """Return the flight that has what a request asks for."""
+        flights = self._out.get(_key(request))
+        if not flights:
+            return None
+        body = request.body[: request.constant]
+        return next((flight for flight in flights if flight.body == body), None)
+
+    @contextmanager
+    def lead(self, request: Request) -> Iterator[Flight]:
+        """Let others find a request while it is out; it lands at the end of the block."""
+        key, flight = _key(request), Flight(request.body[: request.constant])
+        flights = self._out.setdefault(key, [])
+        flights.append(flight)
+        try:
+            yield flight
+        finally:
+            flights.remove(flight)
+            if not flights:
+                self._out.pop(key, None)
+            flight.landed.set()
+
+
+def _key(request: Request) -> tuple[int, bytes]:
+    end = request.constant
+    return end, request.body[max(0, end - _SAMPLE) : end]

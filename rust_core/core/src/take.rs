@@ -1,0 +1,232 @@
+//! A reply on a tree: its choices become turns of the rollouts that asked.
+
+use crate::error::Result;
+use crate::id::{ContextId, NameId, NodeId, RolloutId};
+use crate::reply::{Choice, Reply};
+use crate::tree::Tree;
+use crate::wire::op::Call;
+
+/// Tool calls a turn may make; no model means more.
+pub const MOST_CALLS: usize = 1000;
+
+/// Bytes of the longest message that a turn may leave, 16 MiB: it is sent again with every later request.
+pub const LONGEST: usize = 16 << 20;
+
+const ENDED: &str = "the rollout had ended before its reply came";
+
+/// What the turns of one reply have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Who spoke.
+    pub agent: NameId,
+    /// Model, sampling parameters and weight version.
+    pub namespace: NameId,
+    /// What was really sent, where it is not the path.
+    pub context: Option<ContextId>,
+    /// Model turns on the path before this one.
+    pub turn: u32,
+    /// Attempts beyond the first.
+    pub retries: u32,
+    /// Wall time of the call in microseconds.
+    pub micros: u64,
+}
+
+/// What became of one choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The node of its turn, and how many bytes its message has.
+    Turn(NodeId, usize),
+    /// Why it cannot be a turn, though others of its reply can.
+    Fault(String),
+}
+
+impl Tree {
+    /// Append the choices of a reply as turns: choice i to rollout i. Choices or rollouts that are left over are left alone.
+    ///
+    /// The usage of a reply is that of all its choices. Their prompt was computed once, so it counts as cached for all but
+    /// the first; so do retries. Generated tokens are those that are listed; where that is not known of every choice, the sum
+    /// is shared out by the length of the messages.
+    ///
+    /// # Errors
+    /// If a rollout, a name or a context does not exist. Turns before that one stay.
+    pub fn take(&mut self, rollouts: &[RolloutId], reply: &Reply, asked: Asked) -> Result<Vec<Taken>> {
+        let pairs = rollouts.len().min(reply.choices.len());
+        let messages = reply.choices[..pairs].iter().map(|choice| message(choice, asked.turn)).collect::<Vec<_>>();
+        let lengths = messages.iter().map(|message| message.as_ref().map_or(0, Vec::len)).collect::<Vec<_>>();
+        let generated = generated(reply, &lengths);
+        let mut taken = Vec::with_capacity(pairs);
+        for (place, message) in messages.into_iter().enumerate() {
+            // Whoever asked may have been stopped while the reply was on its way; its siblings still want theirs.
+            let ended = self.rollout(rollouts[place])?.termination.is_some();
+            let message = match message.and_then(|message| if ended { Err(ENDED.to_owned()) } else { Ok(message) }) {
+                Ok(message) => message,
+                Err(fault) => {
+                    taken.push(Taken::Fault(fault));
+                    continue;
+                }
+            };
+            let choice = &reply.choices[place];
+            let call = Call {
+                agent: asked.agent,
+                namespace: asked.namespace,
+                finish: self.name(&choice.finish)?,
+                prompt: reply.counts.prompt.into(),
+                cached: if place == 0 { reply.counts.cached } else { reply.counts.prompt }.into(),
+                generated: generated[place].into(),
+                retries: if place == 0 { asked.retries } else { 0 },
+                micros: asked.micros,
+                aside: choice.message.reasoning.as_deref().filter(|thought| !thought.is_empty()),
+                context: asked.context,
+                uncertainty: choice.uncertainty(),
+            };
+            let tokens = choice.tokens.as_ref().map(|tokens| tokens.as_slice());
+            let node = self.turn(rollouts[place], &message, tokens, call)?;
+            taken.push(Taken::Turn(node, message.len()));
+        }
+        Ok(taken)
+    }
+}
+
+/// The message of a choice for the history, or why it cannot have one.
+fn message(choice: &Choice, turn: u32) -> std::result::Result<Vec<u8>, String> {
+    let calls = choice.message.tool_calls.len();
+    if calls > MOST_CALLS {
+        return Err(format!("the reply asks for {calls} tool calls; a turn may make {MOST_CALLS}"));
+    }
+    let message = choice.message.canonical(turn).map_err(|error| error.to_string())?;
+    if message.len() > LONGEST {
+        return Err(format!("the reply has {} bytes; at most {LONGEST} are kept", message.len()));
+    }
+    Ok(message)
+}
+
+/// Generated tokens of each choice.
+fn generated(reply: &Reply, lengths: &[usize]) -> Vec<Option<u32>> {
+    if let ([_], [_]) = (&*reply.choices, lengths) {
+        return vec![reply.counts.generated];
+    }
+    let listed = |choice: &Choice| {
+        let ids = choice.tokens.as_ref().map(|tokens| tokens.ids.len());
+        ids.or_else(|| choice.listed.as_ref().map(|listed| listed.logprobs.len()))
+            .and_then(|len| u32::try_from(len).ok())
+    };
+    let counts = reply.choices.iter().map(listed).collect::<Vec<_>>();
+    if counts.iter().all(Option::is_some) {
+        return counts;
+    }
+    // Choices that no rollout takes have their share as well.
+    let left_over = reply.choices[lengths.len()..].iter().map(|choice| choice.message.text().len().max(1));
+    let weights = lengths.iter().copied().chain(left_over).collect::<Vec<_>>();
+    match reply.counts.generated {
+        Some(sum) => shares(sum, &weights).into_iter().map(Some).collect(),
+        None => vec![None; weights.len()],
+    }
+}
+
+/// A whole number shared out by weight, so that the shares sum up to it: each is the difference of two rounded sums.
+fn shares(sum: u32, weights: &[usize]) -> Vec<u32> {
+    let total = weights.iter().map(|&weight| weight as u128).sum::<u128>().max(1);
+    let mut before = 0_u128;
+    let mut given = 0;
+    let share = |&weight: &usize| {
+        before += weight as u128;
+        let until = u32::try_from(u128::from(sum) * before / total).unwrap_or(sum);
+        let share = until - given;
+        given = until;
+        share
+    };
+    weights.iter().map(share).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+    use crate::reply::{Options, read};
+
+    const ASKED: Asked =
+        Asked { agent: NameId::EMPTY, namespace: NameId::EMPTY, context: None, turn: 0, retries: 2, micros: 9 };
+
+    fn reply(choices: &str, usage: &str) -> Reply {
+        let body = format!(r#"{{"choices":[{choices}],"usage":{usage}}}"#);
+        read(body.as_bytes(), &Options::default()).unwrap()
+    }
+
+    fn planted(rollouts: u32) -> (Tree, Vec<RolloutId>) {
+        let mut tree = Tree::new();
+        let point = tree.append(0.into(), Kind::Prompt, b"{}", None, NameId::EMPTY).unwrap();
+        let opened = (0..rollouts).map(|draw| tree.open(point, &[0, draw], draw).unwrap()).collect();
+        (tree, opened)
+    }
+
+    #[test]
+    fn siblings_share_the_prompt_and_the_generated_tokens_of_one_request() {
+        let (mut tree, rollouts) = planted(3);
+        let choices = r#"{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":"bb"}},
+            {"index":2,"message":{"content":"a","reasoning":"hm"}}"#;
+        let usage = r#"{"prompt_tokens":40,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":7}}"#;
+        let taken = tree.take(&rollouts, &reply(choices, usage), ASKED).unwrap();
+        let [Taken::Turn(first, 34), Taken::Turn(second, 35), Taken::Turn(third, 34)] = taken[..] else {
+            panic!("{taken:?}");
+        };
+        assert!(first == third && first != second, "equal turns are one node");
+        let usage = rollouts.iter().map(|&rollout| tree.rollout(rollout).unwrap().usage).collect::<Vec<_>>();
+        let figures = |i: usize| (usage[i].prompt, usage[i].cached, usage[i].generated, usage[i].retries);
+        assert_eq!([figures(0), figures(1), figures(2)], [(40, 7, 3, 2), (40, 40, 3, 0), (40, 40, 4, 0)]);
+        assert_eq!(tree.rollout(rollouts[1]).unwrap().leaf, second);
+    }
+
+    #[test]
+    fn listed_tokens_are_counted_where_every_choice_has_them() {
+        let (mut tree, rollouts) = planted(2);
+        let choices = r#"{"index":0,"message":{"content":"a"},"token_ids":[1,2,3]},
+            {"index":1,"message":{"content":"b"},"token_ids":[4]}"#;
+        tree.take(&rollouts, &reply(choices, r#"{"prompt_tokens":5,"completion_tokens":90}"#), ASKED).unwrap();
+        let generated = rollouts.iter().map(|&rollout| tree.rollout(rollout).unwrap().usage.generated);
+        assert_eq!(generated.collect::<Vec<_>>(), [3, 1]);
+    }
+
+    #[test]
+    fn a_choice_nobody_can_use_is_a_fault_and_its_sibling_a_turn() {
+        let (mut tree, rollouts) = planted(2);
+        let call = r#"{"function":{"name":"f","arguments":"{}"}}"#;
+        let many = vec![call; MOST_CALLS + 1].join(",");
+        let choices =
+            format!(r#"{{"index":0,"message":{{"tool_calls":[{many}]}}}},{{"index":1,"message":{{"content":"b"}}}}"#);
+        let taken = tree.take(&rollouts, &reply(&choices, "null"), ASKED).unwrap();
+        assert_eq!(taken[0], Taken::Fault("the reply asks for 1001 tool calls; a turn may make 1000".to_owned()));
+        assert!(matches!(taken[1], Taken::Turn(..)));
+        assert_eq!(tree.rollout(rollouts[0]).unwrap().leaf, NodeId::new(1));
+    }
+
+    #[test]
+    fn a_rollout_that_ended_meanwhile_does_not_cost_its_sibling_the_turn() {
+        let (mut tree, rollouts) = planted(2);
+        tree.close(rollouts[0], crate::Termination::Cancelled, None, None).unwrap();
+        let two = r#"{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":"b"}}"#;
+        let taken = tree.take(&rollouts, &reply(two, "null"), ASKED).unwrap();
+        assert_eq!(taken[0], Taken::Fault(ENDED.to_owned()));
+        assert!(matches!(taken[1], Taken::Turn(..)));
+    }
+
+    #[test]
+    fn what_is_left_over_is_left_alone() {
+        let (mut tree, rollouts) = planted(2);
+        let two = r#"{"index":0,"message":{"content":"aa"}},{"index":1,"message":{"content":"aa"}}"#;
+        let usage = r#"{"prompt_tokens":5,"completion_tokens":80}"#;
+        assert_eq!(tree.take(&rollouts[..1], &reply(two, usage), ASKED).unwrap().len(), 1);
+        assert!(tree.rollout(rollouts[0]).unwrap().usage.generated > 40, "only what it took part in");
+        let one = r#"{"message":{"content":"x"}}"#;
+        assert_eq!(tree.take(&rollouts[1..], &reply(one, usage), ASKED).unwrap().len(), 1);
+        assert_eq!(tree.rollout(rollouts[1]).unwrap().usage.generated, 80);
+    }
+
+    #[test]
+    fn shares_sum_up_and_follow_the_weights() {
+        assert_eq!(shares(10, &[1, 1, 1]), [3, 3, 4]);
+        assert_eq!(shares(0, &[1, 2]), [0, 0]);
+        assert_eq!(shares(u32::MAX, &[usize::MAX, usize::MAX, 0]), [u32::MAX / 2, u32::MAX / 2 + 1, 0]);
+        assert_eq!(shares(7, &[0, 0]), [0, 0]);
+        assert_eq!(shares(7, &[]), [0; 0]);
+    }
+}
