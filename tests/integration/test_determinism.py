@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from trunkline.cli.demo import simulator
+from trunkline.llm.protocol import Reply
 from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
+from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.draws import Draws
+from trunkline.rollout.session import Session
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.run import run
 from trunkline.score.rewards import exact_match
@@ -17,6 +20,7 @@ from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.dataset import load_tasks
+from trunkline.tree.tree import Tree
 from trunkline.types import Task
 
 
@@ -27,11 +31,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def digests(url: str, tasks: list[Task], workers: int, concurrency: int, seed: int = 5) -> dict[str, str]:
+def digests(
+    url: str, tasks: list[Task], workers: int, concurrency: int, seed: int = 5, *, siblings: bool = True
+) -> dict[str, str]:
     result = run(
         Agent(model="sim-agent", tools=[search, visit], max_turns=12),
         tasks,
-        llm=EndpointSpec(url, max_concurrency=concurrency),
+        llm=EndpointSpec(url, max_concurrency=concurrency, siblings=siblings),
         strategy=Chain(3),
         reward=exact_match,
         workers=workers,
@@ -59,3 +65,52 @@ def test_digests_are_equal_for_any_pool_and_order(world: Path, monkeypatch: pyte
         assert digests(url, shuffled, workers=2, concurrency=64) == alone
         assert digests(url, tasks, workers=0, concurrency=7 if not latency else 30) == alone
         assert digests(url, tasks, workers=2, concurrency=64, seed=6) != alone
+
+
+async def rounds(url: str, tasks: list[Task], *sizes: int) -> dict[str, str]:
+    """Grow draws of each prompt in rounds of these sizes, without a runtime around it."""
+    kit = Kit(Agent(model="sim-agent", tools=[search, visit], max_turns=12))
+    llm = EndpointSpec(url).open()
+    found = {}
+    try:
+        for task in tasks:
+            session = Session(Tree(task), kit, Chain(sizes[0]), exact_match, 5, Draws(llm), Counting())
+            await session.run()
+            for size in sizes[1:]:
+                await session.grow(session.fork(size))
+            found[task.id] = session.tree.digest()
+    finally:
+        await llm.close()
+        await kit.toolbox.close()
+    return found
+
+
+class Counting:
+    """An outlet that never lets anybody wait."""
+
+    async def reserve(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def called(self, reply: Reply) -> None: ...
+
+    def grew(self, size: int = 0, turns: int = 0) -> None: ...
+
+
+async def test_digests_are_equal_however_draws_are_asked_for(world: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
+    tasks = load_tasks(str(world / "questions.jsonl"), limit=12)
+    with simulator("default", False) as url, simulator("default", False, "--ignore-n") as deaf:
+        together = await rounds(url, tasks, 4)
+        assert await rounds(url, tasks, 1, 3) == together
+        assert await rounds(url, tasks, 1, 1, 1, 1) == together
+        assert await rounds(deaf, tasks, 4) == together
+        assert await rounds(url, tasks, 3) != together
+
+
+def test_a_run_that_asks_one_by_one_grows_the_same_trees(world: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
+    tasks = load_tasks(str(world / "questions.jsonl"), limit=20)
+    with simulator("default", False) as url:
+        together = digests(url, tasks, workers=2, concurrency=16)
+        assert digests(url, tasks, workers=2, concurrency=16, siblings=False) == together

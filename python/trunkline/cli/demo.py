@@ -84,15 +84,20 @@ def demo(
 
 
 @contextmanager
-def simulator(preset: str, latency: bool) -> Iterator[str]:
+def simulator(preset: str, latency: bool, *options: str) -> Iterator[str]:
     """Start a simulator in a process of its own and yield its base URL; it ends with this block, or with this process.
+
+    Args:
+        preset: How its models err.
+        latency: Whether it takes its time.
+        options: Further options of its command line.
 
     Raises:
         InfrastructureError: If it does not start.
     """
     command = [sys.executable, "-m", "trunkline.sim.server", "--port", "0", "--preset", preset, "--exit-with-parent"]
     with subprocess.Popen(
-        [*command, "--latency", "on" if latency else "off"],
+        [*command, "--latency", "on" if latency else "off", *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
