@@ -1,4 +1,4 @@
-"""Reading replies through the bindings, against what the client does today and against a few lines of Python."""
+"""Reading replies through the bindings, against a second reader and against a few lines of Python."""
 
 from __future__ import annotations
 
