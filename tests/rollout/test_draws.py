@@ -244,6 +244,16 @@ async def test_what_was_kept_in_part_is_asked_for_in_runs(tmp_path: Path):
     cache.close()
 
 
+async def test_draws_that_are_equal_are_kept_each(tmp_path: Path):
+    llm, cache = cached(tmp_path / "c", every_draw)
+    greedy = Sampling(temperature=0.0)
+    first = await ask_all(open_table(llm, 3, cache=cache, sampling=greedy))
+    again = await ask_all(open_table(llm, 3, cache=cache, sampling=greedy))
+    assert [turn.choice.content for turn in first] == [turn.choice.content for turn in again]
+    assert len(llm.bodies) == 1
+    cache.close()
+
+
 async def test_failures_are_not_kept(tmp_path: Path):
     answers = iter([LLMError("busy")])
 

@@ -115,7 +115,7 @@ class Draws:
             if isinstance(outcome, RolloutError):
                 return [*parts, Part(place, outcome)]
             if flight.data is not None:
-                reply = turns(flight.data, place, 0, _micros(start))
+                reply = (request.take or turns)(flight.data, place - first, 0, _micros(start))
             else:
                 again = msgspec.structs.replace(outcome, attempts=0, micros=_micros(start))
                 reply = turns.adopt(again, place, self._name)

@@ -1,0 +1,118 @@
+"""A reply taken onto a tree in one step, against reading it and appending its choices one by one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trunkline._core import PROMPT, Reading, Tree, read_reply, take
+from trunkline.errors import ArgumentError, CoreError, ReplyError
+
+TEXT = st.text(max_size=12)
+CALLS = st.lists(
+    st.fixed_dictionaries({"name": TEXT, "arguments": st.sampled_from(["", "{}", '{"a": 1}', "[1]", "{"])}), max_size=2
+)
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> dict:
+    message: dict = {"role": "assistant", "content": draw(st.none() | TEXT)}
+    calls = draw(CALLS)
+    if calls:
+        message["tool_calls"] = [{"type": "function", "function": call} for call in calls]
+    if draw(st.booleans()):
+        message["reasoning_content"] = draw(TEXT)
+    found: dict = {"message": message, "finish_reason": draw(st.sampled_from(["stop", "length", None]))}
+    if draw(st.booleans()):
+        found["token_ids"] = draw(st.lists(st.integers(0, 9), max_size=4))
+    return found
+
+
+USAGE = st.none() | st.fixed_dictionaries(
+    {"prompt_tokens": st.integers(0, 99), "completion_tokens": st.integers(0, 99)}
+)
+
+
+def planted(rollouts: int) -> tuple[Tree, list[int]]:
+    tree = Tree()
+    point = tree.append(0, PROMPT, b'{"role":"user","content":"?"}')
+    return tree, [tree.open(point, (0, draw), draw) for draw in range(rollouts)]
+
+
+@given(st.lists(choices(), min_size=1, max_size=4), USAGE, st.integers(1, 5))
+@settings(max_examples=150, deadline=None)
+def test_it_is_what_reading_and_appending_is(listed: list[dict], usage: dict | None, asked: int):
+    data = json.dumps(
+        {"choices": [{"index": i} | one for i, one in enumerate(listed)], "usage": usage, "model": "m"}
+    ).encode()
+    tree, rollouts = planted(asked)
+    plain, same = planted(asked)
+    agent, namespace = tree.name("a"), tree.name("ns")
+    assert (plain.name("a"), plain.name("ns")) == (agent, namespace)
+
+    found, prompt, cached, generated, served = take(tree, rollouts, Reading(), data, agent, namespace, 3, 2, 77)
+
+    reply = read_reply(data)
+    assert (prompt, cached, generated) == tuple(
+        -1 if n is None else n for n in (reply.prompt, reply.cached, reply.generated)
+    )
+    assert served == "m"
+    assert len(found) == min(asked, len(listed))
+    for place, ((content, reasoning, calls, finish, node, size, fault), choice) in enumerate(zip(found, reply.choices)):
+        message = choice.message(3)
+        assert (content, reasoning, finish, fault) == (choice.content, choice.reasoning, choice.finish, "")
+        assert calls == choice.tool_calls
+        assert (tree.message(node), size) == (plain_message(tree, node, message), len(message))
+        appended = plain.turn(
+            same[place], message, agent, namespace, plain.name(finish), -1, -1, -1, 0, 77,
+            reasoning.encode() if reasoning else None, None, choice.tokens if choice.has_ids else None,
+        )  # fmt: skip
+        assert appended == node
+    assert tree.digest() == plain.digest()
+    tree.check()
+    total = sum(tree.rollout(number).usage[3] for number in rollouts)
+    if usage and asked >= len(listed) > 1 and not all("token_ids" in one for one in listed):
+        assert total == usage["completion_tokens"], "shares add up"
+    assert sum(tree.rollout(number).usage[5] for number in rollouts) == 2, "retries are counted once"
+
+
+def plain_message(tree: Tree, node: int, message: bytes) -> bytes:
+    """Turns of equal ids are one node, and the first message stays."""
+    return tree.message(node) if tree.tokens_of(node) is not None else message
+
+
+def test_what_cannot_be_read_changes_nothing():
+    tree, rollouts = planted(1)
+    before = tree.digest()
+    for data in (b"", b"{}", b'{"choices":[{"message":{"content":1}}]}', b'{"error":{"message":"busy"}}'):
+        with pytest.raises(ReplyError):
+            take(tree, rollouts, Reading(), data, 0, 0, 0, 0, 0)
+    assert take(tree, rollouts, Reading(), b'{"choices":[]}', 0, 0, 0, 0, 0)[0] == []
+    assert tree.digest() == before
+    good = b'{"choices":[{"message":{"content":"x"}}]}'
+    for arguments in ((9, 0, 0, 0, 0), (0, 9, 0, 0, 0)):
+        with pytest.raises(CoreError):
+            take(tree, rollouts, Reading(), good, *arguments)
+    with pytest.raises(CoreError):
+        take(tree, [5], Reading(), good, 0, 0, 0, 0, 0)
+    with pytest.raises(ArgumentError):
+        take(tree, [-1], Reading(), good, 0, 0, 0, 0, 0)
+    assert tree.digest() == before
+
+
+@pytest.mark.parametrize("options", [{"top": 0}, {"version": -2}, {"entropy": "none"}, {"think": ("", "x")}])
+def test_how_to_read_is_checked_once(options: dict):
+    with pytest.raises(ArgumentError):
+        Reading(**options)
+
+
+def test_a_rollout_that_has_ended_has_a_fault():
+    tree, rollouts = planted(1)
+    tree.close(rollouts[0], "cancelled")
+    ((*_, node, _, fault),) = take(
+        tree, rollouts, Reading(), b'{"choices":[{"message":{"content":"x"}}]}', 0, 0, 0, 0, 0
+    )[0]
+    assert (node, fault) == (-1, "the rollout had ended before its reply came")
