@@ -31,9 +31,8 @@ def choices(draw: st.DrawFn) -> dict:
     return found
 
 
-USAGE = st.none() | st.fixed_dictionaries(
-    {"prompt_tokens": st.integers(0, 99), "completion_tokens": st.integers(0, 99)}
-)
+COUNT = st.integers(0, 99)
+USAGE = st.none() | st.fixed_dictionaries({"prompt_tokens": COUNT, "completion_tokens": COUNT})
 
 
 def planted(rollouts: int) -> tuple[Tree, list[int]]:
@@ -56,12 +55,12 @@ def test_it_is_what_reading_and_appending_is(listed: list[dict], usage: dict | N
     found, prompt, cached, generated, served = take(tree, rollouts, Reading(), data, agent, namespace, 3, 2, 77)
 
     reply = read_reply(data)
-    assert (prompt, cached, generated) == tuple(
-        -1 if n is None else n for n in (reply.prompt, reply.cached, reply.generated)
-    )
+    figures = (reply.prompt, reply.cached, reply.generated)
+    assert (prompt, cached, generated) == tuple(-1 if n is None else n for n in figures)
     assert served == "m"
     assert len(found) == min(asked, len(listed))
-    for place, ((content, reasoning, calls, finish, node, size, fault), choice) in enumerate(zip(found, reply.choices)):
+    for place, (content, reasoning, calls, finish, node, size, fault) in enumerate(found):
+        choice = reply.choices[place]
         message = choice.message(3)
         assert (content, reasoning, finish, fault) == (choice.content, choice.reasoning, choice.finish, "")
         assert calls == choice.tool_calls

@@ -139,6 +139,7 @@ fn shares(sum: u32, weights: &[usize]) -> Vec<u32> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::Kind;
