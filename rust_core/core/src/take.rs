@@ -139,7 +139,7 @@ fn shares(sum: u32, weights: &[usize]) -> Vec<u32> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::*;
     use crate::Kind;
