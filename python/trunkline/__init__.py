@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trunkline import errors
     from trunkline._core import __version__
     from trunkline.errors import ToolError, TrunklineError
+    from trunkline.llm.price import Price
     from trunkline.llm.request import Sampling
     from trunkline.llm.spec import EndpointSpec as LLM  # noqa: N814 - the name that users know it by
     from trunkline.rollout.agent import Agent
@@ -38,6 +39,7 @@ _HOMES = {
     "Interrupted": "runtime.run",
     "Node": "tree.node",
     "Options": "runtime.plan",
+    "Price": "llm.price",
     "Run": "runtime.result",
     "RunReader": "store.reader",
     "Sampling": "llm.request",
@@ -71,6 +73,7 @@ __all__ = [
     "Interrupted",
     "Node",
     "Options",
+    "Price",
     "Run",
     "RunReader",
     "Sampling",

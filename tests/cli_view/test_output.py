@@ -15,6 +15,7 @@ import pytest
 from trunkline.cli.output import put
 from trunkline.errors import InfrastructureError
 from trunkline.store.derive import rows
+from trunkline.store.schema import CallRow
 from trunkline.store.writer import RunWriter
 from trunkline.tree.tree import Tree
 from trunkline.types import Task
@@ -40,7 +41,8 @@ def run(tmp_path: Path) -> Path:
         core.close(rollout, "answer", str(draw))
     delta = core.delta()
     assert delta is not None
-    writer.commit([(0, 0, delta)], [(0, *rows(core))])
+    calls = [CallRow("http://h/v1", 1, 5, 0, 2, 1, 0, -1, 9, 0)] * 40
+    writer.commit([(0, 0, delta)], [(0, *rows(core))], [(0, 0, calls)])
     writer.finish()
     return path
 

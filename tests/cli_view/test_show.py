@@ -10,12 +10,15 @@ from trunkline.cli.show import print_summary, show, show_run
 from trunkline.errors import RunFileError, UsageError
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
+from trunkline.store.schema import CallRow
 from trunkline.store.writer import RunWriter
 from trunkline.tree.tree import Tree
 from trunkline.types import Task
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+ENDPOINT = "http://h/v1"
 
 
 @pytest.fixture
@@ -35,7 +38,8 @@ def path(tmp_path: Path) -> Path:
                 core.score(rollout, float(draw == 0))
         delta = core.delta()
         assert delta is not None
-        writer.commit([(number, 0, delta)], [(number, *rows(core))])
+        calls = [CallRow(ENDPOINT, 1, 5, 0, 2, 1, 0, -1, 9, 0) for _ in answers]
+        writer.commit([(number, 0, delta)], [(number, *rows(core))], [(number, 0, calls)])
     writer.finish()
     return path
 

@@ -149,6 +149,8 @@ def test_settings_name_headers_and_hold_no_value_of_them():
         "timeout": 600.0,
         "max_retries": 1,
         "deadline": 3600.0,
+        "siblings": True,
+        "price": {},
         "headers": ("A", "X-Team"),
     }
 

@@ -29,7 +29,7 @@ from trunkline.runtime.wire import (
     read_task,
     write_task,
 )
-from trunkline.store.schema import TreeRow
+from trunkline.store.schema import CallRow, TreeRow
 from trunkline.types import Task
 
 
@@ -112,6 +112,9 @@ def test_tasks_round_trip():
     assert read_task(write_task(task)) == task
 
 
+CALL = CallRow("http://h/v1", 2, 100, -1, 20, 1, 5, -1, 900, 2**40)
+
+
 @pytest.mark.parametrize(
     "message",
     [
@@ -129,9 +132,7 @@ def test_messages_to_workers_round_trip(message: object):
     "message",
     [
         Ready(1, "0.1.0", 42, 8),
-        Batch(
-            1, [Delta(0, 0, b"d", 2, 1)], [Done(0, TreeRow(3, 1, "d", 9, 9, 9, 4, 4, 0), [])], (1, 2, 3), [0.5], ["m"]
-        ),
+        Batch(1, [Delta(0, 0, b"d", 2, 1, [CALL])], [Done(0, TreeRow(3, 1, "d", 9, 9, 9, 4, 4, 0), [])], ["m"]),
         Fatal("EndpointError", "no"),
         Bye(),
     ],

@@ -18,10 +18,11 @@ from trunkline import _core
 from trunkline.errors import InfrastructureError, RunFileError, UsageError, WorkerError
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
-from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION
+from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, CallRow
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task, Usage
 
+CALL = CallRow("http://h/v1", 1, 10, 4, 3, 2, 0, 100, 250, 0)
 TASKS = [Task.ask(f"Who is {n}?", "Ada", id=f"q{n}") for n in range(3)]
 
 
@@ -46,12 +47,18 @@ def grow(task: Task, answers: list[str | None]) -> tuple[_core.Tree, list[bytes]
     return core, [delta for delta in deltas if delta is not None]
 
 
+def paid(task: int, answers: list[str | None]) -> list[tuple[int, int, list[CallRow]]]:
+    """The calls that the turns of ``grow`` came of, each with its delta."""
+    return [(task, draw + 1, [CALL]) for draw, answer in enumerate(answers) if answer is not None]
+
+
 def write(path: Path, *, finish: bool = True) -> RunWriter:
     """A run of three tasks: two finished, one cut after its first rollout."""
     writer = RunWriter.create(path, {"model": "m", "seed": 7}, TASKS, command=["trunkline", "run"])
     for number, answers in enumerate([["Ada", "Bob", None], ["Ada", "Ada"]]):
         core, deltas = grow(TASKS[number], answers)
-        writer.commit([(number, seq, delta) for seq, delta in enumerate(deltas)], [(number, *rows(core))])
+        batch = [(number, seq, delta) for seq, delta in enumerate(deltas)]
+        writer.commit(batch, [(number, *rows(core))], paid(number, answers))
     _, deltas = grow(TASKS[2], ["Eve"])
     writer.commit([(2, 0, deltas[0])])
     if finish:
@@ -140,7 +147,7 @@ def test_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:
         assert reader.summary().finished == 2
         assert reader.check() == []
         core, deltas = grow(TASKS[2], ["Eve"])
-        writer.commit([(2, seq, delta) for seq, delta in enumerate(deltas)], [(2, *rows(core))])
+        writer.commit([(2, seq, delta) for seq, delta in enumerate(deltas)], [(2, *rows(core))], paid(2, ["Eve"]))
         assert reader.summary().finished == 3
         writer.finish()
         assert reader.summary().state == "done"
@@ -154,7 +161,8 @@ def test_redelivered_deltas_count_once_and_different_ones_are_refused(tmp_path: 
         core, deltas = grow(TASKS[1], ["Ada", "Ada"])
         before = writer.deltas(1)
         assert before == deltas
-        writer.commit([(1, seq, delta) for seq, delta in enumerate(deltas)], [(1, *rows(core))])
+        batch = [(1, seq, delta) for seq, delta in enumerate(deltas)]
+        writer.commit(batch, [(1, *rows(core))], paid(1, ["Ada", "Ada"]))
         with pytest.raises(WorkerError, match="number 1 of task number 1"):
             writer.commit([(2, 1, b"new"), (1, 1, b"other")])
         assert writer.deltas(1) == before
@@ -188,7 +196,7 @@ def failed(path: Path, errors: list[str | None]) -> RunWriter:
         core.close(rollout, *(("answer", "x") if error is None else ("llm_error", None, error)))
     delta = core.delta()
     assert delta is not None
-    writer.commit([(0, 0, delta)], [(0, *rows(core))])
+    writer.commit([(0, 0, delta)], [(0, *rows(core))], [(0, 0, [CALL] * len(errors))])
     writer.finish()
     return writer
 

@@ -14,9 +14,10 @@ from typing import Any
 import click
 
 from trunkline.errors import ConfigError
+from trunkline.llm.price import Price, read_price
 from trunkline.tools.tool import Tool
 
-__all__ = ["Threshold", "load_named", "load_tools", "run_path"]
+__all__ = ["PriceOption", "Threshold", "load_named", "load_tools", "run_path"]
 
 
 class Threshold(click.ParamType[float]):
@@ -33,6 +34,19 @@ class Threshold(click.ParamType[float]):
         if not 0 <= number < math.inf or (number > 1 and number != int(number)):
             self.fail(f"{value!r} must be a share below 1, or a whole number", param, ctx)
         return number
+
+
+class PriceOption(click.ParamType[Price]):
+    """What tokens cost."""
+
+    name = "prompt=P,cached=C,generated=G"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Price:
+        """Read the price."""
+        try:
+            return value if isinstance(value, Price) else read_price(value)
+        except ConfigError as problem:
+            self.fail(str(problem), param, ctx)
 
 
 def load_named(name: str, what: str) -> Any:

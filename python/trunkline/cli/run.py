@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trunkline.cli.drive import drive
-from trunkline.cli.options import Threshold, load_named, load_tools, run_path
+from trunkline.cli.options import PriceOption, Threshold, load_named, load_tools, run_path
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
@@ -66,6 +66,9 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds one attempt of a model call may take.")
 @click.option("--max-retries", default=5, show_default=True, help="Retries of a model call.")
 @click.option(
+    "--price", type=PriceOption(), help="What a million tokens cost; kept with the run. No price is known here."
+)
+@click.option(
     "--fail-on-error", type=Threshold(), default=0.0, help="Broken rollouts allowed: a count, or a share.  [default: 0]"
 )
 @click.option("--out", "-o", help="Run file, which must not exist.  [default: runs/TIME-MODEL.run]")
@@ -87,6 +90,7 @@ def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
         max_concurrency=given["max_concurrency"],
         timeout=given["timeout"],
         max_retries=given["max_retries"],
+        price=given["price"],
     )
     code = drive(
         agent,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from trunkline.cli.endpoints import calls_table
 from trunkline.cli.output import put
 from trunkline.cli.picture import picture
 from trunkline.cli.table import rows_of, table
@@ -36,6 +37,7 @@ def _summary_data(summary: Summary) -> dict[str, Any]:
     data["usage"] = msgspec.structs.asdict(summary.usage)
     data["tokens"] |= {"saved": summary.tokens.saved, "reuse": summary.tokens.reuse}
     data["rate"] = summary.rate
+    data |= {"per_task": summary.per_task, "per_solved": summary.per_solved}
     return data
 
 
@@ -114,13 +116,14 @@ def _interesting(reader: RunReader) -> str | None:
     return reader.tasks()[done[0]].id if done else None
 
 
-def show_run(path: str | Path, task: str | None = None, *, json: bool = False) -> None:
-    """Print a run's summary and one of its trees on stdout.
+def show_run(path: str | Path, task: str | None = None, *, calls: bool = False, json: bool = False) -> None:
+    """Print a run's summary and one of its trees, or its calls, on stdout.
 
     Args:
         path: The run file.
         task: The task whose tree to show; one whose rollouts differ when not given.
-        json: Print one JSON object instead.
+        calls: Show the calls by endpoint in place of a tree that was not named.
+        json: Print one JSON object instead; the calls by endpoint are always in it.
 
     Raises:
         RunFileError: The file is not a readable run.
@@ -128,7 +131,7 @@ def show_run(path: str | Path, task: str | None = None, *, json: bool = False) -
     """
     with RunReader.open(path) as reader:
         summary = reader.summary()
-        named = _interesting(reader) if task is None else task
+        named = _interesting(reader) if task is None and not calls else task
         tree = None if named is None else reader.tree(named)
     if json:
         data: dict[str, Any] = {"run": str(path), "summary": _summary_data(summary)}
@@ -138,6 +141,9 @@ def show_run(path: str | Path, task: str | None = None, *, json: bool = False) -
         return
     put(f"run file  {printable(str(path))}")
     print_summary(summary)
+    if calls:
+        put("")
+        put(calls_table(summary.endpoints))
     if tree is not None:
         width = shutil.get_terminal_size((100, 24)).columns
         put("")
@@ -149,7 +155,8 @@ def show_run(path: str | Path, task: str | None = None, *, json: bool = False) -
 @click.command()
 @click.argument("run", type=click.Path())
 @click.option("--task", metavar="ID", help="The task whose tree to show.  [default: one whose rollouts differ]")
+@click.option("--calls", is_flag=True, help="Show usage, times and price of the calls by endpoint.")
 @click.option("--json", is_flag=True, help="Print one JSON object.")
-def show(run: str, task: str | None, json: bool) -> None:
-    """Print the summary of RUN and one of its trees."""
-    show_run(run, task, json=json)
+def show(run: str, task: str | None, calls: bool, json: bool) -> None:
+    """Print the summary of RUN and one of its trees, or what each endpoint answered."""
+    show_run(run, task, calls=calls, json=json)

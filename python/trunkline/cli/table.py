@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from trunkline.printable import printable
@@ -10,9 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trunkline.score.metrics import Estimate
+    from trunkline.store.calls import Spending
     from trunkline.store.summary import Summary
 
-__all__ = ["duration", "rows_of", "table"]
+__all__ = ["cost", "duration", "rows_of", "table"]
 
 Row = tuple[str, str]
 
@@ -26,6 +28,26 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def _money(amount: float) -> str:
+    """An amount with at least four digits of it, and at least cents; in which currency, its owner knows."""
+    decimals = 2 if amount <= 0 else min(max(2, 3 - math.floor(math.log10(amount))), 12)
+    return f"{amount:,.{decimals}f}"
+
+
+def cost(spent: Spending, details: str = "") -> str:
+    """What some calls cost, and how many of them are not in it.
+
+    Args:
+        spent: What they cost.
+        details: What to say after the amount.
+    """
+    if not spent.unpriced:
+        return _money(spent.money) + details
+    known = _money(spent.money) + details if spent.priced else "not known"
+    calls = "1 call" if spent.unpriced == 1 else f"{spent.unpriced:,} calls"
+    return f"{known}; not priced: {calls} whose usage is not known"
 
 
 def _share(estimate: Estimate | None, missing: str) -> str:
@@ -81,6 +103,14 @@ def _costs(summary: Summary) -> Iterator[Row]:
             "every tool call failed, so the model saw no tool result: the answers are its own; check the tools",
         )
     yield "retries", f"{usage.retries:,}"
+    if summary.spent is not None:
+        yield "price", cost(summary.spent, _parts(summary))
+
+
+def _parts(summary: Summary) -> str:
+    shares = [(summary.per_task, "a task"), (summary.per_solved, "a solved task")]
+    shown = [f"{_money(amount)} {what}" for amount, what in shares if amount is not None]
+    return f"  ({', '.join(shown)})" if shown else ""
 
 
 def rows_of(summary: Summary) -> list[Row]:

@@ -16,6 +16,7 @@ import msgspec
 
 from trunkline.bounds import number, shown, whole
 from trunkline.errors import ConfigError
+from trunkline.llm.price import Price, prices_by_url
 from trunkline.llm.retry import Backoff
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         deadline: Seconds that the attempts and waits of one call may take together.
         siblings: Whether draws of one state go out as one request with ``n``. Where a server takes no notice of it or
             refuses it, that is noticed, and they go out one by one from then on.
+        price: What tokens cost: one :class:`Price` for all endpoints, or one for each base URL. Kept by base URL.
 
     Raises:
         ConfigError: A value cannot be used; the message names it.
@@ -114,6 +116,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
     max_retries: int = 5
     deadline: float = 3600.0
     siblings: bool = True
+    price: dict[str, Price] = {}
     private: Private = Private()
 
     if TYPE_CHECKING:
@@ -129,12 +132,14 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             max_retries: int = 5,
             deadline: float = 3600.0,
             siblings: bool = True,
+            price: Price | Mapping[str, Price] | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
         if not self.base_urls:
             raise ConfigError("an endpoint needs at least one base URL")
         msgspec.structs.force_setattr(self, "base_urls", tuple(_base_url(url) for url in self.base_urls))
+        msgspec.structs.force_setattr(self, "price", prices_by_url(self.price, self.base_urls, _base_url))
         whole("max_concurrency", self.max_concurrency, 1)
         whole("max_retries", self.max_retries, 0)
         number("timeout", self.timeout, 0, above=True, unit="seconds")

@@ -35,7 +35,7 @@ class Outlet(Protocol):
         ...
 
     def called(self, reply: Reply) -> None:
-        """Note what a request cost, before the turns that came of it."""
+        """Note what a request cost, in the step in which its turns went onto the tree; see :class:`Turns`."""
         ...
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
@@ -94,13 +94,11 @@ class Desk:
         kit, _, leaf, turn, seed = asks[0]
         end = ending(seed, len(asks))
         body = self._core.request(leaf, kit.head, kit.constant + end)
-        turns = Turns(self._core, kit, [ask.rollout for ask in asks], turn, self.name)
+        turns = Turns(self._core, kit, [ask.rollout for ask in asks], turn, self.name, self._outlet.called)
         request = Request(body, self._key, len(asks), seed, len(body) - len(end), kit.greedy, turns)
         outcomes = turns.found
         for first, outcome in await self._draws.ask(request, turns):
-            if isinstance(outcome, Reply):
-                self._outlet.called(outcome)
-            else:
+            if not isinstance(outcome, Reply):
                 # Each gets an exception of its own, as each adds its own traceback.
                 outcomes[first:] = [found or copy.copy(outcome) for found in outcomes[first:]]
         return [outcome for outcome in outcomes if outcome is not None]

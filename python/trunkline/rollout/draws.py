@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Draws", "Part"]
 
+_CACHE = "cache"
+"""The endpoint of a reply that was kept: no server is asked for it."""
+
 
 class Part(NamedTuple):
     """What became of some draws of a request.
@@ -84,7 +87,9 @@ class Draws:
             data = cache.get(key, draw)
             try:
                 if data is not None:
-                    parts.append(Part(draw, turns(data, draw, 0, _micros(start))))
+                    reply = turns(data, draw, 0, _micros(start))
+                    reply.endpoint = _CACHE
+                    parts.append(Part(draw, reply))
                     continue
             except ReplyError:
                 pass  # An answer that another version kept and this one cannot read is asked for again.
@@ -116,6 +121,7 @@ class Draws:
                 return [*parts, Part(place, outcome)]
             if flight.data is not None:
                 reply = (request.take or turns)(flight.data, place - first, 0, _micros(start))
+                reply.endpoint = outcome.endpoint
             else:
                 again = msgspec.structs.replace(outcome, attempts=0, micros=_micros(start))
                 reply = turns.adopt(again, place, self._name)

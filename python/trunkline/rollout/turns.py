@@ -55,15 +55,26 @@ class Turns:
         rollouts: Ids of the rollouts, in the order of their draws.
         turn: Model turns on the path so far.
         name: Interns a string in the tree.
+        called: Told of each reply in the step in which its turns go onto the tree, so that none can be sent without it.
+            Who answered, and how long it waited, may be filled in by whoever received it, in the same step.
     """
 
-    def __init__(self, core: Core, kit: Kit, rollouts: Sequence[int], turn: int, name: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        kit: Kit,
+        rollouts: Sequence[int],
+        turn: int,
+        name: Callable[[str], int],
+        called: Callable[[Reply], None],
+    ) -> None:
         self.found: list[Turn | RolloutError | None] = [None] * len(rollouts)
         self._core = core
         self._kit = kit
         self._rollouts = rollouts
         self._turn = turn
         self._name = name
+        self._called = called
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int) -> Reply:
         """Read an answer's bytes; see :class:`~trunkline.llm.protocol.Take`."""
@@ -86,7 +97,9 @@ class Turns:
             choice = Choice(content, reasoning, [ToolCall(*call) for call in calls], finish)
             choices.append(choice)
             self.found[place] = LLMError(fault) if fault else Turn(choice, node, size)
-        return Reply(choices, prompt, cached, generated, attempts, micros, served)
+        reply = Reply(choices, prompt, cached, generated, attempts, micros, served)
+        self._called(reply)
+        return reply
 
     def adopt(self, reply: object, first: int, llm: str) -> Reply:
         """Put a reply on the tree that an LLM made itself; one that came by bytes is there already.
@@ -107,6 +120,8 @@ class Turns:
                 self.found[place] = self._append(place, choice, checked, place - first)
             except LLMError as error:
                 self.found[place] = error
+        checked.endpoint = checked.endpoint or llm
+        self._called(checked)
         return checked
 
     def _append(self, place: int, choice: Choice, reply: Reply, sibling: int) -> Turn:

@@ -182,6 +182,7 @@ class Controller:
         self._writer.commit(
             [(delta.task, delta.seq, delta.data) for _, batch in batches for delta in batch.deltas],
             [(done.task, done.tree, done.rollouts) for _, batch in batches for done in batch.done],
+            [(delta.task, delta.seq, delta.calls) for _, batch in batches for delta in batch.deltas],
         )
         for seat, batch in batches:
             self._seats[seat].send(Ack(batch.batch))
@@ -195,11 +196,7 @@ class Controller:
         shot = self.snapshot
         shot.calls += sum(delta.turns for delta in batch.deltas)
         shot.rollouts_done += sum(delta.rollouts for delta in batch.deltas)
-        prompt, generated, retries = batch.load
-        shot.prompt += prompt
-        shot.generated += generated
-        shot.retries += retries
-        shot.latencies.extend(batch.latency)
+        shot.called(call for delta in batch.deltas for call in delta.calls)
         new = set(batch.served) - self._served
         if new:
             self._served |= new

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from trunkline.errors import InfrastructureError
+from trunkline.llm.text import scrub
 from trunkline.runtime.wire import MAX_FRAME, Batch, Delta, Done
 from trunkline.store.derive import rows
+from trunkline.store.schema import CallRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +37,41 @@ _BATCH_BYTES = 4 * 1024 * 1024
 """About how large a batch gets before the next one begins."""
 
 
+_LONGEST = 10**15
+"""Microseconds that are believed, 30 years of them; anybody's own LLM may say anything."""
+
+_NAME = 200
+"""Characters of an endpoint's name that are kept."""
+
+
+@lru_cache
+def _name(endpoint: str) -> str:
+    return scrub(endpoint)[:_NAME]
+
+
+def settle(reply: Reply, ended: int) -> CallRow:
+    """Return what a request came to, as it stands in the run file. The one place where a call settles.
+
+    Args:
+        reply: What it brought.
+        ended: When, in microseconds of the monotonic clock.
+    """
+    queue, first, micros = reply.queue, reply.first, reply.micros
+    micros = micros if 0 <= micros <= _LONGEST else 0
+    return CallRow(
+        _name(reply.endpoint),
+        len(reply.choices),
+        reply.prompt,
+        reply.cached,
+        reply.generated,
+        reply.attempts,
+        queue if 0 <= queue <= _LONGEST else 0,
+        first if 0 <= first <= _LONGEST else -1,
+        micros,
+        ended - micros,
+    )
+
+
 class Growth:
     """One task's tree, as far as it was sent. It is the outlet of the task's rollouts.
 
@@ -51,6 +90,7 @@ class Growth:
         self._seq = 0
         self._turns = 0
         self._ended = 0
+        self._calls: list[tuple[Reply, int]] = []
 
     async def reserve(self) -> None:
         """Wait until one more turn may be in flight, and count it."""
@@ -61,8 +101,10 @@ class Growth:
         self._outbox.release(1)
 
     def called(self, reply: Reply) -> None:
-        """Note what a request cost."""
-        self._outbox.called(reply)
+        """Note what a request cost; it settles when it leaves, with the tree's next delta."""
+        # One clock for all processes of a machine, so that their calls can be compared.
+        self._calls.append((reply, time.monotonic_ns() // 1000))
+        self._outbox.met(reply.served)
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Note that the tree grew by so many bytes and model turns."""
@@ -85,9 +127,11 @@ class Growth:
                 "shorten its prompt or what its tools return"
             )
         ended = core.rollouts - len(core.growing)
-        delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended)
+        calls = [settle(*call) for call in self._calls]
+        delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, calls)
         self._seq += 1
         self._turns = 0
+        self._calls = []
         self._ended = ended
         return delta
 
@@ -112,8 +156,6 @@ class Outbox:
         self._unacked: dict[int, int] = {}
         self._batches = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._load = (0, 0, 0)
-        self._latency: list[float] = []
         self._served: set[str] = set()
 
     async def reserve(self) -> None:
@@ -132,17 +174,10 @@ class Outbox:
         """Note that a batch is in the run file."""
         self.release(self._unacked.pop(batch, 0))
 
-    def called(self, reply: Reply) -> None:
-        """Note what a request cost; it leaves with the next batch."""
-        prompt, generated, retries = self._load
-        self._load = (
-            prompt + max(0, reply.prompt),
-            generated + max(0, reply.generated),
-            retries + max(0, reply.attempts - 1),
-        )
-        self._latency.append(reply.micros / 1e6)
-        if reply.served:
-            self._served.add(reply.served)
+    def met(self, served: str) -> None:
+        """Note who answered; it leaves with the next batch."""
+        if served:
+            self._served.add(served)
 
     def note(self, growth: Growth, size: int = 0, turns: int = 0) -> None:
         """Note that a tree grew; its batch leaves when enough turns or bytes wait, or shortly."""
@@ -197,5 +232,5 @@ class Outbox:
         turns = sum(delta.turns for delta in deltas)
         self._unacked[self._batches] = turns
         self._turns -= turns
-        self._send(Batch(self._batches, deltas, done, self._load, self._latency, sorted(self._served)))
-        self._load, self._latency, self._served = (0, 0, 0), [], set()
+        self._send(Batch(self._batches, deltas, done, sorted(self._served)))
+        self._served = set()

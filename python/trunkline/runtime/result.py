@@ -13,6 +13,8 @@ from trunkline.store.reader import RunReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trunkline.store.calls import Spending
+    from trunkline.store.schema import CallRow
     from trunkline.store.summary import Summary
     from trunkline.tree.tree import Tree
 
@@ -49,7 +51,7 @@ class Run:
     def __len__(self) -> int:
         """How many tasks are finished: so many trees the iteration yields."""
         with RunReader.open(self.path) as reader:
-            return reader.summary().finished
+            return sum(1 for _ in reader.rows())
 
     def __bool__(self) -> bool:
         """A run is something even before a task is finished."""
@@ -64,6 +66,17 @@ class Run:
         """Return the tree of one task by its id; raises :class:`~trunkline.errors.UsageError` if there is none."""
         with RunReader.open(self.path) as reader:
             return reader.tree(task_id)
+
+    def calls(self) -> Iterator[tuple[str, CallRow]]:
+        """Yield each request that was answered with the id of its task, in the order in which they were written."""
+        with RunReader.open(self.path) as reader:
+            names = reader.task_ids()
+            yield from ((names[number], call) for number, call in reader.calls())
+
+    def costs(self) -> dict[str, Spending]:
+        """Return what each task cost, by its id, for a run that was given a price; empty for others."""
+        with RunReader.open(self.path) as reader:
+            return reader.costs()
 
     def summary(self) -> Summary:
         """Recompute the run's figures from its rows."""

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trunkline.store.schema import CallRow
 
 __all__ = ["Snapshot"]
 
@@ -41,6 +47,15 @@ class Snapshot(msgspec.Struct):
     workers: int = 0
     seconds: float = 0.0
     latencies: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=512))
+
+    def called(self, calls: Iterable[CallRow]) -> None:
+        """Count calls; those answered out of a cache cost nothing and took no time."""
+        sent = [call for call in calls if call.attempts]
+        counted = [call for call in sent if call.reported]
+        self.prompt += sum([call.prompt for call in counted])
+        self.generated += sum([call.generated for call in counted])
+        self.retries += sum([call.attempts for call in sent]) - len(sent)
+        self.latencies.extend([call.micros / 1e6 for call in sent])
 
     def percentile(self, share: float) -> float | None:
         """Return a percentile of the latest calls' latency in seconds; None before the first call."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from trunkline.store.schema import RolloutRow, TreeRow
+from trunkline.store.schema import CallRow, RolloutRow, TreeRow
 from trunkline.types import Task
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "write_task",
 ]
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of these messages; a worker of another build is refused at the hello."""
 
 MAX_FRAME = 64 * 1024 * 1024
@@ -95,6 +95,7 @@ class Delta(msgspec.Struct, array_like=True):
         data: The delta.
         turns: Model turns in it.
         rollouts: Rollouts that ended in it.
+        calls: Requests that were answered since the last one, those that its turns came of among them.
     """
 
     task: int
@@ -102,6 +103,7 @@ class Delta(msgspec.Struct, array_like=True):
     data: bytes
     turns: int
     rollouts: int
+    calls: list[CallRow]
 
 
 class Done(msgspec.Struct, array_like=True):
@@ -119,16 +121,12 @@ class Batch(_Message):
         batch: Number of the batch; acknowledged by it.
         deltas: New deltas.
         done: Tasks that are complete; their last delta is in this batch or an earlier one.
-        load: Prompt tokens, generated tokens and retries since the last batch.
-        latency: Seconds of each model call since the last batch.
         served: Who answered, as the endpoint names itself.
     """
 
     batch: int
     deltas: list[Delta]
     done: list[Done]
-    load: tuple[int, int, int]
-    latency: list[float]
     served: list[str]
 
 

@@ -1,4 +1,4 @@
-"""Checking a run file: everything is derived again from the deltas and compared."""
+"""Checking a run file: what follows from the deltas is derived again and compared, and calls are held against them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from trunkline import _core
 from trunkline.errors import TreeError
 from trunkline.printable import printable, quoted
+from trunkline.store.audit import CallTotals, audit, misfits
 from trunkline.store.derive import rows
 from trunkline.store.identify import versions_of
 from trunkline.store.schema import HERE, ROLLOUT_COLUMNS, TREE_COLUMNS
@@ -59,12 +60,13 @@ def _rebuild(connection: sqlite3.Connection, number: int) -> tuple[_core.Tree, i
     return core, count, []
 
 
-def _task(connection: sqlite3.Connection, number: int, *, digests: bool) -> Iterator[str]:
+def _task(connection: sqlite3.Connection, number: int, calls: CallTotals, *, digests: bool) -> Iterator[str]:
     core, deltas, problems = _rebuild(connection, number)
     if problems:
         # What cannot be derived cannot be compared.
         yield from problems
         return
+    yield from misfits(core, calls)
     stored = connection.execute(_TREE, (number,)).fetchone()
     held = connection.execute(_ROLLOUTS, (number,)).fetchall()
     if stored is None:
@@ -90,7 +92,7 @@ def _task(connection: sqlite3.Connection, number: int, *, digests: bool) -> Iter
         yield f"rollout {rollout}: no row, but it is in the deltas"
 
 
-def _tasks(connection: sqlite3.Connection, *, digests: bool) -> Iterator[str]:
+def _tasks(connection: sqlite3.Connection, calls: dict[int, CallTotals], *, digests: bool) -> Iterator[str]:
     for number, name, record in connection.execute("SELECT task, id, record FROM tasks ORDER BY task").fetchall():
         where = f"task {_shown(name)}"
         try:
@@ -99,7 +101,7 @@ def _tasks(connection: sqlite3.Connection, *, digests: bool) -> Iterator[str]:
                 yield f"{where}: id is {_shown(task.id)} in its record"
         except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as problem:
             yield f"{where}: record: {printable(str(problem), 120)}"
-        for line in _task(connection, number, digests=digests):
+        for line in _task(connection, number, calls.get(number, CallTotals()), digests=digests):
             yield f"{where}: {line}"
 
 
@@ -107,7 +109,7 @@ def _run(connection: sqlite3.Connection) -> Iterator[str]:
     for (line,) in connection.execute("PRAGMA integrity_check(20)"):
         if line != "ok":
             yield f"SQLite: {printable(str(line), 200)}"
-    for table in ("deltas", "rollouts", "trees"):
+    for table in ("deltas", "calls", "rollouts", "trees"):
         for (number,) in connection.execute(_ORPHANS.format(table)):
             yield f"{table}: rows of task number {_shown(number)}, which is in no row of tasks"
     made = versions_of(connection)
@@ -116,7 +118,9 @@ def _run(connection: sqlite3.Connection) -> Iterator[str]:
         yield "meta: no versions that can be read"
     elif not digests:
         yield f"meta: digests of version {made.digest} cannot be compared, version {HERE.digest} is computed here"
-    yield from _tasks(connection, digests=digests)
+    calls: dict[int, CallTotals] = {}
+    yield from audit(connection, calls)
+    yield from _tasks(connection, calls, digests=digests)
     (state,) = connection.execute("SELECT value FROM meta WHERE key = 'state'").fetchone() or (None,)
     if state is None:
         yield "meta: no state"

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import msgspec
 
 from trunkline import _core
-from trunkline.errors import RunFileError, TreeError, UsageError
+from trunkline.errors import ConfigError, RunFileError, TreeError, UsageError
+from trunkline.llm.price import Price
 from trunkline.printable import printable, quoted
+from trunkline.store.calls import Bill, Spending
 from trunkline.store.check import check
 from trunkline.store.identify import connect, fault, files_of
-from trunkline.store.schema import ROLLOUT_COLUMNS, TREE_COLUMNS, RolloutRow, TreeRow
+from trunkline.store.schema import CALL_COLUMNS, ROLLOUT_COLUMNS, TREE_COLUMNS, CallRow, RolloutRow, TreeRow
 from trunkline.store.summary import Summary, summarise
 from trunkline.tree.tree import Tree
 from trunkline.types import JSON, Task
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = ["RunReader"]
+
+_CALLS = (
+    f"SELECT task, name, {', '.join(CALL_COLUMNS[1:])} FROM calls "  # noqa: S608 - our own names
+    "JOIN tasks USING (task) LEFT JOIN endpoints USING (endpoint) ORDER BY call"
+)
 
 
 class RunReader:
@@ -106,6 +113,15 @@ class RunReader:
         except msgspec.MsgspecError as problem:
             raise self._damaged(f"meta.settings: {problem}") from None
 
+    @cached_property
+    def prices(self) -> dict[str, Price]:
+        """The price of each endpoint by its base URL, as the run was given it; empty if it was given none."""
+        llm = self.settings.get("llm")
+        try:
+            return msgspec.convert(llm.get("price", {}) if isinstance(llm, dict) else {}, dict[str, Price])
+        except (msgspec.ValidationError, ConfigError) as problem:
+            raise self._damaged(f"meta.settings: price: {printable(str(problem), 120)}") from None
+
     def _task(self, number: int, record: object) -> Task:
         try:
             return msgspec.json.decode(cast("bytes", record), type=Task)
@@ -174,10 +190,31 @@ class RunReader:
         for number, *values in self._query(query):
             yield number, self._convert("rollouts", tuple(values), RolloutRow)
 
+    def calls(self) -> Iterator[tuple[int, CallRow]]:
+        """The rows of all calls, each with the task's number, in the order in which they were written.
+
+        They are read as they are asked for: a run may have made millions.
+        """
+        try:
+            for number, *values in self._connection.execute(_CALLS):
+                yield number, self._convert("calls", tuple(values), CallRow)
+        except sqlite3.Error as problem:
+            raise self._damaged(str(problem)) from None
+
+    def costs(self) -> dict[str, Spending]:
+        """What each task cost that made a call, by its id; empty without a price."""
+        if not self.prices:
+            return {}
+        bills: dict[int, Bill] = {}
+        for number, call in self.calls():
+            bills.setdefault(number, Bill(self.prices)).add(call)
+        return {name: bills[number].spending() for number, name in enumerate(self.task_ids()) if number in bills}
+
     def summary(self) -> Summary:
         """The run's totals, computed from its rows."""
         (tasks,) = self._query("SELECT count(*) FROM tasks")[0]
-        return summarise(self.meta, tasks, (row for _number, row in self.rows()), self.rollouts())
+        trees = (row for _number, row in self.rows())
+        return summarise(self.meta, tasks, trees, self.rollouts(), self.calls(), self.prices)
 
     def check(self) -> list[str]:
         """Derive everything again from the deltas and compare.

@@ -12,11 +12,13 @@ from trunkline.types import Usage
 
 __all__ = [
     "APPLICATION_ID",
+    "CALL_COLUMNS",
     "HERE",
     "ROLLOUT_COLUMNS",
     "SCHEMA_VERSION",
     "TABLES",
     "TREE_COLUMNS",
+    "CallRow",
     "RolloutRow",
     "TreeRow",
     "Versions",
@@ -25,7 +27,7 @@ __all__ = [
 APPLICATION_ID: Final = 0x54524C4E
 """``TRLN``, in the header of every run file."""
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 TABLES: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -33,6 +35,13 @@ CREATE TABLE tasks (task INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, record BL
 CREATE TABLE deltas (
     task INTEGER NOT NULL, seq INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (task, seq)
 ) WITHOUT ROWID;
+CREATE TABLE endpoints (endpoint INTEGER PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE calls (
+    call INTEGER PRIMARY KEY, task INTEGER NOT NULL, seq INTEGER NOT NULL, endpoint INTEGER NOT NULL,
+    draws INTEGER NOT NULL, prompt INTEGER NOT NULL, cached INTEGER NOT NULL, generated INTEGER NOT NULL,
+    attempts INTEGER NOT NULL, queue INTEGER NOT NULL, first INTEGER NOT NULL, micros INTEGER NOT NULL,
+    started INTEGER NOT NULL
+);
 CREATE TABLE rollouts (
     task INTEGER NOT NULL, rollout INTEGER NOT NULL, path TEXT NOT NULL, subgroup INTEGER NOT NULL,
     leaf INTEGER NOT NULL, termination TEXT, answer TEXT, error TEXT, reward REAL, turns INTEGER NOT NULL,
@@ -47,6 +56,40 @@ CREATE TABLE trees (
 );
 """
 """Statements that make the tables, each ended by a semicolon."""
+
+
+class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One request that was answered. It is written with the delta that holds its turns, and is derived from nothing.
+
+    Attributes:
+        endpoint: Who answered; a number in the file, with its name in ``endpoints``.
+        draws: Completions it brought.
+        prompt: Prompt tokens as the server reported them, cached ones included; -1 where it did not, as below.
+        cached: Cached prompt tokens.
+        generated: Completion tokens of all draws together.
+        attempts: Requests that were sent, the successful one included; 0 for a reply out of a cache.
+        queue: Microseconds it waited for a slot or a limit.
+        first: Microseconds from the last attempt to the first byte of its answer; -1 where not known.
+        micros: Microseconds of the whole call, waits and retries included.
+        started: When it began: microseconds since the file was made, in the file; on its way there, on the monotonic
+            clock of the machine.
+    """
+
+    endpoint: str
+    draws: int
+    prompt: int
+    cached: int
+    generated: int
+    attempts: int
+    queue: int
+    first: int
+    micros: int
+    started: int
+
+    @property
+    def reported(self) -> bool:
+        """Whether it has usage: as in a tree, a call that lacks one figure counts in no total."""
+        return self.prompt >= 0 and self.generated >= 0
 
 
 class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
@@ -149,5 +192,6 @@ class Versions(msgspec.Struct, frozen=True):
 HERE: Final = Versions(_core.__version__, platform.python_version(), _core.FORMAT, _core.DIGEST_VERSION)
 """The versions that this process writes and reads."""
 
+CALL_COLUMNS: Final = CallRow.__struct_fields__
 ROLLOUT_COLUMNS: Final = RolloutRow.__struct_fields__
 TREE_COLUMNS: Final = TreeRow.__struct_fields__

@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.score.metrics import Estimate, accuracy, best_of_n, majority_at_n
+from trunkline.store.calls import EndpointSummary, Spending, by_endpoint, total
 from trunkline.tree.failure import Failure
 from trunkline.tree.tokens import Tokens
 from trunkline.types import FAILED, UNSCORED, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from trunkline.store.schema import RolloutRow, TreeRow
+    from trunkline.llm.price import Price
+    from trunkline.store.schema import CallRow, RolloutRow, TreeRow
 
 __all__ = ["Summary", "summarise"]
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to. Only finished tasks are in it.
+    """What a run came to. Only finished tasks are in it, but for ``endpoints`` and what follows from them.
 
     Attributes:
         state: How the run ended; ``running`` while it goes on or after it was killed.
@@ -45,6 +47,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         llm_seconds: Seconds in model calls, summed over rollouts that ran side by side.
         tool_seconds: Seconds in tool calls, likewise.
         seconds: Wall time of the run, up to its last write.
+        endpoints: What each endpoint answered, for tasks that were not finished too.
+        spent: What that cost; None without a price.
+        called: Tasks that it was spent on.
+        solved: Finished tasks of which a rollout has a reward of 1 or more.
     """
 
     state: str
@@ -66,6 +72,20 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     llm_seconds: float
     tool_seconds: float
     seconds: float
+    endpoints: list[EndpointSummary] = []
+    spent: Spending | None = None
+    called: int = 0
+    solved: int = 0
+
+    @property
+    def per_task(self) -> float | None:
+        """What a task cost in the mean; None without a price or a call."""
+        return self.spent.money / self.called if self.spent and self.called else None
+
+    @property
+    def per_solved(self) -> float | None:
+        """What the run cost for each task that it solved; None without a price, or if it solved none."""
+        return self.spent.money / self.solved if self.spent and self.solved else None
 
     @property
     def rate(self) -> float:
@@ -80,11 +100,20 @@ def _seconds(meta: Mapping[str, str]) -> float:
         return 0.0
 
 
+def _noting(calls: Iterable[tuple[int, CallRow]], tasks: set[int]) -> Iterator[CallRow]:
+    """Pass calls on, and note whose they are."""
+    for task, call in calls:
+        tasks.add(task)
+        yield call
+
+
 def summarise(
     meta: Mapping[str, str],
     tasks: int,
     trees: Iterable[TreeRow],
     rollouts: Iterable[tuple[int, RolloutRow]],
+    calls: Iterable[tuple[int, CallRow]] = (),
+    prices: Mapping[str, Price] | None = None,
 ) -> Summary:
     """Compute the totals.
 
@@ -93,6 +122,8 @@ def summarise(
         tasks: How many tasks the run has.
         trees: The rows of finished tasks.
         rollouts: The rows of their rollouts with the number of the task.
+        calls: The rows of all calls with the number of the task.
+        prices: Prices by base URL.
 
     Returns:
         The summary.
@@ -115,6 +146,8 @@ def summarise(
         usage += row.usage
         llm_micros += row.llm_micros
         tool_micros += row.tool_micros
+    called: set[int] = set()
+    endpoints = by_endpoint(_noting(calls, called), prices or {})
     order = sorted(rewards)
     worth: Sequence[Sequence[float]] = [rewards[task] for task in order]
     tries = max(map(len, worth), default=0)
@@ -146,4 +179,8 @@ def summarise(
         llm_seconds=llm_micros / 1e6,
         tool_seconds=tool_micros / 1e6,
         seconds=_seconds(meta),
+        endpoints=endpoints,
+        spent=total(endpoints),
+        called=len(called),
+        solved=sum(any(reward >= 1 for reward in task) for task in worth),
     )

@@ -21,11 +21,13 @@ from trunkline.store.identify import describe, files_of
 from trunkline.store.redact import redact, redact_command
 from trunkline.store.schema import (
     APPLICATION_ID,
+    CALL_COLUMNS,
     HERE,
     ROLLOUT_COLUMNS,
     SCHEMA_VERSION,
     TABLES,
     TREE_COLUMNS,
+    CallRow,
     RolloutRow,
     TreeRow,
 )
@@ -41,6 +43,7 @@ _LOOK_EVERY = 1.0  # seconds between looks at whether the file is still where it
 
 _META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _DELTA = "INSERT INTO deltas VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+_CALL = f"INSERT INTO calls VALUES (NULL, ?, ?{', ?' * len(CALL_COLUMNS)})"  # noqa: S608 - our own names
 _TREE = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(TREE_COLUMNS)})"  # noqa: S608 - our own names
 _ROLLOUT = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(ROLLOUT_COLUMNS)})"  # noqa: S608 - our own names
 
@@ -63,6 +66,8 @@ class RunWriter:
         self._made = made
         self._connection = connection
         self._lock = lock
+        self._began = time.monotonic_ns() // 1000
+        self._endpoints: dict[str, int] = {}
         self._guard = threading.Lock()
         self._open = True
 
@@ -130,14 +135,17 @@ class RunWriter:
         self,
         deltas: Sequence[tuple[int, int, bytes]],
         finished: Sequence[tuple[int, TreeRow, Sequence[RolloutRow]]] = (),
+        calls: Sequence[tuple[int, int, Sequence[CallRow]]] = (),
     ) -> None:
         """Write a batch in one transaction: it is in the file when this returns, and not when it raises.
 
-        A delta that is there already with the same bytes is left alone, so a batch may be delivered again.
+        A delta that is there already with the same bytes is left alone, and so are its calls: a batch may be delivered
+        again.
 
         Args:
             deltas: ``(task, seq, data)``: the task's number, the delta's number in its tree, the delta.
             finished: ``(task, tree row, rollout rows)`` of tasks that are done.
+            calls: ``(task, seq, call rows)`` of some of these deltas, begun on this machine's monotonic clock.
 
         Raises:
             WorkerError: A delta with this number is there with other bytes.
@@ -147,25 +155,62 @@ class RunWriter:
         with self._guard:
             if self._gone or time.monotonic() - self._looked >= _LOOK_EVERY:
                 self._look()
-            self._commit(deltas, finished)
+            self._commit(deltas, finished, calls)
 
     def _commit(
         self,
         deltas: Sequence[tuple[int, int, bytes]],
         finished: Sequence[tuple[int, TreeRow, Sequence[RolloutRow]]],
+        calls: Sequence[tuple[int, int, Sequence[CallRow]]],
     ) -> None:
+        again: set[tuple[int, int]] = set()
         with _written(self.path), _transaction(self._connection) as connection:
             for task, seq, data in deltas:
                 if connection.execute(_DELTA, (task, seq, data)).rowcount == 0:
+                    again.add((task, seq))
                     stored = connection.execute(
                         "SELECT data FROM deltas WHERE task = ? AND seq = ?", (task, seq)
                     ).fetchone()
                     if bytes(stored[0]) != bytes(data):
                         raise WorkerError(f"two different deltas were sent as number {seq} of task number {task}")
+            fresh = [made for made in calls if (made[0], made[1]) not in again]
+            numbers = self._intern(connection, {call.endpoint for _, _, made in fresh for call in made})
+            connection.executemany(_CALL, self._values(fresh, numbers))
             for task, tree, rollouts in finished:
                 connection.execute(_TREE, (task, *msgspec.structs.astuple(tree)))
                 connection.executemany(_ROLLOUT, ((task, *msgspec.structs.astuple(row)) for row in rollouts))
             connection.execute(_META, ("updated", repr(time.time())))
+        # Only now: what was rolled back has no number.
+        self._endpoints = numbers
+
+    def _intern(self, connection: sqlite3.Connection, names: set[str]) -> dict[str, int]:
+        """Return a number for every endpoint; those that are new get a row."""
+        fresh = sorted(names - self._endpoints.keys())
+        numbers = self._endpoints | {name: number for number, name in enumerate(fresh, len(self._endpoints))}
+        connection.executemany("INSERT INTO endpoints VALUES (?, ?)", [(numbers[name], redact(name)) for name in fresh])
+        return numbers
+
+    def _values(
+        self, calls: Sequence[tuple[int, int, Sequence[CallRow]]], numbers: Mapping[str, int]
+    ) -> Iterator[tuple[int, ...]]:
+        """Return calls as rows."""
+        for task, seq, made in calls:
+            for call in made:
+                began = call.started - self._began
+                yield (
+                    task,
+                    seq,
+                    numbers[call.endpoint],
+                    call.draws,
+                    call.prompt,
+                    call.cached,
+                    call.generated,
+                    call.attempts,
+                    call.queue,
+                    call.first,
+                    call.micros,
+                    max(0, began),
+                )
 
     def _is_there(self) -> bool:
         try:

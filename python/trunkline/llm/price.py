@@ -1,0 +1,121 @@
+"""What tokens cost. Prices are the user's: the library knows none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from trunkline.bounds import number, shown
+from trunkline.errors import ConfigError
+
+__all__ = ["Price", "price_at", "prices_by_url", "read_price"]
+
+_MILLION: Final = 1_000_000
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """What tokens cost, in units of one currency per million tokens.
+
+    Attributes:
+        prompt: A prompt token that the server had not cached.
+        generated: A generated token.
+        cached: A prompt token that it had cached; the same as ``prompt`` when None.
+
+    Raises:
+        ConfigError: One is negative, or no finite number.
+    """
+
+    prompt: float
+    generated: float
+    cached: float | None = None
+
+    def __post_init__(self) -> None:
+        number("price: prompt", self.prompt, 0)
+        number("price: generated", self.generated, 0)
+        if self.cached is not None:
+            number("price: cached", self.cached, 0)
+
+    @property
+    def flat(self) -> bool:
+        """Whether it makes no difference what was cached."""
+        return self.cached is None or self.cached == self.prompt
+
+    def of(self, prompt: int, cached: int, generated: int) -> float:
+        """What so many tokens cost.
+
+        Args:
+            prompt: Prompt tokens, cached ones included.
+            cached: Cached ones among them.
+            generated: Generated tokens.
+        """
+        each = self.prompt if self.cached is None else self.cached
+        return ((prompt - cached) * self.prompt + cached * each + generated * self.generated) / _MILLION
+
+
+def prices_by_url(given: object, urls: Sequence[str], normal: Callable[[str], str]) -> dict[str, Price]:
+    """Read what a user gave as the price of some endpoints.
+
+    Args:
+        given: One price for all, or a mapping from base URLs to prices that names each of them; None for no price.
+        urls: Their base URLs.
+        normal: Brings a base URL into the form that ``urls`` has.
+
+    Returns:
+        The price of each base URL; empty if there is none.
+
+    Raises:
+        ConfigError: It is something else, or names other URLs.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, Price):
+        return dict.fromkeys(urls, given)
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"price must be a Price, or a mapping from base URLs to Prices, not {shown(given)}")
+    prices = {normal(url): price for url, price in given.items()}
+    for url, price in prices.items():
+        if url not in urls:
+            raise ConfigError(f"price names {shown(url)}, which is no base URL here; there is {', '.join(urls)}")
+        if not isinstance(price, Price):
+            raise ConfigError(f"the price of {url} must be a Price, not {shown(price)}")
+    missing = [url for url in urls if url not in prices] if prices else []
+    if missing:
+        raise ConfigError(
+            f"price lacks {missing[0]}; give each endpoint one, Price(prompt=0, generated=0) if it is free"
+        )
+    return prices
+
+
+def price_at(prices: Mapping[str, Price], endpoint: str) -> Price | None:
+    """The price of what an endpoint answered: that of the longest base URL which its name begins with.
+
+    Args:
+        prices: Prices by base URL.
+        endpoint: The endpoint, as a reply names it.
+    """
+    bases = [base for base in prices if endpoint == base or endpoint.startswith(f"{base}/")]
+    return prices[max(bases, key=len)] if bases else None
+
+
+def read_price(text: str) -> Price:
+    """Read a price from a command line: ``prompt=0.15,cached=0.075,generated=0.6``; ``cached`` may be left out.
+
+    Raises:
+        ConfigError: It is none; the message says what is wrong with it.
+    """
+    fields: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, amount = (piece.strip() for piece in part.partition("="))
+        if name not in Price.__struct_fields__ or name in fields:
+            what = "is there twice" if name in fields else "is no part of a price"
+            raise ConfigError(f"{shown(name)} {what}; write prompt=0.15,cached=0.075,generated=0.6 (a million tokens)")
+        try:
+            fields[name] = float(amount)
+        except ValueError:
+            raise ConfigError(f"price: {name} must be a number, not {shown(amount)}") from None
+    for name in ("prompt", "generated"):
+        if name not in fields:
+            raise ConfigError(f"the price lacks {name}; write prompt=0.15,cached=0.075,generated=0.6")
+    return Price(**fields)

@@ -1,0 +1,117 @@
+"""Checking the calls of a run file. They are derived from nothing, but they must fit the deltas they came with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trunkline.printable import printable
+from trunkline.store.calls import cached
+from trunkline.store.schema import CALL_COLUMNS, CallRow
+from trunkline.types import Usage
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+
+    from trunkline import _core
+
+__all__ = ["CallTotals", "audit", "misfits"]
+
+# The names in these statements are our own.
+_CALLS = (
+    f"SELECT task, call, name, {', '.join(CALL_COLUMNS[1:])} FROM calls "  # noqa: S608
+    "LEFT JOIN endpoints USING (endpoint) ORDER BY call"
+)
+_LOOSE = (
+    "SELECT task, count(*) FROM calls WHERE NOT EXISTS "
+    "(SELECT 1 FROM deltas WHERE deltas.task = calls.task AND deltas.seq = calls.seq) GROUP BY task ORDER BY task"
+)
+_GAPS = "SELECT coalesce(max(call), 0) - count(*) FROM calls"
+
+_UNKNOWN = -1
+_LEAST = {"prompt": _UNKNOWN, "cached": _UNKNOWN, "generated": _UNKNOWN, "first": _UNKNOWN}
+_COMPARED = ("prompt", "cached", "generated", "unreported")
+
+
+class CallTotals(msgspec.Struct):
+    """What the calls of one task come to.
+
+    Attributes:
+        draws: Completions they brought.
+        plural: Calls that brought another number than one.
+        usage: Their usage; those out of a cache count too, as the turns made of them do.
+    """
+
+    draws: int = 0
+    plural: int = 0
+    usage: Usage = msgspec.field(default_factory=Usage)
+
+    def add(self, call: CallRow) -> None:
+        """Count a call."""
+        usage = self.usage
+        self.draws += call.draws
+        self.plural += call.draws != 1
+        usage.calls += 1
+        if call.reported:
+            usage.prompt += call.prompt
+            usage.cached += cached(call)
+            usage.generated += call.generated
+        else:
+            usage.unreported += 1
+
+
+def audit(connection: sqlite3.Connection, totals: dict[int, CallTotals]) -> Iterator[str]:
+    """Read all calls.
+
+    Args:
+        connection: The file, open for reading.
+        totals: What the calls of each task come to is put here, by the task's number.
+
+    Yields:
+        A printable line for each problem that lies in the calls themselves.
+    """
+    for task, count in connection.execute(_LOOSE):
+        yield f"calls: {count} of task number {printable(repr(task), 60)} came with a delta that is not there"
+    ((gaps,),) = connection.execute(_GAPS)
+    if gaps:
+        yield f"calls: {gaps} are missing between the first and the last"
+    for task, number, *values in connection.execute(_CALLS):
+        try:
+            call = _call(values)
+        except ValueError as problem:  # msgspec's own errors derive from it
+            yield f"call {number}: {printable(str(problem), 120)}"
+        else:
+            totals.setdefault(task, CallTotals()).add(call)
+
+
+def _call(values: list[Any]) -> CallRow:
+    call = msgspec.convert(values, CallRow)
+    for column in CALL_COLUMNS[1:]:
+        if getattr(call, column) < _LEAST.get(column, 0):
+            raise ValueError(f"{column} is {getattr(call, column)}")
+    return call
+
+
+def misfits(core: _core.Tree, calls: CallTotals) -> Iterator[str]:
+    """Compare the calls of a task with its turns.
+
+    A turn in the file has its call in the file. A call can have brought fewer turns than draws: some were of no use, or
+    their rollouts were no more. Where each call brought one draw and each draw is a turn, both have the same usage.
+
+    Args:
+        core: The task's tree.
+        calls: What its calls come to.
+    """
+    turns = Usage()
+    for rollout in range(core.rollouts):
+        turns += Usage(*core.rollout(rollout).usage)
+    if turns.calls > calls.draws:
+        yield f"calls: they brought {calls.draws} completions, but {turns.calls} turns are in the deltas"
+    if calls.plural or turns.calls != calls.draws:
+        return
+    for name in _COMPARED:
+        here, there = getattr(calls.usage, name), getattr(turns, name)
+        if here != there:
+            yield f"calls: {name} is {here} in the rows and {there} in the deltas"

@@ -1,0 +1,223 @@
+"""Calls on their way from a request to the run file, over real sockets and through real workers."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import msgspec
+import pytest
+from atlas import agent, suicide, tasks
+from foreign import capital_cities, error, message, serving
+
+from trunkline.llm.price import Price
+from trunkline.llm.protocol import Choice, Reply, Request
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.outbox import Growth, Outbox, settle
+from trunkline.runtime.result import Run
+from trunkline.runtime.run import run
+from trunkline.runtime.snapshot import Snapshot
+from trunkline.runtime.wire import Batch
+from trunkline.store.reader import RunReader
+from trunkline.tree.tree import Tree
+from trunkline.types import Task, Termination
+
+USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 60}}
+PRICE = Price(prompt=1, cached=0.5, generated=2)
+
+
+def with_usage(body: dict) -> dict:
+    return capital_cities(body) | {"usage": USAGE}
+
+
+def counted(path: Path) -> dict[int, int]:
+    """How many calls of each task are in the file."""
+    with sqlite3.connect(path) as connection:
+        found = dict(connection.execute("SELECT task, count(*) FROM calls GROUP BY task").fetchall())
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_request_is_a_row_with_what_it_cost(workers: int, tmp_path: Path):
+    seen: list[Snapshot] = []
+    with serving(with_usage) as first, serving(with_usage) as second:
+        llm = EndpointSpec(first.url, second.url, max_concurrency=8, price=PRICE)
+        result = run(
+            agent(),
+            tasks(),
+            llm=llm,
+            strategy=Chain(2),
+            workers=workers,
+            out=tmp_path / "r",
+            watch=lambda shot: seen.append(msgspec.structs.replace(shot)),
+        )
+        sent = {server.url: len(server.bodies) for server in (first, second)}
+    calls = list(result.calls())
+    summary = result.summary()
+    by_url = {url: [call for _, call in calls if call.endpoint.startswith(url)] for url in sent}
+    assert {url: len(made) for url, made in by_url.items()} == sent
+    assert {endpoint.requests for endpoint in summary.endpoints} == set(sent.values()) - {0}
+    assert summary.usage.calls == len(calls) == sum(sent.values())
+    assert {name for name, _ in calls} == {task.id for task in tasks()}
+    for _, call in calls:
+        assert (call.draws, call.prompt, call.cached, call.generated, call.attempts) == (1, 100, 60, 20, 1)
+        assert 0 < call.first <= call.micros < 60_000_000
+        assert 0 <= call.started < summary.seconds * 1e6
+    assert max(call.started for _, call in calls) > min(call.started for _, call in calls)
+    each = (40 * 1 + 60 * 0.5 + 20 * 2) / 1e6
+    assert summary.spent.money == pytest.approx(len(calls) * each)
+    assert summary.per_task == pytest.approx(len(calls) * each / 5)
+    assert sum(cost.money for cost in result.costs().values()) == pytest.approx(summary.spent.money)
+    last = seen[-1]
+    assert (last.prompt, last.generated, last.retries) == (100 * len(calls), 20 * len(calls), 0)
+    assert len(last.latencies) == len(calls)
+    with RunReader.open(result.path) as reader:
+        assert reader.check() == []
+
+
+def test_attempts_that_were_needed_are_in_the_row(tmp_path: Path):
+    refused: set[str] = set()
+
+    def grudging(body: dict) -> object:
+        text = body["messages"][0]["content"]
+        if len(body["messages"]) == 1 and text not in refused:
+            refused.add(text)
+            return error(503, "overloaded", kind="server_error")
+        return message("<answer>x</answer>")
+
+    with serving(grudging) as server:
+        result = run(agent(), tasks(), llm=EndpointSpec(server.url), workers=0, out=tmp_path / "r")
+    assert [(call.attempts, call.prompt, call.cached, call.generated) for _, call in result.calls()] == [
+        (2, -1, -1, -1)
+    ] * 5
+    (endpoint,) = result.summary().endpoints
+    assert (endpoint.retries, endpoint.unreported, endpoint.spent) == (5, 5, None)
+    with RunReader.open(result.path) as reader:
+        assert reader.check() == []
+
+
+def test_what_a_dead_worker_paid_stays_in_the_file(tmp_path: Path):
+    def call_the_tool(body: dict) -> dict:
+        country = body["messages"][0]["content"].removeprefix("Capital of ").rstrip("?")
+        return (
+            message(None, [("suicide", f'{{"country": "{country}"}}')]) if len(body["messages"]) == 1 else message("x")
+        )
+
+    with serving(call_the_tool) as server:
+        llm = EndpointSpec(server.url, max_concurrency=2)
+        result = run(agent(tools=[suicide]), tasks(), llm=llm, workers=2, out=tmp_path / "r")
+    with RunReader.open(result.path) as reader:
+        assert reader.check() == [], "every turn in the file has its call"
+        turns = {
+            number: sum(r.usage.calls for r in reader.tree(name).rollouts)
+            for number, name in enumerate(reader.task_ids())
+        }
+    assert Termination.LOST in {r.termination for tree in result for r in tree.rollouts}
+    assert counted(result.path) == {number: count for number, count in turns.items() if count}
+
+
+class Boastful:
+    """An LLM of the user's own that says impossible things of itself."""
+
+    def __init__(self, **said: object) -> None:
+        self.said = said
+
+    async def complete(self, request: Request) -> Reply:
+        reply = Reply([Choice("<answer>Paris</answer>", None, [], "stop")], 5, 9, 2, 1, 10)
+        return msgspec.structs.replace(reply, **self.said)
+
+    async def close(self) -> None:
+        raise AssertionError("it is not ours to close")
+
+
+def test_impossible_figures_of_an_llm_are_not_believed(tmp_path: Path):
+    endpoint = "\ud800\x1b[2J https://user:hunter2@h/v1?key=hunter2 " + "x" * 10_000
+    result = run(
+        agent(), tasks(), llm=Boastful(endpoint=endpoint, queue=2**70, first=-9, micros=2**62), out=tmp_path / "r"
+    )
+    calls = [call for _, call in result.calls()]
+    assert {(c.queue, c.first, c.micros) for c in calls} == {(0, -1, 0)}
+    assert all(len(c.endpoint) <= 220 and "hunter2" not in c.endpoint for c in calls)
+    assert b"hunter2" not in result.path.read_bytes()
+    with RunReader.open(result.path) as reader:
+        assert reader.check() == []
+
+
+def several(body: dict) -> dict:
+    """As many choices as were asked for, and the usage of all."""
+    one = message("<answer>x</answer>")["choices"][0]
+    choices = [one | {"index": index} for index in range(body.get("n", 1))]
+    return message("") | {"choices": choices, "usage": USAGE | {"completion_tokens": 20 * len(choices)}}
+
+
+def test_siblings_are_one_row_and_kept_answers_are_rows_that_cost_nothing(tmp_path: Path):
+    with serving(several) as server:
+        llm = EndpointSpec(server.url, price=PRICE)
+        for name in ("first", "again"):
+            run(
+                agent(),
+                tasks(),
+                llm=llm,
+                strategy=Chain(4),
+                seed=3,
+                workers=0,
+                cache=tmp_path / "c",
+                out=tmp_path / name,
+            )
+        assert len(server.bodies) == 5
+    first, again = (Run(tmp_path / name, "done") for name in ("first", "again"))
+    assert [(call.draws, call.generated, call.attempts) for _, call in first.calls()] == [(4, 80, 1)] * 5
+    assert [(c.endpoint, c.draws, c.attempts) for _, c in again.calls()] == [("cache", 1, 0)] * 20
+    (endpoint,) = again.summary().endpoints
+    assert (endpoint.requests, endpoint.kept, again.summary().spent.money) == (0, 20, 0)
+    assert first.summary().spent.money == pytest.approx(5 * (40 * 1 + 60 * 0.5 + 80 * 2) / 1e6)
+    assert {tree.task.id: tree.digest() for tree in first} == {tree.task.id: tree.digest() for tree in again}
+    for result in (first, again):
+        with RunReader.open(result.path) as reader:
+            assert reader.check() == []
+
+
+def test_a_reply_settles_to_its_row():
+    reply = Reply([Choice("", None, [], "")] * 3, 10, -1, 6, 2, 1_500_000, "m", "http://h/v1", 7, 9)
+    row = settle(reply, 2_000_000)
+    assert msgspec.structs.astuple(row) == ("http://h/v1", 3, 10, -1, 6, 2, 7, 9, 1_500_000, 500_000)
+
+
+async def test_a_call_waits_for_the_next_delta_of_its_tree_and_leaves_once():
+    sent: list[Batch] = []
+    outbox = Outbox(8, sent.append, lambda problem: pytest.fail(str(problem)))
+    growths = [Growth(outbox, number, Tree(Task.ask(str(number)))) for number in range(2)]
+    for growth in growths:
+        growth.called(Reply([], 1, 0, 1, 1, 1, endpoint=str(growth.index)))
+        outbox.note(growth)
+    outbox.flush()
+    assert sent == [], "nothing grew, so there is nothing to send it with"
+    for growth in reversed(growths):
+        growth.tree.core.append(0, 1, b'{"a":1}')
+        growth.grew()
+    outbox.flush()
+    growths[0].tree.core.append(0, 1, b'{"b":1}')
+    growths[0].grew()
+    outbox.flush()
+    outbox.close()
+    found = [(d.task, d.seq, [call.endpoint for call in d.calls]) for batch in sent for d in batch.deltas]
+    assert sorted(found) == [(0, 0, ["0"]), (0, 1, []), (1, 0, ["1"])]
+    await asyncio.sleep(0)
+
+
+def test_a_snapshot_counts_what_was_sent():
+    shot = Snapshot(1, 1)
+    replies = [Reply([], 10, 0, 3, 3, 2_000_000), Reply([], -1, -1, 5, 1, 1), Reply([], 10, 0, 3, 0, 1)]
+    shot.called(settle(reply, 0) for reply in replies)
+    assert (shot.prompt, shot.generated, shot.retries, list(shot.latencies)) == (10, 3, 2, [2.0, 1e-6])
+
+
+def test_a_run_object_counts_its_trees_without_its_calls(tmp_path: Path):
+    result = run(agent(), tasks(), llm=Boastful(), out=tmp_path / "r")
+    with sqlite3.connect(result.path) as connection:
+        connection.execute("UPDATE calls SET queue = 'long'")
+    connection.close()
+    assert len(Run(result.path, "done")) == 5

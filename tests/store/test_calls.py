@@ -1,0 +1,336 @@
+"""Calls in the run file: written with their deltas, read back, summed up, priced and checked."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trunkline import _core
+from trunkline.errors import RunFileError, WorkerError
+from trunkline.llm.price import Price
+from trunkline.store.calls import Spending, by_endpoint, total
+from trunkline.store.derive import rows
+from trunkline.store.reader import RunReader
+from trunkline.store.schema import CallRow
+from trunkline.store.writer import RunWriter
+from trunkline.types import Task
+
+TASKS = [Task.ask(f"Who is {n}?", "Ada", id=f"q{n}") for n in range(3)]
+A, B = "http://a/v1", "http://b/v1"
+PRICES = {A: Price(prompt=2.0, cached=0.5, generated=8.0), B: Price(prompt=0.0, generated=0.1)}
+
+
+def call(endpoint: str = A, **fields: int) -> CallRow:
+    base = {
+        "draws": 1,
+        "prompt": 10,
+        "cached": 4,
+        "generated": 3,
+        "attempts": 1,
+        "queue": 5,
+        "first": 70,
+        "micros": 250,
+    }
+    return CallRow(endpoint, **(base | {"started": 0} | fields))
+
+
+def grow(usages: list[tuple[int, int, int]]) -> tuple[_core.Tree, list[bytes]]:
+    """A tree with a one-turn rollout for each usage (prompt, cached, generated), and a delta for each."""
+    core = _core.Tree()
+    point = core.append(0, 1, b'{"role":"user","content":"?"}')
+    deltas = []
+    for draw, usage in enumerate(usages):
+        rollout = core.open(point, [0, draw], draw)
+        core.turn(rollout, json.dumps({"role": "assistant", "content": str(draw)}).encode(), 0, 0, 0, *usage, 0, 250)
+        core.close(rollout, "answer", "Ada")
+        core.score(rollout, float(draw == 0))
+        deltas.append(core.delta())
+    return core, deltas
+
+
+def write(path: Path, tasks: list[list[CallRow]], prices: dict[str, Price] | None = None) -> None:
+    """A run whose tasks had these calls, one delta for each."""
+    llm = {"price": prices or {}}
+    with RunWriter.create(path, {"llm": llm}, TASKS[: len(tasks)], command=[]) as writer:
+        for number, calls in enumerate(tasks):
+            core, deltas = grow([(c.prompt, c.cached, c.generated) for c in calls])
+            made = [(number, seq, [c]) for seq, c in enumerate(calls)]
+            writer.commit([(number, seq, d) for seq, d in enumerate(deltas)], [(number, *rows(core))], made)
+
+
+def edit(path: Path, *statements: str) -> None:
+    with sqlite3.connect(path) as connection:
+        for statement in statements:
+            assert connection.execute(statement).rowcount > 0
+    connection.close()
+
+
+def problems(path: Path) -> list[str]:
+    with RunReader.open(path) as reader:
+        return reader.check()
+
+
+figures = st.integers(-1, 2**31 - 1)
+micros = st.integers(0, 10**15)
+calls_of_any_kind = st.builds(
+    CallRow,
+    endpoint=st.sampled_from([A, B, "", "Someone's \u202e LLM"]),
+    draws=st.integers(0, 64),
+    prompt=figures,
+    cached=figures,
+    generated=figures,
+    attempts=st.integers(0, 9),
+    queue=micros,
+    first=st.integers(-1, 10**15),
+    micros=micros,
+    started=micros,
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(batches=st.lists(st.lists(calls_of_any_kind, max_size=4), max_size=6))
+def test_calls_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, batches: list[list[CallRow]]):
+    path = tmp_path_factory.mktemp("calls") / "run"
+    with RunWriter.create(path, {}, TASKS[:1], command=[]) as writer:
+        origin = writer._began
+        for seq, calls in enumerate(batches):
+            begun = [
+                CallRow(*(getattr(c, f) for f in CallRow.__struct_fields__[:-1]), c.started + origin) for c in calls
+            ]
+            writer.commit([(0, seq, b"delta")], [], [(0, seq, begun)])
+    with RunReader.open(path) as reader:
+        assert list(reader.calls()) == [(0, c) for calls in batches for c in calls]
+
+
+def test_an_endpoint_is_one_number_and_has_its_name_once(tmp_path: Path):
+    write(tmp_path / "run", [[call(A), call(B)], [call(A), call("C"), call(B)]])
+    with sqlite3.connect(tmp_path / "run") as connection:
+        assert connection.execute("SELECT * FROM endpoints ORDER BY endpoint").fetchall() == [(0, A), (1, B), (2, "C")]
+        assert connection.execute("SELECT endpoint FROM calls ORDER BY call").fetchall() == [
+            (0,),
+            (1,),
+            (0,),
+            (2,),
+            (1,),
+        ]
+    connection.close()
+    assert problems(tmp_path / "run") == []
+
+
+def test_a_batch_that_comes_again_counts_its_calls_once(tmp_path: Path):
+    core, deltas = grow([(10, 4, 3), (10, 4, 3)])
+    batch = (
+        [(0, seq, delta) for seq, delta in enumerate(deltas)],
+        [(0, *rows(core))],
+        [(0, 0, [call()]), (0, 1, [call()])],
+    )
+    with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
+        writer.commit(batch[0][:1], [], batch[2][:1])
+        writer.commit(*batch)
+        writer.commit(*batch)
+    with RunReader.open(tmp_path / "run") as reader:
+        assert reader.check() == []
+        assert len(list(reader.calls())) == 2
+
+
+def test_a_batch_that_is_refused_leaves_no_call_and_no_endpoint(tmp_path: Path):
+    core, deltas = grow([(10, 4, 3), (10, 4, 3)])
+    with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
+        writer.commit([(0, 0, deltas[0])], [], [(0, 0, [call(A)])])
+        with pytest.raises(WorkerError):
+            writer.commit([(0, 1, deltas[1]), (0, 0, b"other")], [], [(0, 1, [call(B)])])
+        writer.commit([(0, 1, deltas[1])], [(0, *rows(core))], [(0, 1, [call("C")])])
+    with RunReader.open(tmp_path / "run") as reader:
+        assert [c.endpoint for _, c in reader.calls()] == [A, "C"]
+        assert reader.check() == []
+
+
+def test_no_key_reaches_the_names_of_endpoints(tmp_path: Path):
+    names = ["http://user:hunter2@h/v1", "http://h/v1?api-key=hunter2", "Bearer hunter2hunter2", "sk-hunter2hunter2"]
+    write(tmp_path / "run", [[call(name) for name in names]])
+    assert b"hunter2" not in (tmp_path / "run").read_bytes()
+    with RunReader.open(tmp_path / "run") as reader:
+        assert len(list(reader.calls())) == 4
+
+
+def naive(calls: list[CallRow], endpoint: str) -> dict[str, object]:
+    sent = [c for c in calls if c.endpoint == endpoint and c.attempts > 0]
+    counted = [c for c in sent if c.prompt >= 0 and c.generated >= 0]
+    price = PRICES.get(endpoint)
+    priced = [c for c in counted if price and (c.cached >= 0 or price.cached is None)]
+    money = Fraction(0)
+    for c in priced:
+        hit = max(0, min(c.cached, c.prompt))
+        cached = price.prompt if price.cached is None else price.cached
+        for tokens, each in ((c.prompt - hit, price.prompt), (hit, cached), (c.generated, price.generated)):
+            money += tokens * Fraction(each) / 1_000_000
+    return {
+        "requests": len(sent),
+        "kept": sum(c.endpoint == endpoint and c.attempts == 0 for c in calls),
+        "draws": sum(c.draws for c in sent),
+        "retries": sum(c.attempts - 1 for c in sent),
+        "prompt": sum(c.prompt for c in counted),
+        "cached": sum(max(0, min(c.cached, c.prompt)) for c in counted),
+        "generated": sum(c.generated for c in counted),
+        "unreported": len(sent) - len(counted),
+        "priced": (float(money), len(priced), len(sent) - len(priced)),
+    }
+
+
+@settings(max_examples=80, deadline=None)
+@given(calls=st.lists(calls_of_any_kind, max_size=30), order=st.randoms())
+def test_sums_by_endpoint_are_those_of_a_naive_reading(calls: list[CallRow], order):
+    found = by_endpoint(calls, PRICES)
+    assert [e.endpoint for e in found] == sorted({c.endpoint for c in calls})
+    for endpoint in found:
+        expected = naive(calls, endpoint.endpoint)
+        money, priced, unpriced = expected.pop("priced")
+        assert {name: getattr(endpoint, name) for name in expected} == expected
+        assert endpoint.spent.money == pytest.approx(money, rel=1e-12)
+        assert (endpoint.spent.priced, endpoint.spent.unpriced) == (priced, unpriced)
+    shuffled = calls[:]
+    order.shuffle(shuffled)
+    assert by_endpoint(shuffled, PRICES) == found, "to the last bit, in any order"
+
+
+@settings(max_examples=60, deadline=None)
+@given(times=st.lists(micros, min_size=1, max_size=200))
+def test_percentiles_are_the_least_times_that_enough_calls_did_not_exceed(times: list[int]):
+    (endpoint,) = by_endpoint([call(micros=t, queue=t // 2, first=-1) for t in times], {})
+    for found, share in ((endpoint.total.p50, 50), (endpoint.total.p95, 95)):
+        within = [sum(other <= t for other in times) * 100 >= share * len(times) for t in times]
+        assert found == min(t for t, enough in zip(times, within, strict=True) if enough) / 1e6
+    assert endpoint.total.max == max(times) / 1e6
+    assert endpoint.queue.max == max(times) // 2 / 1e6
+    assert endpoint.first is None
+
+
+def test_generated_tokens_a_second_are_over_the_time_the_endpoint_was_in_use():
+    overlapping = [
+        call(started=1_000_000, micros=2_000_000, generated=30),
+        call(started=2_000_000, micros=3_000_000, generated=10),
+    ]
+    assert by_endpoint(overlapping, {})[0].rate == pytest.approx(10.0)
+    assert by_endpoint([call(micros=0)], {})[0].rate == 0.0
+
+
+def test_replies_out_of_a_cache_cost_nothing_and_took_no_time():
+    (only,) = by_endpoint([call(attempts=0)], PRICES)
+    assert (only.requests, only.kept, only.prompt, only.total) == (0, 1, 0, None)
+    assert only.spent == Spending(0.0, 0, 0)
+
+
+def test_what_was_not_reported_is_not_priced():
+    calls = [call(), call(prompt=-1), call(generated=-1), call(cached=-1), call("http://elsewhere/v1")]
+    first, second = by_endpoint(calls, PRICES)
+    assert (first.spent.priced, first.spent.unpriced) == (1, 3)
+    assert first.spent.money == pytest.approx((6 * 2 + 4 * 0.5 + 3 * 8) / 1e6)
+    assert second.spent == Spending(0.0, 0, 1)
+    assert total([first, second]) == Spending(first.spent.money, 1, 4)
+    assert total(by_endpoint(calls, {})) is None, "without a price there is no sum, not a sum of 0"
+
+
+def test_the_summary_prices_the_run_its_tasks_and_what_it_solved(tmp_path: Path):
+    tasks = [[call(A), call(B)], [call(A, cached=-1)], [call(A), call(A)]]
+    write(tmp_path / "run", tasks, PRICES)
+    edit(tmp_path / "run", "UPDATE rollouts SET reward = 0.5 WHERE task = 2")
+    with RunReader.open(tmp_path / "run") as reader:
+        summary, costs = reader.summary(), reader.costs()
+    assert (summary.called, summary.solved) == (3, 2)
+    assert summary.spent.unpriced == 1
+    assert summary.spent.money == math.fsum(e.spent.money for e in summary.endpoints)
+    assert summary.spent.money == pytest.approx(math.fsum(c.money for c in costs.values()), rel=1e-12)
+    assert list(costs) == ["q0", "q1", "q2"]
+    assert costs["q1"] == Spending(0.0, 0, 1)
+    assert summary.per_task == pytest.approx(summary.spent.money / 3)
+    assert summary.per_solved == pytest.approx(summary.spent.money / 2)
+    assert sum(e.requests for e in summary.endpoints) == summary.usage.calls
+
+
+def test_without_a_price_there_are_no_costs(tmp_path: Path):
+    write(tmp_path / "run", [[call()]])
+    with RunReader.open(tmp_path / "run") as reader:
+        summary = reader.summary()
+        assert reader.costs() == {}
+    assert (summary.spent, summary.per_task, summary.per_solved) == (None, None, None)
+
+
+@pytest.mark.parametrize("price", ['{"prompt":-1,"generated":0}', '{"prompt":1}', '"free"'])
+def test_a_price_that_cannot_be_read_is_damage(tmp_path: Path, price: str):
+    write(tmp_path / "run", [[call()]])
+    edit(
+        tmp_path / "run",
+        f"""UPDATE meta SET value = '{{"llm":{{"price":{{"http://a/v1":{price}}}}}}}' WHERE key = 'settings'""",
+    )
+    with (
+        RunReader.open(tmp_path / "run") as reader,
+        pytest.raises(RunFileError, match=r"is damaged: meta\.settings: price"),
+    ):
+        reader.summary()
+
+
+TAMPERED = [
+    (["DELETE FROM calls WHERE call = 2"], "calls: 1 are missing between the first and the last"),
+    (
+        ["DELETE FROM calls WHERE call = 3"],
+        'task "q1": calls: they brought 0 completions, but 1 turns are in the deltas',
+    ),
+    (
+        ["UPDATE calls SET prompt = 11 WHERE call = 1"],
+        'task "q0": calls: prompt is 21 in the rows and 20 in the deltas',
+    ),
+    (["UPDATE calls SET cached = 0 WHERE call = 1"], 'task "q0": calls: cached is 4 in the rows and 8 in the deltas'),
+    (["UPDATE calls SET generated = -1 WHERE call = 1"], "calls: unreported is 1 in the rows and 0 in the deltas"),
+    (["UPDATE calls SET prompt = -2 WHERE call = 1"], "call 1: prompt is -2"),
+    (["UPDATE calls SET micros = -1 WHERE call = 1"], "call 1: micros is -1"),
+    (["UPDATE calls SET micros = 'x\x1b' WHERE call = 1"], "call 1: Expected `int`, got `str`"),
+    (["UPDATE calls SET seq = 9 WHERE call = 1"], "calls: 1 of task number 0 came with a delta that is not there"),
+    (["UPDATE calls SET task = 77 WHERE call = 3"], "calls: rows of task number 77"),
+    (["UPDATE calls SET task = 'x\x1b' WHERE call = 3"], "calls: rows of task number"),
+    (["DELETE FROM endpoints"], "call 1: Expected `str`, got `null`"),
+]
+
+
+@pytest.mark.parametrize(("statements", "problem"), TAMPERED, ids=range(len(TAMPERED)))
+def test_check_names_what_does_not_fit(tmp_path: Path, statements: list[str], problem: str):
+    write(tmp_path / "run", [[call(), call()], [call()]])
+    assert problems(tmp_path / "run") == []
+    edit(tmp_path / "run", *statements)
+    found = problems(tmp_path / "run")
+    assert problem in "\n".join(found)
+    assert all(line.isprintable() for line in found)
+
+
+def test_more_draws_than_turns_fit_and_their_usage_is_not_compared(tmp_path: Path):
+    core, deltas = grow([(10, 4, 3), (-1, -1, -1)])
+    with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
+        writer.commit(
+            [(0, 0, deltas[0]), (0, 1, deltas[1])], [(0, *rows(core))], [(0, 0, [call(draws=4, generated=12)])]
+        )
+    assert problems(tmp_path / "run") == []
+    edit(tmp_path / "run", "UPDATE calls SET draws = 1")
+    assert problems(tmp_path / "run") == ['task "q0": calls: they brought 1 completions, but 2 turns are in the deltas']
+
+
+def test_a_damaged_call_is_damage_for_readers_too(tmp_path: Path):
+    write(tmp_path / "run", [[call()]])
+    edit(tmp_path / "run", "UPDATE calls SET queue = 'long'")
+    with RunReader.open(tmp_path / "run") as reader, pytest.raises(RunFileError, match="a row of calls"):
+        reader.summary()
+
+
+def test_a_run_of_the_schema_before_is_refused_by_its_number(tmp_path: Path):
+    write(tmp_path / "run", [[call()]])
+    with sqlite3.connect(tmp_path / "run") as connection:
+        connection.execute("DROP TABLE calls")
+        connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(RunFileError, match="is a Trunkline run of schema version 2, but 3 is read here"):
+        RunReader.open(tmp_path / "run")
