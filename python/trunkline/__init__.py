@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from trunkline import errors
     from trunkline._core import __version__
     from trunkline.errors import ToolError, TrunklineError
+    from trunkline.llm.dialects.dialect import Dialect, Parsed
+    from trunkline.llm.dialects.hermes import Hermes
+    from trunkline.llm.dialects.search_r1 import SearchR1
     from trunkline.llm.price import Price
+    from trunkline.llm.protocol import ToolCall
     from trunkline.llm.request import Sampling
     from trunkline.llm.spec import EndpointSpec as LLM  # noqa: N814 - the name that users know it by
     from trunkline.rollout.agent import Agent
@@ -35,19 +39,24 @@ _HOMES = {
     "LLM": "llm.spec:EndpointSpec",
     "Agent": "rollout.agent",
     "Chain": "rollout.strategies.chain",
+    "Dialect": "llm.dialects.dialect",
     "Fork": "rollout.strategy",
+    "Hermes": "llm.dialects.hermes",
     "Interrupted": "runtime.run",
     "Node": "tree.node",
     "Options": "runtime.plan",
     "Price": "llm.price",
+    "Parsed": "llm.dialects.dialect",
     "Run": "runtime.result",
     "RunReader": "store.reader",
     "Sampling": "llm.request",
+    "SearchR1": "llm.dialects.search_r1",
     "Snapshot": "runtime.snapshot",
     "Strategy": "rollout.strategy",
     "Task": "types",
     "Termination": "types",
     "Tool": "tools.tool",
+    "ToolCall": "llm.protocol",
     "ToolError": "errors",
     "Trajectory": "tree.trajectory",
     "Tree": "tree.tree",
@@ -69,19 +78,24 @@ __all__ = [
     "LLM",
     "Agent",
     "Chain",
+    "Dialect",
     "Fork",
+    "Hermes",
     "Interrupted",
     "Node",
     "Options",
+    "Parsed",
     "Price",
     "Run",
     "RunReader",
     "Sampling",
+    "SearchR1",
     "Snapshot",
     "Strategy",
     "Task",
     "Termination",
     "Tool",
+    "ToolCall",
     "ToolError",
     "Trajectory",
     "Tree",

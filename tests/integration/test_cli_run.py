@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from atlas import CAPITALS
-from foreign import capital_cities, error, serving
+from foreign import capital_cities, error, message, serving
 
 ATLAS = Path(__file__).parent.parent / "support"
 
@@ -220,3 +220,34 @@ def test_help_is_there_without_heavy_imports(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     for name in ("demo", "run", "show", "check", "sim"):
         assert name in done.stdout
+
+
+def test_the_dialect_and_what_happens_to_broken_calls_are_options(questions: Path, tmp_path: Path):
+    def hermes(body: dict) -> dict:
+        country = body["messages"][-1]["content"].removeprefix("Capital of ").rstrip("?")
+        call = f'<tool_call>{{"name": "lookup", "arguments": {{"country": "{country}"}}</tool_call>'
+        return message(call if country in CAPITALS else country.removesuffix("\n</tool_response>").rpartition(" ")[2])
+
+    with serving(hermes) as server:
+        arguments = ["run", questions.name, "-m", "m", "--base-url", server.url, "--tools", "atlas:lookup", "--json"]
+        done = trunkline(*arguments, "--dialect", "hermes", "--malformed", "repair", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["accuracy"]["value"] == 1.0
+        named = trunkline(*arguments, "--dialect", "lines:Lines", cwd=tmp_path)
+    assert "give an instance of it, Lines()" in only_line(named.stderr)
+    assert "lookup" in server.bodies[0]["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--dialect", "xml"], "--dialect 'xml' is none of native, hermes, search-r1; your own is written module:attr"),
+        (["--dialect", "atlas:nothing"], "has no 'nothing'"),
+        (["--dialect", "search-r1"], "exactly one tool"),
+    ],
+)
+def test_a_dialect_that_cannot_be_spoken_is_one_line(questions: Path, tmp_path: Path, options: list[str], words: str):
+    done = trunkline("run", questions.name, "-m", "m", "--base-url", "http://127.0.0.1:9/v1", *options, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in only_line(done.stderr)
+    assert left_behind(tmp_path) == []

@@ -69,6 +69,23 @@ def test_broken_arguments_stay_as_generated():
     assert chat.parts(raw).calls == (chat.Call("search", '{"query": ["a"'),)
 
 
+def test_a_tool_response_in_a_users_words_is_one():
+    said = [{"role": "user", "content": "<tool_response>\nfound\n</tool_response>"}]
+    native = [{"role": "tool", "content": "found", "tool_call_id": "t"}]
+    assert chat.render(said) == chat.render(native)
+    for other in ("<tool_response>found</tool_response>", "so: <tool_response>\nfound\n</tool_response>", "found"):
+        assert chat.render([{"role": "user", "content": other}])[0] == chat.Message("user", other)
+    assert chat.response("<tool_response>\n\n</tool_response>") == ""
+
+
+def test_tools_are_read_from_a_system_message():
+    tools = [{"type": "function", "function": {"name": "find", "parameters": {"properties": {"q": {}}}}}]
+    (system,) = chat.render([], tools)
+    assert chat.tools_in(system.text) == chat.tools_from(tools) == (chat.Tool("find", {"q": {}}),)
+    for text in ("", "<tools></tools>", "<tools>\nno json\n</tools>", '<tools>\n{"function": 3}\n</tools>'):
+        assert chat.tools_in(text) == ()
+
+
 def test_thinking_can_be_dropped_from_history():
     tagged = {"role": "assistant", "content": "<think>\nsecret\n</think>\nHello"}
     apart = {"role": "assistant", "content": "Hello", "reasoning_content": "secret"}

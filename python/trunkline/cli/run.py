@@ -9,6 +9,7 @@ import click
 from trunkline.cli.drive import drive
 from trunkline.cli.options import PriceOption, Threshold, load_named, load_tools, run_path
 from trunkline.errors import ConfigError
+from trunkline.llm.dialects.catalog import DIALECTS
 from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
@@ -46,6 +47,20 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option(
     "--reward", metavar="NAME|MODULE:ATTR", help=f"{', '.join(_REWARDS)}, or your own.  [default: exact_match]"
 )
+@click.option(
+    "--dialect",
+    default="native",
+    show_default=True,
+    metavar="NAME|MODULE:ATTR",
+    help=f"How tools are spoken about: {', '.join(DIALECTS)}, or your own.",
+)
+@click.option(
+    "--malformed",
+    type=click.Choice(["return", "repair"]),
+    default="return",
+    show_default=True,
+    help="What happens to a tool call of broken JSON.",
+)
 @click.option("--max-turns", default=30, show_default=True, help="Model turns a try may take.")
 @click.option("--max-tokens", type=int, help="Tokens a turn may generate.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
@@ -81,6 +96,8 @@ def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
         model=given["model"],
         tools=load_tools(given["tools"]),
         system=given["system"],
+        dialect=_dialect(given["dialect"]),
+        malformed=given["malformed"],
         max_turns=given["max_turns"],
         sampling=Sampling(temperature=given["temperature"], top_p=given["top_p"], max_tokens=given["max_tokens"]),
     )
@@ -107,6 +124,15 @@ def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
         as_json=given["as_json"],
     )
     ctx.exit(code)
+
+
+def _dialect(name: str) -> Any:
+    """Return a dialect's name as it is, and your own as the object it names."""
+    if name in DIALECTS:
+        return name
+    if ":" not in name:
+        raise ConfigError(f"--dialect {name!r} is none of {', '.join(DIALECTS)}; your own is written module:attribute")
+    return load_named(name, "--dialect")
 
 
 def _reward(name: str | None, tasks: list[Task]) -> Reward | None:

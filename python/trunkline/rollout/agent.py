@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -11,6 +12,7 @@ from trunkline.bounds import shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.llm import request
 from trunkline.llm.request import Sampling
+from trunkline.rollout.speech import Speech
 from trunkline.tools.runner import Toolbox
 from trunkline.tools.tool import Tool
 
@@ -28,6 +30,11 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         max_turns: Model turns a rollout may take before it ends as ``max_turns``.
         max_tool_calls: Tool calls a rollout may make before it ends as ``tool_limit``; unlimited when None.
         name: What its turns are called in trees and profiles.
+        dialect: How tools are spoken about: ``native`` (tool calls of chat completions), ``hermes`` (``<tool_call>`` in
+            the text), ``search-r1`` (``<search>`` in the text), or an object with the members of
+            :class:`trunkline.llm.dialects.dialect.Dialect`.
+        malformed: What happens to a tool call whose JSON is broken: ``return`` tells the model what is wrong,
+            ``repair`` repairs it where possible (needs the repair extra), and the observation says so.
 
     Raises:
         ConfigError: If a field has a value it cannot have.
@@ -40,6 +47,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int = 30
     max_tool_calls: int | None = None
     name: str = "agent"
+    dialect: Any = "native"
+    malformed: Literal["return", "repair"] = "return"
 
     def __post_init__(self) -> None:
         request.head(self.model)
@@ -52,7 +61,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             whole("Agent: max_tool_calls", self.max_tool_calls, 0)
         if not isinstance(self.tools, list | tuple):
             raise ConfigError(f"Agent: tools must be a list of tools, not {shown(self.tools)}")
-        Toolbox(self.tools)
+        if self.malformed not in {"return", "repair"}:
+            raise ConfigError(f"Agent: malformed must be return or repair, not {shown(self.malformed)}")
+        Toolbox(self.tools, repair=self.malformed == "repair")
+        Speech(self.dialect, self.tools, self.sampling)
 
 
 class Kit:
@@ -62,6 +74,7 @@ class Kit:
         agent: The agent.
 
     Attributes:
+        speech: How tools are told of and calls read.
         head: The body of a request up to the first message.
         constant: The body after the last message, up to what depends on the draws.
         namespace: What makes draws comparable.
@@ -71,10 +84,11 @@ class Kit:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.toolbox = Toolbox(agent.tools)
+        self.toolbox = Toolbox(agent.tools, repair=agent.malformed == "repair")
+        self.speech = Speech(agent.dialect, agent.tools, agent.sampling)
         self.head = request.head(agent.model)
-        tools = self.toolbox.definitions()
-        self.constant = request.constant(agent.sampling, tools)
-        self.namespace = request.namespace(agent.model, agent.sampling, tools)
+        definitions = self.toolbox.definitions()
+        self.constant = request.constant(self.speech.sampling, definitions if self.speech.native else b"")
+        self.namespace = request.namespace(agent.model, self.speech.sampling, definitions) + self.speech.mark
         self.reading = Reading()
-        self.greedy = agent.sampling.temperature == 0
+        self.greedy = self.speech.sampling.temperature == 0

@@ -17,8 +17,9 @@ __all__ = ["agent_loop"]
 async def agent_loop(rollout: Rollout, kit: Kit) -> NoReturn:
     """Ask, run the tools that were called, and again, until the model answers or a limit ends the rollout.
 
-    A turn without tool calls is the answer, an empty one included. A turn cut off by the token limit ends the rollout
-    as ``max_tokens``: half a tool call must not be run, and half an answer must not be scored as one.
+    What is a call and what an answer, the agent's dialect says. A turn that is neither is told so, and costs a turn. A
+    turn cut off by the token limit ends the rollout as ``max_tokens``: half a tool call must not be run, and half an
+    answer must not be scored as one.
 
     Args:
         rollout: The try to grow.
@@ -32,9 +33,13 @@ async def agent_loop(rollout: Rollout, kit: Kit) -> NoReturn:
         choice = await rollout.ask(kit)
         if choice.finish == "length":
             rollout.finish(None, Termination.MAX_TOKENS)
-        if not choice.tool_calls:
-            rollout.finish(extract_answer(choice.content))
-        if limit is not None and rollout.tool_calls + len(choice.tool_calls) > limit:
+        turn = kit.speech.read(choice)
+        if not turn.calls:
+            if turn.answer is not None:
+                rollout.finish(extract_answer(turn.answer))
+            rollout.tell(kit, turn.problem)
+            continue
+        if limit is not None and rollout.tool_calls + len(turn.calls) > limit:
             rollout.finish(None, Termination.TOOL_LIMIT)
-        await rollout.use(kit, choice.tool_calls)
+        await rollout.use(kit, turn.calls)
     rollout.finish(None, Termination.MAX_TURNS)

@@ -112,16 +112,27 @@ class Rollout:
 
         Args:
             kit: The agent whose tools they are.
-            calls: The calls, as :meth:`ask` returned them.
+            calls: The calls, as the agent's dialect read them.
         """
         observations = await kit.toolbox.call_all(list(calls))
         agent = self._desk.name(kit.agent.name)
-        for index, seen in enumerate(observations):
+        for index, (call, seen) in enumerate(zip(calls, observations, strict=True)):
             # The ids in the history are ours, made from the position: a server's may be missing, repeated or hostile.
-            message = messages.tool(messages.call_id(self.turn - 1, index), seen.text)
+            message = kit.speech.observation(call, seen.text, messages.call_id(self.turn - 1, index))
             self.leaf = self._core.observe(self.id, message, agent, seen.micros, not seen.ok)
             self.tool_calls += 1
             self._outlet.grew(len(message))
+
+    def tell(self, kit: Kit, problem: str) -> None:
+        """Tell the model what is wrong with its turn, in a message of the user; it counts as a failed tool call.
+
+        Args:
+            kit: The agent that moved.
+            problem: What is wrong.
+        """
+        message = messages.encode({"role": "user", "content": problem})
+        self.leaf = self._core.observe(self.id, message, self._desk.name(kit.agent.name), 0, True)
+        self._outlet.grew(len(message))
 
     def finish(self, answer: str | None, termination: Termination = Termination.ANSWER) -> NoReturn:
         """End the rollout here.

@@ -18,11 +18,11 @@ from trunkline.errors import (
     ToolError,
     UsageError,
 )
-from trunkline.llm import messages
 from trunkline.rollout.desk import Desk, Outlet
 from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.rollout import Finished, Rollout
 from trunkline.rollout.siblings import Siblings
+from trunkline.rollout.speech import Speech
 from trunkline.score.rewards import Reward, apply
 from trunkline.tree.failure import Failure
 from trunkline.tree.trajectory import Trajectory
@@ -56,7 +56,7 @@ def plant(tree: Tree, agent: Agent, strategy: Strategy) -> list[int]:
 
     Args:
         tree: A tree with nothing in it.
-        agent: Who plays; its system prompt comes first.
+        agent: Who plays; its system prompt and what its dialect adds come first.
         strategy: Where rollouts start.
 
     Returns:
@@ -66,10 +66,9 @@ def plant(tree: Tree, agent: Agent, strategy: Strategy) -> list[int]:
         ConfigError: If the strategy raises, or begins with no rollout.
     """
     core, node = tree.core, ROOT
-    if agent.system:
-        node = core.append(node, PROMPT, messages.system(agent.system))
-    for message in tree.task.messages:
-        node = core.append(node, PROMPT, messages.encode(message))
+    speech = Speech(agent.dialect, agent.tools, agent.sampling)
+    for message in speech.opening(agent.system, tree.task.messages):
+        node = core.append(node, PROMPT, message)
     return [core.open(node, (0, draw), draw) for draw in range(_draws(strategy, tree))]
 
 

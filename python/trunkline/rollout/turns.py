@@ -10,6 +10,7 @@ from trunkline._core import take
 from trunkline.bounds import shown
 from trunkline.errors import LLMError, ReplyError, RolloutError
 from trunkline.llm import messages
+from trunkline.llm.dialects.dialect import MOST_CALLS
 from trunkline.llm.protocol import Choice, Reply, ToolCall
 from trunkline.llm.text import scrub
 from trunkline.printable import said
@@ -24,9 +25,6 @@ __all__ = ["Turn", "Turns"]
 
 _MOST_TOKENS = 2**31
 """A usage figure from here on is a broken server's, and counts as not reported."""
-
-_MOST_CALLS = 1000
-"""Tool calls a turn may make, as the core has it."""
 
 
 class Turn(NamedTuple):
@@ -126,8 +124,8 @@ class Turns:
 
     def _append(self, place: int, choice: Choice, reply: Reply, sibling: int) -> Turn:
         """Append one turn; a sibling's prompt was computed with the first one's."""
-        if len(choice.tool_calls) > _MOST_CALLS:
-            raise LLMError(f"the reply asks for {len(choice.tool_calls)} tool calls; a turn may make {_MOST_CALLS}")
+        if len(choice.tool_calls) > MOST_CALLS:
+            raise LLMError(f"the reply asks for {len(choice.tool_calls)} tool calls; a turn may make {MOST_CALLS}")
         message = messages.assistant(choice.content, choice.tool_calls, self._turn)
         if len(message) > messages.LONGEST:
             raise LLMError(f"the reply has {len(message)} bytes; at most {messages.LONGEST} are kept")

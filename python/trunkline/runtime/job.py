@@ -10,6 +10,7 @@ import msgspec
 
 from trunkline.bounds import whole
 from trunkline.errors import ConfigError
+from trunkline.llm.dialects import catalog
 from trunkline.llm.protocol import LLM
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
@@ -53,11 +54,12 @@ class Job(msgspec.Struct, kw_only=True):
 class _Packed(msgspec.Struct):
     """A job on the wire: data as it is, user code as crossings, the key beside it and in no file.
 
-    The agent travels without its tools, which travel beside it; every other field of it goes along by itself.
+    The agent travels without its tools and its dialect, which travel beside it; every other field goes along by itself.
     """
 
     agent: Agent
     tools: list[Crossing]
+    dialect: str | Crossing
     strategy: Crossing
     reward: Crossing | None
     llm: EndpointSpec
@@ -78,9 +80,11 @@ def pack_job(job: Job) -> bytes:
         raise ConfigError(
             "a live LLM object stays in its process: run with workers=0, or give an endpoint's URL as trunkline.LLM"
         )
+    dialect = job.agent.dialect
     packed = _Packed(
-        agent=msgspec.structs.replace(job.agent, tools=()),
+        agent=msgspec.structs.replace(job.agent, tools=(), dialect="native"),
         tools=[pack(tool, f"tool {tool.name!r}") for tool in job.agent.tools],
+        dialect=dialect if isinstance(dialect, str) else pack(dialect, f"dialect {type(dialect).__name__}"),
         strategy=pack(job.strategy, f"strategy {type(job.strategy).__name__}"),
         reward=None if job.reward is None else pack(job.reward, f"reward {reward_name(job.reward)!r}"),
         llm=job.llm,
@@ -100,8 +104,9 @@ def unpack_job(data: bytes) -> Job:
     """
     packed = msgspec.msgpack.decode(data, type=_Packed)
     sys.path[:0] = [entry for entry in packed.path if entry not in sys.path]
+    dialect = packed.dialect if isinstance(packed.dialect, str) else load(packed.dialect)
     return Job(
-        agent=msgspec.structs.replace(packed.agent, tools=[load(tool) for tool in packed.tools]),
+        agent=msgspec.structs.replace(packed.agent, tools=[load(tool) for tool in packed.tools], dialect=dialect),
         strategy=load(packed.strategy),
         reward=None if packed.reward is None else load(packed.reward),
         llm=packed.llm.with_secret(packed.secret),
@@ -118,6 +123,7 @@ def settings(job: Job) -> dict[str, Any]:
             **msgspec.structs.asdict(agent),
             "sampling": msgspec.to_builtins(agent.sampling),
             "tools": [tool.definition for tool in agent.tools],
+            "dialect": catalog.describe(catalog.find(agent.dialect)),
         },
         "strategy": {"kind": type(job.strategy).__name__, "options": _options(job.strategy)},
         "reward": None if job.reward is None else reward_name(job.reward),

@@ -5,36 +5,17 @@ from __future__ import annotations
 import math
 import re
 
+from trunkline.llm.dialects.thinking import spoken
 from trunkline.tree.vote import DIGITS, LONG
 
 __all__ = ["extract_answer", "number", "tail"]
 
-_THINK, _THINK_END = "<think>", "</think>"
 _ANSWER, _ANSWER_END = "<answer>", "</answer>"
 _BOXED = re.compile(r"\\boxed\s*\{")
 _BRACE = re.compile(r"\\[{}\\]|[{}]")  # an escaped brace balances nothing
 _NUMBER = re.compile(rf"(?:(?<![\w.)])-)?(?<![\w.]){DIGITS}(?:e[-+]?[0-9]{{1,3}})?(?![0-9])")
 _SPACE = re.compile(r"\s")
 _FRACTION = re.compile(r"-?[0-9]{1,30}\s*/\s*[0-9]{1,30}")
-
-
-def _without_thinking(text: str) -> str:
-    # Searched by hand and not with a pattern: text full of opening tags must not take quadratic time.
-    kept: list[str] = []
-    position = 0
-    first = text.find(_THINK_END)
-    opening = text.find(_THINK)
-    if first >= 0 and not 0 <= opening < first:
-        # The template opened the region before the reply began.
-        position = first + len(_THINK_END)
-    while (start := text.find(_THINK, position)) >= 0:
-        kept.append(text[position:start])
-        end = text.find(_THINK_END, start)
-        if end < 0:
-            return "".join(kept)
-        position = end + len(_THINK_END)
-    kept.append(text[position:])
-    return "".join(kept)
 
 
 def _tagged(text: str) -> str | None:
@@ -77,7 +58,7 @@ def extract_answer(text: str) -> str:
     Returns:
         The answer without white space around it; empty if there is none.
     """
-    text = _without_thinking(text)
+    text = spoken(text)
     tagged = _tagged(text)
     if tagged is not None:
         return tagged

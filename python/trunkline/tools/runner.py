@@ -16,8 +16,10 @@ from trunkline.bounds import number, shown, whole
 from trunkline.errors import ConfigError, ToolError
 from trunkline.llm.text import excerpt
 from trunkline.printable import printable
+from trunkline.tools.repair import Mended, mend, need_library, sound
 from trunkline.tools.result import LIMIT, as_text, bounded
 from trunkline.tools.schema import ArgumentError
+from trunkline.tools.syntax import unreadable
 from trunkline.tools.threads import ExhaustedError, Threads
 from trunkline.tools.tool import Tool
 
@@ -63,9 +65,11 @@ class Toolbox:
         limit: Characters of a result that are kept.
         threads: Sync tools that run at once.
         parallel: Calls of one turn that run at once; the others wait their turn.
+        repair: Whether calls of broken JSON are repaired where possible (:mod:`trunkline.tools.repair`), and the
+            observation says so; else the observation says what is wrong with them.
 
     Raises:
-        ConfigError: One is no tool, two share a name, or an option is out of range.
+        ConfigError: One is no tool, two share a name, an option is out of range, or the library for repairs is missing.
     """
 
     def __init__(
@@ -76,10 +80,14 @@ class Toolbox:
         limit: int = LIMIT,
         threads: int = 32,
         parallel: int = 32,
+        repair: bool = False,
     ) -> None:
         number("tool timeout", timeout, 0, above=True, unit="seconds")
         for option, value in (("limit", limit), ("threads", threads), ("parallel", parallel)):
             whole(f"toolbox option {option}", value, 1)
+        if repair:
+            need_library()
+        self._repair = repair
         self._tools: dict[str, Tool[..., Any]] = {}
         for item in tools:
             if not isinstance(item, Tool):
@@ -110,8 +118,8 @@ class Toolbox:
         """Run one call.
 
         Args:
-            name: The tool's name as the model wrote it.
-            arguments: Its arguments as the model wrote them.
+            name: The tool's name as the model wrote it; empty for a call that a dialect could not read.
+            arguments: Its arguments as the model wrote them; of a call that could not be read, all of it.
 
         Returns:
             The result, or an error for the model: an unknown tool, arguments that do not fit, an exception, a
@@ -127,17 +135,26 @@ class Toolbox:
         Returns:
             One observation a call, in call order.
         """
-        if len(calls) == 1:
-            return [await self.call(calls[0].name, calls[0].arguments)]
+        turn = [Mended(call) for call in calls]
+        if self._repair and not all(map(sound, calls)):
+            # In a thread: a hostile text can take long.
+            turn = await asyncio.to_thread(mend, calls)
+        if len(turn) == 1:
+            return [await self._run(turn[0])]
         gate = asyncio.Semaphore(self._parallel)
 
-        async def gated(call: ToolCall) -> Observation:
+        async def gated(mended: Mended) -> Observation:
             async with gate:
-                return await self.call(call.name, call.arguments)
+                return await self._run(mended)
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(gated(call)) for call in calls]
+            tasks = [group.create_task(gated(mended)) for mended in turn]
         return [task.result() for task in tasks]
+
+    async def _run(self, mended: Mended) -> Observation:
+        """Run a call of a turn, and say first what was done to it."""
+        seen = await self.call(mended.call.name, mended.call.arguments)
+        return seen._replace(text=mended.note + seen.text) if mended.note else seen
 
     async def close(self) -> None:
         """Cancel async tools that were left behind and let idle threads end. May be called more than once."""
@@ -151,8 +168,7 @@ class Toolbox:
     async def _call(self, name: str, arguments: str) -> tuple[str, bool]:
         found = self._tools.get(name)
         if found is None:
-            known = ", ".join(self._tools) or "none"
-            return f"Error: there is no tool named '{excerpt(name, 80)}'. Available tools: {known}.", False
+            return self._unknown(name, arguments), False
         try:
             positional, named = found.schema.decode(arguments)
         except ArgumentError as error:
@@ -167,6 +183,13 @@ class Toolbox:
             return f"Error: {found.name} gave no result within {timeout:g} s and was stopped.", False
         except (ExhaustedError, TypeError) as error:
             return f"Error: {found.name} gave no result: {error}.", False
+
+    def _unknown(self, name: str, arguments: str) -> str:
+        """Say why a call leads to no tool."""
+        if not name:
+            return f"Error: the tool call could not be read: {unreadable(arguments)}."
+        known = ", ".join(self._tools) or "none"
+        return f"Error: there is no tool named '{excerpt(name, 80)}'. Available tools: {known}."
 
     async def _execute(self, function: Callable[[], Any], is_async: bool, timeout: float) -> object:  # noqa: ASYNC109
         if not is_async:

@@ -13,6 +13,7 @@ import msgspec
 from trunkline.errors import ConfigError
 from trunkline.llm.text import excerpt, loads, scrub
 from trunkline.tools.docstring import Docstring, parse
+from trunkline.tools.syntax import fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,7 @@ class Schema:
         except RecursionError:
             raise ArgumentError("the arguments are nested too deeply") from None
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise ArgumentError(_malformed(text, str(error))) from None
+            raise ArgumentError(f"the arguments are not valid JSON: {fault(text, str(error))}") from None
         positional: list[Any] = []
         named: dict[str, Any] = {}
         for index, name in enumerate(self._names):
@@ -280,16 +281,3 @@ def _inline(value: JSON, definitions: dict[str, JSON], kept: dict[str, JSON], in
         for key, item in value.items()
         if not (key == "title" and isinstance(item, str))
     }
-
-
-def _malformed(text: str, error: str) -> str:
-    reason = error.removeprefix("JSON is malformed: ")
-    if "truncated" in reason:
-        return f"the arguments are not valid JSON: they end too early, after '{excerpt(text[-30:], 60)}'"
-    byte = re.search(r"\(byte (\d+)\)", reason)
-    if byte is None:
-        return f"the arguments are not valid JSON: {excerpt(reason, 120)}"
-    at = int(byte.group(1))
-    near = text.encode()[max(0, at - 20) : at + 20]
-    reason = reason[: byte.start()].strip()
-    return f"the arguments are not valid JSON: {reason} at byte {at}, near '{excerpt(near, 60)}'"

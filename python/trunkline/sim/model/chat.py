@@ -34,7 +34,9 @@ __all__ = [
     "parse_ids",
     "parts",
     "render",
+    "response",
     "tools_from",
+    "tools_in",
 ]
 
 _SAID: Final = frozenset({"tool_calls", "reasoning_content", "reasoning"})
@@ -45,6 +47,7 @@ _CALL: Final = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTAL
 _CALL_BODY: Final = re.compile(
     r'\{\s*"name":\s*"((?:[^"\\]|\\.)*+)"\s*(?:,\s*"arguments":\s*(.*?)\s*)?\}?\Z', re.DOTALL
 )
+_RESPONSE: Final = re.compile(r"\A<tool_response>\n(.*)\n</tool_response>\Z", re.DOTALL)
 _TOOLS: Final = re.compile(r"<tools>\n(.*?)\n</tools>", re.DOTALL)
 _ENCODE: Final = msgspec.json.Encoder().encode
 
@@ -106,6 +109,8 @@ def render(
 ) -> tuple[Message, ...]:
     """Write messages of the OpenAI form as the template has them.
 
+    A user's message that is a tool response in text is one: who sends it speaks the template's own dialect.
+
     Args:
         messages: The request's messages.
         tools: The request's tools; their definitions become part of the system message.
@@ -124,6 +129,8 @@ def render(
             text = _assistant(message, text, index, drop_thinking=drop_thinking)
         elif role == "tool":
             text = f"<tool_response>\n{text}\n</tool_response>"
+        elif role == "user" and response(text) is not None:
+            role = "tool"
         elif role == "developer":
             role = "system"
         out.append(Message(role, text))
@@ -138,6 +145,12 @@ def render(
         else:
             out.insert(0, Message("system", text))
     return tuple(out)
+
+
+def response(text: str) -> str | None:
+    """What a tool returned, in a text that is a tool response; else ``None``."""
+    match = _RESPONSE.match(text)
+    return None if match is None else match[1]
 
 
 def tools_from(definitions: Sequence[dict[str, Any]]) -> tuple[Tool, ...]:
@@ -155,6 +168,18 @@ def tools_from(definitions: Sequence[dict[str, Any]]) -> tuple[Tool, ...]:
         properties = schema.get("properties") if isinstance(schema, dict) else None
         out.append(Tool(function["name"], properties if isinstance(properties, dict) else {}))
     return tuple(out)
+
+
+@lru_cache(maxsize=256)
+def tools_in(text: str) -> tuple[Tool, ...]:
+    """Read the tool definitions in the text of a system message, one a line between ``<tools>`` tags."""
+    match = _TOOLS.search(text)
+    if match is None:
+        return ()
+    try:
+        return tools_from([msgspec.json.decode(line) for line in match[1].splitlines()])
+    except (ConfigError, msgspec.DecodeError, AttributeError):
+        return ()
 
 
 @lru_cache(maxsize=4096)
@@ -213,7 +238,7 @@ def parse_ids(ids: Sequence[int]) -> Conversation:
             messages.append(Message(role if role in ROLES else "user", text))
     tools: tuple[Tool, ...] = ()
     if messages and messages[0].role == "system":
-        tools = _tools_in(messages[0].text)
+        tools = tools_in(messages[0].text)
     return Conversation(tuple(messages), tools, opened)
 
 
@@ -241,17 +266,6 @@ def call_text(call: Call) -> str:
     """A call as the model writes it."""
     name = json.dumps(call.name, ensure_ascii=False)
     return f'<tool_call>\n{{"name": {name}, "arguments": {call.arguments}}}\n</tool_call>'
-
-
-@lru_cache(maxsize=256)
-def _tools_in(text: str) -> tuple[Tool, ...]:
-    match = _TOOLS.search(text)
-    if match is None:
-        return ()
-    try:
-        return tools_from([msgspec.json.decode(line) for line in match[1].splitlines()])
-    except (ConfigError, msgspec.DecodeError, AttributeError):
-        return ()
 
 
 def _unquote(text: str) -> str:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from trunkline.sim.model.chat import parts
+from trunkline.sim.model.chat import Call, parts, response
 from trunkline.sim.world import arithmetic, language
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline.sim.model.chat import Call, Conversation, Message
+    from trunkline.sim.model.chat import Conversation, Message
     from trunkline.sim.world.arithmetic import Step
     from trunkline.sim.world.language import Chain, Fact
 
@@ -47,7 +47,9 @@ _HIT: Final = re.compile(
     r"^[ \t]*(?:\d{1,3}[.)]|[-*])?[ \t]*\[([^\]\s<>]{1,64})\][ \t]*(\S[^\n]{0,200})$", re.MULTILINE
 )
 _TAG: Final = re.compile(r"<(search|information)>(.*?)</\1>", re.DOTALL)
-_RESPONSE: Final = re.compile(r"\A<tool_response>\n(.*)\n</tool_response>\Z", re.DOTALL)
+_READ_AS: Final = re.compile(
+    r"\A\[The (?:arguments were|tool call was) no JSON object; read as ([^\n]*)\]\n(.*)\Z", re.DOTALL
+)
 
 
 class Hit(NamedTuple):
@@ -233,12 +235,17 @@ class Episode:
                 self.turns += 1
                 calls = parts(message.text).calls
                 pending = [_read_call(call) if not known or call.name in known else None for call in calls]
-                tagged = _tagged(message.text)
+                text = message.text
+                if "<search>" in text and "</search>" not in text:
+                    text += "</search>"  # the server left the stop string out of the reply
+                tagged = _tagged(text)
                 yield from tagged
                 asked = bool(tagged) and tagged[-1].kind == "search"
             elif message.role == "tool":
                 event = pending.pop(0) if pending else None
                 text = _response(message)
+                if event is None:
+                    event, text = _repaired(text)
                 if event is not None:
                     yield event
                     yield _Event("result", (text,))
@@ -349,6 +356,15 @@ def _texts(value: object) -> tuple[str, ...]:
     return ()
 
 
+def _repaired(text: str) -> tuple[_Event | None, str]:
+    """The call that an observation says it repaired, and its result; no call where it says no such thing, or failed."""
+    match = _READ_AS.match(text)
+    if match is None or match[2].startswith("Error: "):
+        return None, text
+    call = parts(f"<tool_call>{match[1]}</tool_call>").calls
+    return _read_call(call[0] if call else Call("", match[1])), match[2]
+
+
 def _response(message: Message) -> str:
-    match = _RESPONSE.match(message.text)
-    return match[1] if match else message.text
+    inside = response(message.text)
+    return message.text if inside is None else inside

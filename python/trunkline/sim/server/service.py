@@ -230,6 +230,9 @@ class Service:
             rendered = chat.render(messages, tools, drop_thinking=self.settings.history_thinking == "drop")
         except ConfigError as error:
             raise _refusal(error) from None
+        if not tools and rendered[0].role == "system":
+            # Who sends no tools may describe them in the system message, and gets the calls as they are written.
+            known = chat.tools_in(rendered[0].text)
         if request.continue_final_message:
             if rendered[-1].role != "assistant":
                 raise ApiError(400, "continue_final_message: the last message is not the assistant's", param="messages")

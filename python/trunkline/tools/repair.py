@@ -1,0 +1,130 @@
+"""Calls whose JSON is broken, repaired.
+
+The repair itself is the library json-repair (MIT, no dependencies), an extra. It looks ahead again
+and again, so hostile text of a few kilobytes can keep it busy for seconds: what a turn may have repaired is bounded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from trunkline.errors import ConfigError
+from trunkline.llm.dialects.calls import call_of
+from trunkline.llm.protocol import ToolCall
+from trunkline.llm.text import loads, scrub
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+    from trunkline.types import JSON
+
+__all__ = ["Mended", "mend", "need_library", "sound"]
+
+_LONGEST: Final = 4096
+_WORK: Final = 500_000
+"""Work that the calls of one turn may cause, by :func:`_work`."""
+
+_SHOWN: Final = 1000
+
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Mended(NamedTuple):
+    """A call as it runs.
+
+    Attributes:
+        call: The call, repaired if it had to be.
+        note: What the model is told about the repair, before the result; empty if there was none.
+    """
+
+    call: ToolCall
+    note: str = ""
+
+
+def need_library() -> None:
+    """See to it that repairs can be made.
+
+    Raises:
+        ConfigError: The extra is not installed.
+    """
+    try:
+        _library()
+    except ImportError:
+        raise ConfigError("malformed='repair' needs the repair extra: pip install 'trunkline[repair]'") from None
+
+
+def sound(call: ToolCall) -> bool:
+    """Whether a call has a name, and for arguments a JSON object or nothing."""
+    if not call.name or not call.arguments.strip():
+        return bool(call.name)
+    try:
+        _object.decode(call.arguments)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        # What a strict reader refuses may still be an object: one with an escaped lone surrogate.
+        return isinstance(_value(call.arguments), dict)
+    return True
+
+
+def mend(calls: Sequence[ToolCall]) -> list[Mended]:
+    """Repair the calls of one turn, in their order, as far as the work that a turn may cause goes.
+
+    Args:
+        calls: The calls as the model made them.
+
+    Returns:
+        One for each call; a call that needs no repair, or that no repair makes sound, is as it was.
+    """
+    left, mended = _WORK, []
+    for call in calls:
+        repaired = None
+        if not sound(call) and (work := _work(call.arguments)) <= left:
+            left -= work
+            repaired = _repaired(call)
+        mended.append(repaired or Mended(call))
+    return mended
+
+
+def _work(text: str) -> int:
+    """An estimate, in no unit, of what a repair costs at worst; more than any turn has for a text that is too long.
+
+    The library's time grows with the length, and with each of the brackets and quotes it has to make sense of.
+    """
+    if len(text) > _LONGEST:
+        return _WORK + 1
+    brackets, quotes = (sum(map(text.count, signs)) for signs in ("{[(", "\"'`\u201c\u201d"))
+    return len(text) * (1 + brackets) * (1 + quotes)
+
+
+def _repaired(call: ToolCall) -> Mended | None:
+    """Repair one call; None if that gives no sound one."""
+    value = _value(call.arguments)
+    try:
+        # Arguments that were encoded twice are text that holds the object.
+        found = value if isinstance(value, dict) else _library().loads(value or call.arguments, skip_json_loads=True)
+        text = json.dumps(found, ensure_ascii=False)
+    except Exception:  # noqa: BLE001 - a library at work on hostile text
+        return None
+    if not isinstance(found, dict):
+        return None
+    fixed = ToolCall(call.id, call.name, text) if call.name else call_of(found)
+    what = "The arguments were" if call.name else "The tool call was"
+    shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return Mended(fixed, f"[{what} no JSON object; read as {scrub(shown)}]\n") if sound(fixed) else None
+
+
+def _value(text: str) -> JSON:
+    """Return what JSON makes of a text, None if nothing."""
+    try:
+        return loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _library() -> ModuleType:
+    """Import the extra."""
+    return importlib.import_module("json_repair")
