@@ -10,7 +10,7 @@ from aiohttp import web
 from trunkline.llm.http import HttpLLM
 from trunkline.llm.protocol import Request
 from trunkline.llm.retry import Backoff
-from trunkline.llm.transport import AioTransport
+from trunkline.llm.switch import SwitchTransport
 
 KEY = "sk-test-0123456789abcdef"
 REQUEST = Request(b'{"model":"m","messages":[{"role":"user","content":"hi"}]}', 7)
@@ -119,7 +119,7 @@ def client(*urls, key=KEY, timeout=10.0, attempts=6, deadline=3600.0, draw=lambd
         max_concurrency=8,
         timeout=timeout,
         backoff=Backoff(attempts=attempts, deadline=deadline),
-        transport=AioTransport(8, **transport),
+        transport=SwitchTransport(8, **transport),
         sleep=sleep or Sleeper(),
         draw=draw,
     )

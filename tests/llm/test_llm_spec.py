@@ -11,8 +11,8 @@ from llm_servers import KEY, REQUEST, completion, serve
 
 from trunkline.errors import ConfigError, EndpointError, TrunklineError
 from trunkline.llm.protocol import LLM
+from trunkline.llm.proxy import is_loopback
 from trunkline.llm.spec import EndpointSpec
-from trunkline.llm.transport import is_loopback
 
 URL = "http://127.0.0.1:8000/v1"
 

@@ -13,8 +13,9 @@ from trunkline.llm.classify import Site, Verdict, classify, embedded_status
 from trunkline.llm.protocol import Reply
 from trunkline.llm.reply import read, unusable
 from trunkline.llm.retry import Backoff
+from trunkline.llm.switch import SwitchTransport
 from trunkline.llm.text import without_key
-from trunkline.llm.transport import AioTransport, Answer, Transport, TransportError
+from trunkline.llm.transport import Answer, Transport, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -54,7 +55,7 @@ class HttpLLM:
         timeout: Seconds for one attempt.
         siblings: Whether draws of one state are asked for in one request.
         backoff: How a failing call is repeated.
-        transport: What posts; aiohttp when None. It is closed with this object.
+        transport: What posts; a :class:`SwitchTransport` when None. It is closed with this object.
         sleep: Waits between attempts.
         draw: Jitter, from 0 to 1.
         clock: Monotonic seconds.
@@ -85,7 +86,7 @@ class HttpLLM:
         self._timeout = timeout
         self.siblings = siblings
         self._backoff = backoff or Backoff()
-        self._transport = transport or AioTransport(max_concurrency)
+        self._transport = transport or SwitchTransport(max_concurrency)
         self._sleep = sleep
         self._draw = draw
         self._clock = clock

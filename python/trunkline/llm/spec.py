@@ -16,6 +16,7 @@ import msgspec
 
 from trunkline.bounds import number, shown, whole
 from trunkline.errors import ConfigError
+from trunkline.llm.descriptors import make_room
 from trunkline.llm.price import Price, prices_by_url
 from trunkline.llm.retry import Backoff
 
@@ -188,7 +189,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             options: Passed to :class:`HttpLLM`: a transport, a clock.
 
         Raises:
-            ConfigError: The key is missing although the endpoint is OpenAI's, or it cannot stand in a header.
+            ConfigError: The key is missing although the endpoint is OpenAI's, or it cannot stand in a header;
+                or this process may not open as many connections as ``max_concurrency`` says.
         """
         # Here, because a controller whose workers do the talking needs no HTTP client.
         from trunkline.llm.http import HttpLLM  # noqa: PLC0415
@@ -200,6 +202,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             key = _key(key, self.api_key_env)
         elif any(urlsplit(url).hostname == urlsplit(DEFAULT_URL).hostname for url in self.base_urls):
             raise ConfigError(f"the environment variable {self.api_key_env} is not set; set it, or give a base URL")
+        make_room(self.max_concurrency, self.max_concurrency * len(self.base_urls))
         return HttpLLM(
             self.base_urls,
             key,

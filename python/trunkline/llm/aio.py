@@ -1,0 +1,166 @@
+"""The transport for everything: aiohttp, with TLS and proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+from yarl import URL
+
+from trunkline.llm.proxy import proxy_of
+from trunkline.llm.transport import (
+    BROKE_OFF,
+    CONNECT_LATE,
+    CONNECTION_BROKE,
+    NO_ANSWER,
+    NOT_HTTP,
+    UNKNOWN_HOST,
+    Answer,
+    TransportError,
+    closed,
+    late,
+    silent,
+    too_large,
+    unconnected,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["AioTransport"]
+
+_LARGE_BODY: Final = 1 << 20
+"""Above this aiohttp wants a file, which it sends in pieces that do not hold the event loop."""
+
+
+class AioTransport:
+    """Posts through one aiohttp session with a keep-alive pool.
+
+    Redirects are not followed, cookies are not kept, ``.netrc`` is not read. Proxies come from the
+    environment, but never for a loopback address.
+
+    Args:
+        concurrency: Most connections at once.
+        connect: Seconds to establish a connection.
+        idle: Seconds of silence in the middle of a body.
+        largest: Most bytes of a body, after decompression.
+    """
+
+    def __init__(
+        self, concurrency: int = 256, *, connect: float = 30.0, idle: float = 60.0, largest: int = 64 << 20
+    ) -> None:
+        self._concurrency = concurrency
+        self._connect = connect
+        self._idle = idle
+        self._largest = largest
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+        self._routes: dict[str, tuple[URL, str | None, dict[str, str] | None]] = {}
+        self._timeouts: tuple[float, aiohttp.ClientTimeout] = (-1.0, aiohttp.ClientTimeout())
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, limit: float) -> Answer:
+        """Send one POST; see :meth:`.transport.Transport.post`."""
+        start = time.perf_counter()
+        session = self._session or self._open()
+        target, proxy, proxy_headers = self._routes.get(url) or self._route(url)
+        if proxy_headers and target.scheme == "http":
+            # Only a tunnel for https has a request of its own that could carry them.
+            headers = {**headers, **proxy_headers}
+        try:
+            async with session.post(
+                target,
+                data=body if len(body) <= _LARGE_BODY else io.BytesIO(body),
+                headers=headers,
+                allow_redirects=False,
+                timeout=self._timeout(limit),
+                proxy=proxy,
+                proxy_headers=proxy_headers,
+            ) as response:
+                first = time.perf_counter() - start
+                return Answer(response.status, response.headers, await self._read(response), first)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise _translate(error, limit) from error
+
+    async def close(self) -> None:
+        """Close every connection; may be called more than once."""
+        self._closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise closed()
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._concurrency, ttl_dns_cache=300),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": "trunkline"},
+        )
+        return self._session
+
+    def _route(self, url: str) -> tuple[URL, str | None, dict[str, str] | None]:
+        target = URL(url)
+        route = (target, *proxy_of(target))
+        self._routes[url] = route
+        return route
+
+    def _timeout(self, limit: float) -> aiohttp.ClientTimeout:
+        known, timeout = self._timeouts
+        if known != limit:
+            timeout = aiohttp.ClientTimeout(total=limit, sock_connect=min(self._connect, limit))
+            self._timeouts = (limit, timeout)
+        return timeout
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        announced = response.content_length
+        if announced is not None and announced > self._largest:
+            raise too_large(self._largest, announced)
+        content = response.content
+        chunks: list[bytes] = []
+        size = 0
+        while not content.at_eof():
+            # A model may think for minutes before the first byte, so silence is measured in the body only.
+            idle = asyncio.timeout(self._idle)
+            try:
+                async with idle:
+                    chunk = await content.readany()
+            except TimeoutError:
+                if not idle.expired():  # it is the limit of the whole request
+                    raise
+                raise silent(self._idle) from None
+            size += len(chunk)
+            if size > self._largest:
+                raise too_large(self._largest)
+            chunks.append(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _translate(error: Exception, limit: float) -> TransportError:
+    if isinstance(error, aiohttp.ClientConnectorError) and type(error) is aiohttp.ClientConnectorError:
+        return unconnected(error.os_error)
+    for kind, message, unreachable, retry in _MEANINGS:
+        if isinstance(error, kind):
+            return TransportError(message, unreachable=unreachable, retry=retry)
+    if isinstance(error, TimeoutError):
+        return late(limit)
+    return TransportError(f"{CONNECTION_BROKE} ({type(error).__name__})")
+
+
+# The first class that fits counts: most derive from a later one.
+_MEANINGS: Final[tuple[tuple[type[Exception], str, bool, bool], ...]] = (
+    (aiohttp.ClientConnectorCertificateError, "TLS certificate not trusted; see SSL_CERT_FILE", True, False),
+    (aiohttp.ClientSSLError, "TLS failed; is it https there?", True, False),
+    (aiohttp.ClientProxyConnectionError, "the proxy in the environment is not reachable", True, True),
+    (aiohttp.ClientHttpProxyError, "the proxy in the environment refused", True, True),
+    (aiohttp.ClientConnectorDNSError, UNKNOWN_HOST, True, True),
+    (UnicodeError, UNKNOWN_HOST, True, True),  # a label that is too long
+    (aiohttp.ConnectionTimeoutError, CONNECT_LATE, True, True),
+    (aiohttp.ClientConnectorError, "no connection", True, True),
+    (aiohttp.InvalidURL, "it is no valid URL", True, False),
+    (aiohttp.ServerDisconnectedError, NO_ANSWER, False, True),
+    (aiohttp.ClientPayloadError, BROKE_OFF, False, True),
+    (aiohttp.ClientResponseError, NOT_HTTP, False, True),
+)
