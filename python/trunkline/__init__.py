@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trunkline.llm.dialects.dialect import Dialect, Parsed
     from trunkline.llm.dialects.hermes import Hermes
     from trunkline.llm.dialects.search_r1 import SearchR1
+    from trunkline.llm.limits import Limits, Routing
     from trunkline.llm.price import Price
     from trunkline.llm.protocol import ToolCall
     from trunkline.llm.request import Sampling
@@ -43,11 +44,13 @@ _HOMES = {
     "Fork": "rollout.strategy",
     "Hermes": "llm.dialects.hermes",
     "Interrupted": "runtime.run",
+    "Limits": "llm.limits",
     "Node": "tree.node",
     "Options": "runtime.plan",
     "Price": "llm.price",
     "Parsed": "llm.dialects.dialect",
     "Run": "runtime.result",
+    "Routing": "llm.limits",
     "RunReader": "store.reader",
     "Sampling": "llm.request",
     "SearchR1": "llm.dialects.search_r1",
@@ -82,10 +85,12 @@ __all__ = [
     "Fork",
     "Hermes",
     "Interrupted",
+    "Limits",
     "Node",
     "Options",
     "Parsed",
     "Price",
+    "Routing",
     "Run",
     "RunReader",
     "Sampling",

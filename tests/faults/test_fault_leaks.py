@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import gzip
+import logging
 import sys
 
 import pytest
@@ -43,7 +44,8 @@ FAULTS = (
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_200_rounds_of_every_cheap_fault_keep_no_memory(transport):
+async def test_200_rounds_of_every_cheap_fault_keep_no_memory(transport, caplog):
+    caplog.set_level(logging.CRITICAL)  # What is logged is kept for the test's report.
     async with FaultServer(OK) as server, client(transport, server.url, attempts=1) as llm:
 
         async def rounds(count: int) -> tuple[int, int]:

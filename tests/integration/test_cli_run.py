@@ -48,12 +48,20 @@ def only_line(text: str) -> str:
     return lines[0]
 
 
+def test_a_rate_that_is_none_is_named(questions: Path, tmp_path: Path):
+    done = trunkline("run", questions.name, "-m", "m", "--rpm", "0", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--rpm" in only_line(done.stderr)
+    assert left_behind(tmp_path) == []
+
+
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_run_from_file_to_table(questions: Path, tmp_path: Path, workers: str):
     with serving(capital_cities) as server:
         done = trunkline(
             "run", questions.name, "-m", "m", "--base-url", server.url, "--tools", "atlas:lookup", "-r", "2",
-            "-w", workers, "--out", "deep/er/r.run", "--json", "--seed", "1", cwd=tmp_path,
+            "-w", workers, "--out", "deep/er/r.run", "--json", "--seed", "1", "--rpm", "60000", "--tpm", "1e9",
+            cwd=tmp_path,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         sent = server.bodies[0]

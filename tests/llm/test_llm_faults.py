@@ -123,12 +123,12 @@ async def test_cancelling_frees_the_slot():
     async with serve_raw(silence) as (url, _), client(url) as llm:
         waiting = [asyncio.ensure_future(llm.complete(REQUEST)) for _ in range(20)]
         await asyncio.sleep(0.1)
-        assert llm.llm._slots.locked()
+        assert llm.llm.endpoints[0].gate.in_flight == 8
         for task in waiting:
             task.cancel()
         results = await asyncio.gather(*waiting, return_exceptions=True)
         assert all(isinstance(result, asyncio.CancelledError) for result in results)
-        assert llm.llm._slots._value == 8
+        assert llm.llm.endpoints[0].load == 0
 
 
 async def test_concurrency_is_capped():

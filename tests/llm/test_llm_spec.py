@@ -10,6 +10,7 @@ from aiohttp.test_utils import unused_port
 from llm_servers import KEY, REQUEST, completion, serve
 
 from trunkline.errors import ConfigError, EndpointError, TrunklineError
+from trunkline.llm.limits import Limits, Routing
 from trunkline.llm.protocol import LLM
 from trunkline.llm.proxy import is_loopback
 from trunkline.llm.spec import EndpointSpec
@@ -151,6 +152,14 @@ def test_settings_name_headers_and_hold_no_value_of_them():
         "deadline": 3600.0,
         "siblings": True,
         "price": {},
+        "limits": {
+            "requests_per_minute": None,
+            "tokens_per_minute": None,
+            "endpoint_concurrency": None,
+            "adaptive": True,
+            "slowdown": 5.0,
+        },
+        "routing": {"margin": 32, "session_headers": None, "memory": 65536, "eject_after": 3},
         "headers": ("A", "X-Team"),
     }
 
@@ -226,3 +235,40 @@ async def test_an_unreachable_endpoint_is_one_clear_line():
     with pytest.raises(EndpointError, match=r"^http://127\.0\.0\.1:\d+/v1/chat/completions gave no answer: "):
         await llm.complete(REQUEST)
     await llm.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "words"),
+    [
+        (Limits, {"requests_per_minute": 0}, r"limits\.requests_per_minute \(--rpm\) must be a number above 0"),
+        (Limits, {"tokens_per_minute": float("nan")}, r"limits\.tokens_per_minute"),
+        (Limits, {"endpoint_concurrency": 0}, r"limits\.endpoint_concurrency must be a whole number of at least 1"),
+        (Limits, {"adaptive": "yes"}, r"limits\.adaptive must be true or false, not 'yes'"),
+        (Limits, {"slowdown": 1}, r"limits\.slowdown"),
+        (Routing, {"margin": -1}, r"routing\.margin"),
+        (Routing, {"memory": 0}, r"routing\.memory"),
+        (Routing, {"eject_after": 0}, r"routing\.eject_after"),
+        (Routing, {"session_headers": 1}, r"routing\.session_headers must be true, false or null, not 1"),
+    ],
+)
+def test_limits_and_routing_name_what_they_cannot_use(settings, options, words):
+    with pytest.raises(ConfigError, match=words):
+        settings(**options)
+
+
+def test_limits_and_routing_must_be_what_they_are_called():
+    with pytest.raises(ConfigError, match=r"limits must be Limits\(\.\.\.\), not {'rpm': 3}"):
+        EndpointSpec(URL, limits={"rpm": 3})
+    with pytest.raises(ConfigError, match=r"routing must be Routing\(\.\.\.\)"):
+        EndpointSpec(URL, routing=Limits())
+    spec = EndpointSpec(URL, limits=Limits(tokens_per_minute=5.5), routing=Routing(margin=1))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=EndpointSpec) == spec
+
+
+def test_shares_of_limits_add_up():
+    limits = Limits(requests_per_minute=100, endpoint_concurrency=7)
+    shares = [limits.share(1 / 3, part) for part in (3, 2, 2)]
+    assert sum(share.requests_per_minute for share in shares) == pytest.approx(100)
+    assert sum(share.endpoint_concurrency for share in shares) == 7
+    assert {share.tokens_per_minute for share in shares} == {None}
+    assert Limits().share(0.5, 9) == Limits()

@@ -10,6 +10,7 @@ from trunkline.cli.drive import drive
 from trunkline.cli.options import PriceOption, Threshold, load_named, load_tools, run_path
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.catalog import DIALECTS
+from trunkline.llm.limits import Limits
 from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
@@ -78,6 +79,8 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
     show_default=True,
     help="Requests in flight, in all.",
 )
+@click.option("--rpm", type=float, help="Requests a minute, in all.")
+@click.option("--tpm", type=float, help="Tokens a minute, in all.")
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds one attempt of a model call may take.")
 @click.option("--max-retries", default=5, show_default=True, help="Retries of a model call.")
 @click.option(
@@ -108,6 +111,7 @@ def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
         timeout=given["timeout"],
         max_retries=given["max_retries"],
         price=given["price"],
+        limits=Limits(requests_per_minute=given["rpm"], tokens_per_minute=given["tpm"]),
     )
     code = drive(
         agent,

@@ -66,12 +66,14 @@ class Verdict(NamedTuple):
         message: One sentence, safe to print.
         retry: Whether asking again can help.
         after: Seconds the server asked to wait, or None.
+        status: The status of the answer; 0 where there was none.
     """
 
     kind: type[TrunklineError]
     message: str
     retry: bool = False
     after: float | None = None
+    status: int = 0
 
 
 class _Problem(NamedTuple):
@@ -94,6 +96,11 @@ def classify(status: int, headers: Mapping[str, str], body: bytes, site: Site) -
     """
     if 200 <= status < 300:
         return None
+    return _verdict(status, headers, body, site)._replace(status=status)
+
+
+def _verdict(status: int, headers: Mapping[str, str], body: bytes, site: Site) -> Verdict:
+    """What an answer means that is no success."""
     if 300 <= status < 400:
         return Verdict(EndpointError, _redirected(status, headers, site))
     problem = _problem(body, site.secret)

@@ -77,6 +77,7 @@ class ClientLLM:
         parts = urlsplit(str(client.base_url))
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
         secret = getattr(client, "api_key", None)
+        self._base_url = shown.rstrip("/")
         self._site = Site(shown.rstrip("/") + _PATH, "", secret if isinstance(secret, str) else "")
         self._reached = False
 
@@ -110,7 +111,7 @@ class ClientLLM:
             verdict = None if inside is None else classify(inside, raw.headers, data, self._site)
             message = f"{self._site.url} answered, but {unusable(error, data, self._site.secret)}"
             self._fail(verdict or Verdict(LLMError, message, retry=True), attempts)
-        reply.endpoint = self._site.url
+        reply.endpoint = self._base_url
         return reply
 
     async def close(self) -> None:

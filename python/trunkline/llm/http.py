@@ -5,46 +5,45 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import urlsplit
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from trunkline.errors import EndpointError, LLMError, ReplyError, RolloutError
+from trunkline.llm.bucket import LocalLease
+from trunkline.llm.call import Call
 from trunkline.llm.classify import Site, Verdict, classify, embedded_status
+from trunkline.llm.endpoint import Endpoint
+from trunkline.llm.limiter import Limiter, estimate
+from trunkline.llm.limits import Limits, Routing
 from trunkline.llm.protocol import Reply
+from trunkline.llm.quota import Quota
 from trunkline.llm.reply import read, unusable
 from trunkline.llm.retry import Backoff
+from trunkline.llm.router import Router
 from trunkline.llm.switch import SwitchTransport
 from trunkline.llm.text import without_key
 from trunkline.llm.transport import Answer, Transport, TransportError
+from trunkline.llm.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from trunkline.llm.bucket import Lease
     from trunkline.llm.protocol import Request
 
 __all__ = ["HttpLLM"]
 
-UNREACHED_ATTEMPTS = 4
-"""Attempts at an endpoint that has never answered: a late start is waited for, a wrong URL is named soon."""
+T = TypeVar("T")
 
-UNUSABLE_ATTEMPTS = 2
-"""Attempts that may end in a body that is no completion, before the call is given up."""
-
-
-class _Endpoint:
-    __slots__ = ("good", "reached", "site", "url")
-
-    def __init__(self, base_url: str, key_env: str, secret: str) -> None:
-        self.url = f"{base_url.rstrip('/')}/chat/completions"
-        self.site = Site(urlsplit(self.url)._replace(query="", fragment="").geturl(), key_env, secret)
-        self.reached = False
-        self.good = False
+_TREES: Final = 4096
+"""Trees whose headers are kept; more than are alive at once."""
 
 
 class HttpLLM:
     """A model behind one or more OpenAI-compatible base URLs.
 
-    A request goes to the endpoint its key chooses and, when that one is down, to the next one.
+    A request goes to the endpoint that its tree is at, once that one and the run's limits let it in; a failing
+    attempt is repeated, elsewhere if there is an elsewhere. See :mod:`.router` and :mod:`.limiter`.
 
     Args:
         base_urls: Base URLs, ``/chat/completions`` left out.
@@ -55,6 +54,9 @@ class HttpLLM:
         timeout: Seconds for one attempt.
         siblings: Whether draws of one state are asked for in one request.
         backoff: How a failing call is repeated.
+        limits: Rates, and how much may be in flight at one endpoint.
+        routing: How endpoints are chosen.
+        lease: Grants the rates of ``limits`` where several processes share them; this process alone when None.
         transport: What posts; a :class:`SwitchTransport` when None. It is closed with this object.
         sleep: Waits between attempts.
         draw: Jitter, from 0 to 1.
@@ -72,17 +74,39 @@ class HttpLLM:
         timeout: float = 600.0,
         siblings: bool = True,
         backoff: Backoff | None = None,
+        limits: Limits | None = None,
+        routing: Routing | None = None,
+        lease: Lease | None = None,
         transport: Transport | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         draw: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._endpoints = [_Endpoint(url, key_env, key or "") for url in base_urls]
+        limits, self._routing = limits or Limits(), routing or Routing()
+        most = min(max_concurrency, limits.endpoint_concurrency or max_concurrency)
+        endpoints = [
+            Endpoint(
+                url,
+                key_env,
+                key or "",
+                Window(most, adaptive=limits.adaptive, slowdown=limits.slowdown),
+                Quota(clock),
+            )
+            for url in base_urls
+        ]
+        if lease is None and (limits.requests_per_minute or limits.tokens_per_minute):
+            lease = LocalLease(limits.requests_per_minute, limits.tokens_per_minute, clock)
+        self._router = Router(endpoints, self._routing, sleep=sleep, draw=draw, clock=clock)
+        self._limiter = Limiter(max_concurrency, lease, sleep=sleep, clock=clock)
         self._headers = {"Content-Type": "application/json"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self._headers.update(headers or {})
-        self._slots = asyncio.Semaphore(max_concurrency)
+        named = self._routing.session_headers
+        if named is None:
+            named = all(endpoint.plain for endpoint in endpoints)
+        self._sessions = lru_cache(_TREES)(partial(_with_session, self._headers)) if named else None
+        self._secret = key or ""
         self._timeout = timeout
         self.siblings = siblings
         self._backoff = backoff or Backoff()
@@ -92,96 +116,207 @@ class HttpLLM:
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"HttpLLM({', '.join(endpoint.site.url for endpoint in self._endpoints)})"
+        urls = (endpoint.target("/chat/completions")[1].url for endpoint in self._router.endpoints)
+        return f"HttpLLM({', '.join(urls)})"
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The endpoints and their state, to look at."""
+        return self._router.endpoints
 
     async def complete(self, request: Request) -> Reply:
         """Complete one request; see :meth:`trunkline.llm.protocol.LLM.complete`.
 
         Raises:
             LLMError: No usable reply within the attempts and the deadline, or the request itself was refused.
-            EndpointError: The endpoint serves nobody: wrong key, model, quota or URL, or it cannot be
-                reached.
+            EndpointError: No endpoint serves anybody: wrong key, model, quota or URL, or none can be reached.
         """
-        start = self._clock()
-        left = self._backoff.deadline
-        turn = request.key
-        attempts = unusable = 0
-        while True:
-            endpoint = self._endpoints[turn % len(self._endpoints)]
-            attempts += 1
-            outcome, spent = await self._attempt(endpoint, request, min(self._timeout, left), attempts, start)
-            if isinstance(outcome, Reply):
-                return outcome
-            verdict = outcome
-            left -= spent
-            unusable += verdict.kind is _UnusableError
-            allowed = self._backoff.attempts
-            if not endpoint.reached and len(self._endpoints) == 1:
-                allowed = min(allowed, UNREACHED_ATTEMPTS)
-            if not verdict.retry or attempts >= allowed or unusable >= UNUSABLE_ATTEMPTS:
-                self._give_up(verdict, endpoint, attempts)
-            wait = self._backoff.delay(attempts, verdict.after, self._draw)
-            if wait >= left:
-                why = f"{verdict.message}; the deadline of {self._backoff.deadline:g} s is near"
-                self._give_up(verdict._replace(message=why), endpoint, attempts)
-            await self._sleep(wait)
-            left -= wait
-            if verdict.after is None:
-                turn += 1
+        key, take = request.key, request.take or read
+        headers = self._sessions(key) if self._sessions else self._headers
+        call = Call(request.route, request.body, key, request.n, headers, take, self._clock(), self._backoff)
+        return await self._run(call)
+
+    async def call(self, route: str, body: bytes, key: int = 0) -> bytes:
+        """Post one body and hand back the answer's, with the limits and retries of a completion.
+
+        Args:
+            route: Where to; see :attr:`trunkline.llm.protocol.Request.route`.
+            body: The JSON body.
+            key: The key of the tree that it is for, if it is for one: it goes where that tree is.
+
+        Raises:
+            LLMError: No answer within the attempts and the deadline, or the request itself was refused.
+            EndpointError: There is no such route, or no endpoint serves anybody.
+        """
+        return await self._run(Call(route, body, key, 0, self._headers, _raw, self._clock(), self._backoff))
 
     async def close(self) -> None:
         """Close every connection; may be called more than once."""
         await self._transport.close()
 
-    async def _attempt(
-        self, endpoint: _Endpoint, request: Request, limit: float, attempts: int, start: float
-    ) -> tuple[Reply | Verdict, float]:
-        """Send once: a reply or what to do instead, and the seconds it took once it had a slot."""
-        async with self._slots:
-            begun = self._clock()
-            try:
-                answer = await self._transport.post(endpoint.url, self._headers, request.body, limit)
-            except TransportError as error:
-                kind = EndpointError if error.unreachable and not endpoint.reached else LLMError
-                message = f"{endpoint.site.url} gave no answer: {error}"
-                return Verdict(kind, message, error.retry), self._clock() - begun
-            spent = self._clock() - begun
-        endpoint.reached = True
-        verdict = classify(answer.status, answer.headers, answer.body, endpoint.site)
-        if verdict is not None:
-            return verdict, spent
+    async def _run(self, call: Call[T]) -> T:
+        """Attempt a call until it has its answer, or has had its share."""
+        while True:
+            endpoint = self._router.choose(call.key, call.avoid) or await self._opened(call)
+            probe = endpoint.ejected  # nothing else is sent to an ejected one
+            outcome = await self._attempt(endpoint, call, probe=probe)
+            if isinstance(outcome, Verdict):
+                await self._next(endpoint, call, outcome, probe=probe)
+            elif outcome is not None:
+                return outcome
+
+    async def _opened(self, call: Call[Any]) -> Endpoint:
+        """Wait for an endpoint that is open, as long as the call may."""
+        begun = self._clock()
+        endpoint = await self._router.wait(call.key, call.left)
+        call.left -= self._clock() - begun
+        if endpoint is None:
+            trouble = call.verdict or self._router.trouble
+            self._give_up(trouble if self._router.hopeless else self._late(trouble), call)
+        return endpoint
+
+    async def _attempt(self, endpoint: Endpoint, call: Call[T], *, probe: bool) -> T | Verdict | None:
+        """Send once, when let in: what came of it, or None if the endpoint closed before."""
+        gate, limiter = endpoint.gate, self._limiter
+        booked, spent = 0, None
         try:
-            reply = (request.take or read)(answer.body, 0, attempts, int((self._clock() - start) * 1e6))
-        except ReplyError as error:
-            return self._unusable(endpoint, answer, error), spent
-        endpoint.good = True
-        reply.endpoint = endpoint.site.url
-        reply.first = int(answer.first * 1e6)
-        return reply, spent
+            if not limiter.enter(gate):
+                if limiter.counts_tokens or gate.quota.known:
+                    booked = estimate(call.body, call.n)
+                if not await limiter.wait(gate, booked, probe=probe):
+                    return None
+            try:
+                outcome = await self._send(endpoint, call, probe=probe)
+                spent = 0 if isinstance(outcome, Verdict) else call.spent
+            finally:
+                limiter.leave(gate, booked, spent)
+        finally:
+            if probe and endpoint.probing:
+                self._router.released(endpoint)
+        return outcome
+
+    async def _send(self, endpoint: Endpoint, call: Call[T], *, probe: bool) -> T | Verdict:
+        """Post, read what comes back, and note what it says of the endpoint."""
+        url, site = endpoint.target(call.route)
+        call.attempts += 1
+        begun = self._clock()
+        try:
+            answer = await self._transport.post(url, call.headers, call.body, min(self._timeout, call.left))
+        except TransportError as error:
+            call.took(self._clock() - begun)
+            kind = EndpointError if error.unreachable and not endpoint.reached else LLMError
+            verdict = Verdict(kind, f"{site.url} gave no answer: {error}", error.retry)
+            if error.retry:
+                self._router.failed(endpoint, verdict, probe=probe)
+            return verdict
+        now = self._clock()
+        call.took(now - begun)
+        endpoint.reached = True
+        endpoint.learn(answer.status, answer.headers)
+        found = classify(answer.status, answer.headers, answer.body, site)
+        if found is None:
+            self._router.served(endpoint)
+            try:
+                result = call.take(answer.body, 0, call.attempts, int((now - call.start) * 1e6))
+            except ReplyError as error:
+                found = self._unusable(endpoint, answer, site, error)
+            else:
+                endpoint.good = True
+                if isinstance(result, Reply):
+                    self._note(result, endpoint, call, answer, now)
+                return result
+        return self._judge(endpoint, call, found, begun=begun, now=now, probe=probe)
 
     @staticmethod
-    def _unusable(endpoint: _Endpoint, answer: Answer, error: ReplyError) -> Verdict:
+    def _note(reply: Reply, endpoint: Endpoint, call: Call[Any], answer: Answer, now: float) -> None:
+        """Fill in what only this side knows, and let the endpoint's window see the reply."""
+        reply.endpoint = endpoint.base_url
+        reply.first = int(answer.first * 1e6)
+        reply.queue = max(0, int((now - call.start - call.busy) * 1e6))
+        generated = max(0, reply.generated)
+        if reply.prompt >= 0:
+            call.spent = reply.prompt + generated
+        gate = endpoint.gate
+        gate.window.replied(call.last, generated, gate.in_flight, now)
+
+    def _judge(
+        self, endpoint: Endpoint, call: Call[Any], verdict: Verdict, *, begun: float, now: float, probe: bool
+    ) -> Verdict:
+        """Note what an answer that is no reply says of its endpoint."""
+        if verdict.status >= 500 or verdict.status == 408:
+            self._router.failed(endpoint, verdict, probe=probe)
+        else:
+            self._router.served(endpoint)
+        if verdict.status == 429 and verdict.retry:
+            endpoint.gate.window.refused(begun, now)
+        if verdict.after:
+            wait = self._backoff.delay(call.attempts, verdict.after, self._draw)
+            self._router.paused(endpoint, verdict, wait)
+        return verdict
+
+    async def _next(self, endpoint: Endpoint, call: Call[Any], verdict: Verdict, *, probe: bool) -> None:
+        """Wait as long as the next attempt should, or give up."""
+        if verdict.kind is EndpointError and not verdict.retry:
+            # A server without some route of ours still completes.
+            missing = call.take is _raw and verdict.status in {404, 405}
+            if missing or not self._router.struck(endpoint, verdict):
+                self._give_up(verdict, call)
+            return
+        unusable = verdict.kind is _UnusableError
+        call.failed(verdict, waiting=verdict.status == 429 or (probe and not unusable), unusable=unusable)
+        router = self._router
+        if not verdict.retry or call.over(reached=router.reached, endpoints=len(router.endpoints)) or router.hopeless:
+            self._give_up(verdict, call)
+        call.avoid = endpoint
+        if router.shut:
+            return  # the next choice waits until one opens
+        wait = self._backoff.delay(call.attempts, None, self._draw)
+        if wait >= call.left:
+            self._give_up(self._late(verdict), call)
+        await self._sleep(wait)
+        call.left -= wait
+
+    @staticmethod
+    def _unusable(endpoint: Endpoint, answer: Answer, site: Site, error: ReplyError) -> Verdict:
+        """What a success means whose body is no completion."""
         status, headers, data, _ = answer
         inside = embedded_status(data)
         if inside is not None:
-            verdict = classify(inside, headers, data, endpoint.site)
+            verdict = classify(inside, headers, data, site)
             if verdict is not None:
                 return verdict
-        message = f"{endpoint.site.url} answered {status}, but {unusable(error, data, endpoint.site.secret)}"
+        message = f"{site.url} answered {status}, but {unusable(error, data, site.secret)}"
         if data.lstrip()[:1] == b"<" and not endpoint.good:
             return Verdict(EndpointError, message)
         return Verdict(_UnusableError, message, retry=True)
 
-    @staticmethod
-    def _give_up(verdict: Verdict, endpoint: _Endpoint, attempts: int) -> NoReturn:
-        message = verdict.message if attempts == 1 else f"{verdict.message} (after {attempts} attempts)"
-        if verdict.kind is EndpointError and verdict.retry:
-            message += "; is a server running there, and is the base URL right?"
-        message = without_key(message, endpoint.site.secret)
-        if issubclass(verdict.kind, RolloutError):
-            kind = LLMError if verdict.kind is _UnusableError else verdict.kind
-            raise kind(message, attempts=attempts, retryable=verdict.retry)
-        raise verdict.kind(message)
+    def _late(self, verdict: Verdict) -> Verdict:
+        return verdict._replace(message=f"{verdict.message}; the deadline of {self._backoff.deadline:g} s is near")
+
+    def _give_up(self, verdict: Verdict, call: Call[Any]) -> NoReturn:
+        message = verdict.message if call.attempts <= 1 else f"{verdict.message} (after {call.attempts} attempts)"
+        kind = LLMError if verdict.kind is _UnusableError else verdict.kind
+        if kind is EndpointError and verdict.retry:
+            if self._router.reached:
+                kind = LLMError  # others serve, or will again
+            else:
+                message += "; is a server running there, and is the base URL right?"
+        message = without_key(message, self._secret)
+        if issubclass(kind, RolloutError):
+            raise kind(message, attempts=call.attempts, retryable=verdict.retry)
+        raise kind(message)
+
+
+def _with_session(headers: Mapping[str, str], key: int) -> dict[str, str]:
+    """Headers by which a router in front of several servers keeps a tree on one of them."""
+    session = f"{key:08x}"
+    return {"X-Session-ID": session, "X-SMG-Routing-Key": session, **headers}
+
+
+def _raw(data: bytes, first: int, attempts: int, micros: int) -> bytes:
+    """The reader of answers that are wanted as they are."""
+    del first, attempts, micros
+    return data
 
 
 class _UnusableError(LLMError):

@@ -97,6 +97,8 @@ class Request(msgspec.Struct):
         greedy: Whether the sampling makes draws equal (temperature 0).
         take: Reads the answer, for LLMs that receive one as bytes; :func:`.reply.read` when None. It is called once for
             each answer that is used, and what it returns is the reply.
+        route: Where it goes: a path below an endpoint's base URL, or with two slashes in front one below its server's
+            root, ``//generate``: the base URL without its ``/v1``.
     """
 
     body: bytes
@@ -106,6 +108,7 @@ class Request(msgspec.Struct):
     constant: int = 0
     greedy: bool = False
     take: Take | None = None
+    route: str = "/chat/completions"
 
 
 @runtime_checkable

@@ -17,6 +17,7 @@ import msgspec
 from trunkline.bounds import number, shown, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.descriptors import make_room
+from trunkline.llm.limits import Limits, Routing
 from trunkline.llm.price import Price, prices_by_url
 from trunkline.llm.retry import Backoff
 
@@ -100,11 +101,14 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         headers: Further headers of each request; their values are treated like a key.
         max_concurrency: Most requests in flight at once.
         timeout: Seconds for one attempt.
-        max_retries: Attempts after the first; 0 for none.
+        max_retries: Attempts after the first; 0 for none. One that was told to come later (429), or only found that a
+            server is still down, counts a quarter.
         deadline: Seconds that the attempts and waits of one call may take together.
         siblings: Whether draws of one state go out as one request with ``n``. Where a server takes no notice of it or
             refuses it, that is noticed, and they go out one by one from then on.
         price: What tokens cost: one :class:`Price` for all endpoints, or one for each base URL. Kept by base URL.
+        limits: Rates, and how much may be in flight at one endpoint.
+        routing: How endpoints are chosen, where there are several.
 
     Raises:
         ConfigError: A value cannot be used; the message names it.
@@ -118,6 +122,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
     deadline: float = 3600.0
     siblings: bool = True
     price: dict[str, Price] = {}
+    limits: Limits = Limits()
+    routing: Routing = Routing()
     private: Private = Private()
 
     if TYPE_CHECKING:
@@ -134,6 +140,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             deadline: float = 3600.0,
             siblings: bool = True,
             price: Price | Mapping[str, Price] | None = None,
+            limits: Limits = ...,
+            routing: Routing = ...,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -147,6 +155,9 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         number("deadline", self.deadline, 0, above=True, unit="seconds")
         if not isinstance(self.siblings, bool):
             raise ConfigError(f"siblings must be true or false, not {shown(self.siblings)}")
+        for field, wanted in (("limits", Limits), ("routing", Routing)):
+            if not isinstance(getattr(self, field), wanted):
+                raise ConfigError(f"{field} must be {wanted.__name__}(...), not {shown(getattr(self, field))}")
         if not isinstance(self.api_key_env, str) or not self.api_key_env.isidentifier():
             # It may be a key put in the wrong place, so it is not shown.
             raise ConfigError("api_key_env must be the name of an environment variable, not a key")
@@ -212,6 +223,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             timeout=self.timeout,
             siblings=self.siblings,
             backoff=Backoff(attempts=self.max_retries + 1, deadline=self.deadline),
+            limits=self.limits,
+            routing=self.routing,
             **options,
         )
 

@@ -109,8 +109,7 @@ class LocalPool:
     async def start(self, job: Job, inbox: Inbox) -> Sequence[Seat]:
         """Start the processes and greet them with the job."""
         assert isinstance(job.llm, EndpointSpec)
-        shares = _shares(job.llm.max_concurrency, self._workers)
-        hellos = [encode(Hello(PROTOCOL, __version__, pack_job(_limited(job, share)))) for share in shares]
+        hellos = [encode(Hello(PROTOCOL, __version__, pack_job(part))) for part in _parts(job, self._workers)]
         for number, hello in enumerate(hellos):
             process = Process.start(
                 number,
@@ -138,15 +137,24 @@ class _LocalSeat:
         self._process.send(encode(message))
 
 
+def _parts(job: Job, workers: int) -> list[Job]:
+    """Divide the run's concurrency and rates; together the workers never exceed them."""
+    llm = job.llm
+    assert isinstance(llm, EndpointSpec)
+    total, each = llm.max_concurrency, llm.limits.endpoint_concurrency
+    workers = min(workers, total, each or total)
+    limits = zip(_shares(total, workers), _shares(each or total, workers), strict=True)
+    return [
+        msgspec.structs.replace(
+            job,
+            llm=msgspec.structs.replace(llm, max_concurrency=share, limits=llm.limits.share(1 / workers, at_one)),
+        )
+        for share, at_one in limits
+    ]
+
+
 def _shares(concurrency: int, workers: int) -> list[int]:
-    """Divide the run's concurrency; together the workers never exceed it."""
-    workers = min(workers, concurrency)
     return [concurrency // workers + (number < concurrency % workers) for number in range(workers)]
-
-
-def _limited(job: Job, concurrency: int) -> Job:
-    assert isinstance(job.llm, EndpointSpec)
-    return msgspec.structs.replace(job, llm=msgspec.structs.replace(job.llm, max_concurrency=concurrency))
 
 
 def make_pool(job: Job, workers: int | None, tasks: int) -> Pool:

@@ -1,0 +1,245 @@
+"""Who may send now: slots of the run and of each endpoint, and rates, first come first served."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+from trunkline.llm.bell import Bell
+from trunkline.llm.quota import LONGEST
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from trunkline.llm.bucket import Lease
+    from trunkline.llm.quota import Quota
+    from trunkline.llm.window import Window
+
+__all__ = ["Gate", "Limiter", "estimate"]
+
+# A quote inside a JSON string is escaped, so that no message can hold this.
+_MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_|new_)?tokens":(\d{1,9})')
+_EDGE: Final = 4096
+
+_LOOK: Final = 1.0
+"""Seconds after which a wait for an endpoint's own rate is reconsidered."""
+
+
+def estimate(body: bytes, n: int) -> int:
+    """Tokens that a request may come to: a quarter of its bytes, and for each draw what it may generate if it says so.
+
+    Args:
+        body: The request.
+        n: Draws it asks for.
+    """
+    # Sampling stands after the messages or before them; the messages may be long.
+    found = _MAX_TOKENS.search(body[-_EDGE:]) or _MAX_TOKENS.search(body[:_EDGE])
+    return len(body) // 4 + (n * int(found[1]) if found else 0)
+
+
+class Gate:
+    """The way into one endpoint.
+
+    Args:
+        window: How much may be in flight.
+        quota: The endpoint's own rates, as far as it told them.
+
+    Attributes:
+        in_flight: Requests let in and not back yet.
+        ahead: Requests, 0 or 1, whose rates are booked but that are not in yet.
+        tokens: What all these are booked for, where rates count tokens.
+        waiting: Requests that wait to be let in.
+        closed: Whether nobody is let in, and who waits leaves.
+        urgent: Whether one request, a probe, passes a full window and a closed gate.
+    """
+
+    __slots__ = ("ahead", "closed", "in_flight", "parked", "quota", "tokens", "turn", "urgent", "waiting", "window")
+
+    def __init__(self, window: Window, quota: Quota) -> None:
+        self.window = window
+        self.quota = quota
+        self.in_flight = self.ahead = self.tokens = self.waiting = 0
+        self.closed = self.urgent = False
+        # Held by the first in the row; an asyncio.Lock is first come, first served.
+        self.turn = asyncio.Lock()
+        self.parked: asyncio.Future[bool] | None = None
+
+    def close(self) -> None:
+        """Let nobody in, and send away who waits."""
+        self.closed = True
+        if self.parked is not None and not self.parked.done():
+            self.parked.set_result(False)
+
+
+class Limiter:
+    """Lets requests in where a slot of the run, a slot of the endpoint and all rates allow it.
+
+    At each gate requests enter in the order they came; of several gates' first ones, the one that has waited longest
+    for a slot gets it. Where nothing limits, :meth:`enter` is a few comparisons and two sums.
+
+    Args:
+        concurrency: Most requests in flight, over all gates.
+        lease: The run's rates; None where there are none.
+        sleep: Waits for a rate.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        concurrency: int,
+        lease: Lease | None = None,
+        *,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._free = concurrency
+        self._lease = lease
+        self._sleep = sleep
+        self._clock = clock
+        self._parked: dict[Gate, None] = {}
+        # Held by the one request, of all gates' first ones, that is next to get its share of the run's rates.
+        self._rates = asyncio.Lock()
+        self._refund = Bell(sleep)
+
+    def enter(self, gate: Gate) -> bool:
+        """Let a request in at once, where nobody waits and nothing limits; else it must :meth:`wait`."""
+        if (
+            self._free <= 0
+            or gate.waiting
+            or gate.closed
+            or gate.in_flight >= gate.window.size
+            or gate.quota.known
+            or self._lease is not None
+        ):
+            return False
+        self._free -= 1
+        gate.in_flight += 1
+        return True
+
+    async def wait(self, gate: Gate, tokens: int, *, probe: bool = False) -> bool:
+        """Wait until a request may be sent; it must then :meth:`leave`.
+
+        Args:
+            gate: Where to.
+            tokens: What it may come to; see :func:`estimate`.
+            probe: Whether it is to find out if a closed endpoint is up.
+
+        Returns:
+            False if the gate closed meanwhile: try another one.
+        """
+        gate.waiting += 1
+        try:
+            async with gate.turn:
+                if gate.closed and not probe:
+                    return False
+                await self._book(gate, tokens)
+                try:
+                    entered = await self._slot(gate, probe=probe)
+                except BaseException:
+                    self._unbook(gate, tokens)
+                    raise
+                if not entered:
+                    self._unbook(gate, tokens)
+                    return False
+                gate.ahead = 0
+                return True
+        finally:
+            gate.waiting -= 1
+
+    def leave(self, gate: Gate, booked: int = 0, spent: int | None = None) -> None:
+        """Note that a request is over.
+
+        Args:
+            gate: Where it had been let in.
+            booked: The tokens it waited with; 0 if it entered at once.
+            spent: The tokens it really took; None if that is not known.
+        """
+        self._free += 1
+        gate.in_flight -= 1
+        gate.tokens -= booked
+        if self._lease is not None and spent is not None:
+            self._lease.acquire(0, spent - booked)
+            self._refund.ring()
+        if self._parked:
+            self._admit()
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the run has rates, so that tokens must be estimated wherever a request goes."""
+        return self._lease is not None
+
+    async def _book(self, gate: Gate, tokens: int) -> None:
+        """Take what the request needs out of all rates, as soon as it is there."""
+        # Headers of answers correct the quota meanwhile, so the wait is not slept in one piece.
+        slept = 0.0
+        while slept < LONGEST and gate.quota.known and (wait := gate.quota.acquire(1, tokens)) > 0:
+            wait = min(wait, _LOOK)
+            await self._sleep(wait)
+            slept += wait
+        gate.ahead, gate.tokens = 1, gate.tokens + tokens
+        if self._lease is None:
+            return
+        try:
+            async with self._rates:
+                while (wait := self._lease.acquire(1, tokens)) > 0:
+                    await self._refund.wait(wait)
+        except BaseException:
+            self._unquote(gate, tokens)
+            raise
+
+    def _unbook(self, gate: Gate, tokens: int) -> None:
+        self._unquote(gate, tokens)
+        if self._lease is not None:
+            self._lease.acquire(-1, -tokens)
+            self._refund.ring()
+
+    @staticmethod
+    def _unquote(gate: Gate, tokens: int) -> None:
+        gate.ahead, gate.tokens = 0, gate.tokens - tokens
+        if gate.quota.known:
+            gate.quota.acquire(-1, -tokens)
+
+    async def _slot(self, gate: Gate, *, probe: bool) -> bool:
+        """Take a slot, now or when one is handed over; False if the gate is closed."""
+        if gate.closed and not probe:
+            return False
+        if self._free > 0 and self._fits(gate):
+            self._take(gate)
+            return True
+        parked: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        gate.parked = parked
+        self._parked[gate] = None
+        try:
+            granted = await parked
+        except asyncio.CancelledError:
+            # A slot may have been handed over in the moment of the cancellation.
+            if parked.done() and not parked.cancelled() and parked.result():
+                self.leave(gate)
+            raise
+        finally:
+            gate.parked = None
+            self._parked.pop(gate, None)
+        return granted
+
+    def _admit(self) -> None:
+        """Hand free slots to those who wait for one, the longest wait first."""
+        gates: Sequence[Gate] = tuple(self._parked)
+        for gate in gates:
+            if self._free <= 0:
+                return
+            if gate.parked is not None and not gate.parked.done() and self._fits(gate):
+                self._take(gate)
+                del self._parked[gate]
+                gate.parked.set_result(True)
+
+    def _fits(self, gate: Gate) -> bool:
+        window = gate.window
+        if window.size < window.cap:
+            window.grow(self._clock())
+        return gate.urgent or gate.in_flight < window.size
+
+    def _take(self, gate: Gate) -> None:
+        self._free -= 1
+        gate.in_flight += 1

@@ -1,0 +1,226 @@
+"""Which endpoint a request goes to: where its tree's prefix is, unless that one is crowded or closed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from trunkline.llm.bell import Bell
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from trunkline.llm.classify import Verdict
+    from trunkline.llm.endpoint import Endpoint
+    from trunkline.llm.limits import Routing
+
+__all__ = ["Router"]
+
+logger = logging.getLogger(__name__)
+
+_PROBED: Final = 3
+"""Ejections, the first included, of an endpoint that has never answered, until it is believed to be the wrong one."""
+
+
+class Router:
+    """Chooses among endpoints.
+
+    A new tree goes to the endpoint with the least in flight; equals are tried from the tree's key on, so that many
+    workers do not all begin with the first. A tree stays where it is until that endpoint closes, or has more than
+    ``margin`` requests above the least loaded one; then it stays at the new one. An ejected endpoint whose time is over
+    gets one request, a probe; the tree it belongs to does not move there with it.
+
+    Args:
+        endpoints: At least one.
+        routing: The settings.
+        sleep: Waits until an endpoint may be asked again.
+        draw: Jitter, from 0 to 1.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        routing: Routing,
+        *,
+        sleep: Callable[[float], Awaitable[object]],
+        draw: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        self.endpoints = tuple(endpoints)
+        self._routing = routing
+        self._draw = draw
+        self._clock = clock
+        self._homes: OrderedDict[int, Endpoint] = OrderedDict()
+        self._closed = 0
+        self._waiting = 0
+        self._room = asyncio.Lock()
+        self._bell = Bell(sleep)
+
+    @property
+    def reached(self) -> bool:
+        """Whether any endpoint has ever answered."""
+        return any(endpoint.reached for endpoint in self.endpoints)
+
+    @property
+    def shut(self) -> bool:
+        """Whether there is no open endpoint."""
+        return self._closed == len(self.endpoints)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no endpoint has ever answered, and each was probed more than once."""
+        return not self.reached and all(each.ejections >= _PROBED or each.until == math.inf for each in self.endpoints)
+
+    @property
+    def trouble(self) -> Verdict:
+        """Why some endpoint is closed; for when none is open."""
+        return next(each.trouble for each in self.endpoints if each.trouble is not None)
+
+    def choose(self, key: int, avoid: Endpoint | None = None) -> Endpoint | None:
+        """Choose at once.
+
+        Args:
+            key: The tree's key.
+            avoid: Not this one, if there is another open one.
+
+        Returns:
+            An endpoint; None if none is open or others wait already: then :meth:`wait`.
+        """
+        if self._waiting:
+            return None
+        return self._pick(key, avoid, self._clock() if self._closed else 0.0)
+
+    async def wait(self, key: int, limit: float) -> Endpoint | None:
+        """Wait until an endpoint opens or may be probed, first come first served.
+
+        Args:
+            key: The tree's key.
+            limit: Seconds to wait at most.
+
+        Returns:
+            An endpoint; None if none opens in that time.
+        """
+        if limit <= 0:
+            return None
+        self._waiting += 1
+        end = self._clock() + limit
+        try:
+            async with asyncio.timeout(None if limit == math.inf else limit), self._room:
+                now = self._clock()
+                while (endpoint := self._pick(key, None, now)) is None:
+                    if self.hopeless:
+                        return None
+                    delay = min((e.until - now for e in self.endpoints if not e.probing), default=math.inf)
+                    if delay < math.inf and now + delay >= end:
+                        return None
+                    passed = await self._bell.wait(delay)
+                    # What was slept counts, also where the clock runs a little behind.
+                    now = max(self._clock(), now + delay if passed else 0.0)
+                return endpoint
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting -= 1
+
+    def failed(self, endpoint: Endpoint, verdict: Verdict, *, probe: bool) -> None:
+        """Note that an endpoint did not serve; enough of it ejects it."""
+        now, after = self._clock(), self._routing.eject_after
+        if endpoint.failed(verdict, probe=probe, after=after, now=now, draw=self._draw()):
+            logger.info("%s; it gets no requests for %.1f s", verdict.message, endpoint.until - now)
+        self._count()
+
+    def served(self, endpoint: Endpoint) -> None:
+        """Note an answer that shows that an endpoint is up."""
+        if endpoint.served():
+            self._count()
+
+    def paused(self, endpoint: Endpoint, verdict: Verdict, seconds: float) -> None:
+        """Close an endpoint for as long as it asked for."""
+        endpoint.pause(verdict, self._clock() + seconds)
+        self._count()
+
+    def released(self, endpoint: Endpoint) -> None:
+        """Note that a probe was not sent after all."""
+        endpoint.probing = endpoint.gate.urgent = False
+        self._count()
+
+    def struck(self, endpoint: Endpoint, verdict: Verdict) -> bool:
+        """Take an endpoint out for good, unless it is the last one.
+
+        Returns:
+            Whether there are others, to which its requests can go.
+        """
+        if all(other is endpoint or other.until == math.inf for other in self.endpoints):
+            return False
+        if endpoint.until != math.inf:
+            logger.warning("%s; going on without this endpoint", verdict.message)
+            endpoint.strike(verdict)
+            self._count()
+        return True
+
+    def _pick(self, key: int, avoid: Endpoint | None, now: float) -> Endpoint | None:
+        if self._closed:
+            due = self._due(avoid, now)
+            if due is not None:
+                return due
+            if self._closed == len(self.endpoints):
+                return None
+        if len(self.endpoints) == 1:
+            return self.endpoints[0]
+        homes = self._homes
+        home = homes.get(key)
+        if home is not None and home is not avoid and not home.gate.closed:
+            homes.move_to_end(key)
+            if home.load <= self._routing.margin:
+                return home
+        else:
+            home = None
+        least = self._least(key, avoid)
+        if home is not None and home.load - least.load <= self._routing.margin:
+            return home
+        if avoid is None or avoid.gate.closed or key not in homes:
+            self._settle(key, least)
+        return least
+
+    def _settle(self, key: int, endpoint: Endpoint) -> None:
+        self._homes[key] = endpoint
+        self._homes.move_to_end(key)
+        if len(self._homes) > self._routing.memory:
+            self._homes.popitem(last=False)
+
+    def _least(self, key: int, avoid: Endpoint | None) -> Endpoint:
+        """The least loaded open endpoint; there is one."""
+        count = len(self.endpoints)
+        found: Endpoint | None = None
+        for step in range(count):
+            endpoint = self.endpoints[(key + step) % count]
+            if endpoint.gate.closed or endpoint is avoid:
+                continue
+            if found is None or endpoint.load < found.load:
+                found = endpoint
+        if found is None:
+            assert avoid is not None
+            return avoid
+        return found
+
+    def _due(self, avoid: Endpoint | None, now: float) -> Endpoint | None:
+        """Open what was paused and is due; return an ejected endpoint that wants a probe, if any."""
+        for endpoint in self.endpoints:
+            if not endpoint.gate.closed or endpoint.until > now or endpoint.probing:
+                continue
+            if not endpoint.ejected:
+                endpoint.open()
+                self._count()
+            elif endpoint is not avoid or len(self.endpoints) == 1:
+                endpoint.probe()
+                return endpoint
+        return None
+
+    def _count(self) -> None:
+        """Count closed endpoints anew, and tell who waits for one that something has changed."""
+        self._closed = sum(endpoint.gate.closed for endpoint in self.endpoints)
+        self._bell.ring()

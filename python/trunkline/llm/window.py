@@ -1,0 +1,117 @@
+"""How much may be in flight at one endpoint: less after trouble, slowly more after it."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+__all__ = ["Window"]
+
+CUT: Final = 0.7
+"""What a burst of 429s, or a slowdown, leaves of the window."""
+
+HOLD: Final = 5.0
+"""Seconds after a cut that count as the same burst, and in which the window does not grow."""
+
+RECOVERY: Final = 50.0
+"""Seconds in which a window grows from nothing to its cap, so that after any cut 90 % are back within a minute."""
+
+_FLOOR: Final = 0.25
+"""The part of its cap below which a slowdown alone brings no window: it may be the work that has become harder."""
+
+_SETTLED: Final = 16
+"""Replies after which the usual time for a token is believed."""
+
+_DRIFT: Final = 1024
+"""Replies over which the best average follows a workload that has become slower for good."""
+
+_OFFSET: Final = 32
+"""Tokens that a prompt is taken for: a reply of one token is not thirty times as slow as one of thirty."""
+
+
+class Window:
+    """Additive increase, multiplicative decrease of the requests in flight (Chiu and Jain 1989).
+
+    It shrinks once per burst of 429s, however many answers the burst has, and when replies take several times as long
+    for a token as the endpoint's best moving average. It grows by a constant rate in time, so that recovery takes as
+    long for an endpoint with ten-second replies as for a fast one. After an outage it starts from one and grows with
+    each reply up to half of what it was (slow start), so that those who waited do not all come at once.
+
+    Args:
+        cap: The largest it may be, and what it is at first.
+        adaptive: Whether it changes at all.
+        slowdown: How many times slower replies may become.
+    """
+
+    __slots__ = ("_adaptive", "_best", "_cut", "_grown", "_mean", "_replies", "_restart", "_slowdown", "cap", "size")
+
+    def __init__(self, cap: int, *, adaptive: bool = True, slowdown: float = 5.0) -> None:
+        self.cap = cap
+        self.size = float(cap)
+        self._adaptive = adaptive
+        self._slowdown = slowdown
+        self._cut = -math.inf
+        self._grown = -math.inf
+        self._restart = 0.0
+        self._replies = 0
+        self._mean = self._best = 0.0
+
+    def grow(self, now: float) -> None:
+        """Let it grow for the time that has passed; for windows below their cap."""
+        if now > self._grown:
+            self.size = min(float(self.cap), self.size + (now - self._grown) * self.cap / RECOVERY)
+            self._grown = now
+
+    def refused(self, begun: float, now: float) -> None:
+        """Note a 429.
+
+        Args:
+            begun: When its request was sent.
+            now: The present, by the same clock.
+        """
+        if begun >= self._cut + HOLD:
+            self._shrink(now, 1.0)
+        elif self._adaptive:
+            self._grown = max(self._grown, now + HOLD)
+
+    def replied(self, took: float, generated: int, in_flight: int, now: float) -> None:
+        """Note a reply.
+
+        Args:
+            took: Seconds from sending it to its last byte.
+            generated: Its tokens.
+            in_flight: Requests in flight with it.
+            now: The present.
+        """
+        if not self._adaptive:
+            return
+        if self.size < self._restart:
+            self.size += 1.0
+        if self._grown == math.inf:
+            self._grown = now
+        pace = took / (generated + _OFFSET)
+        if self._replies < _SETTLED:
+            self._replies += 1
+            self._mean += (pace - self._mean) / self._replies
+            self._best = self._mean
+            return
+        mean = self._mean = self._mean + (pace - self._mean) / _SETTLED
+        best = self._best
+        # The window is to blame only where it is in use.
+        if mean > self._slowdown * best and 2 * in_flight >= self.size and now >= self._cut + HOLD:
+            self._shrink(now, self.cap * _FLOOR)
+        self._best = mean if mean < best else best + (mean - best) / _DRIFT
+
+    def restart(self) -> None:
+        """Begin again from one request, at an outage; it grows again from the first reply on."""
+        if self._adaptive:
+            self._restart = self.size / 2
+            self.size = 1.0
+            self._grown = math.inf
+
+    def _shrink(self, now: float, floor: float) -> None:
+        if self._adaptive:
+            self.size = max(1.0, min(self.size, floor), self.size * CUT)
+            self._restart = 0.0
+            self._cut = now
+            self._grown = now + HOLD

@@ -1,0 +1,198 @@
+"""Several servers, limits and health, over real sockets."""
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+from aiohttp import web
+from llm_servers import completion, serve
+
+from trunkline.errors import EndpointError
+from trunkline.llm.http import HttpLLM
+from trunkline.llm.limits import Limits, Routing
+from trunkline.llm.protocol import Request
+
+BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+OK = completion()
+
+
+@contextlib.asynccontextmanager
+async def client(*servers, **options):
+    llm = HttpLLM([getattr(server, "base_url", server) for server in servers], None, **options)
+    try:
+        yield llm
+    finally:
+        await llm.close()
+
+
+def slow(seconds):
+    async def answer(request):
+        await asyncio.sleep(seconds)
+        return web.json_response(OK)
+
+    return answer
+
+
+async def ask(llm, *keys):
+    return await asyncio.gather(*(llm.complete(Request(BODY, key)) for key in keys))
+
+
+async def test_each_tree_stays_with_one_server_and_trees_are_spread():
+    async with serve(slow(0.02)) as a, serve(slow(0.02)) as b, serve(slow(0.02)) as c, client(a, b, c) as llm:
+        for _ in range(4):
+            await ask(llm, *range(12))
+        for server in (a, b, c):
+            keys = [headers["X-SMG-Routing-Key"] for _, headers, _ in server.seen]
+            assert len(keys) == 16
+            assert len(set(keys)) == 4
+            assert keys == [headers["X-Session-ID"] for _, headers, _ in server.seen]
+
+
+async def test_a_crowded_server_gives_trees_away():
+    async with serve(slow(0.3)) as a, serve(OK) as b, client(a, b, routing=Routing(margin=3)) as llm:
+        await ask(llm, *[0] * 4)
+        assert (len(a.seen), len(b.seen)) == (4, 0)
+        replies = await ask(llm, *[0] * 9)
+        assert len(a.seen) == 8
+        assert len(b.seen) == 5
+        assert {reply.endpoint for reply in replies} == {server.base_url for server in (a, b)}
+        assert all(reply.queue < 200_000 for reply in replies)
+
+
+async def test_a_server_that_goes_away_is_left_alone_and_comes_back():
+    up = True
+
+    async def sometimes(request):
+        if up:
+            return web.json_response(OK)
+        request.transport.abort()
+        return web.Response()
+
+    async with serve(sometimes) as a, serve(OK) as b, client(a, b, draw=lambda: 0.0) as llm:
+        await ask(llm, *range(6))
+        assert len(a.seen) == 3
+        up = False
+        for _ in range(10):
+            await ask(llm, *range(6))
+        lost = len(a.seen) - 3
+        assert 3 <= lost <= 6
+        assert llm.endpoints[0].ejected
+        up = True
+        await asyncio.sleep(0.8)
+        await ask(llm, *range(6))
+        assert not llm.endpoints[0].ejected
+        await ask(llm, *range(100, 106))
+        assert len(a.seen) >= 3 + lost + 4
+
+
+async def test_retry_after_pauses_a_server_for_everybody():
+    async with serve((429, {"retry-after-ms": "400"}, b"{}"), OK) as server, client(server) as llm:
+        moments = []
+
+        async def note(request):
+            moments.append(time.monotonic())
+            return web.json_response(OK)
+
+        first = asyncio.ensure_future(llm.complete(Request(BODY, 1)))
+        while not llm.endpoints[0].gate.closed:
+            await asyncio.sleep(0.01)
+        told = time.monotonic()
+        server.answers = [note]
+        await asyncio.gather(first, *(llm.complete(Request(BODY, key)) for key in range(5)))
+        assert len(moments) == 6
+        assert 0.35 <= min(moments) - told < 2
+
+
+async def test_requests_a_minute_are_kept():
+    async with serve(OK) as server, client(server, limits=Limits(requests_per_minute=1200)) as llm:
+        start = time.monotonic()
+        replies = await ask(llm, *range(40))
+        took = time.monotonic() - start
+        assert 0.9 <= took < 3
+        assert max(reply.queue for reply in replies) >= 900_000
+        assert len(server.seen) == 40
+
+
+async def test_a_burst_of_429s_shrinks_a_servers_share_once():
+    busy = True
+
+    async def answer(request):
+        await asyncio.sleep(0.01)
+        return web.json_response({}, status=429) if busy else web.json_response(OK)
+
+    async with serve(answer) as server, client(server, max_concurrency=20) as llm:
+        window = llm.endpoints[0].gate.window
+        burst = [asyncio.ensure_future(llm.complete(Request(BODY, key))) for key in range(60)]
+        while len(server.seen) < 50:
+            await asyncio.sleep(0.005)
+        assert window.size == pytest.approx(14)
+        busy = False
+        await asyncio.gather(*burst)
+        assert window.size == pytest.approx(14)
+
+
+async def test_an_outage_of_every_server_is_survived():
+    down_until = time.monotonic() + 0.8
+
+    async def answer(request):
+        if time.monotonic() < down_until:
+            return web.json_response({}, status=503)
+        return web.json_response(OK)
+
+    async with serve(answer) as a, serve(answer) as b, client(a, b, max_concurrency=8) as llm:
+        await ask(llm, *range(40))
+        assert len(a.seen) + len(b.seen) <= 2 * 40
+        assert all(endpoint.load == 0 for endpoint in llm.endpoints)
+
+
+async def test_a_dead_address_among_three_costs_few_attempts(unused_tcp_port):
+    dead = f"http://127.0.0.1:{unused_tcp_port}/v1"
+    async with serve(OK) as a, serve(OK) as b, client(dead, a, b) as llm:
+        replies = []
+        for step in range(20):
+            replies += await ask(llm, *range(6 * step, 6 * step + 6))
+        assert sum(reply.attempts - 1 for reply in replies) <= 8
+        assert len(a.seen) + len(b.seen) == 120
+
+
+async def test_a_server_that_is_left_out_is_named_without_the_key_it_repeats(caplog):
+    key = "sk-test-0123456789abcdef"
+    refusal = (401, {}, {"error": {"message": f"Incorrect API key provided: {key}"}})
+    async with serve(refusal) as a, serve(OK) as b:
+        llm = HttpLLM([a.base_url, b.base_url], key)
+        await ask(llm, *range(8))
+        await llm.close()
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert a.base_url in said
+    assert "check the key in the environment variable OPENAI_API_KEY" in said
+    assert key not in caplog.text
+
+
+async def test_other_routes_share_limits_and_come_back_as_they_are():
+    async with serve(b'{"tokens":[1,2]}') as server, client(server) as llm:
+        assert await llm.call("//tokenize", b'{"prompt":"hi"}', key=3) == b'{"tokens":[1,2]}'
+        server.answers = [OK]
+        await llm.complete(Request(BODY, 3, route="/completions"))
+        server.answers = [(500, {}, b""), (404, {}, b"no")]
+        with pytest.raises(EndpointError, match=r"/generate answered 404"):
+            await llm.call("//generate", b"{}")
+        server.answers = [OK]
+        await llm.complete(Request(BODY, 3))
+    paths = [path for path, _, _ in server.seen]
+    assert paths == ["/tokenize", "/v1/completions", "/generate", "/generate", "/v1/chat/completions"]
+    assert server.seen[0][2] == b'{"prompt":"hi"}'
+
+
+async def test_session_headers_can_be_left_out_and_are_never_sent_to_a_hosted_service():
+    async with serve(OK) as server:
+        async with client(server, routing=Routing(session_headers=False)) as llm:
+            await ask(llm, 1)
+        assert "X-Session-ID" not in server.seen[0][1]
+        async with client(server, headers={"X-Session-ID": "mine"}) as llm:
+            await ask(llm, 1)
+        assert server.seen[1][1]["X-Session-ID"] == "mine"
+    async with client("https://api.example.com/v1") as llm:
+        assert llm._sessions is None
+    async with client("https://api.example.com/v1", routing=Routing(session_headers=True)) as llm:
+        assert llm._sessions(255)["X-SMG-Routing-Key"] == "000000ff"
