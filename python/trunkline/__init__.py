@@ -12,11 +12,15 @@ if TYPE_CHECKING:
     from trunkline import errors
     from trunkline._core import __version__
     from trunkline.errors import ToolError, TrunklineError
+    from trunkline.llm.batch import BatchLLM
+    from trunkline.llm.client import ClientLLM
+    from trunkline.llm.completion import Completion
     from trunkline.llm.dialects.dialect import Dialect, Parsed
     from trunkline.llm.dialects.hermes import Hermes
     from trunkline.llm.dialects.search_r1 import SearchR1
     from trunkline.llm.limits import Limits, Routing
     from trunkline.llm.price import Price
+    from trunkline.llm.prompt import Prompt
     from trunkline.llm.protocol import ToolCall
     from trunkline.llm.request import Sampling
     from trunkline.llm.spec import EndpointSpec as LLM  # noqa: N814 - the name that users know it by
@@ -39,7 +43,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "LLM": "llm.spec:EndpointSpec",
     "Agent": "rollout.agent",
+    "BatchLLM": "llm.batch",
     "Chain": "rollout.strategies.chain",
+    "ClientLLM": "llm.client",
+    "Completion": "llm.completion",
     "Dialect": "llm.dialects.dialect",
     "Fork": "rollout.strategy",
     "Hermes": "llm.dialects.hermes",
@@ -47,10 +54,11 @@ _HOMES = {
     "Limits": "llm.limits",
     "Node": "tree.node",
     "Options": "runtime.plan",
-    "Price": "llm.price",
     "Parsed": "llm.dialects.dialect",
-    "Run": "runtime.result",
+    "Price": "llm.price",
+    "Prompt": "llm.prompt",
     "Routing": "llm.limits",
+    "Run": "runtime.result",
     "RunReader": "store.reader",
     "Sampling": "llm.request",
     "SearchR1": "llm.dialects.search_r1",
@@ -80,7 +88,10 @@ _HOMES = {
 __all__ = [
     "LLM",
     "Agent",
+    "BatchLLM",
     "Chain",
+    "ClientLLM",
+    "Completion",
     "Dialect",
     "Fork",
     "Hermes",
@@ -90,6 +101,7 @@ __all__ = [
     "Options",
     "Parsed",
     "Price",
+    "Prompt",
     "Routing",
     "Run",
     "RunReader",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 
 import pytest
 from atlas import CAPITALS, agent, tasks
 from foreign import capital_cities, error, serving
-from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from openai import AsyncOpenAI, DefaultAioHttpClient, DefaultAsyncHttpxClient
 
-from trunkline.errors import EndpointError
+from trunkline.errors import ConfigError, EndpointError
+from trunkline.llm.client import ClientLLM
+from trunkline.llm.protocol import Choice, Reply, Request, ToolCall
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.run import arun, run
 from trunkline.score.rewards import exact_match
@@ -47,3 +51,63 @@ async def test_its_refusals_stop_the_run_too():
             with pytest.raises(EndpointError) as raised:
                 await arun(agent(), tasks(), llm=client)
     assert "sk-bad" not in str(raised.value)
+
+
+async def test_the_client_may_stand_on_aiohttp():
+    with serving(capital_cities) as server:
+        http = DefaultAioHttpClient()
+        async with AsyncOpenAI(base_url=server.url, api_key="k", http_client=http) as client:
+            result = await arun(agent(), tasks(), llm=client, strategy=Chain(2), seed=1)
+    assert {tree.task.id: tree.answer for tree in result} == CAPITALS
+
+
+async def test_a_run_keeps_to_the_limit_of_the_client():
+    now = most = 0
+
+    async def begin(_request) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+
+    async def end(_response) -> None:
+        nonlocal now
+        now -= 1
+
+    with serving(capital_cities, delay=0.005) as server:
+        http = DefaultAsyncHttpxClient(event_hooks={"request": [begin], "response": [end]})
+        async with AsyncOpenAI(base_url=server.url, api_key="k", http_client=http) as client:
+            llm = ClientLLM(client, max_concurrency=3)
+            result = await arun(agent(), tasks(), llm=llm, strategy=Chain(4), seed=1)
+    assert {tree.task.id: tree.answer for tree in result} == CAPITALS
+    assert most == 3
+
+
+class Own:
+    """The least that somebody's own LLM is: a body in, choices out."""
+
+    async def complete(self, request: Request) -> Reply:
+        """Play the capitals."""
+        await asyncio.sleep(0)
+        body = json.loads(request.body)
+        assert (body.get("n", 1), body["seed"]) == (request.n, body["seed"] if request.seed is None else request.seed)
+        said = capital_cities(body)["choices"][0]["message"]
+        calls = [ToolCall("", c["function"]["name"], c["function"]["arguments"]) for c in said.get("tool_calls", ())]
+        choice = Choice(said["content"] or "", None, calls, "stop")
+        return Reply([choice] * request.n, -1, -1, -1, 1, 0)
+
+
+@pytest.mark.parametrize("concurrency", [None, 1, 1000])
+async def test_the_least_of_an_llm_will_do_whatever_a_request_holds_besides(concurrency: int | None):
+    own = Own()
+    if concurrency is not None:
+        own.max_concurrency = concurrency
+    result = await arun(agent(), tasks(), llm=own, strategy=Chain(3), reward=exact_match, seed=1)
+    assert {tree.task.id: tree.answer for tree in result} == CAPITALS
+    assert {len(tree.rollouts) for tree in result} == {3}
+
+
+async def test_a_concurrency_that_makes_no_sense_is_named():
+    own = Own()
+    own.max_concurrency = 0
+    with pytest.raises(ConfigError, match=r"Own\.max_concurrency must be a whole number of at least 1, not 0"):
+        await arun(agent(), tasks(), llm=own)

@@ -6,6 +6,7 @@ hooks, timeouts and retries hold, and its response models are never built. `open
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import time
@@ -14,6 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from trunkline.bounds import shown, whole
 from trunkline.errors import ConfigError, EndpointError, LLMError, ReplyError, RolloutError
 from trunkline.llm.classify import Site, Verdict, classify, embedded_status
 from trunkline.llm.reply import read, unusable
@@ -44,41 +46,49 @@ def as_llm(candidate: object) -> LLM:
     if callable(complete) and not isinstance(candidate, type):
         if not inspect.iscoroutinefunction(complete):
             raise ConfigError(f"{type(candidate).__name__}.complete must be an async function")
+        if hasattr(candidate, "max_concurrency"):
+            whole(f"{type(candidate).__name__}.max_concurrency", candidate.max_concurrency, 1)
         return cast("LLM", candidate)
-    if isinstance(candidate, type) or not hasattr(candidate, "chat") or not hasattr(candidate, "base_url"):
+    if not _is_client(candidate):
         raise ConfigError(
             f"{type(candidate).__name__} is no LLM: give trunkline.LLM(url), an openai.AsyncOpenAI client, "
-            "or an object with async complete(request)"
+            "a batch engine as trunkline.BatchLLM(engine), or an object with async complete(request)"
         )
     return ClientLLM(candidate)
 
 
 class ClientLLM:
-    """A model behind somebody's OpenAI client. Closing it leaves the client open: it is its owner's.
+    """A model behind somebody's OpenAI client; ``trunkline.ClientLLM``. Closing it leaves the client to its owner.
 
     Args:
         client: The client.
+        max_concurrency: Most requests in flight at once; the others wait without a deadline. It should not exceed what
+            the client's own pool of connections holds, or requests wait there, and its timeouts run.
 
     Raises:
-        ConfigError: It is a blocking client.
+        ConfigError: It is a blocking client, or no client, or the number makes no sense.
     """
 
     siblings = True
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, *, max_concurrency: int = 64) -> None:
+        if not _is_client(client):
+            raise ConfigError(f"ClientLLM: client must be an openai.AsyncOpenAI client, not {shown(client)}")
         post = getattr(client, "post", None)
         if not inspect.iscoroutinefunction(post):
             raise ConfigError(f"{type(client).__name__} blocks; give its async form, for example openai.AsyncOpenAI")
+        self.max_concurrency = whole("ClientLLM: max_concurrency", max_concurrency, 1)
+        self._limit: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._client = client
         self._post = post
         # Before `content` existed, bytes were passed as `body`.
         self._body = "content" if "content" in inspect.signature(post).parameters else "body"
         self._azure = hasattr(client, "_azure_deployment") or "Azure" in type(client).__name__
         parts = urlsplit(str(client.base_url))
-        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+        url = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
         secret = getattr(client, "api_key", None)
-        self._base_url = shown.rstrip("/")
-        self._site = Site(shown.rstrip("/") + _PATH, "", secret if isinstance(secret, str) else "")
+        self._base_url = url.rstrip("/")
+        self._site = Site(url.rstrip("/") + _PATH, "", secret if isinstance(secret, str) else "")
         self._reached = False
 
     def __repr__(self) -> str:
@@ -92,30 +102,49 @@ class ClientLLM:
             EndpointError: The endpoint serves nobody.
         """
         start = time.perf_counter_ns()
-        try:
-            raw = await self._post(
-                self._path(request.body),
-                cast_to=object,
-                options={"headers": _RAW},
-                **{self._body: request.body},
-            )
-        except Exception as error:  # noqa: BLE001 - a client's transport and hooks may raise anything
-            self._translate(error)
-        self._reached = True
+        async with self._slots():
+            queue = (time.perf_counter_ns() - start) // 1000
+            raw = await self._send(request.body)
         attempts = 1 + int(getattr(raw, "retries_taken", 0))
         data = raw.content
         try:
             reply = (request.take or read)(data, 0, attempts, (time.perf_counter_ns() - start) // 1000)
         except ReplyError as error:
+            site = self._site_of(raw.http_request)
             inside = embedded_status(data)
-            verdict = None if inside is None else classify(inside, raw.headers, data, self._site)
-            message = f"{self._site.url} answered, but {unusable(error, data, self._site.secret)}"
+            verdict = None if inside is None else classify(inside, raw.headers, data, site)
+            message = f"{site.url} answered, but {unusable(error, data, site.secret)}"
             self._fail(verdict or Verdict(LLMError, message, retry=True), attempts)
         reply.endpoint = self._base_url
+        reply.queue = queue
         return reply
 
     async def close(self) -> None:
         """Do nothing: the client belongs to whoever made it."""
+
+    def _slots(self) -> asyncio.Semaphore:
+        """What limits requests; a semaphore belongs to one event loop, and each run may have one of its own."""
+        loop = asyncio.get_running_loop()
+        if self._limit is None or self._limit[0] is not loop:
+            self._limit = loop, asyncio.Semaphore(self.max_concurrency)
+        return self._limit[1]
+
+    async def _send(self, body: bytes) -> Any:
+        """Post a body through the client, and return its raw answer."""
+        try:
+            raw = await self._post(self._path(body), cast_to=object, options={"headers": _RAW}, **{self._body: body})
+        except Exception as error:  # noqa: BLE001 - a client's transport and hooks may raise anything
+            self._translate(error)
+        self._reached = True
+        return raw
+
+    def _site_of(self, request: Any) -> Site:
+        """Where a request went, with the key that it carried: providers of tokens and hooks may have changed it."""
+        headers = getattr(request, "headers", {})
+        for name in ("Authorization", "api-key", "x-api-key"):
+            if sent := headers.get(name, "").rpartition(" ")[2]:
+                return self._site._replace(secret=sent)
+        return self._site
 
     def _path(self, body: bytes) -> str:
         # Azure's client reads the deployment from the body's model, but only from a body it encodes itself.
@@ -132,17 +161,18 @@ class ClientLLM:
         tried = 1 + (retries if isinstance(retries, int) else 0)
         response = getattr(error, "response", None)
         status = getattr(error, "status_code", None)
+        site = self._site_of(_request_of(error))
         if response is not None and isinstance(status, int):
             self._reached = True
-            verdict = classify(status, response.headers, response.content, self._site)
+            verdict = classify(status, response.headers, response.content, site)
             if verdict is not None:
                 self._fail(verdict, tried if verdict.retry else 1)
         kind = type(error).__name__
-        said = excerpt(str(error), 200, self._site.secret)
-        cause = "" if error.__cause__ is None else f" ({excerpt(str(error.__cause__), 200, self._site.secret)})"
+        said = excerpt(str(error), 200, site.secret)
+        cause = "" if error.__cause__ is None else f" ({excerpt(str(error.__cause__), 200, site.secret)})"
         if kind in {"APIConnectionError", "APITimeoutError"}:
             unreached = kind == "APIConnectionError" and not self._reached
-            message = f"{self._site.url} gave no answer: {said}{cause}"
+            message = f"{site.url} gave no answer: {said}{cause}"
             self._fail(Verdict(EndpointError if unreached else LLMError, message, retry=True), tried)
         if kind in {"OpenAIError", "OAuthError", "SubjectTokenProviderError", "MutuallyExclusiveAuthError"}:
             self._fail(Verdict(EndpointError, f"the client cannot send: {said}{cause}"), 1)
@@ -154,3 +184,16 @@ class ClientLLM:
         if issubclass(verdict.kind, RolloutError):
             raise verdict.kind(message, attempts=attempts, retryable=verdict.retry) from None
         raise verdict.kind(message) from None
+
+
+def _is_client(candidate: object) -> bool:
+    """Whether something looks like a client of OpenAI's SDK, blocking or not."""
+    return not isinstance(candidate, type) and hasattr(candidate, "chat") and hasattr(candidate, "base_url")
+
+
+def _request_of(error: Exception) -> object:
+    """The request that an exception of the client is about, if it says."""
+    try:
+        return getattr(error, "request", None)
+    except RuntimeError:  # exceptions of httpx raise it where they know of none
+        return None

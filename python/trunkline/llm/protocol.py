@@ -115,8 +115,10 @@ class Request(msgspec.Struct):
 class LLM(Protocol):
     """Something that completes: an HTTP endpoint, a client, a batch engine, the simulator.
 
-    One that may be asked for several completions at once (``Request.n``) says so with an attribute ``siblings = True``;
-    any other gets one request for each.
+    One of somebody's own needs :meth:`complete` alone, and of a request the body alone. One that may be asked for
+    several completions at once (``Request.n``) says so with an attribute ``siblings = True``; any other gets one
+    request for each. An attribute ``max_concurrency`` says for how many requests at once a run should keep rollouts
+    growing; 64 without it.
     """
 
     async def complete(self, request: Request) -> Reply:

@@ -11,10 +11,17 @@ from trunkline.printable import printable
 if TYPE_CHECKING:
     from trunkline.types import JSON
 
-__all__ = ["excerpt", "loads", "scrub", "scrub_deep", "without_key"]
+__all__ = ["HIDDEN", "excerpt", "loads", "scrub", "scrub_deep", "without_key", "without_secrets"]
+
+HIDDEN = "(not stored)"
+"""What stands where a secret stood."""
 
 _SECRET_LENGTH = 8
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_USER = re.compile(r"(?<=://)[^/?#\s@]*@")
+_QUERY = re.compile(r"(?i)([?&](?:[^=&#\s]*[-_])?(?:key|token|secret|password|sig|signature)=)[^&#\s]*")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"']+")
+_KEY = re.compile(r"\bsk-[A-Za-z0-9_-]{8,}")
 
 
 def scrub(text: str) -> str:
@@ -67,6 +74,12 @@ def loads(data: bytes | str) -> JSON:
 def without_key(text: str, secret: str) -> str:
     """Take a key out of a text. One too short to be a secret, such as ``EMPTY``, stays."""
     return text.replace(secret, "[key]") if len(secret) >= _SECRET_LENGTH else text
+
+
+def without_secrets(text: str) -> str:
+    """Take out of a text whatever looks like a key, a bearer token, or a user and password in an address."""
+    text = _QUERY.sub(rf"\1{HIDDEN}", _USER.sub("", text))
+    return _KEY.sub(HIDDEN, _BEARER.sub(rf"\1 {HIDDEN}", text))
 
 
 def excerpt(data: bytes | str, limit: int = 200, secret: str = "") -> str:

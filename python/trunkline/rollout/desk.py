@@ -73,6 +73,7 @@ class Desk:
 
     def __init__(self, core: Core, task_id: str, draws: Draws, outlet: Outlet) -> None:
         self.name = cache(core.name)
+        self.lanes = draws.lanes
         self._core = core
         self._draws = draws
         self._outlet = outlet

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
+from trunkline.llm.lanes import Lanes
 from trunkline.llm.request import part, tap
 from trunkline.printable import said
 from trunkline.rollout.flights import Flights
@@ -48,9 +49,14 @@ class Draws:
     Args:
         llm: Who answers.
         cache: Answers to look up and to keep; None for none.
+
+    Attributes:
+        lanes: Where rollouts say whether they run, ask or are in a tool; for an LLM that wants to know (a batcher).
     """
 
     def __init__(self, llm: LLM, cache: Cache | None = None) -> None:
+        lanes = getattr(llm, "lanes", None)
+        self.lanes = lanes if isinstance(lanes, Lanes) else Lanes()
         self._llm = llm
         self._name = type(llm).__name__
         self._together = bool(getattr(llm, "siblings", False))

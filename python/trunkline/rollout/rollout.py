@@ -66,6 +66,7 @@ class Rollout:
         self._desk = desk
         self._outlet = outlet
         self._siblings = siblings
+        self.lane = desk.lanes.open()
         # The first turn is the draw itself: base of the fork point + draw. Later ones are draw 0 of their own states.
         self._next_seed = base_seed(seed, task.id, trunk, turn) + draw
 
@@ -82,12 +83,15 @@ class Rollout:
             LLMError: If no usable reply came.
             EndpointError: If the endpoint serves nobody.
         """
+        self.lane.ask()
         await self._outlet.reserve()
         try:
             turn = await self._next(Ask(kit, self.id, self.leaf, self.turn, self._next_seed))
         except BaseException:
             self._outlet.release()
             raise
+        finally:
+            self.lane.run()
         self.leaf = turn.node
         self.turn += 1
         self._next_seed = base_seed(self._seed, self.task.id, self._path, self.turn)
@@ -114,7 +118,9 @@ class Rollout:
             kit: The agent whose tools they are.
             calls: The calls, as the agent's dialect read them.
         """
+        self.lane.leave()
         observations = await kit.toolbox.call_all(list(calls))
+        self.lane.run()
         agent = self._desk.name(kit.agent.name)
         for index, (call, seen) in enumerate(zip(calls, observations, strict=True)):
             # The ids in the history are ours, made from the position: a server's may be missing, repeated or hostile.

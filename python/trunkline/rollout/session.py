@@ -140,10 +140,15 @@ class Session:
         """
         siblings = Siblings(self._desk) if len(numbers) > 1 else None
         core, task = self.tree.core, self.tree.task
-        async with asyncio.TaskGroup() as group:
-            for number in numbers:
-                rollout = Rollout(core, number, task, self._seed, self._desk, self._outlet, siblings)
-                group.create_task(self._play(rollout))
+        rollouts = [Rollout(core, number, task, self._seed, self._desk, self._outlet, siblings) for number in numbers]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for rollout in rollouts:
+                    group.create_task(self._play(rollout))
+        finally:
+            # One that is cancelled ends nothing itself.
+            for rollout in rollouts:
+                rollout.lane.end()
 
     async def _play(self, rollout: Rollout) -> None:
         """Play one rollout to its end, close it and score it."""
@@ -161,6 +166,7 @@ class Session:
             # A fault of ours or of user code that nobody foresaw: it ends this rollout, and no other.
             logger.exception("task %r, rollout %d broke", self.tree.task.id, rollout.id)
             termination, failure = Termination.LOST, Failure.of(error)
+        rollout.lane.end()
         self.tree.core.close(rollout.id, termination.value, answer, failure.encode() if failure else None)
         if self._reward is not None and termination not in UNSCORED:
             self.tree.core.score(rollout.id, await apply(self._reward, Trajectory(self.tree, rollout.id)))

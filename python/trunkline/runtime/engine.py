@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING
 
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
+from trunkline.llm.batch import BatchLLM
 from trunkline.llm.cache import Cache
 from trunkline.llm.spec import EndpointSpec
 from trunkline.printable import said
@@ -31,7 +32,7 @@ __all__ = ["Engine", "slots"]
 logger = logging.getLogger(__name__)
 
 _LIVE_CONCURRENCY = 64
-"""Requests in flight at once through a live LLM, which has no limit of its own that we know."""
+"""Requests in flight at once through a live LLM that has no ``max_concurrency`` of its own."""
 
 _LEAVE_WITHIN = 2.0
 """Seconds that cancelled work has to end; a tool that swallows its cancellation is left behind."""
@@ -43,7 +44,7 @@ def slots(job: Job) -> int:
 
 
 def _concurrency(job: Job) -> int:
-    return job.llm.max_concurrency if isinstance(job.llm, EndpointSpec) else _LIVE_CONCURRENCY
+    return getattr(job.llm, "max_concurrency", _LIVE_CONCURRENCY)
 
 
 class Engine:
@@ -57,10 +58,10 @@ class Engine:
     def __init__(self, job: Job, send: Callable[[FromWorker], None]) -> None:
         self._job = job
         self._kit = Kit(job.agent)
-        self._llm: LLM = job.llm.open() if isinstance(job.llm, EndpointSpec) else job.llm
+        self._owns_llm = isinstance(job.llm, EndpointSpec | BatchLLM)
+        self._llm: LLM = job.llm.open() if isinstance(job.llm, EndpointSpec | BatchLLM) else job.llm
         self._cache = None if job.cache is None else Cache(job.cache)
         self._draws = Draws(self._llm, self._cache)
-        self._owns_llm = isinstance(job.llm, EndpointSpec)
         self._send = send
         self._outbox = Outbox(_concurrency(job), send, self._fail)
         self._tasks: set[asyncio.Task[None]] = set()

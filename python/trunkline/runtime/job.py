@@ -10,6 +10,7 @@ import msgspec
 
 from trunkline.bounds import whole
 from trunkline.errors import ConfigError
+from trunkline.llm.batch import BatchLLM
 from trunkline.llm.dialects import catalog
 from trunkline.llm.protocol import LLM
 from trunkline.llm.spec import EndpointSpec
@@ -28,7 +29,7 @@ class Job(msgspec.Struct, kw_only=True):
         agent: Who plays.
         strategy: Where rollouts start.
         reward: Scores finished rollouts; None leaves them unscored.
-        llm: Endpoints as data, or a live LLM, which stays in its process.
+        llm: Endpoints as data, or a batch engine or live LLM, which stays in its process.
         seed: Seed of the run; every draw's seed derives from it.
         cache: File of answers that need not be asked for again; None for none.
     """
@@ -36,7 +37,7 @@ class Job(msgspec.Struct, kw_only=True):
     agent: Agent
     strategy: Strategy
     reward: Reward | None
-    llm: EndpointSpec | LLM
+    llm: EndpointSpec | BatchLLM | LLM
     seed: int
     cache: str | None = None
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from trunkline._core import __version__
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
+from trunkline.llm.batch import BatchLLM
 from trunkline.llm.client import as_llm
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
@@ -40,7 +41,8 @@ class Options(TypedDict, total=False):
 
     Attributes:
         llm: Endpoints as :class:`trunkline.LLM` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI``
-            client, or any object with ``async complete(request)``. A live object stays in this process.
+            client, a batch engine as :class:`trunkline.BatchLLM`, or any object with ``async complete(request)``. All
+            but endpoints stay in this process.
         strategy: Where rollouts start; one chain a task when None.
         reward: Scores each finished rollout; nothing is scored when None.
         workers: Worker processes; 0 stays in this process; when None, two where the LLM can cross, else 0.
@@ -175,10 +177,10 @@ def _checked(tasks: Iterable[Task]) -> list[Task]:
     return listed
 
 
-def _as_llm(llm: Any) -> EndpointSpec | LLM:
+def _as_llm(llm: Any) -> EndpointSpec | BatchLLM | LLM:
     """Accept what users call an LLM."""
     if llm is None:
         return EndpointSpec()
     if isinstance(llm, str):
         return EndpointSpec(llm)
-    return llm if isinstance(llm, EndpointSpec) else as_llm(llm)
+    return llm if isinstance(llm, EndpointSpec | BatchLLM) else as_llm(llm)

@@ -5,22 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from trunkline.llm.text import HIDDEN, without_secrets
+
 if TYPE_CHECKING:
     from trunkline.types import JSON
 
 __all__ = ["redact", "redact_command"]
 
 _SECRET = re.compile(r"(?i)(^|[-_.])(api[-_]?key|key|authorization|password|passwd|secret|credentials?|token|cookie)$")
-_USER = re.compile(r"(?<=://)[^/?#\s@]*@")
-_QUERY = re.compile(r"(?i)([?&](?:[^=&#\s]*[-_])?(?:key|token|secret|password|sig|signature)=)[^&#\s]*")
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"']+")
-_KEY = re.compile(r"\bsk-[A-Za-z0-9_-]{8,}")
-_HIDDEN = "(not stored)"
-
-
-def _text(text: str) -> str:
-    text = _QUERY.sub(rf"\1{_HIDDEN}", _USER.sub("", text))
-    return _KEY.sub(_HIDDEN, _BEARER.sub(rf"\1 {_HIDDEN}", text))
 
 
 def redact(value: JSON) -> JSON:
@@ -37,12 +29,12 @@ def redact(value: JSON) -> JSON:
     """
     if isinstance(value, dict):
         return {
-            name: _HIDDEN if _SECRET.search(str(name)) and isinstance(item, str) and item else redact(item)
+            name: HIDDEN if _SECRET.search(str(name)) and isinstance(item, str) and item else redact(item)
             for name, item in value.items()
         }
     if isinstance(value, (list, tuple)):
         return [redact(item) for item in value]
-    return _text(value) if isinstance(value, str) else value
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 def redact_command(command: list[str]) -> list[str]:
@@ -60,10 +52,10 @@ def redact_command(command: list[str]) -> list[str]:
         name, equals, _value = argument.partition("=")
         secret = argument.startswith("-") and _SECRET.search(name.lstrip("-")) is not None
         if hide:
-            safe.append(_HIDDEN)
+            safe.append(HIDDEN)
         elif secret and equals:
-            safe.append(f"{name}={_HIDDEN}")
+            safe.append(f"{name}={HIDDEN}")
         else:
-            safe.append(_text(argument))
+            safe.append(without_secrets(argument))
         hide = not hide and secret and not equals
     return safe

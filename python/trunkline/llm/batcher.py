@@ -1,0 +1,228 @@
+"""The batcher: gathers requests and sends them to a batch engine, together and each exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from trunkline.bounds import shown
+from trunkline.errors import InfrastructureError, LLMError, TrunklineError, UsageError
+from trunkline.llm.completion import completions, reply_of
+from trunkline.llm.lanes import Lanes
+from trunkline.llm.prompt import prompts
+from trunkline.llm.text import without_secrets
+from trunkline.printable import said
+
+if TYPE_CHECKING:
+    from trunkline.llm.batch import BatchLLM
+    from trunkline.llm.completion import Completion
+    from trunkline.llm.prompt import Prompt
+    from trunkline.llm.protocol import Reply, Request
+
+    Outcomes = list[Completion | TrunklineError]
+
+__all__ = ["Batcher"]
+
+_QUIET: Final = 8
+"""Turns of the event loop without a new request after which nobody who was about to ask is still on the way."""
+
+_LEAVE_WITHIN: Final = 2.0
+"""Seconds that a cancelled engine has to end."""
+
+
+class Batcher:
+    """A batch engine as the LLM of one event loop. :meth:`_due` says when a batch leaves.
+
+    Args:
+        settings: The engine, and how it is to be used.
+
+    Attributes:
+        lanes: What the rollouts do that ask here; one that does not say so is not waited for.
+        siblings: Whether it is asked for several draws at once.
+    """
+
+    def __init__(self, settings: BatchLLM) -> None:
+        self.lanes = Lanes(self._stir)
+        self.siblings = settings.supports_n
+        self._settings = settings
+        self._engine = settings.engine
+        self._waiting: dict[_Part, None] = {}
+        self._weight = 0
+        self._arrived = 0
+        self._calls: dict[asyncio.Task[None], list[_Part]] = {}
+        self._free_since = 0.0
+        self._looking = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Batcher({self._settings!r})"
+
+    async def complete(self, request: Request) -> Reply:
+        """Complete one request; see :meth:`trunkline.llm.protocol.LLM.complete`.
+
+        Raises:
+            LLMError: The engine failed, or gave no completion for a draw of this request; the others have been read.
+        """
+        if self._closed:
+            raise LLMError(f"{self._engine.name} is closed")
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        largest = self._settings.max_batch if self._settings.supports_n else 1
+        parts = [_Part(prompt, loop.create_future(), start) for prompt in prompts(request, largest)]
+        for part in parts:
+            self._waiting[part] = None
+            self._weight += part.prompt.n
+        self._arrived += 1
+        self._stir()
+        try:
+            outcomes = [await part.outcome for part in parts]
+        except asyncio.CancelledError:
+            self._drop(parts)
+            raise
+        reply = reply_of(request, outcomes, int((loop.time() - start) * 1e6), self._engine.name)
+        reply.endpoint = "BatchLLM"
+        reply.queue = int((max(part.sent for part in parts) - start) * 1e6)
+        return reply
+
+    async def close(self) -> None:
+        """Fail what waits and cancel what the engine still does. May be called more than once."""
+        self._closed = True
+        self._set_timer(None)
+        for part in self._waiting:
+            part.fail(LLMError(f"{self._engine.name} is closed"))
+        calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+        if calls:
+            await asyncio.wait(calls, timeout=_LEAVE_WITHIN)
+
+    def _stir(self) -> None:
+        """Something has changed: see whether a batch is due, once all that is ready to run has run."""
+        if self._waiting and not self._looking and not self._closed:
+            self._looking = True
+            asyncio.get_running_loop().call_soon(self._settle, _QUIET, self._arrived)
+
+    def _settle(self, quiet: int, arrived: int) -> None:
+        """Let the loop turn until nothing new arrives: rollouts that one reply woke ask one after the other."""
+        if arrived != self._arrived:
+            quiet = _QUIET
+        if quiet and self._weight < self._settings.max_batch:
+            asyncio.get_running_loop().call_soon(self._settle, quiet - 1, self._arrived)
+            return
+        self._looking = False
+        self._look()
+
+    def _look(self) -> None:
+        """Send what is due, and come back when the next batch may be."""
+        self._set_timer(None)
+        loop = asyncio.get_running_loop()
+        while self._waiting and len(self._calls) < self._settings.calls and not self._closed:
+            due = self._due()
+            if due > loop.time():
+                self._set_timer(loop.call_at(due, self._look))
+                return
+            self._send(loop)
+
+    def _due(self) -> float:
+        """When the next batch leaves. Time in which the engine is busy costs nothing, and is not counted as a wait."""
+        since = max(next(iter(self._waiting)).arrived, self._free_since)
+        if self._weight >= self._settings.max_batch:
+            return since
+        if self.lanes.running:
+            return since + self._settings.max_wait
+        if self.lanes.away:
+            return since + min(self._settings.tool_wait, self._settings.max_wait)
+        return since
+
+    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand the prompts that have waited longest to the engine."""
+        batch: list[_Part] = []
+        room = self._settings.max_batch
+        for part in self._waiting:
+            room -= part.prompt.n
+            if room < 0:
+                break
+            batch.append(part)
+        for part in batch:
+            self._take(part)
+            part.sent = loop.time()
+        call = loop.create_task(self._run(batch))
+        self._calls[call] = batch
+        call.add_done_callback(self._over)
+
+    async def _run(self, batch: list[_Part]) -> None:
+        """Have a batch generated, and give each part what came of it."""
+        name = self._engine.name
+        try:
+            results = await self._engine.generate([part.prompt for part in batch])
+        except asyncio.CancelledError:
+            if (own := asyncio.current_task()) is not None and own.cancelling():
+                raise
+            fault: BaseException = LLMError(f"{name} was cancelled from within", retryable=True)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is anybody's code
+            fault = error
+        else:
+            if isinstance(results, list | tuple) and len(results) == len(batch):
+                for part, result in zip(batch, results, strict=True):
+                    part.settle(completions(result, part.prompt.n, name))
+                return
+            given = f"{len(results)} of them" if isinstance(results, list | tuple) else shown(results)
+            fault = LLMError(f"{name} must return a list of {len(batch)} results for as many prompts, not {given}")
+        for part in batch:
+            part.fail(_translated(fault, name))
+
+    def _over(self, call: asyncio.Task[None]) -> None:
+        """A call has ended, and the engine is free again. If it was cancelled, its parts have no outcome yet."""
+        for part in self._calls.pop(call):
+            part.fail(LLMError(f"{self._engine.name} was stopped", retryable=True))
+        self._free_since = call.get_loop().time()
+        self._stir()
+
+    def _drop(self, parts: list[_Part]) -> None:
+        """Forget parts whose rollout was cancelled, and stop a call that nobody waits for any more, if that can be."""
+        for part in parts:
+            part.outcome.cancel()
+            if part in self._waiting:
+                self._take(part)
+        if self._engine.cancels:
+            for call, batch in self._calls.items():
+                if all(part.outcome.cancelled() for part in batch):
+                    call.cancel()
+
+    def _take(self, part: _Part) -> None:
+        del self._waiting[part]
+        self._weight -= part.prompt.n
+
+    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
+
+
+class _Part:
+    """A prompt on its way, and what will come of it: an outcome for each of its draws."""
+
+    __slots__ = ("arrived", "outcome", "prompt", "sent")
+
+    def __init__(self, prompt: Prompt, outcome: asyncio.Future[Outcomes], arrived: float) -> None:
+        self.prompt = prompt
+        self.outcome = outcome
+        self.arrived = arrived
+        self.sent = arrived
+
+    def settle(self, outcomes: Outcomes) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(outcomes)
+
+    def fail(self, error: TrunklineError) -> None:
+        self.settle([error] * self.prompt.n)
+
+
+def _translated(error: BaseException, name: str) -> TrunklineError:
+    """What an engine's exception means. Each rollout gets one of its own: raising an exception changes it."""
+    if isinstance(error, LLMError):
+        return type(error)(without_secrets(said(error, None)), attempts=error.attempts, retryable=error.retryable)
+    if isinstance(error, InfrastructureError | UsageError):
+        return error
+    return LLMError(f"{name} raised {type(error).__name__}: {without_secrets(said(error))}", retryable=True)

@@ -1,0 +1,223 @@
+"""What a batch engine gives back: completions, checked one by one and read like the replies of a server."""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trunkline.bounds import shown
+from trunkline.errors import LLMError, ReplyError, TrunklineError
+from trunkline.llm.protocol import Choice, Reply, ToolCall
+from trunkline.llm.reply import read
+from trunkline.llm.text import excerpt, scrub, scrub_deep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from trunkline.llm.protocol import Request
+    from trunkline.types import JSON
+
+__all__ = ["Completion", "completions", "reply_of"]
+
+
+class Completion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a batch engine made of a prompt. A dict with these fields serves as well, or the text alone.
+
+    Numpy arrays and tensors may stand for lists.
+
+    Attributes:
+        text: The visible text.
+        reasoning: Thinking beside the text.
+        tool_calls: Calls the model made, in order; each with ``id`` (may be empty), ``name``, and ``arguments`` as JSON
+            text.
+        finish: Why it ended: ``stop``, ``length``, ``tool_calls`` or another word. If empty, ``tool_calls`` where there
+            are any, else ``stop``.
+        token_ids: Ids of what was sampled.
+        logprobs: Natural log-probability of each of these, finite and at most 0.
+        prompt_token_ids: Ids of the prompt.
+        usage: Token counts of this completion and its prompt, as a server gives them: ``prompt_tokens``,
+            ``completion_tokens``. If None, the ids are counted where there are any.
+    """
+
+    text: str
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] = []
+    finish: str = ""
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    prompt_token_ids: list[int] | None = None
+    usage: dict[str, Any] | None = None
+
+
+def completions(result: object, n: int, engine: str) -> list[Completion | TrunklineError]:
+    """Check what an engine gave for one prompt.
+
+    Args:
+        result: A text, a dict or a :class:`Completion`; a list of ``n`` of these where ``n`` is above 1.
+        n: Completions the prompt asked for.
+        engine: What the engine is called, for messages.
+
+    Returns:
+        For each completion itself, or why it is none.
+    """
+    if n == 1:
+        return [_completion(result, engine)]
+    if not isinstance(result, list | tuple) or len(result) != n:
+        given = f"{len(result)} of them" if isinstance(result, list | tuple) else shown(result)
+        error = LLMError(f"{engine} must return a list of {n} completions for a prompt with n={n}, not {given}")
+        return [error] * n
+    return [_completion(one, engine) for one in result]
+
+
+def reply_of(request: Request, parts: list[list[Completion | TrunklineError]], micros: int, engine: str) -> Reply:
+    """Read what came of a request's prompts with its own reader, as if a server had sent it.
+
+    Args:
+        request: What was asked.
+        parts: For each prompt an outcome for each of its draws.
+        micros: Wall time in microseconds.
+        engine: What the engine is called, for messages.
+
+    Raises:
+        LLMError: A draw has no completion; those that have one were read nevertheless.
+        TrunklineError: The engine said that there is no point in going on.
+    """
+    choices: list[Choice] = []
+    figures: list[tuple[int, int, int]] = []
+    fault: LLMError | None = None
+    first = 0
+    for outcomes in parts:
+        for _, group in groupby(outcomes, type):
+            draws = list(group)
+            for found in _read(request, draws, first, micros, engine):
+                if isinstance(found, Reply):
+                    choices += found.choices
+                    figures.append((found.prompt, found.cached, found.generated))
+                else:
+                    fault = fault or found
+            first += len(draws)
+    if fault is not None:
+        raise fault
+    prompt, cached, generated = map(_total, zip(*figures, strict=True))
+    return Reply(choices, prompt, cached, generated, 1, micros)
+
+
+def _read(
+    request: Request, draws: Sequence[Completion | TrunklineError], first: int, micros: int, engine: str
+) -> list[Reply | LLMError]:
+    """Read draws of one prompt, all of the same type, as one answer, or one by one where they cannot be read together.
+
+    Raises:
+        TrunklineError: It is what the draws are, and no fault of these alone.
+    """
+    completed: list[Completion] = []
+    failed: list[Reply | LLMError] = []
+    for draw in draws:
+        match draw:
+            case Completion():
+                completed.append(draw)
+            case LLMError():
+                failed.append(draw)
+            case _:
+                raise draw
+    if failed:
+        return failed
+    try:
+        return [(request.take or read)(_body(completed), first, 1, micros)]
+    except ReplyError as error:
+        if len(completed) == 1:
+            return [LLMError(f"{engine} returned a completion that cannot be read: {excerpt(str(error))}")]
+    return [_read(request, [draw], first + i, micros, engine)[0] for i, draw in enumerate(completed)]
+
+
+def _total(figures: Iterable[int]) -> int:
+    """The sum of counts, unknown (-1) if one is."""
+    counted = list(figures)
+    return -1 if min(counted) < 0 else sum(counted)
+
+
+def _body(completions: Sequence[Completion]) -> bytes:
+    """Write draws of one prompt as the body of a chat completion, which every reader of replies can read.
+
+    Raises:
+        ReplyError: They hold what JSON cannot.
+    """
+    try:
+        body = {
+            "choices": [_choice(index, completion) for index, completion in enumerate(completions)],
+            "usage": scrub_deep(_usage(completions)),
+            "prompt_token_ids": completions[0].prompt_token_ids,
+        }
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ReplyError(f"it cannot be written as JSON: {error}") from None
+
+
+def _choice(index: int, completion: Completion) -> dict[str, JSON]:
+    calls = [
+        {
+            "id": scrub(call.id),
+            "type": "function",
+            "function": {"name": scrub(call.name), "arguments": scrub(call.arguments)},
+        }
+        for call in completion.tool_calls
+    ]
+    reasoning = None if completion.reasoning is None else scrub(completion.reasoning)
+    message = {
+        "role": "assistant",
+        "content": scrub(completion.text),
+        "reasoning_content": reasoning,
+        "tool_calls": calls,
+    }
+    logprobs = None if completion.logprobs is None else {"token_logprobs": completion.logprobs}
+    return {
+        "index": index,
+        "message": message,
+        "finish_reason": scrub(completion.finish) or ("tool_calls" if calls else "stop"),
+        "token_ids": completion.token_ids,
+        "logprobs": logprobs,
+    }
+
+
+def _usage(completions: Sequence[Completion]) -> dict[str, JSON]:
+    """Token counts of one answer: its prompt is that of any completion, what was sampled is that of all."""
+    each = [_counted(completion) for completion in completions]
+    sampled: list[Any] = [usage.get("completion_tokens") for usage in each]
+    known = all(isinstance(count, int) for count in sampled)
+    return each[0] | {"completion_tokens": sum(sampled) if known else None}
+
+
+def _counted(completion: Completion) -> dict[str, JSON]:
+    if completion.usage is not None:
+        return completion.usage
+    counted = {"prompt_tokens": completion.prompt_token_ids, "completion_tokens": completion.token_ids}
+    return {name: len(ids) for name, ids in counted.items() if ids is not None}
+
+
+def _completion(result: object, engine: str) -> Completion | LLMError:
+    if isinstance(result, str):
+        return Completion(text=result)
+    if not isinstance(result, dict | Completion):
+        return LLMError(f"{engine} must return text, a dict or a Completion for each prompt, not {shown(result)}")
+    try:
+        # A struct can be made with values of any type, and only decoding checks them.
+        found = msgspec.convert(msgspec.to_builtins(result, enc_hook=_listed), Completion)
+    except Exception as error:  # noqa: BLE001 - whatever is in it, and however it becomes a list, is anybody's code
+        return LLMError(f"{engine} returned a completion that is none: {excerpt(str(error))}")
+    if found.logprobs is not None and len(found.logprobs) != len(found.token_ids or ()):
+        ids = "no token_ids" if found.token_ids is None else f"{len(found.token_ids)} token_ids"
+        return LLMError(f"{engine} returned a completion with {len(found.logprobs)} logprobs and {ids}")
+    # JSON has neither NaN nor infinities; a sum is finite only where all its parts are.
+    if not math.isfinite(sum(found.logprobs or ())):
+        return LLMError(f"{engine} returned a completion with logprobs that are not finite")
+    return found
+
+
+def _listed(value: Any) -> Any:
+    """Arrays and tensors as lists; nothing else is data."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no data")
