@@ -1,14 +1,17 @@
-"""The stub server in a process of its own, and the CPU time of processes."""
+"""The stub server in a process of its own, the CPU time of processes, and options."""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
+import programs
 import pytest
 
 HERE = Path(__file__).parent
@@ -16,27 +19,50 @@ sys.path.insert(0, str(HERE))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
 
 
-class Stub:
-    """A running stub server."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of benchmarks that have a size."""
+    parser.addoption("--lanes", type=int, default=64, help="requests in flight at once in test_peers.py (64)")
+    parser.addoption("--crowd-minutes", type=float, default=0.75, help="how long test_crowd.py watches (0.75)")
 
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
-        self.process = process
-        self.url = url
+
+class Stub:
+    """A stub of a model's server, `trunkline-stub`, in a process of its own.
+
+    Args:
+        settings: Its settings: see `rust_core/bench/src/stub/main.rs`.
+    """
+
+    def __init__(self, **settings: float) -> None:
+        arguments = [f"{name}={value}" for name, value in settings.items()]
+        self._process = subprocess.Popen(
+            [programs.build("trunkline-stub"), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.url = self._process.stdout.readline().strip()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._process:
+            self._process.stdin.close()
 
     def cpu(self) -> float:
         """CPU seconds it has used so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def report(self) -> dict[str, int]:
+        """What came since the last report: requests, connections, and the gaps of conversations in microseconds."""
+        self._process.stdin.write("report\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
 
 
 @pytest.fixture(scope="session")
 def stub() -> Iterator[Stub]:
-    """The stub, ended after the session."""
-    with subprocess.Popen(
-        [sys.executable, str(HERE / "stub.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield Stub(process, process.stdout.readline().strip())
-        process.stdin.close()
+    """A stub that answers at once, ended after the session."""
+    with Stub() as running:
+        yield running
 
 
 def client_cpu() -> float:

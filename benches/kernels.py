@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-
-ROOT = Path(__file__).parent.parent
-
-
-def build() -> Path:
-    """Build the program with full optimisation and return its path."""
-    command = [
-        "cargo",
-        "build",
-        "--quiet",
-        "--package",
-        "trunkline-bench",
-        "--profile",
-        "bench",
-        "--message-format",
-        "json",
-    ]
-    built = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    messages = [json.loads(line) for line in built.stdout.splitlines()]
-    programs = [message["executable"] for message in messages if message.get("executable")]
-    return Path(programs[-1])
 
 
 def names(program: Path) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import subprocess
 
-import kernels
+import programs
 import pytest
 
 NODES = 1_000_000
@@ -19,7 +19,7 @@ NODES = 1_000_000
 @pytest.mark.benchmark(group="forest")
 @pytest.mark.parametrize("each", [100, 10_000], ids=["100 nodes a tree", "10,000 nodes a tree"])
 def test_million_nodes(benchmark, each: int, capsys):
-    program = kernels.build()
+    program = programs.build("trunkline-bench")
 
     def report() -> str:
         command = [program, "forest", str(NODES), str(each)]

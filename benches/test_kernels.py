@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 
 import kernels
+import programs
 import pytest
 
 ROUNDS = 25
@@ -39,13 +40,13 @@ CLOCK = Clock()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    program = kernels.build()
+    program = programs.build("trunkline-bench")
     metafunc.parametrize("name", kernels.names(program))
 
 
 @pytest.fixture(scope="session")
 def program():
-    return kernels.build()
+    return programs.build("trunkline-bench")
 
 
 @pytest.mark.benchmark(group="kernels", timer=CLOCK)

@@ -21,9 +21,7 @@ from trunkline.llm.protocol import Choice, Reply, Request
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategy import Fork
-from trunkline.runtime.outbox import IN_FLIGHT, Growth, Outbox
 from trunkline.runtime.run import arun, run, stream
-from trunkline.runtime.wire import Batch
 from trunkline.score.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.tools.tool import tool
@@ -83,64 +81,6 @@ def test_a_flood_of_observations_reaches_the_file_whole(tmp_path: Path):
     with RunReader.open(result.path) as reader:
         assert reader.check() == []
     assert (tmp_path / "r").stat().st_size > 48 * 4 * 6 * 80_000 / 2, "the observations are there"
-
-
-async def test_batches_are_cut_by_size_and_lose_nothing():
-    sent: list[Batch] = []
-    outbox = Outbox(8, sent.append, lambda problem: pytest.fail(str(problem)))
-    growths = [Growth(outbox, i, Tree(Task.ask(str(i)))) for i in range(5)]
-    for growth in growths:
-        node = growth.tree.core.append(0, 1, b'{"role":"user","content":"' + b"x" * 3_000_000 + b'"}')
-        growth.tree.core.open(node, (0, 0))
-        growth.done = True
-        outbox.note(growth)
-    outbox.flush()
-    assert len(sent) > 1
-    assert [delta.task for batch in sent for delta in batch.deltas] == [0, 1, 2, 3, 4]
-    for batch in sent:
-        assert [done.task for done in batch.done] == [delta.task for delta in batch.deltas]
-
-
-async def test_a_batch_that_cannot_be_sent_is_an_error_not_a_gap():
-    problems: list[Exception] = []
-
-    def refuse(_batch: Batch) -> None:
-        raise RuntimeError("no")
-
-    outbox = Outbox(8, refuse, problems.append)
-    growth = Growth(outbox, 0, Tree(Task.ask("q")))
-    growth.tree.core.append(0, 1, b'{"a":1}')
-    outbox.note(growth)
-    outbox.flush()
-    assert [str(problem) for problem in problems] == ["no"]
-
-
-async def test_so_many_turns_are_in_flight_and_no_more():
-    sent: list[Batch] = []
-    outbox = Outbox(3, sent.append, lambda problem: pytest.fail(str(problem)))
-    growth = Growth(outbox, 0, Tree(Task.ask("q")))
-    core = growth.tree.core
-    rollout = core.open(core.append(0, 1, b'{"a":1}'), (0, 0))
-    reply = Reply([], 1, 0, 1, 1, 1)
-    for i in range(IN_FLIGHT + 3):
-        async with asyncio.timeout(1):
-            await growth.reserve()
-        if i < IN_FLIGHT:
-            core.turn(rollout, b'{"t":%d}' % i, 0, 0, 0, 1, 0, 1, 0, 1)
-            growth.called(reply)
-            growth.grew(turns=1)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await growth.reserve()
-    assert sum(delta.turns for batch in sent for delta in batch.deltas) == IN_FLIGHT
-    growth.release()
-    async with asyncio.timeout(1):
-        await growth.reserve()
-    for batch in sent:
-        outbox.acknowledge(batch.batch)
-    for _ in range(IN_FLIGHT):
-        async with asyncio.timeout(1):
-            await growth.reserve()
 
 
 def test_a_dead_worker_is_noticed_though_its_child_holds_on(tmp_path: Path):

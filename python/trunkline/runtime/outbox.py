@@ -148,8 +148,8 @@ class Outbox:
     def __init__(self, concurrency: int, send: Callable[[Batch], None], failed: Callable[[Exception], None]) -> None:
         self._send = send
         self._failed = failed
-        self._free = concurrency + IN_FLIGHT
-        self._acked = asyncio.Event()
+        # First come, first served: an event would wake everybody for each turn that is free.
+        self._free = asyncio.Semaphore(concurrency + IN_FLIGHT)
         self._dirty: dict[int, Growth] = {}
         self._turns = 0
         self._bytes = 0
@@ -160,15 +160,12 @@ class Outbox:
 
     async def reserve(self) -> None:
         """Wait until one more turn may be in flight, and count it."""
-        while self._free <= 0:
-            self._acked.clear()
-            await self._acked.wait()
-        self._free -= 1
+        await self._free.acquire()
 
     def release(self, turns: int) -> None:
         """Let so many more turns be in flight."""
-        self._free += turns
-        self._acked.set()
+        for _ in range(turns):
+            self._free.release()
 
     def acknowledge(self, batch: int) -> None:
         """Note that a batch is in the run file."""
@@ -186,8 +183,10 @@ class Outbox:
         self._turns += turns
         if self._turns >= IN_FLIGHT or self._bytes >= _BATCH_BYTES:
             self.flush()
-        else:
-            self._flush_within(_DONE_AFTER if growth.done else _FLUSH_AFTER)
+        elif growth.done:
+            self._flush_within(_DONE_AFTER)
+        elif self._timer is None:
+            self._flush_within(_FLUSH_AFTER)
 
     def flush(self) -> None:
         """Send everything that grew, in as many batches as its size asks for."""

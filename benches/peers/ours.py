@@ -1,0 +1,85 @@
+"""Trunkline: the LLM path alone, and whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from peers.loads import SYSTEM, Load, Play, question
+from trunkline.llm.protocol import Reply
+from trunkline.llm.request import Sampling
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.draws import Draws
+from trunkline.rollout.session import Session
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.result import Run
+from trunkline.runtime.run import run
+from trunkline.score.rewards import exact_match
+from trunkline.tree.tree import Tree
+from trunkline.types import Task
+
+
+class Silent:
+    """An outlet that leads nowhere."""
+
+    async def reserve(self) -> None:
+        """Never wait."""
+
+    def release(self) -> None:
+        """Forget it."""
+
+    def called(self, reply: Reply) -> None:
+        """Forget it."""
+
+    def grew(self, size: int = 0, turns: int = 0) -> None:
+        """Forget it."""
+
+
+@asynccontextmanager
+async def path(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
+    """Requests joined by the tree, `HttpLLM`, replies read by the core onto the tree, tools: no run around it."""
+    kit = Kit(_agent(load))
+    llm = EndpointSpec(url, max_concurrency=lanes).open()
+    draws = Draws(llm)
+
+    async def play(number: int | None) -> None:
+        tree = Tree(_task(number, question(number)))
+        await Session(tree, kit, Chain(1), None, 1, draws, Silent()).run()
+        assert tree.rollouts[0].answer == "42"
+
+    try:
+        yield play
+    finally:
+        await llm.close()
+
+
+def whole(url: str, load: Load, lanes: int, numbers: Iterable[int | None], workers: int) -> Run:
+    """Run tasks into a run file, and score them.
+
+    Args:
+        url: Base URL of the server.
+        load: What each task's conversation is like.
+        lanes: Requests in flight at once.
+        numbers: The tasks.
+        workers: Worker processes; 0 for this one.
+    """
+    tasks = [_task(place, question(number)) for place, number in enumerate(numbers)]
+    llm = EndpointSpec(url, max_concurrency=lanes)
+    return run(_agent(load), tasks, llm=llm, reward=exact_match, workers=workers, seed=1)
+
+
+def check(result: Run, load: Load, tasks: int) -> None:
+    """Find every call and every right answer in the run file."""
+    summary = result.summary()
+    assert summary.usage.calls == load.turns * tasks
+    assert summary.accuracy.value == 1.0
+
+
+def _agent(load: Load) -> Agent:
+    sampling = Sampling(**load.options)
+    return Agent(model=load.model, tools=[load.tool], system=SYSTEM, max_turns=load.turns, sampling=sampling)
+
+
+def _task(name: int | None, asked: str) -> Task:
+    return Task.ask(asked, "42", id=f"q{name}")

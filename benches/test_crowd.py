@@ -1,0 +1,142 @@
+"""10,000 requests in flight in one worker, with replies that take ten seconds: memory, its growth, and fairness.
+
+A rollout is three turns with a tool call after each but the last. A worker takes a quarter more tasks than it has
+requests (`slots`), so that 12,500 rollouts are live and 2,500 of them wait for their turn to ask. What is counted:
+
+* *Memory a rollout*: resident memory of the worker, less what it had when it was ready and had no task yet, by live
+  rollouts: sampled twice a second while the crowd is complete; the median, and the slope of a straight line through
+  all samples. It holds the sockets' buffers in user space, aiohttp's and Python's objects, and the tree.
+* *Waits*: from the stub's handing out an answer to its having the next request of the same rollout whole. It holds the
+  tool, the wait for a free request, and what the worker does meanwhile.
+
+`pytest benches/test_crowd.py --benchmark-only --crowd-minutes 5` watches for five minutes; 45 seconds are the default.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import threading
+import time
+from pathlib import Path
+from typing import Self
+
+import pytest
+import work
+from conftest import Stub, client_cpu
+
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Agent
+from trunkline.runtime.run import run
+from trunkline.runtime.snapshot import Snapshot
+
+LATENCY, TURNS = 10.0, 3
+IN_FLIGHT, LIVE = 10_000, 12_500
+CROWD = Agent(model=f"stub-{TURNS}", tools=[work.lookup], system=work.AGENT.system, max_turns=TURNS)
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+class Watch:
+    """Samples the memory of a run's worker in a thread, as long as the crowd is complete.
+
+    Args:
+        tasks: How many rollouts the run has.
+    """
+
+    def __init__(self, tasks: int) -> None:
+        self.empty = 0
+        self.samples: list[tuple[float, int]] = []
+        self._tasks = tasks
+        self._pid = 0
+        self._shot: Snapshot | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def __call__(self, shot: Snapshot) -> None:
+        """Look at a run; its worker has no task yet when this is called first."""
+        if not self._pid:
+            self._pid = worker()
+            self.empty = resident(self._pid)
+        self._shot = shot
+
+    def _sample(self) -> None:
+        began = time.monotonic()
+        while not self._over.wait(0.5):
+            shot = self._shot
+            # Not before the second turn: by then everybody has a connection and a first turn.
+            if shot is not None and shot.calls > LIVE and self._tasks - shot.rollouts_done >= LIVE:
+                self.samples.append((time.monotonic() - began, resident(self._pid)))
+
+    def memory(self) -> float:
+        """Bytes a live rollout."""
+        return statistics.median(size - self.empty for _, size in self.samples) / LIVE
+
+    def growth(self) -> float:
+        """Bytes a minute, all live rollouts together."""
+        return 60 * statistics.linear_regression(*zip(*self.samples, strict=True)).slope
+
+
+def worker() -> int:
+    """The process id of the one worker of this process."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return next(int(pid) for pid in children if b"runtime.worker" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has; 0 once it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+@pytest.fixture
+def descriptors():
+    """As many descriptors as the system allows, for the stub and the worker, which inherit the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < IN_FLIGHT + 500:
+        pytest.skip(f"{IN_FLIGHT} connections need a higher limit of open files than {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("descriptors")
+def test_ten_thousand_at_once(benchmark, request, capsys):
+    wave = TURNS * LATENCY * LIVE / IN_FLIGHT
+    tasks = int(max(LIVE, LIVE * 60 * request.config.getoption("--crowd-minutes") / wave))
+    with Stub(latency=1000 * LATENCY) as stub, Watch(tasks) as watch:
+        llm = EndpointSpec(stub.url, max_concurrency=IN_FLIGHT)
+        used = -client_cpu()
+        result = benchmark.pedantic(
+            lambda: run(CROWD, work.tasks(tasks), llm=llm, workers=1, seed=1, watch=watch), rounds=1
+        )
+        used += client_cpu()
+        waits = stub.report()
+        server = stub.cpu()
+    assert result.summary().usage.calls == waits["requests"] == TURNS * tasks
+    figures = {
+        "in_flight": waits["peak"],
+        "kb_per_rollout": watch.memory() / 1000,
+        "growth_mb_per_minute": watch.growth() / 1e6,
+        "samples": len(watch.samples),
+        "wait_p50_s": waits["p50"] / 1e6,
+        "wait_p99_s": waits["p99"] / 1e6,
+        "wait_max_s": waits["max"] / 1e6,
+        "longest_to_median": waits["max"] / waits["p50"],
+        "client_us_per_call": 1e6 * used / waits["requests"],
+        "server_us_per_call": 1e6 * server / waits["requests"],
+    }
+    benchmark.extra_info.update(figures)
+    with capsys.disabled():
+        print("\n" + "  ".join(f"{name} {value:,.2f}" for name, value in figures.items()))

@@ -1,0 +1,115 @@
+"""What waits to leave a worker, and how much of it may."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from trunkline.llm.protocol import Reply
+from trunkline.runtime.outbox import IN_FLIGHT, Growth, Outbox
+from trunkline.runtime.wire import Batch
+from trunkline.tree.tree import Tree
+from trunkline.types import Task
+
+
+def outbox_of(sent: list[Batch], concurrency: int = 8) -> Outbox:
+    return Outbox(concurrency, sent.append, lambda problem: pytest.fail(str(problem)))
+
+
+async def test_batches_are_cut_by_size_and_lose_nothing():
+    sent: list[Batch] = []
+    outbox = outbox_of(sent)
+    growths = [Growth(outbox, i, Tree(Task.ask(str(i)))) for i in range(5)]
+    for growth in growths:
+        node = growth.tree.core.append(0, 1, b'{"role":"user","content":"' + b"x" * 3_000_000 + b'"}')
+        growth.tree.core.open(node, (0, 0))
+        growth.done = True
+        outbox.note(growth)
+    outbox.flush()
+    assert len(sent) > 1
+    assert [delta.task for batch in sent for delta in batch.deltas] == [0, 1, 2, 3, 4]
+    for batch in sent:
+        assert [done.task for done in batch.done] == [delta.task for delta in batch.deltas]
+
+
+async def test_a_batch_that_cannot_be_sent_is_an_error_not_a_gap():
+    problems: list[Exception] = []
+
+    def refuse(_batch: Batch) -> None:
+        raise RuntimeError("no")
+
+    outbox = Outbox(8, refuse, problems.append)
+    growth = Growth(outbox, 0, Tree(Task.ask("q")))
+    growth.tree.core.append(0, 1, b'{"a":1}')
+    outbox.note(growth)
+    outbox.flush()
+    assert [str(problem) for problem in problems] == ["no"]
+
+
+async def test_so_many_turns_are_in_flight_and_no_more():
+    sent: list[Batch] = []
+    outbox = outbox_of(sent, concurrency=3)
+    growth = Growth(outbox, 0, Tree(Task.ask("q")))
+    core = growth.tree.core
+    rollout = core.open(core.append(0, 1, b'{"a":1}'), (0, 0))
+    reply = Reply([], 1, 0, 1, 1, 1)
+    for i in range(IN_FLIGHT + 3):
+        async with asyncio.timeout(1):
+            await growth.reserve()
+        if i < IN_FLIGHT:
+            core.turn(rollout, b'{"t":%d}' % i, 0, 0, 0, 1, 0, 1, 0, 1)
+            growth.called(reply)
+            growth.grew(turns=1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await growth.reserve()
+    assert sum(delta.turns for batch in sent for delta in batch.deltas) == IN_FLIGHT
+    growth.release()
+    async with asyncio.timeout(1):
+        await growth.reserve()
+    for batch in sent:
+        outbox.acknowledge(batch.batch)
+    for _ in range(IN_FLIGHT):
+        async with asyncio.timeout(1):
+            await growth.reserve()
+
+
+async def test_who_waited_longest_asks_next():
+    outbox = outbox_of([], concurrency=1)
+    order: list[int] = []
+
+    async def ask(number: int) -> None:
+        await outbox.reserve()
+        order.append(number)
+
+    for _ in range(IN_FLIGHT + 1):
+        await outbox.reserve()
+    waiting = [asyncio.ensure_future(ask(number)) for number in range(5)]
+    await asyncio.sleep(0)
+    for _ in range(5):
+        outbox.release(1)
+        late = asyncio.ensure_future(ask(9))
+        await asyncio.sleep(0)
+        assert 9 not in order, "who came later overtook"
+        late.cancel()
+    async with asyncio.timeout(1):
+        await asyncio.gather(*waiting)
+    assert order == [0, 1, 2, 3, 4]
+
+
+async def test_a_finished_task_takes_along_what_waits(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trunkline.runtime.outbox._FLUSH_AFTER", 600.0)
+    sent: list[Batch] = []
+    outbox = outbox_of(sent)
+    growing, done = (Growth(outbox, number, Tree(Task.ask(str(number)))) for number in range(2))
+    for growth in (growing, done):
+        growth.tree.core.append(0, 1, b'{"a":1}')
+    growing.grew()
+    done.done = True
+    outbox.note(done)
+    growing.grew()
+    async with asyncio.timeout(10):
+        while not sent:
+            await asyncio.sleep(0.001)
+    assert [delta.task for delta in sent[0].deltas] == [0, 1]
