@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trunkline.llm.protocol import ToolCall
     from trunkline.llm.request import Sampling
     from trunkline.llm.spec import EndpointSpec as LLM  # noqa: N814 - the name that users know it by
+    from trunkline.llm.tokens import TokenMode
     from trunkline.rollout.agent import Agent
     from trunkline.rollout.strategies.chain import Chain
     from trunkline.rollout.strategy import Fork, Strategy
@@ -66,6 +67,7 @@ _HOMES = {
     "Strategy": "rollout.strategy",
     "Task": "types",
     "Termination": "types",
+    "TokenMode": "llm.tokens",
     "Tool": "tools.tool",
     "ToolCall": "llm.protocol",
     "ToolError": "errors",
@@ -111,6 +113,7 @@ __all__ = [
     "Strategy",
     "Task",
     "Termination",
+    "TokenMode",
     "Tool",
     "ToolCall",
     "ToolError",

@@ -56,16 +56,21 @@ __all__ = [
     "TreePacked",
     "Waiting",
     "__version__",
+    "align_ids",
     "branch_probability",
     "branch_rows",
     "capped_segment_costs",
     "choose_leaves",
     "draw_points",
+    "drift",
+    "drift_of",
     "estimate",
     "fork_points",
+    "give_ids",
     "group_advantages",
     "harvest",
     "initial_chains",
+    "last_ids",
     "next_width",
     "node_values",
     "pack_padded",
@@ -74,13 +79,16 @@ __all__ = [
     "partial_top_up",
     "presets",
     "read_reply",
+    "request_ids",
     "segment_costs",
+    "settle_ids",
     "split_by_score",
     "split_by_weight",
     "split_evenly",
     "step_returns",
     "surprising_tokens",
     "take",
+    "take_ids",
     "to_nodes",
     "to_tokens",
     "top_turns",
@@ -263,7 +271,7 @@ class Tree:
         """
 
     def request_context(self, context: int, head: Buffer, tail: Buffer, /) -> bytes:
-        """Like :meth:`request`, over a recorded context."""
+        """Like :meth:`request`, over a recorded context of messages."""
 
     def messages(self, node: int, /) -> bytes:
         """The messages from the root to ``node`` as one JSON array."""
@@ -536,7 +544,11 @@ class Harvest:
 
     @property
     def parents(self) -> memoryview:
-        """Per node its parent (u32, N); a root's is itself."""
+        """Per node what its tokens come after (u32, N): its parent, or where a turn's prompt drifted, what is left.
+
+        A root's is itself. A drifted turn (:func:`drift`) has before its own tokens what the model was given in the
+        place of its path. Where it forked it hangs below the root and has the whole prompt, none of it trained.
+        """
 
     @property
     def kinds(self) -> memoryview:
@@ -593,6 +605,17 @@ class Harvest:
     @property
     def terminations(self) -> memoryview:
         """Per rollout the position of its ending in :class:`trunkline.types.Termination`, or ``GROWING`` (u8, R)."""
+
+    @property
+    def segment_leaves(self) -> memoryview:
+        """Samples that end before their rollout does, because a drifted prompt forked there: the node where (u32, S).
+
+        Packed beside :attr:`leaves`, with the values of :attr:`segment_rollouts`, everything sampled is trained.
+        """
+
+    @property
+    def segment_rollouts(self) -> memoryview:
+        """Per such sample its rollout (u32, S)."""
 
 def harvest(trees: Sequence[Tree], /) -> Harvest:
     """Put trees side by side, as they are now: what estimators, selection and packing are fed with.
@@ -866,13 +889,14 @@ def read_reply(
     data: Buffer,
     /,
     *,
+    form: str = "chat",
     entropy: str = "consistent",
     top: int | None = None,
     version: int = -1,
     think: tuple[str, str] | None = None,
     tool: tuple[str, str] | None = None,
 ) -> Reply:
-    """Read the body of a chat completion, in one pass and without Python objects in between.
+    """Read the body of a completion, in one pass and without Python objects in between.
 
     Both ways of listing log-probabilities are read, ``logprobs.content`` and, where that is missing, the lists
     ``token_logprobs``, ``tokens`` and ``top_logprobs``. Ids are taken from ``token_ids``, and where that is missing
@@ -880,6 +904,9 @@ def read_reply(
 
     Args:
         data: The body as received: JSON in UTF-8. A byte order mark is passed over.
+        form: What it is: ``chat`` (choices with a message), ``completion`` (choices with a text, as ``/v1/completions``
+            answers) or ``generate`` (what SGLang's ``/generate`` answers, a list of it where several were asked for).
+            A text that no server has taken apart is the content, whatever tags are in it.
         entropy: What a token's entropy is, from the log-probabilities ``l`` of the k likeliest tokens, ``p = exp(l)``
             and ``q = p / sum(p)``: ``consistent`` (``-sum(q ln q)``), ``parallelmuse`` (``-sum(q ln p)``), or
             ``surprisal`` (``-l`` of the sampled token; needs no list).
@@ -889,7 +916,7 @@ def read_reply(
         tool: Tags around a tool call; ``("<tool_call>", "</tool_call>")`` if left out.
 
     Raises:
-        ReplyError: The bytes are no chat completion; ``offset`` is the byte at which what is wrong starts.
+        ReplyError: The bytes are no such reply; ``offset`` is the byte at which what is wrong starts.
         ArgumentError: An option has a value it cannot have.
     """
 
@@ -904,6 +931,7 @@ class Reading:
     def __new__(
         cls,
         *,
+        form: str = "chat",
         entropy: str = "consistent",
         top: int | None = None,
         version: int = -1,
@@ -954,9 +982,130 @@ def take(
         TreeError: A rollout has ended, or an id names nothing.
     """
 
+def take_ids(
+    tree: Tree,
+    rollouts: Sequence[int],
+    reading: Reading,
+    data: Buffer,
+    agent: int,
+    namespace: int,
+    turn: int,
+    retries: int,
+    micros: int,
+    node: int,
+    context: int | None = None,
+    parting: tuple[str, int] | None = None,
+    /,
+) -> tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str]:
+    """:func:`take` for a reply to the conversation at ``node`` whose every token must be known.
+
+    A reply without token ids makes no turns: each choice has a fault that says so.
+
+    Args:
+        tree: As for :func:`take`, like all up to ``micros``.
+        rollouts: See there.
+        reading: See there.
+        data: See there.
+        agent: See there.
+        namespace: See there.
+        turn: See there.
+        retries: See there.
+        micros: See there.
+        node: The node whose path is the conversation.
+        context: The drift of a prompt that was sent as ids (:func:`request_ids`), if it drifted.
+        parting: For a prompt that the server made: policy and limit for its ids, see :func:`settle_ids`. Without it
+            a server that says it was given other ids than were sent is a fault.
+    """
+
+def request_ids(tree: Tree, node: int, head: Buffer, tail: Buffer, context: int | None = None, /) -> bytes:
+    """Join ``head``, the ids that a model is given at ``node`` as decimal numbers, and ``tail``, in one allocation.
+
+    The numbers are separated by commas: between ``[`` and ``]`` they are a JSON array. They are the ids of the path, or
+    what took their place where a prompt drifted.
+
+    Args:
+        tree: The tree.
+        node: A node; all nodes on its path must have ids.
+        head: The body up to the first id.
+        tail: The body after the last one.
+        context: The drift of the turn that is asked for, if its prompt drifts.
+
+    Raises:
+        ArgumentError: A node on the path has no ids, or the context is one of messages.
+        TreeError: There is no such node or context.
+    """
+
+def last_ids(tree: Tree, node: int, most: int = 4294967295, /) -> memoryview:
+    """The last ids that a model is given at ``node`` (u32), at most so many.
+
+    Raises:
+        ArgumentError: A node on the path has no ids.
+        TreeError: There is no such node.
+    """
+
+def align_ids(tree: Tree, node: int, prompt: Buffer | Sequence[int], /) -> tuple[int, int, list[int]]:
+    """Compare the ids of a prompt (u32) with what a model is given at ``node``, without copying that.
+
+    Returns:
+        ``(common, known, pending)``: how many ids both have in common at the beginning, how many the path has up to the
+        first node without, and the nodes from there on. Where ``common`` is ``known``, the rest of the prompt is what
+        the pending nodes say.
+
+    Raises:
+        TreeError: There is no such node.
+    """
+
+def settle_ids(tree: Tree, node: int, prompt: Buffer | Sequence[int], policy: str, limit: int, /) -> int | None:
+    """Settle the ids (u32) of a prompt that was, or will be, sent for the conversation at ``node``.
+
+    A prompt that goes along with the path gives what it has beyond to the nodes that have no ids yet: all to the last,
+    none to those before. One that drifts is made a context (:func:`drift`), by ``policy``: ``bridge`` keeps the path
+    and takes from the prompt what comes after it, found behind the id that ended each turn; ``realign``, and a bridge
+    that is not found, replaces the rest of the path, but if that is ``limit`` ids or more it forks; ``fork`` always
+    forks.
+
+    Returns:
+        The context for the turn; None where nothing drifted.
+
+    Raises:
+        ArgumentError: A model turn on the path has no ids, or there is no such policy.
+        TreeError: There is no such node.
+    """
+
+def give_ids(tree: Tree, node: int, ids: Buffer | Sequence[int], /) -> None:
+    """Give ids (u32) to the nodes up to this one that have none: all to the last, none to those before.
+
+    Raises:
+        ArgumentError: A model turn on the path has no ids.
+        TreeError: There is no such node.
+    """
+
+def drift(tree: Tree, policy: str, keep: int, given: Tokens | None = None, /) -> int:
+    """Record that a prompt has only the first ``keep`` ids of its path; returns a context for :meth:`Tree.turn`.
+
+    What a model is given at that turn and below it follows: with ``bridge`` the path, with ``realign`` and ``fork`` its
+    first ``keep`` ids and then ``given``. :func:`harvest` makes samples of what a model was given.
+
+    Args:
+        tree: The tree.
+        policy: ``bridge``, ``realign`` or ``fork``; with ``fork`` a training sample of its own begins there.
+        keep: Ids that prompt and path have in common at the beginning.
+        given: What the model was given after them; None for a bridge, and only there.
+
+    Raises:
+        ArgumentError: A value it cannot have.
+    """
+
+def drift_of(tree: Tree, node: int, /) -> tuple[str, int, Tokens] | None:
+    """``(policy, keep, given)`` of a turn whose prompt drifted, else None; ``given`` is empty for a bridge.
+
+    Raises:
+        TreeError: There is no such node.
+    """
+
 @final
 class Reply:
-    """What a chat completion says.
+    """What a reply says.
 
     Token figures are None where they are missing, and where they cannot be true: negative, no integer (12.0 is one),
     above 2**31 - 1.

@@ -177,6 +177,10 @@ class Usage(msgspec.Struct, array_like=True):
         retries: Attempts beyond the first.
         tools: Tool calls executed.
         tool_errors: Of these, calls that failed.
+        bridged: Turns whose prompt was not its path's token ids with more after them, and whose path was kept; see
+            ``trunkline.TokenMode``.
+        realigned: Such turns whose prompt replaced the rest of the path.
+        forked: Such turns whose prompt began a training sample of its own.
     """
 
     calls: int = 0
@@ -187,6 +191,9 @@ class Usage(msgspec.Struct, array_like=True):
     retries: int = 0
     tools: int = 0
     tool_errors: int = 0
+    bridged: int = 0
+    realigned: int = 0
+    forked: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))

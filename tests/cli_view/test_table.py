@@ -21,6 +21,9 @@ def row(rollout: int, termination: str | None, answer: str | None, reward: float
         "retries": 1,
         "tools": 3,
         "tool_errors": 0,
+        "bridged": 0,
+        "realigned": 0,
+        "forked": 0,
     } | usage
     return RolloutRow(
         rollout,
@@ -203,3 +206,9 @@ def test_tokens_counted_from_ids_need_no_usage() -> None:
 def test_a_run_without_a_rollout_has_no_tokens_from_ids_to_show() -> None:
     broken = tree(exact=1, rollouts=0, flat=0, tree=0, longest=0, flat_generated=0, tree_generated=0)
     assert cells(summarise(META, 1, [broken], []))["tokens (server usage)"] == "none, no model call was answered"
+
+
+def test_drifted_prompts_are_said_by_what_became_of_them():
+    assert "drifted prompts" not in cells(totals(row(0, "answer", "a", 1.0)))
+    some = cells(totals(row(0, "answer", "a", 1.0, bridged=2, forked=1200), row(1, "answer", "a", 1.0, forked=1)))
+    assert some["drifted prompts"] == "2 bridged, 1,201 forked"

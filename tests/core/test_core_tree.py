@@ -107,7 +107,7 @@ def test_contexts_asides_and_missing_usage() -> None:
     leaf = tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, "hm, ärger".encode(), context)
     assert tree.aside(leaf) == "hm, ärger"
     assert facts(tree.node(leaf))[-3:] == (None, None, context)
-    assert tree.rollout(rollout).usage == (2, 9, 4, 1, 1, 2, 0, 0)
+    assert tree.rollout(rollout).usage == (2, 9, 4, 1, 1, 2, 0, 0, 0, 0, 0)
     assert tree.rollout(rollout).turns == tree.node(leaf).turns == 2
     assert tree.tokens() == (10, 10, 1, 1, 10, 1, False)
 
@@ -287,12 +287,12 @@ def test_a_failed_call_is_counted_and_in_no_digest() -> None:
         rollout = tree.open(0, [0])
         for said in (b'{"n":1}', b'{"n":2}'):
             tree.observe(rollout, said, 0, 3, failed)
-    assert (well.rollout(0).usage[6:], ill.rollout(0).usage[6:]) == ((2, 0), (2, 2))
+    assert (well.rollout(0).usage[6:8], ill.rollout(0).usage[6:8]) == ((2, 0), (2, 2))
     assert well.digest() == ill.digest()
     assert well.delta() != ill.delta()
     # Whether a call failed is no part of what makes two nodes one.
     ill.observe(ill.open(0, [1]), b'{"n":1}', 0, 0)
-    assert (len(ill), ill.rollout(1).usage[6:]) == (3, (1, 0))
+    assert (len(ill), ill.rollout(1).usage[6:8]) == (3, (1, 0))
     ill.check()
 
 
@@ -362,6 +362,6 @@ def test_text_and_numbers_come_back_as_they_went_in(text: str, number: int) -> N
     for one in (tree, copy):
         assert facts(one.node(leaf)) == (0, TURN, 1, 1, text, text, text, number, number, None)
         assert one.aside(leaf) == text
-        usage = (1, number, number, number, 0, number, 0, 0)
+        usage = (1, number, number, number, 0, number, 0, 0, 0, 0, 0)
         read = facts(one.rollout(rollout))
         assert read == (0, leaf, (number,), number, "answer", text, text, "nan", usage, 1, 2 * number, 0)

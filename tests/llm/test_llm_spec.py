@@ -160,6 +160,7 @@ def test_settings_name_headers_and_hold_no_value_of_them():
             "slowdown": 5.0,
         },
         "routing": {"margin": 32, "session_headers": None, "memory": 65536, "eject_after": 3},
+        "tokens": None,
         "headers": ("A", "X-Team"),
     }
 

@@ -24,6 +24,7 @@ _COMMANDS = {
     "run": ("trunkline.cli.run:run", "Run an agent over a file of questions."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
     "check": ("trunkline.cli.check:check", "Re-derive every row of a run from its deltas."),
+    "probe": ("trunkline.cli.probe:probe", "Find out what a server can do."),
     "sim": ("trunkline.cli.sim:sim", "The embedded world: write its files, serve its models."),
 }
 

@@ -103,6 +103,9 @@ def _costs(summary: Summary) -> Iterator[Row]:
             "every tool call failed, so the model saw no tool result: the answers are its own; check the tools",
         )
     yield "retries", f"{usage.retries:,}"
+    drifts = [(usage.bridged, "bridged"), (usage.realigned, "realigned"), (usage.forked, "forked")]
+    if any(count for count, _ in drifts):
+        yield "drifted prompts", ", ".join(f"{count:,} {what}" for count, what in drifts if count)
     if summary.spent is not None:
         yield "price", cost(summary.spent, _parts(summary))
 

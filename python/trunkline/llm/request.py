@@ -21,7 +21,24 @@ if TYPE_CHECKING:
 
     from trunkline.llm.protocol import Reply, Request, Take
 
-__all__ = ["Sampling", "constant", "draws", "head", "namespace", "part", "tap"]
+__all__ = [
+    "CHAT",
+    "COMPLETIONS",
+    "GENERATE",
+    "Sampling",
+    "constant",
+    "draws",
+    "fields",
+    "head",
+    "namespace",
+    "part",
+    "tap",
+]
+
+CHAT: Final = "/chat/completions"
+COMPLETIONS: Final = "/completions"
+GENERATE: Final = "//generate"
+"""SGLang's own interface, which is not below the base URL but at the server's root."""
 
 RESERVED: Final = frozenset({"messages", "model", "n", "seed", "stream", "stream_options", "tools"})
 _RANGES: Final = (
@@ -100,19 +117,22 @@ def constant(sampling: Sampling, tools: bytes = b"") -> bytes:
     parts = [b"]"]
     if len(tools) > 2:
         parts.append(b'"tools":' + tools)
-    fields = _fields(sampling)[1:-1]
-    if fields:
-        parts.append(fields)
+    asked = _fields(sampling)[1:-1]
+    if asked:
+        parts.append(asked)
     return b",".join(parts)
 
 
-def draws(seed: int | None, n: int = 1) -> bytes:
+def draws(seed: int | None, n: int = 1, route: str = CHAT) -> bytes:
     """The end of a body.
 
     Args:
         seed: Seed of the first draw, the next one has the next; not sent when None.
         n: Draws wanted; not sent when 1.
+        route: Where the body goes; SGLang's own interface has draws among the sampling parameters.
     """
+    if route == GENERATE:
+        return b',"n":%d}}' % n if seed is None else b',"n":%d,"sampling_seed":%d}}' % (n, seed)
     if seed is None:
         return b"}" if n == 1 else b',"n":%d}' % n
     return b',"seed":%d}' % seed if n == 1 else b',"n":%d,"seed":%d}' % (n, seed)
@@ -130,7 +150,7 @@ def part(request: Request, first: int, n: int) -> Request:
         return request
     seed = None if request.seed is None else request.seed + first
     take = request.take if request.take is None or not first else _Later(request.take, first)
-    body = request.body[: request.constant] + draws(seed, n)
+    body = request.body[: request.constant] + draws(seed, n, request.route)
     return msgspec.structs.replace(request, body=body, n=n, seed=seed, take=take)
 
 
@@ -177,11 +197,16 @@ def namespace(model: str, sampling: Sampling, tools: bytes = b"") -> str:
     return f"{model} {_fields(sampling).decode()} tools:{digest}"
 
 
+def fields(sampling: Sampling) -> dict[str, JSON]:
+    """The members of a body that say how to sample."""
+    given = msgspec.structs.asdict(sampling)
+    extra = given.pop("extra")
+    known = {name: value for name, value in given.items() if value is not None}
+    return {**known, **extra}
+
+
 def _fields(sampling: Sampling) -> bytes:
-    fields = msgspec.structs.asdict(sampling)
-    extra = fields.pop("extra")
-    known = {name: value for name, value in fields.items() if value is not None}
-    return _encoder.encode({**known, **extra})
+    return _encoder.encode(fields(sampling))
 
 
 def _stop(value: object) -> None:

@@ -20,6 +20,7 @@ from trunkline.llm.descriptors import make_room
 from trunkline.llm.limits import Limits, Routing
 from trunkline.llm.price import Price, prices_by_url
 from trunkline.llm.retry import Backoff
+from trunkline.llm.tokens import TokenMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,6 +110,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         price: What tokens cost: one :class:`Price` for all endpoints, or one for each base URL. Kept by base URL.
         limits: Rates, and how much may be in flight at one endpoint.
         routing: How endpoints are chosen, where there are several.
+        tokens: Whether and how token ids and log-probs are asked for and kept on the tree; None for not at all.
 
     Raises:
         ConfigError: A value cannot be used; the message names it.
@@ -124,6 +126,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
     price: dict[str, Price] = {}
     limits: Limits = Limits()
     routing: Routing = Routing()
+    tokens: TokenMode | None = None
     private: Private = Private()
 
     if TYPE_CHECKING:
@@ -142,6 +145,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             price: Price | Mapping[str, Price] | None = None,
             limits: Limits = ...,
             routing: Routing = ...,
+            tokens: TokenMode | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -158,6 +162,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         for field, wanted in (("limits", Limits), ("routing", Routing)):
             if not isinstance(getattr(self, field), wanted):
                 raise ConfigError(f"{field} must be {wanted.__name__}(...), not {shown(getattr(self, field))}")
+        if self.tokens is not None and not isinstance(self.tokens, TokenMode):
+            raise ConfigError(f"tokens must be a TokenMode or None, not {shown(self.tokens)}")
         if not isinstance(self.api_key_env, str) or not self.api_key_env.isidentifier():
             # It may be a key put in the wrong place, so it is not shown.
             raise ConfigError("api_key_env must be the name of an environment variable, not a key")

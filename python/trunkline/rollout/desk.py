@@ -9,6 +9,7 @@ from zlib import crc32
 
 from trunkline.llm.protocol import Reply, Request
 from trunkline.llm.request import draws as ending
+from trunkline.rollout.exact import ExactTurns
 from trunkline.rollout.turns import Turns
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from trunkline.errors import RolloutError
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.draws import Draws
+    from trunkline.rollout.exact import Exact
     from trunkline.rollout.turns import Turn
 
 __all__ = ["Ask", "Desk", "Outlet"]
@@ -92,14 +94,28 @@ class Desk:
         Raises:
             EndpointError: The endpoint serves nobody.
         """
-        kit, _, leaf, turn, seed = asks[0]
-        end = ending(seed, len(asks))
-        body = self._core.request(leaf, kit.head, kit.constant + end)
-        turns = Turns(self._core, kit, [ask.rollout for ask in asks], turn, self.name, self._outlet.called)
-        request = Request(body, self._key, len(asks), seed, len(body) - len(end), kit.greedy, turns)
+        request, turns = self._plain(asks) if self._draws.exact is None else await self._exact(self._draws.exact, asks)
         outcomes = turns.found
         for first, outcome in await self._draws.ask(request, turns):
             if not isinstance(outcome, Reply):
                 # Each gets an exception of its own, as each adds its own traceback.
                 outcomes[first:] = [found or copy.copy(outcome) for found in outcomes[first:]]
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def _plain(self, asks: Sequence[Ask]) -> tuple[Request, Turns]:
+        """The request for some draws, with messages."""
+        kit, _, leaf, turn, seed = asks[0]
+        end = ending(seed, len(asks))
+        body = self._core.request(leaf, kit.head, kit.constant + end)
+        turns = Turns(self._core, kit, [ask.rollout for ask in asks], turn, self.name, self._outlet.called)
+        return Request(body, self._key, len(asks), seed, len(body) - len(end), kit.greedy, turns), turns
+
+    async def _exact(self, exact: Exact, asks: Sequence[Ask]) -> tuple[Request, Turns]:
+        """The request for some draws whose every token will be known."""
+        kit, _, leaf, turn, seed = asks[0]
+        n = len(asks)
+        prompt = await exact.prompt(self._core, kit, leaf, seed, n)
+        rollouts = [ask.rollout for ask in asks]
+        turns = ExactTurns(prompt, leaf, self._core, kit, rollouts, turn, self.name, self._outlet.called)
+        body, constant = prompt.body, len(prompt.body) - prompt.end
+        return Request(body, self._key, n, seed, constant, kit.greedy, turns, prompt.form.route), turns

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from trunkline.llm.cache import Cache
     from trunkline.llm.protocol import LLM, Reply, Request
+    from trunkline.rollout.exact import Exact
     from trunkline.rollout.turns import Turns
 
 __all__ = ["Draws", "Part"]
@@ -49,14 +50,17 @@ class Draws:
     Args:
         llm: Who answers.
         cache: Answers to look up and to keep; None for none.
+        exact: Makes prompts whose every token is known; None where tokens do not matter.
 
     Attributes:
+        exact: The same.
         lanes: Where rollouts say whether they run, ask or are in a tool; for an LLM that wants to know (a batcher).
     """
 
-    def __init__(self, llm: LLM, cache: Cache | None = None) -> None:
+    def __init__(self, llm: LLM, cache: Cache | None = None, exact: Exact | None = None) -> None:
         lanes = getattr(llm, "lanes", None)
         self.lanes = lanes if isinstance(lanes, Lanes) else Lanes()
+        self.exact = exact
         self._llm = llm
         self._name = type(llm).__name__
         self._together = bool(getattr(llm, "siblings", False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -76,8 +76,22 @@ class Turns:
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int) -> Reply:
         """Read an answer's bytes; see :class:`~trunkline.llm.protocol.Take`."""
+        taken, prompt, cached, generated, served = self._take(data, first, attempts, micros)
+        if not taken:
+            raise ReplyError("its choices are empty")
+        choices = []
+        for place, (content, reasoning, calls, finish, node, size, fault) in enumerate(taken, first):
+            choice = self._said(Choice(content, reasoning, [ToolCall(*call) for call in calls], finish))
+            choices.append(choice)
+            self.found[place] = LLMError(fault) if fault else Turn(choice, node, size)
+        reply = Reply(choices, prompt, cached, generated, attempts, micros, served)
+        self._called(reply)
+        return reply
+
+    def _take(self, data: bytes, first: int, attempts: int, micros: int) -> Any:
+        """Read the bytes and put their choices on the tree."""
         kit, name = self._kit, self._name
-        taken, prompt, cached, generated, served = take(
+        return take(
             self._core,
             self._rollouts[first:],
             kit.reading,
@@ -88,16 +102,10 @@ class Turns:
             max(0, attempts - 1),
             micros,
         )
-        if not taken:
-            raise ReplyError("its choices are empty")
-        choices = []
-        for place, (content, reasoning, calls, finish, node, size, fault) in enumerate(taken, first):
-            choice = Choice(content, reasoning, [ToolCall(*call) for call in calls], finish)
-            choices.append(choice)
-            self.found[place] = LLMError(fault) if fault else Turn(choice, node, size)
-        reply = Reply(choices, prompt, cached, generated, attempts, micros, served)
-        self._called(reply)
-        return reply
+
+    def _said(self, choice: Choice) -> Choice:
+        """A choice for the program, as the tree's reader has it."""
+        return choice
 
     def adopt(self, reply: object, first: int, llm: str) -> Reply:
         """Put a reply on the tree that an LLM made itself; one that came by bytes is there already.

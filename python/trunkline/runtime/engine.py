@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
 from trunkline.llm.batch import BatchLLM
 from trunkline.llm.cache import Cache
+from trunkline.llm.renderer.choose import renderers
 from trunkline.llm.spec import EndpointSpec
 from trunkline.printable import said
 from trunkline.rollout.agent import Kit
 from trunkline.rollout.draws import Draws
+from trunkline.rollout.exact import Exact
 from trunkline.rollout.session import Session
 from trunkline.runtime.outbox import Growth, Outbox
 from trunkline.runtime.wire import Ack, Bye, Fatal, FromWorker, Stop, ToWorker, Work, read_task
@@ -24,6 +26,7 @@ from trunkline.types import Task, Termination
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from trunkline.llm.http import HttpLLM
     from trunkline.llm.protocol import LLM
     from trunkline.runtime.job import Job
 
@@ -61,7 +64,7 @@ class Engine:
         self._owns_llm = isinstance(job.llm, EndpointSpec | BatchLLM)
         self._llm: LLM = job.llm.open() if isinstance(job.llm, EndpointSpec | BatchLLM) else job.llm
         self._cache = None if job.cache is None else Cache(job.cache)
-        self._draws = Draws(self._llm, self._cache)
+        self._draws = Draws(self._llm, self._cache, _exact(job, self._llm))
         self._send = send
         self._outbox = Outbox(_concurrency(job), send, self._fail)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -147,6 +150,12 @@ class Engine:
             self._send(Fatal(type(error).__name__, str(error)))
         else:
             self._send(Fatal("InfrastructureError", f"a worker failed: {type(error).__name__}: {error}"))
+
+
+def _exact(job: Job, llm: LLM) -> Exact | None:
+    """What makes prompts of token ids, where the job asks for these."""
+    mode = job.llm.tokens if isinstance(job.llm, EndpointSpec) else None
+    return None if mode is None else Exact(mode, renderers(mode, cast("HttpLLM", llm).call))
 
 
 def _first(error: BaseException) -> BaseException:

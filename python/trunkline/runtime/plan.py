@@ -20,6 +20,7 @@ from trunkline.runtime.controller import Controller
 from trunkline.runtime.crossing import importing_script
 from trunkline.runtime.job import Job, settings
 from trunkline.runtime.pool import make_pool
+from trunkline.runtime.ready import ready
 from trunkline.runtime.result import Run, Shelf
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
@@ -119,6 +120,7 @@ class Plan:
             seed=secrets.randbits(31) if seed is None else seed,
             cache=None if cache is None else str(Path(cache).absolute()),
         )
+        self._job = job
         pool = make_pool(job, workers, len(self._tasks))
         self._shelf = Shelf() if out is None else None
         self.path = self._shelf.path / "run" if self._shelf else Path(out or "").absolute()
@@ -136,6 +138,7 @@ class Plan:
         """
         self._state = "failed"
         try:
+            await ready(self._job)
             await self.controller.run()
             self._state = "interrupted" if self.controller.stopped else "done"
         except asyncio.CancelledError:

@@ -47,7 +47,8 @@ CREATE TABLE rollouts (
     leaf INTEGER NOT NULL, termination TEXT, answer TEXT, error TEXT, reward REAL, turns INTEGER NOT NULL,
     calls INTEGER NOT NULL, prompt INTEGER NOT NULL, cached INTEGER NOT NULL, generated INTEGER NOT NULL,
     unreported INTEGER NOT NULL, retries INTEGER NOT NULL, tools INTEGER NOT NULL,
-    tool_errors INTEGER NOT NULL, llm_micros INTEGER NOT NULL, tool_micros INTEGER NOT NULL, PRIMARY KEY (task, rollout)
+    tool_errors INTEGER NOT NULL, bridged INTEGER NOT NULL, realigned INTEGER NOT NULL, forked INTEGER NOT NULL,
+    llm_micros INTEGER NOT NULL, tool_micros INTEGER NOT NULL, PRIMARY KEY (task, rollout)
 ) WITHOUT ROWID;
 CREATE TABLE trees (
     task INTEGER PRIMARY KEY, nodes INTEGER NOT NULL, rollouts INTEGER NOT NULL, digest TEXT NOT NULL,
@@ -113,6 +114,9 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
         retries: Attempts beyond the first.
         tools: Tool calls.
         tool_errors: Of these, calls that failed.
+        bridged: Turns whose prompt drifted from its path's token ids, and whose path was kept.
+        realigned: Such turns whose prompt replaced the rest of the path.
+        forked: Such turns whose prompt began a sample of its own.
         llm_micros: Microseconds in model calls.
         tool_micros: Microseconds in tool calls.
     """
@@ -134,6 +138,9 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
     retries: int
     tools: int
     tool_errors: int
+    bridged: int
+    realigned: int
+    forked: int
     llm_micros: int
     tool_micros: int
 

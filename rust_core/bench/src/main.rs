@@ -51,7 +51,9 @@ const CASES: &[Entry] = &[
     ("select/surprisal", select::surprisal),
     ("select/uct", select::uct),
     ("select/uniform", select::draw),
+    ("tree/align", tree::align),
     ("tree/body", tree::body),
+    ("tree/ids", tree::body_of_ids),
     ("tree/intern", tree::intern),
     ("tree/turn", tree::turn),
 ];

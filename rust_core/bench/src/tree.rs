@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use trunkline_core::{Call, Kind, NameId, NodeId, Result, SAMPLED, Source, TokenSlice, Tree};
+use trunkline_core::{Call, Kind, NameId, NodeId, Result, SAMPLED, Source, TokenBuffer, TokenSlice, Tree};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::case::Case;
@@ -41,6 +41,60 @@ pub fn body() -> Case {
         black_box(black_box(&whole).clone());
     };
     Case { item: "byte", items, floor: "memcpy of the body", kernel: Box::new(kernel), baseline: Box::new(baseline) }
+}
+
+/// The request body of a path of 32,768 token ids in 65 runs, and the same ids beside a prompt.
+fn ids() -> Result<(Tree, NodeId, Vec<u32>)> {
+    const TURNS: u32 = 64;
+    let mut tree = Tree::new();
+    let mut all = Vec::new();
+    let mut run = |turn: u32| {
+        // As wide as the ids of a vocabulary of 150,000.
+        let ids: Vec<u32> = (0..512).map(|place| (turn * 7919 + place * 104_729) % 150_000).collect();
+        all.extend_from_slice(&ids);
+        ids
+    };
+    let prompt = TokenBuffer::given(run(0));
+    let mut leaf = tree.append(NodeId::ROOT, Kind::Prompt, b"{}", Some(prompt.as_slice()), NameId::EMPTY)?;
+    let rollout = tree.open(leaf, &[0], 0)?;
+    for turn in 1..TURNS {
+        let tokens = TokenBuffer::given(run(turn));
+        leaf = tree.turn(rollout, b"{}", Some(tokens.as_slice()), Call::default())?;
+    }
+    Ok((tree, leaf, all))
+}
+
+/// A request body of token ids.
+pub fn body_of_ids() -> Case {
+    let (tree, leaf, all) = ids().unwrap_or((Tree::new(), NodeId::ROOT, Vec::new()));
+    let (head, tail) = (br#"{"model":"m","prompt":["#, br#"],"max_tokens":1024}"#);
+    let write = move || {
+        let mut out = vec![0; tree.ids_len(black_box(leaf), None, head, tail).unwrap_or_default()];
+        let _ = black_box(tree.ids_into(leaf, None, head, tail, &mut out));
+        out
+    };
+    let whole = write();
+    let kernel = move || drop(black_box(write()));
+    let baseline = move || {
+        black_box(black_box(&whole).clone());
+    };
+    let items = all.len();
+    Case { item: "id", items, floor: "memcpy of the body", kernel: Box::new(kernel), baseline: Box::new(baseline) }
+}
+
+/// A prompt that extends a path, compared with it.
+pub fn align() -> Case {
+    let (tree, leaf, all) = ids().unwrap_or((Tree::new(), NodeId::ROOT, Vec::new()));
+    let (prompt, copy, other) = (all.clone(), all.clone(), all);
+    let items = copy.len();
+    let kernel = move || {
+        let _ = black_box(tree.align(black_box(leaf), black_box(&prompt)));
+    };
+    let baseline = move || {
+        black_box(black_box(&copy) == black_box(&other));
+    };
+    let floor = "a straight compare of both sides";
+    Case { item: "id", items, floor, kernel: Box::new(kernel), baseline: Box::new(baseline) }
 }
 
 /// Intern messages of 2 KB that are interned: found by hash, and compared.

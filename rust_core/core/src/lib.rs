@@ -18,7 +18,9 @@
 #![deny(missing_docs)]
 
 pub mod advantage;
+mod decimal;
 mod error;
+mod exact;
 mod forest;
 mod harvest;
 mod hash;
@@ -57,12 +59,15 @@ pub use take::{Asked, LONGEST, MOST_CALLS, Taken};
 pub use tally::{Answer, Tally, Votes};
 pub use tokens::{Region, TokenBuffer, Uncertainty};
 pub use tree::Tree;
+pub use tree::align::Alignment;
 pub use tree::body::Source;
 pub use tree::counts::{Totals, Values};
 pub use tree::digest::VERSION as DIGEST_VERSION;
+pub use tree::drift::{DriftView, Policy};
 pub use tree::key::Kind;
 pub use tree::read::{Memory, NodeView, RolloutView};
 pub use tree::rollouts::Usage;
+pub use tree::settle::Parting;
 pub use tree::termination::Termination;
 pub use wire::delta::FORMAT;
 pub use wire::op::Call;

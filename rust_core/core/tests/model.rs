@@ -56,7 +56,7 @@ fn check_rollouts(tree: &Tree, model: &Model) {
         let tools = [usage.tools, usage.tool_errors, usage.tool_micros];
         assert_eq!((&counted[..], &tools[..]), expected.usage.split_at(5));
         assert_eq!((usage.retries, usage.llm_micros), (usage.calls, 7 * usage.calls));
-        let counts = [counted.as_slice(), &[usage.retries], &tools[..2]].concat();
+        let counts = [counted.as_slice(), &[usage.retries], &tools[..2], &[0; 3]].concat();
         assert_eq!(usage.counts().as_slice(), counts);
     }
     let growing: Vec<usize> = (0..model.rollouts.len()).filter(|&id| model.rollouts[id].ended.is_none()).collect();

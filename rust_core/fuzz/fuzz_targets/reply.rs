@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use trunkline_core::TokenSlice;
-use trunkline_core::reply::{Choice, Entropy, Options, read};
+use trunkline_core::reply::{Choice, Entropy, Form, Options, read};
 
 fn check(choice: &Choice) {
     if let Some(listed) = &choice.listed {
@@ -23,7 +23,8 @@ fn check(choice: &Choice) {
 fuzz_target!(|data: &[u8]| {
     // The last byte chooses among the options, the rest is the reply.
     let (kind, data) = data.split_last().map_or((0, data), |(last, rest)| (usize::from(*last), rest));
-    let options = Options { entropy: Entropy::ALL[kind % 3], top: 1 + kind / 3 % 20, ..Options::default() };
+    let form = [Form::Chat, Form::Completion, Form::Generate][kind / 60 % 3];
+    let options = Options { form, entropy: Entropy::ALL[kind % 3], top: 1 + kind / 3 % 20, ..Options::default() };
     match read(data, &options) {
         Ok(reply) => {
             reply.choices.iter().for_each(check);

@@ -39,6 +39,10 @@ pub struct Harvest {
     draws: Py<PyAny>,
     /// Per rollout the code of its termination (u8).
     terminations: Py<PyAny>,
+    /// Per sample that ends before its rollout does the node where (u32).
+    segment_leaves: Py<PyAny>,
+    /// Per such sample its rollout (u32).
+    segment_rollouts: Py<PyAny>,
 }
 
 impl Harvest {
@@ -58,6 +62,8 @@ impl Harvest {
             subgroups: view(py, &columns.subgroups)?.unbind(),
             draws: view(py, &columns.draws)?.unbind(),
             terminations: view(py, &columns.terminations)?.unbind(),
+            segment_leaves: view(py, &columns.segment_leaves)?.unbind(),
+            segment_rollouts: view(py, &columns.segment_rollouts)?.unbind(),
             names: columns.names,
         })
     }

@@ -11,6 +11,7 @@ mod buffer;
 mod error;
 mod guard;
 mod harvest;
+mod ids;
 mod input;
 mod lanes;
 mod ledger;
@@ -41,6 +42,8 @@ mod _core {
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
     #[pymodule_export]
+    use crate::ids::{align_ids, drift, drift_of, give_ids, last_ids, request_ids, settle_ids};
+    #[pymodule_export]
     use crate::lanes::{Lanes, Plan, Waiting};
     #[pymodule_export]
     use crate::ledger::{Ledger, Refusal};
@@ -65,7 +68,7 @@ mod _core {
         top_turns,
     };
     #[pymodule_export]
-    use crate::take::take;
+    use crate::take::{take, take_ids};
     #[pymodule_export]
     use crate::tally::Tally;
     #[pymodule_export]

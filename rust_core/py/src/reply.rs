@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use trunkline_core::Result;
-use trunkline_core::reply::{self, Counts, Entropy, Options, Tags};
+use trunkline_core::reply::{self, Counts, Entropy, Form, Options, Tags};
 
 use crate::buffer::view;
 use crate::error::raise;
@@ -14,15 +14,17 @@ use crate::tokens::Tokens;
 /// Bytes from which on reading takes tens of microseconds.
 const LARGE: usize = 1 << 14;
 
-/// Read the body of a chat completion.
+/// Read the body of a completion.
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "they are options by keyword")]
 #[pyo3(
-    signature = (data, /, *, entropy="consistent", top=None, version=-1, think=None, tool=None),
-    text_signature = "(data, /, *, entropy='consistent', top=None, version=-1, think=None, tool=None)"
+    signature = (data, /, *, form="chat", entropy="consistent", top=None, version=-1, think=None, tool=None),
+    text_signature = "(data, /, *, form='chat', entropy='consistent', top=None, version=-1, think=None, tool=None)"
 )]
 pub fn read_reply(
     py: Python<'_>,
     data: Data<'_>,
+    form: &str,
     entropy: &str,
     top: Option<Bound<'_, PyAny>>,
     #[pyo3(from_py_with = number)] version: i32,
@@ -30,7 +32,7 @@ pub fn read_reply(
     tool: Option<(Text<'_>, Text<'_>)>,
 ) -> PyResult<Reply> {
     let top = top.as_ref().map(number).transpose()?;
-    let options = options(entropy, top, version, think, tool).map_err(|error| raise(py, &error))?;
+    let options = options(form, entropy, top, version, think, tool).map_err(|error| raise(py, &error))?;
     let found = read(py, &data, &options)?;
     let choices = found.choices.into_iter().map(|choice| Choice::new(py, choice)).collect::<PyResult<Vec<_>>>()?;
     Ok(Reply {
@@ -49,11 +51,12 @@ pub struct Reading(pub Options);
 impl Reading {
     #[new]
     #[pyo3(
-        signature = (*, entropy="consistent", top=None, version=-1, think=None, tool=None),
-        text_signature = "(*, entropy='consistent', top=None, version=-1, think=None, tool=None)"
+        signature = (*, form="chat", entropy="consistent", top=None, version=-1, think=None, tool=None),
+        text_signature = "(*, form='chat', entropy='consistent', top=None, version=-1, think=None, tool=None)"
     )]
     fn new(
         py: Python<'_>,
+        form: &str,
         entropy: &str,
         top: Option<Bound<'_, PyAny>>,
         #[pyo3(from_py_with = number)] version: i32,
@@ -61,7 +64,7 @@ impl Reading {
         tool: Option<(Text<'_>, Text<'_>)>,
     ) -> PyResult<Self> {
         let top = top.as_ref().map(number).transpose()?;
-        options(entropy, top, version, think, tool).map(Self).map_err(|error| raise(py, &error))
+        options(form, entropy, top, version, think, tool).map(Self).map_err(|error| raise(py, &error))
     }
 }
 
@@ -71,6 +74,7 @@ pub fn read(py: Python<'_>, data: &Data<'_>, options: &Options) -> PyResult<repl
 }
 
 fn options(
+    form: &str,
     entropy: &str,
     top: Option<u32>,
     version: i32,
@@ -79,6 +83,7 @@ fn options(
 ) -> Result<Options> {
     let tags = |pair: (Text<'_>, Text<'_>)| Tags::new(&*pair.0, &*pair.1);
     let options = Options {
+        form: Form::named(form)?,
         entropy: Entropy::named(entropy)?,
         top: top.map_or(usize::MAX, |top| top as usize),
         version,
@@ -89,7 +94,7 @@ fn options(
     Ok(options)
 }
 
-/// What a chat completion says.
+/// What a reply says.
 #[pyclass(frozen, module = "trunkline._core")]
 pub struct Reply {
     #[pyo3(get)]

@@ -5,7 +5,9 @@ use pyo3::types::{PyList, PyTuple};
 use trunkline_core::reply::{Choice, Reply};
 use trunkline_core::{Asked, ContextId, Taken};
 
-use crate::input::{Data, number, numbers};
+use crate::error::raise;
+use crate::ids;
+use crate::input::{Data, Text, number, numbers};
 use crate::reply::{Reading, read};
 use crate::tree::Tree;
 
@@ -37,6 +39,43 @@ pub fn take<'py>(
         micros,
     };
     let taken = tree.with(py, |tree| tree.take(&rollouts, &reply, asked))?;
+    told(py, &reply, &taken)
+}
+
+/// The same for a reply to the conversation at a node whose every token must be known.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "as above")]
+#[pyo3(signature = (
+    tree, rollouts, reading, data, agent, namespace, turn, retries, micros, node, context=None, parting=None, /
+))]
+pub fn take_ids<'py>(
+    py: Python<'py>,
+    tree: &Tree,
+    #[pyo3(from_py_with = numbers)] rollouts: Vec<u32>,
+    reading: &Reading,
+    data: Data<'_>,
+    #[pyo3(from_py_with = number)] agent: u32,
+    #[pyo3(from_py_with = number)] namespace: u32,
+    #[pyo3(from_py_with = number)] turn: u32,
+    #[pyo3(from_py_with = number)] retries: u32,
+    #[pyo3(from_py_with = number)] micros: u64,
+    #[pyo3(from_py_with = number)] node: u32,
+    #[pyo3(from_py_with = number)] context: Option<u32>,
+    parting: Option<(Text<'_>, u32)>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    let parting = parting.map(|(policy, limit)| ids::parting(&policy, limit)).transpose();
+    let parting = parting.map_err(|error| raise(py, &error))?;
+    let reply = read(py, &data, &reading.0)?;
+    let rollouts = rollouts.into_iter().map(Into::into).collect::<Vec<_>>();
+    let asked = Asked {
+        agent: agent.into(),
+        namespace: namespace.into(),
+        context: context.map(ContextId::new),
+        turn,
+        retries,
+        micros,
+    };
+    let taken = tree.with(py, |tree| tree.take_exact(&rollouts, &reply, asked, node.into(), parting))?;
     told(py, &reply, &taken)
 }
 

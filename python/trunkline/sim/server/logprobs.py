@@ -11,11 +11,11 @@ from trunkline.sim.model.bpe import default_bpe
 from trunkline.sim.model.draft import Token, filler, variation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trunkline.sim.server.generate import Generated
 
-__all__ = ["chat_logprobs", "completion_logprobs", "keep"]
+__all__ = ["chat_logprobs", "completion_logprobs", "keep", "listed", "token_text"]
 
 _VARIATIONS = 256
 _PAD = -25.0
@@ -63,21 +63,31 @@ def completion_logprobs(generated: Generated, top: int) -> dict[str, Any]:
         generated: The choice.
         top: How many alternatives each token lists.
     """
-    numbers = filler(generated.key, len(generated.tokens))
     texts: list[str] = []
     values: list[float] = []
     tops: list[dict[str, float]] = []
     offsets: list[int] = []
     offset = 0
-    for token, number in zip(generated.tokens, numbers, strict=True):
-        own, alternatives = _alternatives(token, number, top)
-        text = _text(token.id)
+    for token, own, alternatives in listed(generated, top):
+        text = token_text(token)
         texts.append(text)
         values.append(own)
-        tops.append({_text(other): value for other, value in alternatives})
+        tops.append({token_text(other): value for other, value in alternatives})
         offsets.append(offset)
         offset += len(text)
     return {"tokens": texts, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+
+
+def listed(generated: Generated, top: int) -> Iterator[tuple[int, float, list[tuple[int, float]]]]:
+    """Each token's id, its log-prob, and the likeliest tokens at its place with theirs.
+
+    Args:
+        generated: The choice.
+        top: How many of the likeliest.
+    """
+    numbers = filler(generated.key, len(generated.tokens))
+    for token, number in zip(generated.tokens, numbers, strict=True):
+        yield token.id, *_alternatives(token, number, top)
 
 
 def _alternatives(token: Token, number: int, top: int) -> tuple[float, list[tuple[int, float]]]:
@@ -129,9 +139,10 @@ def _entry(token: Token, number: int, top: int) -> bytes:
 @lru_cache(maxsize=4096)
 def _head(token: int) -> bytes:
     raw = default_bpe().token_bytes(token)
-    fields = msgspec.json.encode({"token": _text(token), "bytes": list(raw)})
+    fields = msgspec.json.encode({"token": token_text(token), "bytes": list(raw)})
     return fields[:-1] + b',"logprob":'
 
 
-def _text(token: int) -> str:
+def token_text(token: int) -> str:
+    """What a token spells; a part of a character is U+FFFD."""
     return default_bpe().token_bytes(token).decode("utf-8", "replace")

@@ -15,6 +15,7 @@ from trunkline.sim.model.catalog import MODELS
 from trunkline.sim.model.dials import PRESETS
 from trunkline.sim.server.chat_api import chat_deltas
 from trunkline.sim.server.completion_api import completion_deltas
+from trunkline.sim.server.generate_api import GenerateRequest
 from trunkline.sim.server.latency import Engine
 from trunkline.sim.server.requests import (
     ApiError,
@@ -64,6 +65,7 @@ class App:
             [
                 web.post("/v1/chat/completions", self._chat),
                 web.post("/v1/completions", self._complete),
+                web.post("/generate", self._generate),
                 web.post("/tokenize", self._tokenize),
                 web.post("/detokenize", self._detokenize),
                 web.get("/v1/models", self._models),
@@ -158,6 +160,17 @@ class App:
         async with self._engine.place():
             answer = self.service.complete(asked)
             return await self._send(request, asked, answer, completion_deltas, "text_completion")
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        self.service.maybe_fail(body)
+        asked = decode(body, GenerateRequest)
+        async with self._engine.place():
+            shown, answer = self.service.generate(asked)
+            span = self._engine.span(answer.uncached, answer.longest, answer.key)
+            if span.total:
+                await asyncio.sleep(span.total)
+            return web.Response(body=_ENCODE(shown), content_type=_JSON)
 
     async def _send(
         self,

@@ -16,6 +16,7 @@ from trunkline.sim.model.mind import Sampling
 from trunkline.sim.server.chat_api import chat_choice
 from trunkline.sim.server.completion_api import completion_choice
 from trunkline.sim.server.generate import Generated, Limits, generate
+from trunkline.sim.server.generate_api import GenerateRequest, generated_object
 from trunkline.sim.server.metrics import Metrics
 from trunkline.sim.server.prefix import Prefix, PrefixCache, of_messages
 from trunkline.sim.server.requests import ApiError, ChatRequest
@@ -173,6 +174,23 @@ class Service:
         head = {"id": "cmpl", "object": "text_completion", "model": request.model}
         return self._answer(head, shown, accounts, everything, {})
 
+    def generate(self, request: GenerateRequest) -> tuple[Any, Answer]:
+        """Answer a request in SGLang's form: the body, and the accounts of an answer.
+
+        Raises:
+            ApiError: The request is refused.
+        """
+        model = self._model(request.model)
+        prompt = self._prompt(request.prompt())
+        asked = request.sampling_params
+        cached, choices = self._choices(
+            model, request, prompt, asked.max_new_tokens, asked.n, logprobs=bool(request.return_logprob)
+        )
+        tokens = prompt.prefix.tokens
+        shown = [generated_object(each, request, tokens, cached) for each in choices]
+        head = {"id": "gen", "object": "generation", "model": request.model}
+        return shown if asked.n > 1 else shown[0], self._answer(head, shown, [(tokens, cached)], choices, {})
+
     def tokenize(self, request: TokenizeRequest) -> dict[str, Any]:
         """Token ids of a prompt or of messages.
 
@@ -252,7 +270,7 @@ class Service:
     def _choices(
         self,
         model: Model,
-        request: ChatRequest | CompletionRequest,
+        request: ChatRequest | CompletionRequest | GenerateRequest,
         prompt: _Prompt,
         limit: int | None,
         count: int,

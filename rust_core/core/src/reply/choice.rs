@@ -2,6 +2,7 @@
 
 use super::Options;
 use super::error::{Result, fail};
+use super::form::Form;
 use super::logprobs::{Listed, Logprobs, logprobs};
 use super::message::{Message, label};
 use super::scan::Scanner;
@@ -34,6 +35,13 @@ impl Choice {
         self.listed.as_ref().map_or(Uncertainty::UNKNOWN, |listed| listed.uncertainty)
     }
 
+    /// Take in what the server says of the tokens: their ids, and log-probabilities that may have ids of their own.
+    pub(super) fn give(&mut self, ids: Option<Vec<u32>>, listed: Option<Listed>, version: i32) {
+        let (logprobs, beside) = listed.map_or((None, None), |Listed { logprobs, ids }| (Some(logprobs), ids));
+        self.listed = logprobs;
+        self.tokens = ids.or(beside).map(|ids| sampled(ids, self, version));
+    }
+
     /// Whether the server gives as many log-probabilities as ids, so that `tokens` has them.
     #[must_use]
     pub fn is_aligned(&self) -> bool {
@@ -59,11 +67,13 @@ impl Numbered {
         let offset = scan.offset();
         let mut choice = Choice::default();
         let (mut index, mut message, mut listed, mut ids, mut prompt_ids) = (None, None, None, None, None);
-        let names = ["index", "message", "finish_reason", "logprobs", "token_ids", "prompt_token_ids"];
+        let said = if options.form == Form::Completion { "text" } else { "message" };
+        let names = ["index", said, "finish_reason", "logprobs", "token_ids", "prompt_token_ids"];
         scan.object(&names, |scan, name| {
             match name {
                 "index" => index = scan.optional(|scan| integer(scan, "an index"))?,
                 "message" => message = scan.optional(Message::read)?,
+                "text" => message = scan.optional(Message::raw)?,
                 "finish_reason" => choice.finish = scan.optional(label)?.map(|label| cut(&label)).unwrap_or_default(),
                 "logprobs" => listed = scan.optional(|scan| logprobs(scan, options))?.flatten(),
                 "token_ids" => ids = scan.optional(token_ids)?,
@@ -72,12 +82,10 @@ impl Numbered {
             Ok(())
         })?;
         let Some(message) = message else {
-            return fail(offset, "the member \"message\" is missing");
+            return fail(offset, format!("the member {said:?} is missing"));
         };
         choice.message = message;
-        let (logprobs, beside) = listed.map_or((None, None), |Listed { logprobs, ids }| (Some(logprobs), ids));
-        choice.listed = logprobs;
-        choice.tokens = ids.or(beside).map(|ids| sampled(ids, &choice, options.version));
+        choice.give(ids, listed, options.version);
         Ok(Self { offset, index, choice, prompt_ids })
     }
 }
@@ -105,7 +113,8 @@ pub fn token_ids(scan: &mut Scanner<'_>) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-fn integer(scan: &mut Scanner<'_>, what: &str) -> Result<u32> {
+/// Read a number that fits 32 bits.
+pub fn integer(scan: &mut Scanner<'_>, what: &str) -> Result<u32> {
     let start = scan.offset();
     match scan.number()?.below(1 << 32) {
         Some(value) => Ok(value),

@@ -65,7 +65,8 @@ fn detail(scan: &mut Scanner<'_>, name: &'static str) -> Result<Option<u32>> {
     Ok(found)
 }
 
-fn count(scan: &mut Scanner<'_>) -> Result<Option<u32>> {
+/// Read a figure; what cannot be one is None.
+pub fn count(scan: &mut Scanner<'_>) -> Result<Option<u32>> {
     match scan.peek() {
         b'-' | b'0'..=b'9' => scan.number().map(|number| number.below(ABSURD)),
         _ => scan.skip().map(|()| None),

@@ -133,7 +133,8 @@ impl Reader {
         self.top.truncate(width);
     }
 
-    fn finish(self, options: &Options) -> Listed {
+    /// The columns, and figures of the whole.
+    pub fn finish(self, options: &Options) -> Listed {
         let uncertainty = uncertainty(&self.text, &self.ends, &self.entropies, &options.think, &options.tool);
         let Self { logprobs, entropies, ids, arpo, .. } = self;
         let ids = Some(ids).filter(|ids| !ids.is_empty() && ids.len() == logprobs.len());

@@ -49,6 +49,11 @@ impl Message {
         assistant(self.text(), &self.tool_calls, turn)
     }
 
+    /// Read a text that no server has taken apart.
+    pub(super) fn raw(scan: &mut Scanner<'_>) -> Result<Self> {
+        Ok(Self { content: scan.string()?.into_owned(), ..Self::default() })
+    }
+
     /// Read one.
     pub(super) fn read(scan: &mut Scanner<'_>) -> Result<Self> {
         let mut message = Self::default();

@@ -1,4 +1,4 @@
-//! Replies: from the raw bytes of a chat completion to text, tool calls, usage and columns of tokens, in one pass.
+//! Replies: from the raw bytes of a completion to text, tool calls, usage and columns of tokens, in one pass.
 //!
 //! What is read is checked, and what is wrong with it is an error with its byte; what is not read is skipped, checked only
 //! for being JSON. `docs/design/reply.md` lists what unusual input means.
@@ -8,6 +8,8 @@ mod choice;
 mod counts;
 mod entropy;
 mod error;
+mod form;
+mod generate;
 mod lists;
 mod logprobs;
 mod message;
@@ -20,6 +22,7 @@ pub use choice::Choice;
 pub use counts::Counts;
 pub use entropy::{Arpo, Entropy};
 pub use error::ReplyError;
+pub use form::Form;
 pub use logprobs::Logprobs;
 pub use message::{Message, ToolCall};
 pub use regions::Tags;
@@ -34,6 +37,8 @@ use crate::error::Error;
 /// How to read a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// What kind of reply it is.
+    pub form: Form,
     /// What a token's entropy is.
     pub entropy: Entropy,
     /// How many of the likeliest tokens count; where a server lists fewer, all it lists.
@@ -47,9 +52,16 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Consistent entropy over all tokens that are listed, no version, `<think>` and `<tool_call>`.
+    /// A chat completion; consistent entropy over all tokens that are listed, no version, `<think>` and `<tool_call>`.
     fn default() -> Self {
-        Self { entropy: Entropy::default(), top: usize::MAX, version: -1, think: Tags::think(), tool: Tags::tool() }
+        Self {
+            form: Form::default(),
+            entropy: Entropy::default(),
+            top: usize::MAX,
+            version: -1,
+            think: Tags::think(),
+            tool: Tags::tool(),
+        }
     }
 }
 
@@ -70,7 +82,7 @@ impl Options {
     }
 }
 
-/// What a chat completion says.
+/// What a reply says.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
     /// The choices by their number; none where the server sent an empty list.
@@ -83,17 +95,23 @@ pub struct Reply {
     pub served: String,
 }
 
-/// Read the body of a chat completion.
+/// Read the body of a reply.
 ///
 /// # Errors
 /// [`ReplyError`] with the byte at which something is wrong.
 pub fn read(data: &[u8], options: &Options) -> std::result::Result<Reply, ReplyError> {
-    body(data, options).map_err(|error| *error)
+    let found = Scanner::new(data).and_then(|mut scan| {
+        refuse_no_json(&mut scan)?;
+        match options.form {
+            Form::Chat | Form::Completion => completion(scan, options),
+            Form::Generate => generate::body(scan, options),
+        }
+    });
+    found.map_err(|error| *error)
 }
 
-fn body(data: &[u8], options: &Options) -> Result<Reply> {
-    let mut scan = Scanner::new(data)?;
-    refuse_other_forms(&mut scan)?;
+/// Read what has `choices`.
+fn completion(mut scan: Scanner<'_>, options: &Options) -> Result<Reply> {
     let mut reply = Reply::default();
     let (mut model, mut fingerprint, mut found, mut error) = (None, None, None, None);
     let names = ["choices", "usage", "model", "system_fingerprint", "prompt_token_ids", "error"];
@@ -126,7 +144,7 @@ fn body(data: &[u8], options: &Options) -> Result<Reply> {
 }
 
 /// Refuse what a server sends instead of JSON, saying what to do.
-fn refuse_other_forms(scan: &mut Scanner<'_>) -> Result<()> {
+fn refuse_no_json(scan: &mut Scanner<'_>) -> Result<()> {
     let start = scan.offset();
     if scan.is_done() {
         return fail(start, "there is nothing but white space");

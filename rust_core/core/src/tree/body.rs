@@ -65,8 +65,11 @@ impl Tree {
             }
             Source::Context(context) => {
                 known("context", context.get(), self.contexts.count())?;
-                let fragments = self.contexts.get(context).iter();
-                Ok(fragments.map(|&fragment| self.fragments.get(FragmentId::new(fragment))).collect())
+                let Some(fragments) = self.contexts.get(context) else {
+                    let value = format!("context {} is a drift of token ids", context.get());
+                    return Err(Error::Value { value, want: "one of messages" });
+                };
+                Ok(fragments.iter().map(|&fragment| self.fragments.get(FragmentId::new(fragment))).collect())
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, RunId};
 use crate::tree::Tree;
 use crate::tree::digest::{self, NodeContent};
+use crate::tree::drift::Policy;
 use crate::tree::fragments::Message;
 use crate::tree::key::{Key, Kind, Said};
 use crate::tree::rollouts::Usage;
@@ -21,7 +22,7 @@ impl Tree {
             Op::Name(text) => self.names.insert(text).map(NameId::get),
             Op::Fragment(message) => self.fragments.insert(message).map(FragmentId::get),
             Op::Run(run) => self.runs.insert(run).map(RunId::get),
-            Op::Context(list) => self.contexts.insert(list, &self.fragments).map(ContextId::get),
+            Op::Context(list) => self.contexts.insert(list, &self.fragments, &self.runs).map(ContextId::get),
             Op::Append { parent, kind, fragment, run, agent } => {
                 let key = Key::plain(*parent, *kind, *agent);
                 self.merge(&key, (*fragment, *run), None).map(NodeId::get)
@@ -33,7 +34,9 @@ impl Tree {
             }
             Op::Turn { rollout, fragment, run, call } => {
                 let key = Key::turn(self.rollouts.leaf(*rollout), call);
-                self.advance(*rollout, &key, (*fragment, *run), Some(call), &cost(call))
+                let drift = call.context.and_then(|context| self.contexts.drift(context));
+                let cost = cost(call, drift.map(|drift| drift.policy));
+                self.advance(*rollout, &key, (*fragment, *run), Some(call), &cost)
             }
             Op::Observe { rollout, fragment, run, agent, micros, failed } => {
                 let key = Key::plain(self.rollouts.leaf(*rollout), Kind::Observation, *agent);
@@ -106,8 +109,16 @@ impl Tree {
 }
 
 /// What a model call costs its rollout. A call that lacks a figure is counted as unreported and in no total.
-fn cost(call: &Call<'_>) -> Usage {
-    let base = Usage { calls: 1, retries: u64::from(call.retries), llm_micros: call.micros, ..Usage::default() };
+fn cost(call: &Call<'_>, drift: Option<Policy>) -> Usage {
+    let base = Usage {
+        calls: 1,
+        retries: u64::from(call.retries),
+        bridged: u64::from(drift == Some(Policy::Bridge)),
+        realigned: u64::from(drift == Some(Policy::Realign)),
+        forked: u64::from(drift == Some(Policy::Fork)),
+        llm_micros: call.micros,
+        ..Usage::default()
+    };
     match (call.prompt.get(), call.generated.get()) {
         (Some(prompt), Some(generated)) => Usage {
             prompt: prompt.into(),

@@ -1,11 +1,13 @@
-//! What was really sent, where it is not a path: ordered lists of fragments, interned.
+//! What was really sent, where it is not a path: ordered lists of fragments, or a drift, interned.
 
 use crate::error::Result;
 use crate::hash::{fingerprint_list, fingerprint_words};
 use crate::id::{ContextId, FragmentId};
 use crate::memory::held;
 use crate::memory::pool::Pool;
+use crate::tree::drift::Drift;
 use crate::tree::fragments::Fragments;
+use crate::tree::runs::Runs;
 
 /// The recorded contexts of a tree.
 #[derive(Clone, Debug)]
@@ -26,16 +28,21 @@ impl Contexts {
         self.lists.find(fragments, fingerprint_words(fragments)).map(ContextId::new)
     }
 
-    /// Record a list that [`Contexts::find`] does not know. Its fragments must exist in `store`.
-    pub(crate) fn insert(&mut self, fragments: &[u32], store: &Fragments) -> Result<ContextId> {
-        let id = self.lists.insert(fragments, fingerprint_words(fragments))?;
-        self.digests.push(content(fragments, store));
+    /// Record a list that [`Contexts::find`] does not know. Its fragments must exist, or the run of its drift.
+    pub(crate) fn insert(&mut self, list: &[u32], store: &Fragments, runs: &Runs) -> Result<ContextId> {
+        let id = self.lists.insert(list, fingerprint_words(list))?;
+        self.digests.push(content(list, store, runs));
         Ok(ContextId::new(id))
     }
 
-    /// The fragments of a context, in order.
-    pub(crate) fn get(&self, id: ContextId) -> &[u32] {
-        self.lists.get(id.get())
+    /// The fragments of a context, in order; none where it is a drift.
+    pub(crate) fn get(&self, id: ContextId) -> Option<&[u32]> {
+        Some(self.lists.get(id.get())).filter(|list| Drift::of(list).is_none())
+    }
+
+    /// The drift that a context is, if it is one.
+    pub(crate) fn drift(&self, id: ContextId) -> Option<Drift> {
+        Drift::of(self.lists.get(id.get()))?.ok()
     }
 
     /// The hash of a context's content.
@@ -54,14 +61,19 @@ impl Contexts {
     }
 
     /// Walk the invariants of the contexts.
-    pub(crate) fn check(&self, store: &Fragments) -> std::result::Result<(), String> {
+    pub(crate) fn check(&self, store: &Fragments, runs: &Runs) -> std::result::Result<(), String> {
         self.lists.check(fingerprint_words)?;
         for id in 0..self.count() {
-            let fragments = self.lists.get(id);
-            if fragments.iter().any(|&fragment| fragment >= store.count()) {
-                return Err(format!("context {id} holds a fragment that does not exist"));
+            let list = self.lists.get(id);
+            match Drift::of(list) {
+                None if list.iter().any(|&fragment| fragment >= store.count()) => {
+                    return Err(format!("context {id} holds a fragment that does not exist"));
+                }
+                Some(Ok(drift)) if drift.run.is_none_or(|run| run.get() < runs.count()) => (),
+                Some(_) => return Err(format!("context {id} is no drift, or one of tokens that do not exist")),
+                None => (),
             }
-            if self.digests.get(id as usize) != Some(&content(fragments, store)) {
+            if self.digests.get(id as usize) != Some(&content(list, store, runs)) {
                 return Err(format!("context {id} has the wrong digest"));
             }
         }
@@ -75,6 +87,13 @@ impl Contexts {
     }
 }
 
-fn content(fragments: &[u32], store: &Fragments) -> u128 {
-    fingerprint_list(fragments.iter().map(|&fragment| store.hash(FragmentId::new(fragment))))
+/// The hash of what a list stands for: of its messages, or of where a prompt parted and how it went on.
+fn content(list: &[u32], store: &Fragments, runs: &Runs) -> u128 {
+    match Drift::of(list) {
+        Some(Ok(Drift { policy, keep, run })) => {
+            let place = fingerprint_words(&[policy as u32, keep]);
+            fingerprint_list([place].into_iter().chain(run.map(|run| runs.hash(run))))
+        }
+        _ => fingerprint_list(list.iter().map(|&fragment| store.hash(FragmentId::new(fragment)))),
+    }
 }

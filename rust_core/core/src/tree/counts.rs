@@ -27,7 +27,7 @@ pub struct Totals {
     /// Model turns that lack a figure and are in no total.
     pub unreported: u64,
     /// Whether this was counted from token ids: every node that a rollout passes has them, and every turn was asked with its
-    /// path. Then what was generated is what was sampled.
+    /// path, or its drift from that is known. Then what was generated is what was sampled.
     pub exact: bool,
 }
 
@@ -62,7 +62,7 @@ impl Tree {
     /// Whether a node's tokens are what a model saw there.
     fn countable(&self, id: NodeId) -> bool {
         let sent_as_path = self.nodes.row(id).is_none_or(|row| self.nodes.calls().context(row).is_none());
-        self.nodes.run(id).is_some() && sent_as_path
+        self.nodes.run(id).is_some() && (sent_as_path || self.drifted(id).is_some())
     }
 
     fn exact_tokens(&self) -> Totals {
@@ -71,7 +71,9 @@ impl Tree {
         let mut totals = Totals { exact: true, ..Totals::default() };
         for id in self.nodes.ids().skip(1) {
             let (at, up) = (id.index(), self.nodes.parent(id).index());
-            let (len, sampled) = self.nodes.run(id).map_or((0, 0), |run| (self.runs.len(run), self.runs.sampled(run)));
+            let (own, sampled) = self.nodes.run(id).map_or((0, 0), |run| (self.runs.len(run), self.runs.sampled(run)));
+            // What took the place of a part of the path is the turn's; the part it replaced was generated all the same.
+            let len = own + self.drifted(id).and_then(|drift| drift.run).map_or(0, |run| self.runs.len(run));
             (path[at], said[at]) = (path[up] + len, said[up] + sampled);
             if self.visits.passes()[at] > 0 {
                 totals.tree += len;

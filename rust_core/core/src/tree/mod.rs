@@ -1,5 +1,6 @@
 //! The tree of one task: how it changes. How it is read is in `read`, `body`, `counts`, `check` and `delta`.
 
+pub(crate) mod align;
 pub(crate) mod body;
 pub(crate) mod calls;
 mod check;
@@ -7,13 +8,16 @@ mod commit;
 pub(crate) mod contexts;
 pub(crate) mod counts;
 pub(crate) mod digest;
+pub(crate) mod drift;
 pub(crate) mod fragments;
+pub(crate) mod ids;
 pub(crate) mod key;
 pub(crate) mod names;
 pub(crate) mod nodes;
 pub(crate) mod read;
 pub(crate) mod rollouts;
 pub(crate) mod runs;
+pub(crate) mod settle;
 pub(crate) mod termination;
 pub(crate) mod visits;
 

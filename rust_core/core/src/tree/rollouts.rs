@@ -24,7 +24,7 @@ macro_rules! usage {
         impl Usage {
             /// All but the times, in the order of the fields.
             #[must_use]
-            pub const fn counts(&self) -> [u64; 8] {
+            pub const fn counts(&self) -> [u64; 11] {
                 [$(self.$count),+]
             }
 
@@ -55,6 +55,12 @@ usage! {
         tools,
         /// Tool calls that failed.
         tool_errors,
+        /// Turns whose prompt drifted and whose path was kept.
+        bridged,
+        /// Turns whose prompt drifted and replaced the rest of the path.
+        realigned,
+        /// Turns whose prompt drifted and began a sample of its own.
+        forked,
     }
     times {
         /// Wall time of the model calls, in microseconds.

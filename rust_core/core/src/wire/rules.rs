@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::id::{FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
+use crate::tree::drift::Drift;
 use crate::tree::fragments::Message;
 use crate::tree::key::Kind;
 use crate::tree::termination::Termination;
@@ -68,7 +69,10 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &Counts) -> Result<()
         }
         Op::Context(list) => {
             fits("context", list.len())?;
-            list.iter().try_for_each(|&fragment| known("fragment", fragment, counts.fragments))?;
+            match Drift::of(list) {
+                None => list.iter().try_for_each(|&fragment| known("fragment", fragment, counts.fragments))?,
+                Some(drift) => drift?.run.map_or(Ok(()), |run| known("run", run.get(), counts.runs))?,
+            }
             fresh("context", view.has_context(list))?;
             room("context", counts.contexts)
         }

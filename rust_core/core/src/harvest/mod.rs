@@ -1,5 +1,7 @@
 //! Many trees as columns side by side: what estimators, selection and packing are fed with.
 
+mod drift;
+
 use crate::error::Result;
 use crate::forest::Forest;
 use crate::id;
@@ -13,7 +15,8 @@ pub const GROWING: u8 = u8::MAX;
 /// rollouts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Harvest {
-    /// Per node its parent; a root's is itself.
+    /// Per node what its tokens come after: its parent, or where the prompt of a turn drifted, what is left of its path. A
+    /// root's is itself.
     pub parents: Vec<u32>,
     /// Per node what it is: the codes of [`crate::Kind`].
     pub kinds: Vec<u8>,
@@ -23,7 +26,8 @@ pub struct Harvest {
     pub names: Vec<String>,
     /// Per node where its tokens start in `tokens`, and at the end where the last ones end.
     pub offsets: Vec<u64>,
-    /// The tokens of all nodes, one after the other. A node without any has none here.
+    /// The tokens of all nodes, one after the other. A node without any has none here; a turn whose prompt drifted has before
+    /// its own what the model was given in the place of its path.
     pub tokens: TokenBuffer,
     /// Per rollout the node it ends at.
     pub leaves: Vec<u32>,
@@ -37,6 +41,10 @@ pub struct Harvest {
     pub draws: Vec<u32>,
     /// Per rollout the code of its termination, or [`GROWING`].
     pub terminations: Vec<u8>,
+    /// Samples of rollouts that end before the rollout does, because a drifted prompt forked there: the node where.
+    pub segment_leaves: Vec<u32>,
+    /// Per such sample its rollout.
+    pub segment_rollouts: Vec<u32>,
     trees: usize,
 }
 
@@ -66,8 +74,9 @@ impl Harvest {
         let nodes = &tree.nodes;
         // Names are few and nodes are many: each name is looked up once.
         let mut known = vec![None; tree.names.count() as usize];
-        self.parents.extend(nodes.parents().iter().map(|parent| base + parent.get()));
         for node in nodes.ids() {
+            let parent = self.hang(tree, base, node);
+            self.parents.push(parent);
             let name = nodes.agent(node);
             let agent = *known[name.index()].get_or_insert_with(|| self.agent(tree.names.get(name)));
             self.agents.push(agent);
@@ -82,6 +91,7 @@ impl Harvest {
     fn add_rollouts(&mut self, tree: &Tree, base: u32, group: u32) {
         let rollouts = &tree.rollouts;
         for rollout in rollouts.ids() {
+            self.add_segments(tree, base, rollout);
             self.leaves.push(base + rollouts.leaf(rollout).get());
             self.rewards.push(rollouts.reward(rollout));
             self.groups.push(group);

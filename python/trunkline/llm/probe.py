@@ -1,0 +1,304 @@
+"""What a server can do: found out with a few small requests, before anything depends on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from trunkline._core import read_reply
+from trunkline.errors import BadRequest, ConfigError, EndpointError, ReplyError
+from trunkline.llm import request
+from trunkline.llm.protocol import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from trunkline._core import Choice, Reply
+    from trunkline.llm.http import HttpLLM
+    from trunkline.llm.tokens import TokenMode
+    from trunkline.types import JSON
+
+__all__ = ["ABILITIES", "Capabilities", "needs", "probe", "require"]
+
+ABILITIES: Final = {
+    "ids": "token ids of prompt and reply in chat completions",
+    "logprobs": "log-probs of the text",
+    "tool_logprobs": "log-probs of tool calls",
+    "reasoning_logprobs": "log-probs of reasoning",
+    "n": "several completions in one request",
+    "seeds": "equal seeds give equal completions",
+    "tokenize": "/tokenize of messages",
+    "completions": "/v1/completions with a prompt of ids, and ids and log-probs in return",
+    "generate": "SGLang's /generate with ids and log-probs",
+}
+"""What is looked for, by name."""
+
+_ALTERNATIVES: Final = {
+    "ids": "vLLM 0.10.2 or later gives them with return_token_ids; for SGLang use TokenMode(api='generate')",
+    "logprobs": "start the server with log-probs allowed, or leave TokenMode out",
+    "tool_logprobs": "use TokenMode(api='completions') or 'generate', where the server takes no calls apart",
+    "reasoning_logprobs": "start the server without a reasoning parser, or use TokenMode(api='completions')",
+    "n": "leave siblings on: where n is ignored, draws are asked for one by one",
+    "seeds": "without them a run cannot be repeated; nothing else depends on it",
+    "tokenize": "give a tokenizer of your own: TokenMode(tokenizer=...)",
+    "completions": "use TokenMode(api='chat'), or 'generate' on SGLang",
+    "generate": "use TokenMode(api='completions') on vLLM",
+}
+
+_TOKENS: Final = 96
+_QUESTION: Final = "Who is the person who directs the employer of Kosa Garener?"
+"""Nobody knows, so that a model with a tool calls it, and no two answers are alike but by their seeds."""
+_ASK: Final[tuple[JSON, ...]] = ({"role": "user", "content": _QUESTION},)
+_TOOL: Final[JSON] = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Search for something.",
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "What to search for."}},
+            "required": ["query"],
+        },
+    },
+}
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server can do: True, False, or None where that did not show.
+
+    Attributes:
+        site: Who was asked.
+        model: The model.
+        ids: Chat completions say the token ids of prompt and reply.
+        logprobs: They give log-probs of the text.
+        tool_logprobs: They give log-probs of the tokens of tool calls; None if the model called nothing.
+        reasoning_logprobs: They give log-probs of reasoning; None if the model did not reason.
+        n: They give several completions for one request.
+        seeds: Equal seeds give equal completions.
+        tokenize: ``/tokenize`` takes messages.
+        completions: ``/v1/completions`` takes ids, and gives ids and log-probs.
+        generate: SGLang's ``/generate`` takes ids, and gives ids and log-probs.
+    """
+
+    site: str
+    model: str
+    ids: bool | None = None
+    logprobs: bool | None = None
+    tool_logprobs: bool | None = None
+    reasoning_logprobs: bool | None = None
+    n: bool | None = None
+    seeds: bool | None = None
+    tokenize: bool | None = None
+    completions: bool | None = None
+    generate: bool | None = None
+
+
+async def probe(open_llm: Callable[[], HttpLLM], model: str, only: Sequence[str] = tuple(ABILITIES)) -> Capabilities:
+    """Find out what a server can do, with about ten small requests.
+
+    Args:
+        open_llm: Opens a client; a new one for each question, as a server may refuse one of them for good.
+        model: The model to ask.
+        only: Names of abilities; nothing else is asked.
+
+    Raises:
+        EndpointError: The server serves nobody, or not this model.
+        LLMError: It gave no answer to a plain question.
+    """
+    asked = _Probe(open_llm, model)
+    site = await asked.plain()
+    found: dict[str, bool | None] = {}
+    for ability in only:
+        if ability not in found:
+            found |= await asked.questions[ability]()
+    return Capabilities(site=site, model=model, **{name: found[name] for name in only})
+
+
+def needs(mode: TokenMode, *, tools: bool) -> dict[str, str]:
+    """What a mode cannot do without.
+
+    Args:
+        mode: The mode.
+        tools: Whether the model is given tools.
+
+    Returns:
+        Names of abilities, and what of the mode needs each.
+    """
+    api = f"TokenMode(api={mode.api!r})"
+    if mode.api == "chat":
+        found = dict.fromkeys(("ids", "logprobs", "reasoning_logprobs"), api)
+        return {**found, "tool_logprobs": api} if tools else found
+    found = {mode.api: api}
+    if mode.tokenizer is None:
+        found["tokenize"] = f"{api} without a tokenizer"
+    return found
+
+
+def require(capabilities: Capabilities, wanted: Mapping[str, str]) -> None:
+    """Refuse a server that lacks what something needs. What did not show is not held against it.
+
+    Args:
+        capabilities: What was found.
+        wanted: Names of abilities, and who needs each.
+
+    Raises:
+        ConfigError: Names the server, each thing that is missing, who needs it, and what can be done.
+    """
+    missing = [name for name in wanted if getattr(capabilities, name) is False]
+    if missing:
+        told = [f"{ABILITIES[name]} (needed by {wanted[name]}; {_ALTERNATIVES[name]})" for name in missing]
+        raise ConfigError(f"{capabilities.site} lacks, for {capabilities.model!r}: {'; '.join(told)}")
+
+
+class _Probe:
+    """Asks the questions."""
+
+    def __init__(self, open_llm: Callable[[], HttpLLM], model: str) -> None:
+        self._open = open_llm
+        self._model = model
+        self._prompt: list[int] = []
+        self.questions: dict[str, Callable[[], Awaitable[dict[str, bool | None]]]] = {
+            "ids": self._text,
+            "logprobs": self._text,
+            "reasoning_logprobs": self._text,
+            "tool_logprobs": self._calls,
+            "n": self._siblings,
+            "seeds": self._seeds,
+            "tokenize": self._tokenize,
+            "completions": self._completions,
+            "generate": self._generate,
+        }
+
+    async def plain(self) -> str:
+        """Ask for a plain completion, so that a server that serves nobody is told from one that lacks something."""
+        llm = self._open()
+        try:
+            reply = await llm.complete(Request(msgspec.json.encode(self._chat(_ASK)), 0))
+        finally:
+            await llm.close()
+        return reply.endpoint
+
+    async def _text(self) -> dict[str, bool | None]:
+        reply = await self._ask(request.CHAT, self._chat(_ASK, logprobs=True, return_token_ids=True))
+        choice = None if reply is None else reply.choices[0]
+        if reply is None or choice is None:
+            # It refuses to be asked for one of the two.
+            reply = await self._ask(request.CHAT, self._chat(_ASK, logprobs=True))
+            found = reply is not None and _listed(reply.choices[0]) > 0
+            return {"ids": False, "logprobs": found, "reasoning_logprobs": None}
+        if reply.prompt_ids is not None:
+            self._prompt = list(reply.prompt_ids)
+        listed = _listed(choice)
+        covered = _covers(reply, listed)
+        reasoned = bool(choice.reasoning) or "<think>" in choice.content
+        return {
+            "ids": bool(self._prompt) and choice.has_ids and _covers(reply, len(choice.tokens)),
+            "logprobs": listed > 0,
+            # What was generated and is neither text nor listed was thought and kept back.
+            "reasoning_logprobs": covered if listed and (reasoned or not covered) else None,
+        }
+
+    async def _calls(self) -> dict[str, bool | None]:
+        body = self._chat(_ASK, logprobs=True, tools=[_TOOL], max_tokens=4 * _TOKENS)
+        reply = await self._ask(request.CHAT, {**body, "tool_choice": "required"}) or await self._ask(
+            request.CHAT, body
+        )
+        if reply is None or not reply.choices[0].tool_calls:
+            return {"tool_logprobs": None}
+        return {"tool_logprobs": _covers(reply, _listed(reply.choices[0]))}
+
+    async def _siblings(self) -> dict[str, bool | None]:
+        reply = await self._ask(request.CHAT, self._chat(_ASK, n=2))
+        return {"n": reply is not None and len(reply.choices) == 2}
+
+    async def _seeds(self) -> dict[str, bool | None]:
+        said = [await self._said(seed) for seed in (7, 7, 7, 8, 9, 10)]
+        if len(set(said[:3])) > 1:
+            return {"seeds": False}
+        # Where everything is alike, whatever the seed, nothing follows.
+        return {"seeds": True if len(set(said)) > 1 else None}
+
+    async def _said(self, seed: int) -> object:
+        """What the model says to a seed."""
+        body = self._chat(_ASK, seed=seed, temperature=1.0, tools=[_TOOL])
+        reply = await self._ask(request.CHAT, body) or await self._ask(request.CHAT, self._chat(_ASK, seed=seed))
+        if reply is None:
+            return None
+        choice = reply.choices[0]
+        # A call's id is new each time.
+        return choice.content, choice.reasoning, tuple(call[1:] for call in choice.tool_calls)
+
+    async def _tokenize(self) -> dict[str, bool | None]:
+        body: dict[str, JSON] = {"model": self._model, "messages": list(_ASK), "add_generation_prompt": True}
+        data = await self._post("//tokenize", body)
+        try:
+            self._prompt = msgspec.json.decode(data or b"{}", type=_Tokenized).tokens or self._prompt
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return {"tokenize": False}
+        return {"tokenize": bool(data) and bool(self._prompt)}
+
+    async def _completions(self) -> dict[str, bool | None]:
+        body: dict[str, JSON] = {
+            "model": self._model,
+            "prompt": list(await self._ids()),
+            "max_tokens": _TOKENS,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        reply = await self._ask(request.COMPLETIONS, body, "completion")
+        return {"completions": reply is not None and reply.choices[0].aligned}
+
+    async def _generate(self) -> dict[str, bool | None]:
+        body: dict[str, JSON] = {
+            "model": self._model,
+            "input_ids": list(await self._ids()),
+            "sampling_params": {"max_new_tokens": _TOKENS},
+            "return_logprob": True,
+        }
+        reply = await self._ask(request.GENERATE, body, "generate")
+        return {"generate": reply is not None and reply.choices[0].aligned}
+
+    async def _ids(self) -> list[int]:
+        """Ids of a prompt; where neither a chat nor ``/tokenize`` says any, ones that every vocabulary has."""
+        if not self._prompt:
+            await self._text()
+        if not self._prompt:
+            await self._tokenize()
+        return self._prompt or [100, 101, 102, 103]
+
+    def _chat(self, messages: Sequence[JSON], **more: JSON) -> dict[str, JSON]:
+        return {"model": self._model, "messages": list(messages), "max_tokens": _TOKENS, **more}
+
+    async def _ask(self, route: str, body: dict[str, JSON], form: str = "chat") -> Reply | None:
+        """The reply to a body; None if the server refuses it or answers something else."""
+        data = await self._post(route, body)
+        try:
+            reply = read_reply(data or b"", form=form)
+        except ReplyError:
+            return None
+        return reply if reply.choices else None
+
+    async def _post(self, route: str, body: dict[str, JSON]) -> bytes | None:
+        """The answer to a body; None if the server refuses it or has no such route."""
+        llm = self._open()
+        try:
+            return await llm.call(route, msgspec.json.encode(body))
+        except (BadRequest, EndpointError):
+            return None
+        finally:
+            await llm.close()
+
+
+class _Tokenized(msgspec.Struct):
+    tokens: list[int] = []
+
+
+def _listed(choice: Choice) -> int:
+    """How many tokens have log-probs."""
+    return 0 if choice.logprobs is None else len(choice.logprobs)
+
+
+def _covers(reply: Reply, listed: int) -> bool:
+    """Whether so many tokens are all that were generated, but for the last, which some servers leave out."""
+    return reply.generated is not None and 0 < listed >= reply.generated - 1

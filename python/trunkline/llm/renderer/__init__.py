@@ -1,0 +1,1 @@
+"""From messages to the token ids that a model is given."""

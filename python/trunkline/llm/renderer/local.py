@@ -1,0 +1,127 @@
+"""A renderer in this process: a `tokenizer.json` and the chat template beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from trunkline.bounds import kind
+from trunkline.errors import ConfigError
+from trunkline.llm.renderer.suffix import Suffix
+from trunkline.llm.renderer.template import Template
+from trunkline.llm.text import excerpt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.types import JSON, Message
+
+__all__ = ["LocalRenderer"]
+
+_LARGE: Final = 1 << 14
+"""Characters from which on a text is encoded in a thread, so that the event loop goes on; encoding frees the GIL."""
+
+_SPECIAL: Final = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+class LocalRenderer:
+    """Renders with files of a model, as Hugging Face has them. Needs the extra ``tokens``.
+
+    Args:
+        tokenizer: Path of a ``tokenizer.json``, or of the folder it is in.
+        template: Path of a Jinja chat template. Left out, it is ``chat_template.jinja`` beside the tokenizer, else the
+            one in ``tokenizer_config.json``.
+
+    Raises:
+        ConfigError: A file is missing or is not what it should be, or the extra is not installed.
+    """
+
+    def __init__(self, tokenizer: str | Path, template: str | Path | None = None) -> None:
+        path = Path(tokenizer)
+        path = path / "tokenizer.json" if path.is_dir() else path
+        self._encode = _encoder(path)
+        config = _config(path.with_name("tokenizer_config.json"))
+        self._template = Template(_source(path, template, config), _tokens(config))
+        self._suffix = Suffix(partial(self._render, tools=()))
+
+    async def render(self, messages: Sequence[Message], tools: Sequence[JSON] = ()) -> list[int]:
+        """Write a conversation; see :meth:`.protocol.Renderer.render`."""
+        return await self._render(messages, tools=tools, opened=True)
+
+    async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
+        """Write what follows a turn; see :meth:`.protocol.Renderer.extend`."""
+        return await self._suffix.extend(previous, messages)
+
+    async def _render(self, messages: Sequence[Message], *, opened: bool, tools: Sequence[JSON]) -> list[int]:
+        text = self._template.text(messages, tools, opened=opened)
+        if len(text) < _LARGE:
+            return self._ids(text)
+        return await asyncio.to_thread(self._ids, text)
+
+    def _ids(self, text: str) -> list[int]:
+        # The template has written the special tokens already.
+        ids: list[int] = self._encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def _encoder(path: Path) -> Any:
+    """Read a tokenizer; what it does with a text."""
+    try:
+        from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigError("a local tokenizer needs tokenizers: pip install 'trunkline[tokens]'") from None
+    if not path.is_file():
+        raise ConfigError(f"TokenMode: tokenizer: there is no file {excerpt(str(path))}")
+    try:
+        return Tokenizer.from_file(str(path)).encode
+    except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
+        said = excerpt(str(error), 200)
+        raise ConfigError(f"TokenMode: tokenizer: {excerpt(str(path))} is no tokenizer.json: {said}") from None
+
+
+def _config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{excerpt(str(path))} is no tokenizer configuration: {excerpt(str(error))}") from None
+
+
+def _source(tokenizer: Path, template: str | Path | None, config: dict[str, Any]) -> str:
+    """Find the source of the chat template."""
+    beside = tokenizer.with_name("chat_template.jinja")
+    path = beside if template is None and beside.is_file() else template
+    if path is not None:
+        try:
+            return Path(path).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"TokenMode: template: {excerpt(str(path))} cannot be read: {excerpt(str(error))}"
+            ) from None
+    found = config.get("chat_template")
+    if isinstance(found, list):
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("tool_use") or named.get("default")
+    if isinstance(found, str):
+        return found
+    what = "none" if found is None else kind(found)
+    raise ConfigError(
+        f"there is no chat template beside {excerpt(str(tokenizer))} (tokenizer_config.json has {what}); "
+        "give its path as TokenMode(template=...)"
+    )
+
+
+def _tokens(config: dict[str, Any]) -> dict[str, str]:
+    """Special tokens by their names; a token is a string or an object with one."""
+    found = {}
+    for name in _SPECIAL:
+        token = config.get(name)
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            found[name] = token
+    return found

@@ -1,0 +1,79 @@
+"""A renderer at the server that serves the model: its `/tokenize`, as vLLM has it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from trunkline.errors import BadRequest, ConfigError, LLMError
+from trunkline.llm.renderer.suffix import Suffix
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.types import JSON, Message
+
+__all__ = ["Post", "ServerRenderer"]
+
+_ROUTE = "//tokenize"
+
+
+class Post(Protocol):
+    """Posts to the servers of an LLM."""
+
+    async def __call__(self, route: str, body: bytes, key: int = 0) -> bytes:
+        """Post a body and return the answer's; see :meth:`trunkline.llm.http.HttpLLM.call`."""
+        ...
+
+
+class _Tokenized(msgspec.Struct):
+    tokens: list[int]
+
+
+class ServerRenderer:
+    """Renders with ``/tokenize``, so that template and tokenizer are the server's own.
+
+    Args:
+        post: Posts to the server.
+        model: The model's name there.
+    """
+
+    def __init__(self, post: Post, model: str) -> None:
+        self._post = post
+        self._model = model
+        self._suffix = Suffix(partial(self._messages, tools=()))
+
+    async def render(self, messages: Sequence[Message], tools: Sequence[JSON] = ()) -> list[int]:
+        """Write a conversation; see :meth:`.protocol.Renderer.render`."""
+        return await self._messages(messages, tools=tools, opened=True)
+
+    async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
+        """Write what follows a turn; see :meth:`.protocol.Renderer.extend`."""
+        return await self._suffix.extend(previous, messages)
+
+    async def text(self, text: str) -> list[int]:
+        """Token ids of a plain text, without special tokens around it.
+
+        Raises:
+            ConfigError: The server does not take it.
+            LLMError: The server gave no answer.
+        """
+        return await self._tokens({"prompt": text, "add_special_tokens": False})
+
+    async def _messages(self, messages: Sequence[Message], *, opened: bool, tools: Sequence[JSON]) -> list[int]:
+        body: dict[str, JSON] = {"messages": list(messages), "add_generation_prompt": opened}
+        if tools:
+            body["tools"] = list(tools)
+        return await self._tokens(body)
+
+    async def _tokens(self, body: dict[str, JSON]) -> list[int]:
+        try:
+            data = await self._post(_ROUTE, msgspec.json.encode({"model": self._model, **body}))
+        except BadRequest as error:
+            raise ConfigError(f"the server does not tokenize this: {error}") from None
+        try:
+            return msgspec.json.decode(data, type=_Tokenized).tokens
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise LLMError("the answer of /tokenize has no list of tokens; use TokenMode(tokenizer=...)") from None

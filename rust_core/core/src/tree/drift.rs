@@ -1,0 +1,135 @@
+//! Drift: a prompt whose token ids were not the path's with more after them, and what was made of it.
+//!
+//! A server that renders a conversation anew may cut a model's own words into other tokens than the model sampled. What the
+//! model was given is then kept as the context of the turn: a part of the path's tokens, and others after it.
+
+use crate::error::{Error, Result};
+use crate::id::{ContextId, NONE, NodeId, RunId};
+use crate::memory::columns::TokenSlice;
+use crate::tree::Tree;
+use crate::tree::runs::Run;
+use crate::wire::op::Op;
+
+/// What is made of a prompt that parts from its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Policy {
+    /// The path's ids stay what they are: only what is new was appended to them.
+    Bridge = 0,
+    /// What the model was given replaces the rest of the path, for this turn and those after it.
+    Realign = 1,
+    /// The same, and a sample of its own begins here.
+    Fork = 2,
+}
+
+impl Policy {
+    /// Every policy, in the order of their codes.
+    pub const ALL: [Self; 3] = [Self::Bridge, Self::Realign, Self::Fork];
+
+    /// The name that Python uses.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Bridge => "bridge",
+            Self::Realign => "realign",
+            Self::Fork => "fork",
+        }
+    }
+
+    /// The policy of this name.
+    ///
+    /// # Errors
+    /// [`Error::Value`] naming all there are.
+    pub fn named(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|policy| policy.as_str() == name).ok_or_else(|| {
+            let value = format!("the policy is {:?}", name.chars().take(40).collect::<String>());
+            Error::Value { value, want: "bridge, realign or fork" }
+        })
+    }
+}
+
+/// How a prompt parted from its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Drift {
+    /// What was made of it.
+    pub(crate) policy: Policy,
+    /// Ids that prompt and path have in common at the beginning.
+    pub(crate) keep: u32,
+    /// What the model was given after these, where that counts.
+    pub(crate) run: Option<RunId>,
+}
+
+impl Drift {
+    /// Words of a context that is a drift: the first is no fragment's id.
+    pub(crate) fn words(&self) -> [u32; 4] {
+        [NONE, self.policy as u32, self.keep, self.run.map_or(NONE, RunId::get)]
+    }
+
+    /// The drift that a context's words are, if they are not messages.
+    pub(crate) fn of(words: &[u32]) -> Option<Result<Self>> {
+        let (&NONE, rest) = words.split_first()? else { return None };
+        let found = match *rest {
+            [policy, keep, run] => Policy::ALL.get(policy as usize).map(|&policy| {
+                let run = (run != NONE).then_some(RunId::new(run));
+                Self { policy, keep, run }
+            }),
+            _ => None,
+        };
+        // A bridge keeps the path, so nothing replaces it; the others have something that does.
+        let sound = found.filter(|drift| drift.run.is_none() == (drift.policy == Policy::Bridge));
+        let value = || format!("a context is {words:?}");
+        Some(sound.ok_or_else(|| Error::Value { value: value(), want: "a list of messages or a drift" }))
+    }
+}
+
+/// A drift, read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DriftView<'t> {
+    /// What was made of it.
+    pub policy: Policy,
+    /// Ids that prompt and path have in common at the beginning.
+    pub keep: u32,
+    /// What the model was given after these; nothing where the path was kept.
+    pub given: TokenSlice<'t>,
+}
+
+impl Tree {
+    /// Record that a prompt has only the first `keep` ids of its path, as the context for the turn that came of it.
+    ///
+    /// # Errors
+    /// If a bridge replaces tokens, another policy replaces none, a column holds what it may not, or no id is left.
+    pub fn drift(&mut self, policy: Policy, keep: u32, given: Option<TokenSlice<'_>>) -> Result<ContextId> {
+        let run = given.map(Run::new);
+        if run.is_none() != (policy == Policy::Bridge) {
+            let value = format!("a {} {} tokens", policy.as_str(), if run.is_none() { "without" } else { "with" });
+            return Err(Error::Value { value, want: "a bridge, which keeps the path, or have tokens in its place" });
+        }
+        let known = run.as_ref().and_then(|run| self.runs.same(run));
+        let number = run.as_ref().map(|_| known.unwrap_or(RunId::new(self.runs.count())));
+        let words = Drift { policy, keep, run: number }.words();
+        if let Some(id) = self.contexts.find(&words) {
+            return Ok(id);
+        }
+        let store = run.filter(|_| known.is_none()).map(Op::Run);
+        self.perform_all(&[store, Some(Op::Context(words.as_slice().into()))]).map(ContextId::new)
+    }
+
+    /// How the prompt of a turn parted from its path, if it did.
+    ///
+    /// # Errors
+    /// If the node does not exist.
+    pub fn drift_of(&self, node: NodeId) -> Result<Option<DriftView<'_>>> {
+        self.known_node(node)?;
+        Ok(self.drifted(node).map(|Drift { policy, keep, run }| DriftView {
+            policy,
+            keep,
+            given: run.map(|run| self.runs.get(run)).unwrap_or_default(),
+        }))
+    }
+
+    /// The same for a node that exists.
+    pub(crate) fn drifted(&self, node: NodeId) -> Option<Drift> {
+        let context = self.nodes.row(node).and_then(|row| self.nodes.calls().context(row))?;
+        self.contexts.drift(context)
+    }
+}

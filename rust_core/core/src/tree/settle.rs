@@ -1,0 +1,114 @@
+//! The ids of a prompt settled on a path: given to the nodes they belong to, or kept as a drift.
+
+use crate::error::{Error, Result};
+use crate::id::{ContextId, NodeId, count};
+use crate::tokens::TokenBuffer;
+use crate::tree::Tree;
+use crate::tree::align::Alignment;
+use crate::tree::drift::Policy;
+use crate::tree::key::Kind;
+use crate::wire::rules;
+
+/// What to do with a prompt that drifts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parting {
+    /// What is made of it where that can be done.
+    pub policy: Policy,
+    /// A fork where this many ids of the path, or more, would have to give way to a realignment.
+    pub limit: u32,
+}
+
+impl Tree {
+    /// Settle the ids of a prompt that was sent, or will be, for the conversation at a node.
+    ///
+    /// A prompt that goes along with the path gives what it has beyond to the nodes that have no ids yet: all to the last,
+    /// none to those before. A prompt that drifts is made the context of the turn that follows.
+    ///
+    /// # Errors
+    /// If the node does not exist, or a model turn on its path has no ids.
+    pub fn settle(&mut self, node: NodeId, prompt: &[u32], parting: Parting) -> Result<Option<ContextId>> {
+        let Alignment { common, known, pending } = self.align(node, prompt)?;
+        let (keep, rest) = (count(common), &prompt[common..]);
+        let given = TokenBuffer::given(rest.to_vec());
+        if common == known {
+            if !pending.is_empty() || rest.is_empty() {
+                return self.give_to(&pending, rest).map(|()| None);
+            }
+            // The last message has no ids of its own, as others followed it in another rollout: nothing has to give way.
+            return self.drift(Policy::Realign, keep, Some(given.as_slice())).map(Some);
+        }
+        if parting.policy == Policy::Bridge
+            && let Some(at) = self.resumes(node, prompt)?
+        {
+            self.give_to(&pending, &prompt[at..])?;
+            return self.drift(Policy::Bridge, keep, None).map(Some);
+        }
+        let lost = count(known - common);
+        let realigns = parting.policy != Policy::Fork && lost < parting.limit;
+        self.give_to(&pending, &[])?;
+        let policy = if realigns { Policy::Realign } else { Policy::Fork };
+        self.drift(policy, keep, Some(given.as_slice())).map(Some)
+    }
+
+    /// Give ids to the nodes up to this one that have none: all to the last, none to those before. Nothing where all have.
+    ///
+    /// # Errors
+    /// If the node does not exist, a model turn on its path has no ids, or there are ids and no message that they are of.
+    pub fn give(&mut self, node: NodeId, ids: &[u32]) -> Result<()> {
+        let pending = self.known_ids(node)?.pending;
+        self.give_to(&pending, ids)
+    }
+
+    fn give_to(&mut self, pending: &[NodeId], ids: &[u32]) -> Result<()> {
+        pending.iter().try_for_each(|&node| rules::untokenised(self.nodes.kind(node), node))?;
+        let last = pending.last();
+        for node in pending {
+            let own = if Some(node) == last { ids } else { &[] };
+            // A node further down may have had ids before those above it.
+            if self.nodes.run(*node).is_none() {
+                self.tokenise(*node, TokenBuffer::given(own.to_vec()).as_slice())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where in a prompt that drifts the path ends. What a model sampled may be cut into other ids there, but ends with the
+    /// same one if that is what ended the turn: ids that no text can spell do.
+    fn resumes(&self, node: NodeId, prompt: &[u32]) -> Result<Option<usize>> {
+        let mut at = 0;
+        for node in self.path(node)? {
+            let Some(run) = self.nodes.run(node) else { break };
+            let (ids, rest) = (self.runs.get(run).ids, &prompt[at..]);
+            let length = if rest.starts_with(ids) {
+                Some(ids.len())
+            } else {
+                let end = ids.last().filter(|_| self.nodes.kind(node) == Kind::Turn);
+                end.and_then(|end| rest.iter().position(|id| id == end)).map(|place| place + 1)
+            };
+            match length {
+                Some(length) => at += length,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(at))
+    }
+
+    /// Refuse a prompt that is not, to the id, what a model is given at a node.
+    ///
+    /// # Errors
+    /// [`Error::Value`] saying where it differs.
+    pub fn same_prompt(&self, node: NodeId, context: Option<ContextId>, prompt: &[u32]) -> Result<()> {
+        let mut at = 0;
+        let ids = self.prompt(node, context)?;
+        let same = ids.len() == prompt.len()
+            && ids.iter().all(|piece| {
+                at += piece.len();
+                prompt[at - piece.len()..at] == *piece
+            });
+        if same {
+            return Ok(());
+        }
+        let value = format!("the server says that it was given {} ids", prompt.len());
+        Err(Error::Value { value, want: "the prompt of ids that was sent" })
+    }
+}

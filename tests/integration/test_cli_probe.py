@@ -1,0 +1,37 @@
+"""`trunkline probe` against a simulated server in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from trunkline.cli.demo import simulator
+
+
+def probe(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trunkline.cli", "probe", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_what_a_server_can_do_is_a_table_or_json():
+    with simulator("default", False, "--no-tool-logprobs") as url:
+        told = probe(url, "--model", "sim-agent")
+        found = json.loads(probe(url, "-m", "sim-agent", "--json").stdout)
+    assert (told.returncode, told.stderr) == (0, "")
+    lines = dict(line.rsplit("  ", 1) for line in told.stdout.splitlines())
+    words = {label.strip(): word for label, word in lines.items()}
+    assert words["log-probs of tool calls"] == "no"
+    assert words["token ids of prompt and reply in chat completions"] == "yes"
+    assert words["model"] == "sim-agent"
+    assert (found["tool_logprobs"], found["generate"]) == (False, True)
+
+
+def test_a_server_that_is_not_there_or_does_not_know_the_model_is_an_error_of_one_line():
+    gone = probe("http://127.0.0.1:9/v1", "-m", "m")
+    assert gone.returncode == 3
+    assert gone.stderr.count("\n") == 1
+    with simulator("default", False) as url:
+        unknown = probe(url, "-m", "nobody")
+    assert unknown.returncode == 3
+    assert "does not serve this model" in unknown.stderr

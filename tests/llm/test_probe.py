@@ -1,0 +1,146 @@
+"""What a server can do, found out over real sockets, and what is said where it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+from aiohttp import web
+
+from trunkline.errors import ConfigError, EndpointError
+from trunkline.llm.probe import ABILITIES, Capabilities, needs, probe, require
+from trunkline.llm.request import Sampling
+from trunkline.llm.spec import EndpointSpec
+from trunkline.llm.tokens import TokenMode
+from trunkline.rollout.agent import Agent
+from trunkline.runtime.run import arun
+from trunkline.sim.server.serve import start_server
+from trunkline.sim.server.settings import Settings
+from trunkline.types import Task
+
+
+async def found(model: str = "sim-agent", **settings: object) -> dict[str, bool | None]:
+    server = await start_server(Settings(**settings))
+    try:
+        spec = EndpointSpec(server.base_url, max_retries=0)
+        capabilities = await probe(partial(EndpointSpec.open, spec), model)
+    finally:
+        await server.stop()
+    return {name: getattr(capabilities, name) for name in ABILITIES}
+
+
+@pytest.mark.parametrize(
+    ("settings", "lacks"),
+    [
+        ({}, set()),
+        ({"reasoning": "field"}, set()),
+        ({"tool_logprobs": False}, {"tool_logprobs"}),
+        ({"ignore_n": True}, {"n"}),
+        ({"ignore_seed": True}, {"seeds"}),
+        ({"reasoning": "dropped"}, {"ids", "tool_logprobs", "reasoning_logprobs"}),
+    ],
+)
+async def test_each_lack_is_found_and_nothing_else(settings: dict[str, object], lacks: set[str]):
+    abilities = await found(**settings)
+    assert {name for name, able in abilities.items() if able is False} == lacks
+    assert {name for name, able in abilities.items() if able is None} <= {"seeds"}
+
+
+async def plain_chat(request: web.Request) -> web.Response:
+    body = await request.json()
+    if "return_token_ids" in body or "tool_choice" in body:
+        return web.json_response({"error": {"message": "unknown field"}}, status=400)
+    message = {"role": "assistant", "content": "I do not know."}
+    reply = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": {"completion_tokens": 5}}
+    return web.json_response(reply)
+
+
+async def test_a_server_that_has_next_to_nothing_is_told_from_one_that_fails():
+    app = web.Application()
+    app.add_routes([web.post("/v1/chat/completions", plain_chat)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    spec = EndpointSpec(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", max_retries=0)
+    try:
+        capabilities = await probe(partial(EndpointSpec.open, spec), "m")
+    finally:
+        await runner.cleanup()
+    able = {name: getattr(capabilities, name) for name in ABILITIES}
+    unknown = {"reasoning_logprobs", "tool_logprobs", "seeds"}
+    assert able == {name: None if name in unknown else False for name in ABILITIES}
+    with pytest.raises(EndpointError):
+        await probe(partial(EndpointSpec.open, spec), "m")
+
+
+def test_what_is_missing_is_named_with_who_needs_it_and_what_else_there_is():
+    capabilities = Capabilities(site="http://host/v1", model="m", ids=False, logprobs=True, tool_logprobs=False)
+    require(capabilities, {"logprobs": "a setting", "reasoning_logprobs": "a setting"})
+    with pytest.raises(ConfigError) as caught:
+        require(capabilities, needs(TokenMode(), tools=True))
+    said = str(caught.value)
+    for part in (
+        "http://host/v1",
+        "'m'",
+        "token ids",
+        "TokenMode(api='chat')",
+        "TokenMode(api='generate')",
+        "tool calls",
+    ):
+        assert part in said
+    assert "log-probs of the text" not in said
+    require(capabilities, {name: who for name, who in needs(TokenMode(), tools=False).items() if name != "ids"})
+
+
+def test_needs_are_those_of_the_mode():
+    assert set(needs(TokenMode(api="completions"), tools=True)) == {"completions", "tokenize"}
+    assert set(needs(TokenMode(api="generate", tokenizer="t"), tools=True)) == {"generate"}
+
+
+class Requests:
+    """Counts the requests of a server."""
+
+    def __init__(self, app: web.Application) -> None:
+        self.paths: list[str] = []
+        app.middlewares.append(self.note)
+
+    @web.middleware
+    async def note(self, request: web.Request, handler) -> web.StreamResponse:
+        self.paths.append(request.path)
+        return await handler(request)
+
+
+async def test_a_run_asks_before_it_begins_and_only_where_a_setting_needs_it(tmp_path):
+    async def play(tokens: TokenMode | None, **settings: object) -> str:
+        server = await start_server(Settings(**settings))
+        agent = Agent(model="sim-agent", sampling=Sampling(max_tokens=500), max_turns=1)
+        llm = EndpointSpec(server.base_url, tokens=tokens, max_retries=0)
+        try:
+            task = Task.ask("Who is the person who directs the employer of Kosa Garener?", id="q")
+            result = await arun(agent, [task], llm=llm, workers=0, seed=1)
+            calls = server.app.service.metrics.requests.total()
+            exact = result.summary().tokens.exact
+            return f"{calls} {exact}"
+        finally:
+            await server.stop()
+
+    assert await play(None) == "1 False"
+    assert await play(TokenMode()) == "3 True"
+    with pytest.raises(ConfigError, match="lacks, for 'sim-agent': token ids"):
+        await play(TokenMode(), reasoning="dropped")
+    await asyncio.sleep(0)
+
+
+async def test_settings_that_cannot_be_kept_are_refused_before_anything_is_sent(tmp_path):
+    agent = Agent(model="m")
+    for tokens, says in (
+        (TokenMode(api="completions"), "needs sampling.max_tokens"),
+        (TokenMode(api="generate"), "needs sampling.max_tokens"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            await arun(agent, [Task.ask("x")], llm=EndpointSpec("http://127.0.0.1:9/v1", tokens=tokens), workers=0)
+    agent = Agent(model="m", sampling=Sampling(max_tokens=5))
+    mode = TokenMode(api="completions", tokenizer=str(tmp_path / "none.json"))
+    with pytest.raises(ConfigError, match="there is no file"):
+        await arun(agent, [Task.ask("x")], llm=EndpointSpec("http://127.0.0.1:9/v1", tokens=mode), workers=0)

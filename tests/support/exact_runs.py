@@ -1,0 +1,101 @@
+"""Whole tasks of the simulated world in token-exact mode, with every request and answer noted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from trunkline.llm.http import HttpLLM
+from trunkline.llm.protocol import Reply
+from trunkline.llm.renderer.choose import renderers
+from trunkline.llm.request import Sampling
+from trunkline.llm.spec import EndpointSpec
+from trunkline.llm.switch import SwitchTransport
+from trunkline.llm.tokens import TokenMode
+from trunkline.llm.transport import Answer
+from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.draws import Draws
+from trunkline.rollout.exact import Exact
+from trunkline.rollout.session import Session
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.sim.server.serve import start_server
+from trunkline.sim.server.settings import Settings
+from trunkline.sim.tools import search, visit
+from trunkline.tree.tree import Tree
+from trunkline.types import Task
+
+
+class Call(NamedTuple):
+    """One request and its answer."""
+
+    url: str
+    body: dict
+    reply: dict | list
+
+
+class Noting(SwitchTransport):
+    """A transport that remembers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, limit: float) -> Answer:
+        answer = await super().post(url, headers, body, limit)
+        self.calls.append(Call(url, json.loads(body), json.loads(answer.body)))
+        return answer
+
+    def sampled(self) -> list[tuple[tuple[int, ...] | None, tuple[int, ...]]]:
+        """What the engine was given and what it sampled, a pair for each completion."""
+        pairs = []
+        for url, body, reply in self.calls:
+            if url.endswith("/generate"):
+                given = tuple(body["input_ids"])
+                pairs += [(given, tuple(one["output_ids"])) for one in (reply if isinstance(reply, list) else [reply])]
+            elif url.endswith("/completions"):
+                for choice in reply["choices"]:
+                    prompt = reply.get("prompt_token_ids") or choice["prompt_token_ids"]
+                    pairs.append((tuple(prompt), tuple(choice["token_ids"])))
+        return pairs
+
+
+class Silent:
+    """An outlet that never lets anybody wait."""
+
+    async def reserve(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def called(self, reply: Reply) -> None: ...
+
+    def grew(self, size: int = 0, turns: int = 0) -> None: ...
+
+
+@asynccontextmanager
+async def serving(mode: TokenMode, **settings: object) -> AsyncIterator[tuple[HttpLLM, Noting]]:
+    """A simulated server and a client of it."""
+    server = await start_server(Settings(**settings))
+    noting = Noting()
+    llm = EndpointSpec(server.base_url, tokens=mode, max_retries=0).open(transport=noting)
+    try:
+        yield llm, noting
+    finally:
+        await llm.close()
+        await server.stop()
+
+
+async def grow(mode: TokenMode, llm: HttpLLM, tasks: list[Task], draws: int = 2, dialect: str = "native") -> list[Tree]:
+    """Play tasks to their end."""
+    sampling = Sampling(max_tokens=2000)
+    agent = Agent(model="sim-agent", tools=[search, visit], max_turns=12, sampling=sampling, dialect=dialect)
+    kit = Kit(agent)
+    asker = Draws(llm, None, Exact(mode, renderers(mode, llm.call)))
+    trees = []
+    for task in tasks:
+        session = Session(Tree(task), kit, Chain(draws), None, 5, asker, Silent())
+        await session.run()
+        trees.append(session.tree)
+    await kit.toolbox.close()
+    return trees
