@@ -9,7 +9,7 @@ is checked. What is counted:
   and run file included) what a run of one conversation takes is subtracted.
 * *Added latency*: from the stub's handing out an answer to its having the next request of the same conversation whole,
   as the stub measures it for all. With so many conversations and no latency of the server's it is mostly the queue in
-  the client: about concurrency times CPU a call. `prebuilt bytes` posts the same bytes in all conversations, which
+  the client: about concurrency times CPU a call. `prebuilt` posts the same bytes in all conversations, which
   the stub cannot tell apart.
 * *Peak memory* of the process, and of its worker.
 * *Histories*: conversations that grow by 5 KB a turn to 1, 20 and 100 turns (500 KB). A mean call of 100 turns carries
@@ -38,7 +38,8 @@ from peers.client import CLIENTS
 pytestmark = pytest.mark.timeout(900)
 
 ROUNDS = 3
-LOOP, BYTES, SDK, RUN = "aiohttp + msgspec", "prebuilt bytes", "openai", "trunkline, inline"
+LOOP, SDK, RUN = "aiohttp + msgspec", "openai", "trunkline, inline"
+BYTES = ("prebuilt, lean", "prebuilt, aiohttp")
 
 FEW = {"openai": 64, "openai, a client a call": 16, "openai on aiohttp": 64}
 SMALL = {client: FEW.get(client, 1500) for client in CLIENTS}
@@ -173,11 +174,8 @@ def test_histories(benchmark, stub: Stub, show) -> None:
         for client in WITH_HISTORY
     }
     lines = [f"  the 100th call costs {us:,.0f} us more than the first: {client}" for client, us in more.items()]
-    kernel, loop = more[BYTES], more[LOOP]
     for ours in (RUN, "trunkline, LLM path"):
-        lines += [
-            target(f"{ours} / prebuilt bytes", more[ours] / kernel, 1.3, at_most=True),
-            target(f"the loop / {ours}", loop / more[ours], 5, at_most=False),
-        ]
-    lines.append(f"  the loop / prebuilt bytes, which nobody can be below: {loop / kernel:.2f}")
+        lines += [target(f"{ours} / {bytes_}", more[ours] / more[bytes_], 1.3, at_most=True) for bytes_ in BYTES]
+        lines.append(target(f"the loop / {ours}", more[LOOP] / more[ours], 5, at_most=False))
+    lines.append(f"  the loop / {BYTES[0]}, which nobody can be below: {more[LOOP] / more[BYTES[0]]:.2f}")
     show(table, lines)

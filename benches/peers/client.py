@@ -31,7 +31,8 @@ PLAYED = {
     "openai, a client a call": "sdk:each",
     "openai on aiohttp": "sdk:on_aiohttp",
     "aiohttp + msgspec": "lean:loop",
-    "prebuilt bytes": "lean:prebuilt",
+    "prebuilt, aiohttp": "lean:prebuilt",
+    "prebuilt, lean": "lean:kernel",
     "trunkline, LLM path": "ours:path",
 }
 RUN = {"trunkline, inline": 0, "trunkline, 1 worker": 1}

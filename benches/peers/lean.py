@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from peers.loads import ANSWER, Load, Play
+from trunkline.llm.plain import PlainTransport
 
 
 class Function(msgspec.Struct):
@@ -109,12 +110,12 @@ async def loop(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
 
 @asynccontextmanager
 async def prebuilt(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
-    """Post bytes that were made before, and drop the replies unread: what the kernel and aiohttp take.
+    """Post bytes that were made before through aiohttp, and drop the replies unread.
 
     Conversations post equal bytes, so that the stub cannot tell them apart and times no gaps. Eight of them have copies
     of their own: what one has just sent is not what the next one finds in the cache.
     """
-    copies = [[bytes(bytearray(body)) for body in await _bodies(load)] for _ in range(min(lanes, 8))]
+    copies = await _copies(load, lanes)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=lanes)) as session:
 
         async def play(number: int | None) -> None:
@@ -123,6 +124,26 @@ async def prebuilt(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
                     await reply.read()
 
         yield play
+
+
+@asynccontextmanager
+async def kernel(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
+    """The same through Trunkline's transport: as near to what the kernel takes as a Python client comes."""
+    copies = await _copies(load, lanes)
+    transport, headers = PlainTransport(lanes), {"Content-Type": "application/json"}
+
+    async def play(number: int | None) -> None:
+        for body in copies[(number or 0) % len(copies)]:
+            await transport.post(f"{url}/chat/completions", headers, body, 60.0)
+
+    try:
+        yield play
+    finally:
+        await transport.close()
+
+
+async def _copies(load: Load, lanes: int) -> list[list[bytes]]:
+    return [[bytes(bytearray(body)) for body in await _bodies(load)] for _ in range(min(lanes, 8))]
 
 
 async def _bodies(load: Load) -> list[bytes]:

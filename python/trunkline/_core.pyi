@@ -270,6 +270,16 @@ class Tree:
         The body is made in one allocation.
         """
 
+    def continuation(self, after: int, node: int, /) -> bytes:
+        """What to append to the messages from the root to ``after`` so that they reach to ``node``.
+
+        Each message stands behind a comma, but for the first of all. A conversation that is kept in such pieces is
+        never joined again: a turn costs what is new in it.
+
+        Raises:
+            ArgumentError: ``after`` is not on the path to ``node``.
+        """
+
     def request_context(self, context: int, head: Buffer, tail: Buffer, /) -> bytes:
         """Like :meth:`request`, over a recorded context of messages."""
 

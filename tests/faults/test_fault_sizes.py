@@ -103,3 +103,15 @@ async def test_a_body_in_tiny_chunks_costs_no_more_than_its_bytes(transport):
             assert tracemalloc.get_traced_memory()[1] < 2_000_000
         finally:
             tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [0, 3, 70_000, 3_000_000])
+async def test_a_body_in_pieces_arrives_as_one(transport, size):
+    pieces = [b"[", *(bytes([65 + place % 26]) * size for place in range(4)), b"", b"]"]
+    made = transport(2)
+    async with FaultServer(OK) as server:
+        for body in (pieces, b"".join(pieces), pieces):
+            assert (await made.post(server.url, {}, body, 20.0)).status == 200
+        assert [len(one.body) for one in server.seen] == [4 * size + 2] * 3
+        assert {one.body for one in server.seen} == {b"".join(pieces)}
+    await made.close()

@@ -24,4 +24,4 @@ async def test_a_turn_crosses_into_the_core_twice():
         await rollout.ask(table.kit)
     finally:
         sys.setprofile(None)
-    assert crossed == {"request": 1, "take": 1}
+    assert crossed == {"continuation": 1, "take": 1}

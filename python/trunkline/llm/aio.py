@@ -19,6 +19,7 @@ from trunkline.llm.transport import (
     NOT_HTTP,
     UNKNOWN_HOST,
     Answer,
+    Body,
     TransportError,
     closed,
     late,
@@ -61,9 +62,10 @@ class AioTransport:
         self._routes: dict[str, tuple[URL, str | None, dict[str, str] | None]] = {}
         self._timeouts: tuple[float, aiohttp.ClientTimeout] = (-1.0, aiohttp.ClientTimeout())
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, limit: float) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: Body, limit: float) -> Answer:
         """Send one POST; see :meth:`.transport.Transport.post`."""
         start = time.perf_counter()
+        data = body if isinstance(body, bytes) else b"".join(body)
         session = self._session or self._open()
         target, proxy, proxy_headers = self._routes.get(url) or self._route(url)
         if proxy_headers and target.scheme == "http":
@@ -72,7 +74,7 @@ class AioTransport:
         try:
             async with session.post(
                 target,
-                data=body if len(body) <= _LARGE_BODY else io.BytesIO(body),
+                data=data if len(data) <= _LARGE_BODY else io.BytesIO(data),
                 headers=headers,
                 allow_redirects=False,
                 timeout=self._timeout(limit),

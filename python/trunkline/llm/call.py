@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from trunkline.llm.classify import Verdict
     from trunkline.llm.endpoint import Endpoint
     from trunkline.llm.retry import Backoff
+    from trunkline.llm.transport import Body
 
 __all__ = ["Call", "Reader"]
 
@@ -82,7 +83,7 @@ class Call(Generic[T]):
     def __init__(
         self,
         route: str,
-        body: bytes,
+        body: Body,
         key: int,
         n: int,
         headers: Mapping[str, str],

@@ -12,6 +12,7 @@ from trunkline.llm.transport import (
     CONNECTION_BROKE,
     NO_ANSWER,
     Answer,
+    Body,
     TransportError,
     closed,
     late,
@@ -106,7 +107,7 @@ class Connection(asyncio.Protocol):
         """Whether it can take a request: it is open, and not idle for so long that the server may have forgotten it."""
         return not self._transport.is_closing() and time.monotonic() - self._moment < self._bounds.keep
 
-    def send(self, head: bytes, body: bytes, deadline: float, limit: float) -> asyncio.Future[Answer]:
+    def send(self, head: bytes, body: Body, deadline: float, limit: float) -> asyncio.Future[Answer]:
         """Write a request.
 
         Args:
@@ -129,12 +130,18 @@ class Connection(asyncio.Protocol):
         self._limit = limit
         self._sent = time.monotonic()
         self._watch(deadline, self._sent)
-        if len(body) <= _JOINED:
+        self._write(head, body)
+        return future
+
+    def _write(self, head: bytes, body: Body) -> None:
+        """Write without copying what is large."""
+        if not isinstance(body, bytes):
+            self._transport.writelines([head, *body])
+        elif len(body) <= _JOINED:
             self._transport.write(head + body)
         else:
             self._transport.write(head)
             self._transport.write(body)
-        return future
 
     def abandon(self, future: asyncio.Future[Answer]) -> None:
         """Close the connection if it still works for this answer, which nobody waits for any more."""

@@ -133,7 +133,7 @@ class HttpLLM:
         """
         key, take = request.key, request.take or read
         headers = self._sessions(key) if self._sessions else self._headers
-        call = Call(request.route, request.body, key, request.n, headers, take, self._clock(), self._backoff)
+        call = Call(request.route, request.content, key, request.n, headers, take, self._clock(), self._backoff)
         return await self._run(call)
 
     async def call(self, route: str, body: bytes, key: int = 0) -> bytes:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from trunkline.llm.bucket import Lease
     from trunkline.llm.quota import Quota
+    from trunkline.llm.transport import Body
     from trunkline.llm.window import Window
 
 __all__ = ["Gate", "Limiter", "estimate"]
@@ -27,16 +28,17 @@ _LOOK: Final = 1.0
 """Seconds after which a wait for an endpoint's own rate is reconsidered."""
 
 
-def estimate(body: bytes, n: int) -> int:
+def estimate(body: Body, n: int) -> int:
     """Tokens that a request may come to: a quarter of its bytes, and for each draw what it may generate if it says so.
 
     Args:
-        body: The request.
+        body: The request's body, in one piece or in several.
         n: Draws it asks for.
     """
     # Sampling stands after the messages or before them; the messages may be long.
-    found = _MAX_TOKENS.search(body[-_EDGE:]) or _MAX_TOKENS.search(body[:_EDGE])
-    return len(body) // 4 + (n * int(found[1]) if found else 0)
+    pieces = [body] if isinstance(body, bytes) else body
+    found = _MAX_TOKENS.search(pieces[-1][-_EDGE:]) or _MAX_TOKENS.search(pieces[0][:_EDGE])
+    return sum(map(len, pieces)) // 4 + (n * int(found[1]) if found else 0)
 
 
 class Gate:

@@ -12,7 +12,7 @@ from yarl import URL
 from trunkline.llm.connection import Bounds, UnansweredError
 from trunkline.llm.incoming import inflate
 from trunkline.llm.pool import Pool
-from trunkline.llm.transport import Answer, TransportError, closed
+from trunkline.llm.transport import Answer, Body, TransportError, closed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,11 +91,11 @@ class PlainTransport:
         self._pools: dict[tuple[str, int], Pool] = {}
         self._closed = False
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, limit: float) -> Answer:
+    async def post(self, url: str, headers: Mapping[str, str], body: Body, limit: float) -> Answer:
         """Send one POST; see :meth:`.transport.Transport.post`."""
         deadline = time.monotonic() + limit
         route = self._routes.get(url) or self._route(url)
-        head = route.head(headers, len(body))
+        head = route.head(headers, len(body) if isinstance(body, bytes) else sum(map(len, body)))
         pool = route.pool
         connection = pool.take() or await pool.wait(deadline, limit)
         try:
@@ -134,7 +134,7 @@ class PlainTransport:
         return route
 
 
-async def _exchange(connection: Connection, head: bytes, body: bytes, deadline: float, limit: float) -> Answer:
+async def _exchange(connection: Connection, head: bytes, body: Body, deadline: float, limit: float) -> Answer:
     future = connection.send(head, body, deadline, limit)
     try:
         return await future

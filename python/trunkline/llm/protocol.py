@@ -89,7 +89,7 @@ class Request(msgspec.Struct):
     """One request, ready to send.
 
     Attributes:
-        body: The whole JSON body.
+        content: The JSON body, in one piece or in several; :attr:`body` joins them.
         key: Requests of one tree share a key, so that they meet the endpoint that holds their prefix.
         n: Completions the body asks for: draws of one state, draw i with seed ``seed + i``.
         seed: Seed of the first draw, as the body has it; None where it has none.
@@ -101,7 +101,7 @@ class Request(msgspec.Struct):
             root, ``//generate``: the base URL without its ``/v1``.
     """
 
-    body: bytes
+    content: bytes | list[bytes]
     key: int
     n: int = 1
     seed: int | None = None
@@ -109,6 +109,13 @@ class Request(msgspec.Struct):
     greedy: bool = False
     take: Take | None = None
     route: str = "/chat/completions"
+
+    @property
+    def body(self) -> bytes:
+        """The whole JSON body; joined when it is first asked for."""
+        if not isinstance(self.content, bytes):
+            self.content = b"".join(self.content)
+        return self.content
 
 
 @runtime_checkable

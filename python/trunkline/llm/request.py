@@ -151,7 +151,7 @@ def part(request: Request, first: int, n: int) -> Request:
     seed = None if request.seed is None else request.seed + first
     take = request.take if request.take is None or not first else _Later(request.take, first)
     body = request.body[: request.constant] + draws(seed, n, request.route)
-    return msgspec.structs.replace(request, body=body, n=n, seed=seed, take=take)
+    return msgspec.structs.replace(request, content=body, n=n, seed=seed, take=take)
 
 
 def tap(request: Request, note: Callable[[int, bytes], None]) -> Request:

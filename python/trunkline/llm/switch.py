@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
     from typing import Any
 
-    from trunkline.llm.transport import Answer, Transport
+    from trunkline.llm.transport import Answer, Body, Transport
 
 __all__ = ["SwitchTransport"]
 
@@ -32,7 +32,7 @@ class SwitchTransport:
         self._aio = AioTransport(concurrency, **options)
         self._chosen: dict[str, Transport] = {}
 
-    def post(self, url: str, headers: Mapping[str, str], body: bytes, limit: float) -> Coroutine[Any, Any, Answer]:
+    def post(self, url: str, headers: Mapping[str, str], body: Body, limit: float) -> Coroutine[Any, Any, Answer]:
         """Send one POST; see :meth:`.transport.Transport.post`."""
         return (self._chosen.get(url) or self._choose(url)).post(url, headers, body, limit)
 

@@ -18,6 +18,7 @@ __all__ = [
     "NO_ANSWER",
     "UNKNOWN_HOST",
     "Answer",
+    "Body",
     "Transport",
     "TransportError",
     "closed",
@@ -53,6 +54,10 @@ class TransportError(Exception):
         self.retry = retry
 
 
+Body = bytes | list[bytes]
+"""What is posted: one piece, or several one after the other."""
+
+
 class Answer(NamedTuple):
     """What came back.
 
@@ -72,13 +77,13 @@ class Answer(NamedTuple):
 class Transport(Protocol):
     """Posts bytes and brings bytes back."""
 
-    def post(self, url: str, headers: Mapping[str, str], body: bytes, limit: float) -> Coroutine[Any, Any, Answer]:
+    def post(self, url: str, headers: Mapping[str, str], body: Body, limit: float) -> Coroutine[Any, Any, Answer]:
         """Send one POST and read its whole answer.
 
         Args:
             url: Where to.
             headers: Everything beyond Host and Content-Length.
-            body: The request's body.
+            body: The request's body, in one piece or in several.
             limit: Seconds for all of it.
 
         Raises:

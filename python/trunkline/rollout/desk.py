@@ -7,8 +7,10 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from zlib import crc32
 
+from trunkline._core import ROOT
 from trunkline.llm.protocol import Reply, Request
 from trunkline.llm.request import draws as ending
+from trunkline.rollout.conversation import Conversation
 from trunkline.rollout.exact import ExactTurns
 from trunkline.rollout.turns import Turns
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from trunkline.rollout.turns import Turn
 
 __all__ = ["Ask", "Desk", "Outlet"]
+
+_JOINED = 16 << 10
+"""Bytes up to which a body is cheaper to copy than to send in pieces."""
 
 
 class Outlet(Protocol):
@@ -54,6 +59,7 @@ class Ask(NamedTuple):
         leaf: The node whose path is the conversation.
         turn: Model turns on it.
         seed: Seed of the draw.
+        said: The conversation in pieces.
     """
 
     kit: Kit
@@ -61,6 +67,12 @@ class Ask(NamedTuple):
     leaf: int
     turn: int
     seed: int
+    said: Conversation
+
+    def follows(self, other: Ask) -> bool:
+        """Whether it is for the next draw of the same state."""
+        same = self.kit is other.kit and self.leaf == other.leaf and self.turn == other.turn
+        return same and self.seed == other.seed + 1
 
 
 class Desk:
@@ -79,8 +91,17 @@ class Desk:
         self._core = core
         self._draws = draws
         self._outlet = outlet
+        # What rollouts of one fork have in common is kept once.
+        self._point, self._trunk = ROOT, Conversation(core)
         # The same for every request of this tree, so that they meet the endpoint that holds its prefix.
         self._key = crc32(task_id.encode("utf-8", "surrogatepass"))
+
+    def conversation(self, point: int) -> Conversation:
+        """Return the conversation up to a fork point, for a rollout that grows from there to go on with."""
+        if point != self._point:
+            self._point, self._trunk = point, Conversation(self._core)
+            self._trunk.to(point)
+        return self._trunk.fork()
 
     async def ask(self, asks: Sequence[Ask]) -> list[Turn | RolloutError]:
         """Ask for draws of one state, whose seeds follow one another.
@@ -104,15 +125,17 @@ class Desk:
 
     def _plain(self, asks: Sequence[Ask]) -> tuple[Request, Turns]:
         """The request for some draws, with messages."""
-        kit, _, leaf, turn, seed = asks[0]
+        kit, _, leaf, turn, seed, said = asks[0]
         end = ending(seed, len(asks))
-        body = self._core.request(leaf, kit.head, kit.constant + end)
+        pieces = [kit.head, *said.to(leaf), kit.constant + end]
+        size = sum(map(len, pieces))
         turns = Turns(self._core, kit, [ask.rollout for ask in asks], turn, self.name, self._outlet.called)
-        return Request(body, self._key, len(asks), seed, len(body) - len(end), kit.greedy, turns), turns
+        content = b"".join(pieces) if size <= _JOINED else pieces
+        return Request(content, self._key, len(asks), seed, size - len(end), kit.greedy, turns), turns
 
     async def _exact(self, exact: Exact, asks: Sequence[Ask]) -> tuple[Request, Turns]:
         """The request for some draws whose every token will be known."""
-        kit, _, leaf, turn, seed = asks[0]
+        kit, _, leaf, turn, seed, _ = asks[0]
         n = len(asks)
         prompt = await exact.prompt(self._core, kit, leaf, seed, n)
         rollouts = [ask.rollout for ask in asks]

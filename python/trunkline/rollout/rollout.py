@@ -66,6 +66,7 @@ class Rollout:
         self._desk = desk
         self._outlet = outlet
         self._siblings = siblings
+        self._said = desk.conversation(facts.point)
         self.lane = desk.lanes.open()
         # The first turn is the draw itself: base of the fork point + draw. Later ones are draw 0 of their own states.
         self._next_seed = base_seed(seed, task.id, trunk, turn) + draw
@@ -86,7 +87,7 @@ class Rollout:
         self.lane.ask()
         await self._outlet.reserve()
         try:
-            turn = await self._next(Ask(kit, self.id, self.leaf, self.turn, self._next_seed))
+            turn = await self._next(Ask(kit, self.id, self.leaf, self.turn, self._next_seed, self._said))
         except BaseException:
             self._outlet.release()
             raise

@@ -77,8 +77,7 @@ def _runs(waiting: list[_Waiter]) -> Iterator[list[_Waiter]]:
     live.sort(key=lambda waiter: (waiter.ask.leaf, waiter.ask.seed))
     run = live[:1]
     for waiter in live[1:]:
-        last = run[-1].ask
-        if waiter.ask != last._replace(rollout=waiter.ask.rollout, seed=last.seed + 1):
+        if not waiter.ask.follows(run[-1].ask):
             yield run
             run = []
         run.append(waiter)

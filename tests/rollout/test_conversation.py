@@ -1,0 +1,70 @@
+"""A conversation in pieces is the conversation in one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trunkline._core import MESSAGE, ROOT, Tree
+from trunkline.errors import ArgumentError, CoreError
+from trunkline.rollout.conversation import Conversation
+
+
+def said(number: int) -> bytes:
+    return b'{"role":"user","content":"%d"}' % number
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.data())
+@settings(max_examples=100, deadline=None)
+def test_pieces_are_the_body_at_every_node_and_in_every_fork(parents: list[int], data: st.DataObject):
+    tree = Tree()
+    nodes = [ROOT]
+    talks = [Conversation(tree)]
+    for number, parent in enumerate(parents):
+        above = nodes[parent % len(nodes)]
+        nodes.append(tree.append(above, MESSAGE, said(number)))
+        talks.append(Conversation(tree))
+    for node in nodes:
+        path = [ROOT, *tree.path(node)]
+        stop = path[data.draw(st.integers(0, len(path) - 1))]
+        trunk = Conversation(tree)
+        trunk.to(stop)
+        branch = trunk.fork()
+        assert b"".join([b"<", *branch.to(node), b">"]) == tree.request(node, b"<", b">")
+        assert b"".join([b"<", *trunk.to(stop), b">"]) == tree.request(stop, b"<", b">"), "a fork is on its own"
+
+
+def test_a_turn_adds_one_piece_and_joins_nothing():
+    tree, node = Tree(), ROOT
+    talk = Conversation(tree)
+    pieces: list[bytes] = []
+    for number in range(5):
+        node = tree.append(tree.append(node, MESSAGE, said(2 * number)), MESSAGE, said(2 * number + 1))
+        found = talk.to(node)
+        assert [id(piece) for piece in found[:-1]] == [id(piece) for piece in pieces]
+        assert len(found) == number + 1
+        pieces = list(found)
+    assert talk.to(node) == pieces, "what is asked for twice is there already"
+
+
+def test_very_long_conversations_stay_few_pieces():
+    tree, node = Tree(), ROOT
+    talk = Conversation(tree)
+    for number in range(1500):
+        node = tree.append(node, MESSAGE, said(number))
+        assert len(talk.to(node)) <= 256
+    assert [int(one["content"]) for one in json.loads(b"[" + b"".join(talk.to(node)) + b"]")] == list(range(1500))
+
+
+def test_what_is_not_on_the_path_is_refused():
+    tree = Tree()
+    left, right = (tree.append(ROOT, MESSAGE, said(number)) for number in (1, 2))
+    with pytest.raises(ArgumentError, match="node 2 is not on the path to node 1; it must be a node at or above it"):
+        tree.continuation(right, left)
+    assert tree.continuation(left, left) == b""
+    for pair in ((9, 1), (0, 9)):
+        with pytest.raises(CoreError, match="node 9 does not exist"):
+            tree.continuation(*pair)
