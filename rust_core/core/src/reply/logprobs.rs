@@ -5,8 +5,10 @@ use super::choice::token_ids;
 use super::entropy::{Arpo, sort};
 use super::error::{Result, fail};
 use super::lists::Lists;
+use super::number::Number;
 use super::regions::uncertainty;
-use super::scan::Scanner;
+use super::scan::{Scanner, integers};
+use super::string::plain;
 use crate::tokens::Uncertainty;
 
 /// What stands for a probability of zero, as vLLM writes it.
@@ -145,6 +147,11 @@ impl Reader {
 /// One of the likeliest tokens. Where the server does not know its log-probability it does not count.
 fn alternative(scan: &mut Scanner<'_>, top: &mut Vec<f64>) -> Result<()> {
     let start = scan.offset();
+    if let Some((own, end)) = usual(scan.text, start) {
+        top.push(own);
+        scan.at = end;
+        return Ok(());
+    }
     let mut own = None;
     scan.object(&["logprob"], |scan, _| {
         own = Some(logprob(scan)?);
@@ -155,6 +162,41 @@ fn alternative(scan: &mut Scanner<'_>, top: &mut Vec<f64>) -> Result<()> {
         None => return fail(start, "the member \"logprob\" is missing"),
     }
     Ok(())
+}
+
+/// The log-probability and the end of `{"token":"a","logprob":-1.5,"bytes":[97]}`, as all servers write it: nine tenths of a
+/// reply, for which looking at names one by one costs a quarter of the time. Whatever else it may be is None.
+fn usual(text: &str, at: usize) -> Option<(f64, usize)> {
+    let bytes = text.as_bytes();
+    let at = member(bytes, at, b"{\"token\":")?;
+    if bytes.get(at) != Some(&b'"') {
+        return None;
+    }
+    let end = plain(bytes, at + 1);
+    let at = member(bytes, end, b"\",")?;
+    let at = member(bytes, at, b"\"logprob\":")?;
+    if !matches!(bytes.get(at), Some(b'-' | b'0'..=b'9')) {
+        return None;
+    }
+    let number = Number::at(text, at)?;
+    let value = number.value();
+    if value > ROUNDING {
+        return None;
+    }
+    let at = member(bytes, at + number.text.len(), b",")?;
+    let at = member(bytes, at, b"\"bytes\":")?;
+    let end = integers(bytes, at)?;
+    (bytes.get(end) == Some(&b'}')).then(|| (value.clamp(FLOOR, 0.0), end + 1))
+}
+
+/// Where the text behind these signs starts, if they stand here; servers put one space behind them, or none.
+#[inline]
+fn member<const N: usize>(bytes: &[u8], at: usize, signs: &[u8; N]) -> Option<usize> {
+    let end = at + N;
+    if bytes.get(at..end)? != signs {
+        return None;
+    }
+    Some(end + usize::from(bytes.get(end) == Some(&b' ')))
 }
 
 /// A log-probability: at most 0. `null` and `NaN` are not known, all below [`FLOOR`] and `-Infinity` are [`FLOOR`].
@@ -180,5 +222,54 @@ fn byte(scan: &mut Scanner<'_>) -> Result<u8> {
     match scan.number()?.below(256).and_then(|value| u8::try_from(value).ok()) {
         Some(byte) => Ok(byte),
         None => fail(start, "a byte must be an integer from 0 to 255"),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::{Scanner, alternative, usual};
+
+    /// What an alternative says, or where it is wrong.
+    fn read(json: &str) -> std::result::Result<Vec<f64>, usize> {
+        let mut top = Vec::new();
+        let mut scan = Scanner::new(json.as_bytes()).unwrap();
+        let read = alternative(&mut scan, &mut top).and_then(|()| scan.end());
+        read.map(|()| top).map_err(|error| error.offset)
+    }
+
+    #[test]
+    fn the_usual_form_says_what_any_other_form_says() {
+        let usually = [
+            r#"{"token":"a","logprob":-1.5,"bytes":[97]}"#,
+            r#"{"token": "a", "logprob": -1.5, "bytes": [97]}"#,
+            r#"{"token":"{\"","logprob":-1.5,"bytes":[97]}"#,
+            r#"{"token":"","logprob":-1.5,"bytes":null}"#,
+            r#"{"bytes":[97],"logprob":-1.5,"token":"a"}"#,
+            r#"{ "token":"a","logprob":-1.5,"bytes":[97],"id":3 }"#,
+            r#"{"logprob":-15e-1}"#,
+        ];
+        for (place, json) in usually.into_iter().enumerate() {
+            assert_eq!(read(json), Ok(vec![-1.5]), "{json}");
+            assert_eq!(usual(json, 0).is_some(), place < 2, "{json}");
+        }
+        assert_eq!(read(r#"{"token":"a","logprob":-1e999,"bytes":[97]}"#), Ok(vec![-9999.0]));
+        assert_eq!(read(r#"{"token":"a","logprob":0.000001,"bytes":[97]}"#), Ok(vec![0.0]));
+    }
+
+    #[test]
+    fn what_is_wrong_in_the_usual_form_is_found_at_its_byte() {
+        for (json, offset) in [
+            (r#"{"token":"a","logprob":0.5,"bytes":[97]}"#, 23),
+            (r#"{"token":"a","logprob":-01,"bytes":[97]}"#, 23),
+            (r#"{"token":"a","logprob":-1.5,"bytes":[97}"#, 39),
+            (r#"{"token":"a","logprob":-1.5,"bytes":[97]"#, 40),
+            (r#"{"token":"a","logprob":-1.5,"bytes":[97]]"#, 40),
+            (r#"{"token":"a","logprob":-1.5"#, 27),
+            (r#"{"token":"a"#, 9),
+            (r#"{"token":"a","logprob":-1.5,"bytes":[97],"logprob":-2}"#, 41),
+        ] {
+            assert_eq!(read(json), Err(offset), "{json}");
+        }
     }
 }

@@ -255,7 +255,7 @@ impl<'a> Scanner<'a> {
 
 /// Where the list that starts at `at` ends, if it is one of plain integers above 0, as the bytes of tokens are: much of a
 /// reply with log-probabilities; walking over it value by value costs a fifth of the time.
-fn integers(bytes: &[u8], mut at: usize) -> Option<usize> {
+pub(super) fn integers(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
         at += 1;
         while bytes.get(at) == Some(&b' ') {
