@@ -219,7 +219,8 @@ async def test_a_draw_that_was_answered_is_not_asked_for_again(tmp_path: Path):
     assert again[:2] == first
     assert len(set(again)) == 5, "repeats stay distinct"
     assert [body["n"] for body in llm.bodies] == [2, 3]
-    assert sorted(reply.attempts for reply in five.outlet.replies) == [0, 0, 1]
+    told = sorted((reply.attempts, reply.endpoint) for reply in five.outlet.replies)
+    assert told == [(0, "cache"), (0, "cache"), (1, "")]
     assert sum(usage.generated for usage in usages(five)) == 50
     cache.close()
     reopened = Cache(tmp_path / "c")
@@ -286,7 +287,7 @@ def test_an_answer_is_cut_by_its_draws_and_shares_its_usage(tmp_path: Path):
     body["choices"].reverse()
     cache = Cache(tmp_path / "c")
     key = cache.key(Request(b'{"model":"m"', 0, n=3, seed=7))
-    cache.keep(key, 0, 0, json.dumps(body).encode())
+    cache.keep(key, 0, 0, 3, json.dumps(body).encode())
     found = [json.loads(cache.get(key, draw)) for draw in range(3)]
     assert [one["choices"][0]["message"]["content"] for one in found] == ["a", "bb", "ccc"]
     assert [one["choices"][0]["index"] for one in found] == [0, 0, 0]

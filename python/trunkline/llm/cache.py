@@ -15,25 +15,37 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from trunkline.bounds import shown, text
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
     from trunkline.llm.protocol import Request
 
-__all__ = ["Cache", "Key"]
+__all__ = ["Cache", "Key", "place"]
 
 _APPLICATION_ID: Final = 0x54524C43
 """``TRLC``, in the header of every cache."""
 
 _TABLE: Final = "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID"
-_WAIT: Final = 10.0
-"""Seconds to wait for another process that writes."""
+_WAIT: Final = 2.0
+"""Seconds to wait for another process that writes; nothing else happens in this one meanwhile."""
 
 logger = logging.getLogger(__name__)
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _choices = msgspec.json.Decoder(list[msgspec.Raw])
 _choice = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def place(cache: object) -> str:
+    """Return the absolute path of a cache's file, as a worker finds it as well.
+
+    Raises:
+        ConfigError: It is no path.
+    """
+    if not isinstance(cache, str | Path) or not str(cache) or "\0" in str(cache):
+        raise ConfigError(f"cache must be the path of a file, not {shown(cache)}")
+    return text("cache", str(Path(cache).absolute()))
 
 
 class Key(NamedTuple):
@@ -46,8 +58,8 @@ class Key(NamedTuple):
 class Cache:
     """A file of answers, which several processes may use at once.
 
-    Losing it costs nothing but requests: it is not synced to the disk, and what cannot be written is said once and
-    left out.
+    Losing it costs nothing but requests: it is not synced to the disk, and when it cannot be read or written any more,
+    that is said once, and the run goes on without it.
 
     Args:
         path: The file; it is made where there is none.
@@ -66,34 +78,49 @@ class Cache:
 
     def key(self, request: Request) -> Key:
         """What the draws of a request are found by."""
-        constant = memoryview(request.body)[: request.constant or len(request.body)]
-        return Key(hashlib.blake2b(constant, digest_size=16).digest(), request.seed or 0)
+        digest = hashlib.blake2b(request.route.encode() + b"\0", digest_size=16)
+        digest.update(memoryview(request.body)[: request.constant or len(request.body)])
+        return Key(digest.digest(), request.seed or 0)
 
     def get(self, key: Key, draw: int) -> bytes | None:
         """Return the answer to a draw: a completion with that choice alone; None if there is none."""
-        row = self._file.execute("SELECT body FROM answers WHERE key = ?", (_row(key, draw),)).fetchone()
+        if self._broken:
+            return None
+        try:
+            row = self._file.execute("SELECT body FROM answers WHERE key = ?", (_row(key, draw),)).fetchone()
+        except sqlite3.Error as error:
+            self._give_up(error)
+            return None
         return None if row is None else row[0]
 
-    def keep(self, key: Key, first: int, place: int, data: bytes) -> None:
-        """Keep an answer.
+    def keep(self, key: Key, first: int, place: int, count: int, data: bytes) -> None:
+        """Keep an answer. One that cannot be kept is asked for again another time.
 
         Args:
             key: What its request is found by.
             first: Which draw of the key's request is the first of those that were asked.
             place: Which of these the first choice is.
+            count: How many of its choices were read; further ones are nobody's.
             data: The answer, as it was read.
         """
-        rows = [(_row(key, first + place + number), alone) for number, alone in enumerate(_alone(data))]
+        if self._broken:
+            return
         try:
+            rows = [(_row(key, first + place + number), alone) for number, alone in enumerate(_alone(data)[:count])]
             self._file.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            pass  # A log-probability that is no number, for example: the reader takes what is no strict JSON.
         except sqlite3.Error as error:
-            if not self._broken:
-                logger.warning("the cache %r takes nothing more: %s", str(self._path), error)
-            self._broken = True
+            self._give_up(error)
 
     def close(self) -> None:
         """Close the file; may be called more than once."""
         self._file.close()
+
+    def _give_up(self, error: sqlite3.Error) -> None:
+        """Go on without the file: trying again would hold up every rollout for as long as this did."""
+        logger.warning("the cache %r is left out from here on: %s", str(self._path), error)
+        self._broken = True
 
     def _open(self) -> sqlite3.Connection:
         file = sqlite3.connect(self._path, timeout=_WAIT, isolation_level=None)
@@ -127,8 +154,8 @@ def _alone(data: bytes) -> list[bytes]:
     if len(choices) == 1:
         return [data]
     fields = [_choice.decode(choice) for choice in choices]
-    if all("index" in field for field in fields):
-        fields.sort(key=lambda field: int(bytes(field["index"])))
+    if all(bytes(field.get("index", b"null")) != b"null" for field in fields):
+        fields.sort(key=lambda field: float(bytes(field["index"])))
     usage = _usage(members)
     generated, sizes = usage.get("completion_tokens"), [sum(map(len, map(bytes, field.values()))) for field in fields]
     alone, before = [], 0

@@ -70,7 +70,7 @@ class Reply(msgspec.Struct):
 class Take(Protocol):
     """Reads the body of an answer for the one who asked."""
 
-    def __call__(self, data: bytes, first: int, attempts: int, micros: int) -> Reply:
+    def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
         """Read a body whose choices are draws ``first``, ``first + 1``, ... of the request.
 
         Args:
@@ -78,8 +78,11 @@ class Take(Protocol):
             first: Which draw of the request its first choice is.
             attempts: Requests that were sent for it; 0 for a body out of a cache.
             micros: Wall time of the call in microseconds.
+            most: How many of its choices were asked for, where these are not all further draws of the request. An LLM
+                need not say it: the request's reader knows.
 
         Raises:
+            LLMError: An answer for this draw has been read before.
             ReplyError: It is no completion; asking again can help.
         """
         ...
@@ -96,7 +99,8 @@ class Request(msgspec.Struct):
         constant: Bytes of the body before what depends on the draws (``n`` and ``seed``); all of it when 0.
         greedy: Whether the sampling makes draws equal (temperature 0).
         take: Reads the answer, for LLMs that receive one as bytes; :func:`.reply.read` when None. It is called once for
-            each answer that is used, and what it returns is the reply.
+            each answer that is used, and what it returns is the reply. An LLM that asks another one and may change or
+            drop its reply asks with ``take=None``.
         route: Where it goes: a path below an endpoint's base URL, or with two slashes in front one below its server's
             root, ``//generate``: the base URL without its ``/v1``.
     """

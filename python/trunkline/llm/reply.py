@@ -10,7 +10,7 @@ from trunkline.llm.text import excerpt
 __all__ = ["read", "unusable"]
 
 
-def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0) -> Reply:
+def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0, most: int | None = None) -> Reply:
     """Read the body of a chat completion; see :class:`trunkline.llm.protocol.Take`.
 
     Raises:
@@ -20,7 +20,7 @@ def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0) -> Rep
     found = read_reply(data)
     choices = [
         Choice(choice.content, choice.reasoning, [ToolCall(*call) for call in choice.tool_calls], choice.finish)
-        for choice in found.choices
+        for choice in found.choices[:most]
     ]
     if not choices:
         raise ReplyError("its choices are empty")

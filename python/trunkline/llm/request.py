@@ -149,17 +149,17 @@ def part(request: Request, first: int, n: int) -> Request:
     if (first, n) == (0, request.n):
         return request
     seed = None if request.seed is None else request.seed + first
-    take = request.take if request.take is None or not first else _Later(request.take, first)
+    take = request.take and _Part(request.take, first, n)
     body = request.body[: request.constant] + draws(seed, n, request.route)
     return msgspec.structs.replace(request, content=body, n=n, seed=seed, take=take)
 
 
-def tap(request: Request, note: Callable[[int, bytes], None]) -> Request:
+def tap(request: Request, note: Callable[[int, int, bytes], None]) -> Request:
     """The same request, whose answer somebody else notes as well once it has been read.
 
     Args:
         request: The request.
-        note: Gets which draw of the request the answer's first choice is, and its bytes.
+        note: Gets which draw of the request the answer's first choice is, how many were read, and its bytes.
     """
     return msgspec.structs.replace(request, take=_Tapped(request.take or read, note))
 
@@ -167,25 +167,27 @@ def tap(request: Request, note: Callable[[int, bytes], None]) -> Request:
 class _Tapped:
     """Notes what was read."""
 
-    def __init__(self, take: Take, note: Callable[[int, bytes], None]) -> None:
+    def __init__(self, take: Take, note: Callable[[int, int, bytes], None]) -> None:
         self._take = take
         self._note = note
 
-    def __call__(self, data: bytes, first: int, attempts: int, micros: int) -> Reply:
-        reply = self._take(data, first, attempts, micros)
-        self._note(first, data)
+    def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
+        reply = self._take(data, first, attempts, micros, most)
+        self._note(first, len(reply.choices), data)
         return reply
 
 
-class _Later:
-    """Counts draws from a later one on."""
+class _Part:
+    """Reads some draws of a request, whatever a server sends beyond them."""
 
-    def __init__(self, take: Take, first: int) -> None:
+    def __init__(self, take: Take, first: int, n: int) -> None:
         self._take = take
         self._first = first
+        self._n = n
 
-    def __call__(self, data: bytes, first: int, attempts: int, micros: int) -> Reply:
-        return self._take(data, self._first + first, attempts, micros)
+    def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
+        left = self._n - first
+        return self._take(data, self._first + first, attempts, micros, left if most is None else min(left, most))
 
 
 def namespace(model: str, sampling: Sampling, tools: bytes = b"") -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from zlib import crc32
 
 from trunkline._core import ROOT
-from trunkline.llm.protocol import Reply, Request
+from trunkline.llm.protocol import Request
 from trunkline.llm.request import draws as ending
 from trunkline.rollout.conversation import Conversation
 from trunkline.rollout.exact import ExactTurns
@@ -19,10 +18,11 @@ if TYPE_CHECKING:
 
     from trunkline._core import Tree as Core
     from trunkline.errors import RolloutError
+    from trunkline.llm.protocol import Reply
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.draws import Draws
     from trunkline.rollout.exact import Exact
-    from trunkline.rollout.turns import Turn
+    from trunkline.rollout.turns import Told, Turn
 
 __all__ = ["Ask", "Desk", "Outlet"]
 
@@ -103,11 +103,12 @@ class Desk:
             self._trunk.to(point)
         return self._trunk.fork()
 
-    async def ask(self, asks: Sequence[Ask]) -> list[Turn | RolloutError]:
+    async def ask(self, asks: Sequence[Ask], told: Told | None = None) -> list[Turn | RolloutError]:
         """Ask for draws of one state, whose seeds follow one another.
 
         Args:
             asks: Questions that differ in rollout and seed only, in the order of their seeds.
+            told: Told of each place in ``asks`` what became of it, without waiting for the others.
 
         Returns:
             For each of them its turn, which is on the tree, or why there is none.
@@ -115,30 +116,28 @@ class Desk:
         Raises:
             EndpointError: The endpoint serves nobody.
         """
-        request, turns = self._plain(asks) if self._draws.exact is None else await self._exact(self._draws.exact, asks)
-        outcomes = turns.found
-        for first, outcome in await self._draws.ask(request, turns):
-            if not isinstance(outcome, Reply):
-                # Each gets an exception of its own, as each adds its own traceback.
-                outcomes[first:] = [found or copy.copy(outcome) for found in outcomes[first:]]
-        return [outcome for outcome in outcomes if outcome is not None]
+        exact = self._draws.exact
+        request, turns = self._plain(asks, told) if exact is None else await self._exact(exact, asks, told)
+        await self._draws.ask(request, turns)
+        return [outcome for outcome in turns.found if outcome is not None]
 
-    def _plain(self, asks: Sequence[Ask]) -> tuple[Request, Turns]:
+    def _plain(self, asks: Sequence[Ask], told: Told | None) -> tuple[Request, Turns]:
         """The request for some draws, with messages."""
         kit, _, leaf, turn, seed, said = asks[0]
         end = ending(seed, len(asks))
         pieces = [kit.head, *said.to(leaf), kit.constant + end]
         size = sum(map(len, pieces))
-        turns = Turns(self._core, kit, [ask.rollout for ask in asks], turn, self.name, self._outlet.called)
+        rollouts = [ask.rollout for ask in asks]
+        turns = Turns(self._core, kit, rollouts, turn, self.name, self._outlet.called, told)
         content = b"".join(pieces) if size <= _JOINED else pieces
         return Request(content, self._key, len(asks), seed, size - len(end), kit.greedy, turns), turns
 
-    async def _exact(self, exact: Exact, asks: Sequence[Ask]) -> tuple[Request, Turns]:
+    async def _exact(self, exact: Exact, asks: Sequence[Ask], told: Told | None) -> tuple[Request, Turns]:
         """The request for some draws whose every token will be known."""
         kit, _, leaf, turn, seed, _ = asks[0]
         n = len(asks)
         prompt = await exact.prompt(self._core, kit, leaf, seed, n)
         rollouts = [ask.rollout for ask in asks]
-        turns = ExactTurns(prompt, leaf, self._core, kit, rollouts, turn, self.name, self._outlet.called)
+        turns = ExactTurns(prompt, leaf, self._core, kit, rollouts, turn, self.name, self._outlet.called, told)
         body, constant = prompt.body, len(prompt.body) - prompt.end
         return Request(body, self._key, n, seed, constant, kit.greedy, turns, prompt.form.route), turns

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -23,25 +24,15 @@ if TYPE_CHECKING:
     from trunkline.llm.cache import Cache
     from trunkline.llm.protocol import LLM, Reply, Request
     from trunkline.rollout.exact import Exact
+    from trunkline.rollout.flights import Flight
     from trunkline.rollout.turns import Turns
 
-__all__ = ["Draws", "Part"]
+__all__ = ["Draws"]
+
+T = TypeVar("T")
 
 _CACHE = "cache"
 """The endpoint of a reply that was kept: no server is asked for it."""
-
-
-class Part(NamedTuple):
-    """What became of some draws of a request.
-
-    Attributes:
-        first: The first of these draws.
-        outcome: The reply, whose choices are draws from ``first`` on; or why there is none, for this draw and those
-            after it up to the next part.
-    """
-
-    first: int
-    outcome: Reply | RolloutError
 
 
 class Draws:
@@ -67,105 +58,112 @@ class Draws:
         self._cache = cache
         self._flights = Flights()
 
-    async def ask(self, request: Request, turns: Turns) -> list[Part]:
+    async def ask(self, request: Request, turns: Turns) -> None:
         """Get every draw of a request, and put it on the tree.
 
         Args:
             request: The request; ``turns`` is its reader.
-            turns: Where the draws go.
-
-        Returns:
-            Parts in the order of their draws; together they are all draws.
+            turns: Where the draws go; afterwards it has a turn or an error of each.
 
         Raises:
             EndpointError: The endpoint serves nobody.
         """
         if self._cache is not None:
-            return await self._cached(self._cache, request, turns)
-        return await self._fresh(request, turns, 0)
+            await self._cached(self._cache, request, turns)
+        else:
+            await self._fresh(request, turns, 0)
 
-    async def _fresh(self, request: Request, turns: Turns, first: int) -> list[Part]:
+    async def _fresh(self, request: Request, turns: Turns, first: int) -> None:
         """Get draws that are in no cache; in the request they count from 0, on the tree from ``first``."""
-        return await (self._greedy if request.greedy else self._send)(request, turns, first)
+        if request.greedy:
+            await self._greedy(request, turns, first)
+        else:
+            await self._send(request, turns, first)
 
-    async def _cached(self, cache: Cache, request: Request, turns: Turns) -> list[Part]:
+    async def _cached(self, cache: Cache, request: Request, turns: Turns) -> None:
         """Look every draw up, and ask for runs of those that are missing."""
-        parts, missing = [], []
         key = cache.key(request)
         for draw in range(request.n):
             start = time.perf_counter_ns()
             data = cache.get(key, draw)
-            try:
-                if data is not None:
-                    reply = turns(data, draw, 0, _micros(start))
-                    reply.endpoint = _CACHE
-                    parts.append(Part(draw, reply))
-                    continue
-            except ReplyError:
-                pass  # An answer that another version kept and this one cannot read is asked for again.
-            missing.append(draw)
+            if data is not None:
+                with suppress(ReplyError):  # What another version kept and this one cannot read is asked for again.
+                    turns(data, draw, 0, _micros(start), 1).endpoint = _CACHE
+        turns.tell(0, request.n)
         asked = []
-        for start, count in _runs(missing):
-            piece = part(request, start, count)
+        for start, count in _runs(turns.missing(0, request.n)):
             keep = partial(cache.keep, key, start)
-            asked.append(self._fresh(tap(piece, keep), turns, start))
-        return sorted(parts + await _all(asked), key=lambda found: found.first)
+            asked.append(self._fresh(tap(part(request, start, count), keep), turns, start))
+        await _all(asked)
 
-    async def _greedy(self, request: Request, turns: Turns, first: int) -> list[Part]:
+    async def _greedy(self, request: Request, turns: Turns, first: int) -> None:
         """Ask once for what temperature 0 makes equal, whoever else asks for it meanwhile."""
         start = time.perf_counter_ns()
-        parts: list[Part] = []
         flight = self._flights.find(request)
         if flight is None:
             with self._flights.lead(request) as flight:
-                parts = await self._send(tap(part(request, 0, 1), flight.keep), turns, first)
-                flight.outcome = parts[0].outcome
+                flight.outcome = await self._send(tap(part(request, 0, 1), flight.keep), turns, first)
         else:
             await flight.landed.wait()
         outcome = flight.outcome
         if outcome is None:
-            # Whoever led was cancelled; one of those who waited leads now.
-            return await self._greedy(request, turns, first)
-        for place in range(first + len(parts), first + request.n):
-            if isinstance(outcome, RolloutError):
-                return [*parts, Part(place, outcome)]
-            if flight.data is not None:
-                reply = (request.take or turns)(flight.data, place - first, 0, _micros(start))
-                reply.endpoint = outcome.endpoint
-            else:
-                again = msgspec.structs.replace(outcome, attempts=0, micros=_micros(start))
-                reply = turns.adopt(again, place, self._name)
-            parts.append(Part(place, reply))
-        return parts
+            # Whoever led was stopped; one of those who waited leads now.
+            await self._greedy(request, turns, first)
+        elif isinstance(outcome, RolloutError):
+            turns.fail(first, request.n, outcome)
+        else:
+            for draw in turns.missing(first, request.n):
+                self._share(flight, outcome, request, turns, first, draw, _micros(start))
+            turns.tell(first, request.n)
 
-    async def _send(self, request: Request, turns: Turns, first: int) -> list[Part]:
-        """Send a request; its draws count from ``first`` on."""
-        if request.n > 1 and not self._together:
-            return await self._one_by_one(request, turns, first, 0)
+    def _share(
+        self, flight: Flight, reply: Reply, request: Request, turns: Turns, first: int, draw: int, micros: int
+    ) -> None:
+        """Give a draw what came of an equal one; nothing was sent for it."""
+        if flight.data is not None:
+            again = (request.take or turns)(flight.data, draw, 0, micros, 1)
+            again.endpoint = reply.endpoint
+        else:
+            again = msgspec.structs.replace(reply, attempts=0, micros=micros, queue=0, first=-1)
+            turns.adopt(again, first + draw, 1, self._name)
+
+    async def _send(self, request: Request, turns: Turns, first: int) -> Reply | RolloutError:
+        """Send a request, whose draws count from ``first`` on, and return what came of its first draw."""
+        n = request.n
+        if n > 1 and not self._together:
+            return await self._one_by_one(request, turns, first, range(n))
         try:
-            reply = turns.adopt(await self._complete(request), first, self._name)
+            reply = turns.adopt(await self._complete(request), first, n, self._name)
         except RolloutError as error:
-            if request.n == 1 or type(error) is not BadRequest:
-                return [Part(first, error)]
-            return await self._refused(request, turns, first)
-        parts = [Part(first, reply)]
-        if len(reply.choices) < request.n:
-            # The server takes no notice of n; what it gave is the first draw.
+            if isinstance(error, BadRequest) and 1 < n == len(turns.missing(first, n)):
+                return await self._refused(request, turns, first)
+            turns.fail(first, n, error)
+            return error
+        turns.tell(first, n)
+        missing = turns.missing(first, n)
+        if missing:
+            # The server takes no notice of n; what it gave are the first draws.
             self._together = False
-            parts += await self._one_by_one(request, turns, first, len(reply.choices))
-        return parts
+            await self._one_by_one(request, turns, first, missing)
+        return reply
 
-    async def _refused(self, request: Request, turns: Turns, first: int) -> list[Part]:
+    async def _refused(self, request: Request, turns: Turns, first: int) -> Reply | RolloutError:
         """Find out whether a request was refused because of its n: then the first draw alone is answered."""
-        alone = await self._send(part(request, 0, 1), turns, first)
-        if isinstance(alone[0].outcome, RolloutError):
+        alone = await self._one_by_one(request, turns, first, [0])
+        if isinstance(alone, BadRequest):
+            turns.fail(first, request.n, alone)
             return alone
-        self._together = False
-        return alone + await self._one_by_one(request, turns, first, 1)
+        if not isinstance(alone, RolloutError):
+            self._together = False
+        await self._one_by_one(request, turns, first, range(1, request.n))
+        return alone
 
-    async def _one_by_one(self, request: Request, turns: Turns, first: int, start: int) -> list[Part]:
-        """Send a request for each draw from ``start`` on, at once."""
-        return await _all(self._send(part(request, draw, 1), turns, first + draw) for draw in range(start, request.n))
+    async def _one_by_one(
+        self, request: Request, turns: Turns, first: int, draws: Sequence[int]
+    ) -> Reply | RolloutError:
+        """Send a request for each of some draws, at once, and return what came of the first."""
+        outcomes = await _all(self._send(part(request, draw, 1), turns, first + draw) for draw in draws)
+        return outcomes[0]
 
     async def _complete(self, request: Request) -> Reply:
         """Ask the LLM. Whatever somebody's own LLM raises ends the rollouts that asked, and no other."""
@@ -182,14 +180,14 @@ class Draws:
             raise LLMError(f"{self._name} raised {type(error).__name__}: {message}") from error
 
 
-async def _all(work: Iterable[Coroutine[None, None, list[Part]]]) -> list[Part]:
+async def _all(work: Iterable[Coroutine[None, None, T]]) -> list[T]:
     """Do things at once, and gather what they return in their order."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]
     except ExceptionGroup as problems:
         raise problems.exceptions[0] from None
-    return [found for task in tasks for found in task.result()]
+    return [task.result() for task in tasks]
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

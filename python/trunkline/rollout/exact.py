@@ -133,11 +133,11 @@ class ExactTurns(Turns):
         self._prompt = prompt
         self._leaf = leaf
 
-    def _take(self, data: bytes, first: int, attempts: int, micros: int) -> Any:
+    def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
         kit, name, prompt = self._kit, self._name, self._prompt
         return take_ids(
             self._core,
-            self._rollouts[first:],
+            rollouts,
             prompt.form.reading,
             data,
             name(kit.agent.name),

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from trunkline.errors import RolloutError
     from trunkline.rollout.desk import Ask, Desk
@@ -48,27 +46,43 @@ class Siblings:
 
     def _send(self) -> None:
         """Send what was gathered: a request for each run of draws."""
-        loop = asyncio.get_running_loop()
         waiting, self._waiting = self._waiting, []
         for run in _runs(waiting):
-            task = loop.create_task(self._run(run))
+            task = asyncio.get_running_loop().create_task(self._run(run))
             self._sent.add(task)
             task.add_done_callback(self._sent.discard)
-            for waiter in run:
-                waiter.turn.add_done_callback(partial(_abandon, task, run))
+            _Watch(task, run)
 
     async def _run(self, run: list[_Waiter]) -> None:
-        """Ask for one run, and tell everybody in it."""
+        """Ask for one run, and tell each in it what became of its draw."""
+
+        def told(place: int, outcome: Turn | RolloutError) -> None:
+            if not (turn := run[place].turn).done():
+                turn.set_result(outcome)
+
         try:
-            outcomes = await self._desk.ask([waiter.ask for waiter in run])
+            await self._desk.ask([waiter.ask for waiter in run], told)
         except Exception as error:  # noqa: BLE001 - it is raised again where the rollouts wait
             for waiter in run:
                 if not waiter.turn.done():
-                    waiter.turn.set_exception(copy.copy(error))
-            return
-        for waiter, outcome in zip(run, outcomes, strict=True):
-            if not waiter.turn.done():
-                waiter.turn.set_result(outcome)
+                    waiter.turn.set_exception(error)
+
+
+class _Watch:
+    """Gives a run up when nobody waits for it any more."""
+
+    def __init__(self, task: asyncio.Task[None], run: Sequence[_Waiter]) -> None:
+        self._task = task
+        self._waiting = len(run)
+        self._stopped = False
+        for waiter in run:
+            waiter.turn.add_done_callback(self._over)
+
+    def _over(self, turn: asyncio.Future[Turn | RolloutError]) -> None:
+        self._waiting -= 1
+        self._stopped |= turn.cancelled()
+        if self._stopped and not self._waiting:
+            self._task.cancel()
 
 
 def _runs(waiting: list[_Waiter]) -> Iterator[list[_Waiter]]:
@@ -83,9 +97,3 @@ def _runs(waiting: list[_Waiter]) -> Iterator[list[_Waiter]]:
         run.append(waiter)
     if run:
         yield run
-
-
-def _abandon(task: asyncio.Task[None], run: list[_Waiter], _: object) -> None:
-    """Give a request up when nobody waits for it any more."""
-    if all(waiter.turn.cancelled() for waiter in run):
-        task.cancel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from trunkline._core import Tree as Core
     from trunkline.rollout.agent import Kit
 
-__all__ = ["Turn", "Turns"]
+__all__ = ["Told", "Turn", "Turns"]
 
 _MOST_TOKENS = 2**31
 """A usage figure from here on is a broken server's, and counts as not reported."""
+
+_LONGEST = 10**15
+"""Microseconds that are believed, 30 years of them."""
 
 
 class Turn(NamedTuple):
@@ -41,6 +44,10 @@ class Turn(NamedTuple):
     size: int
 
 
+Told: TypeAlias = "Callable[[int, Turn | RolloutError], None]"
+"""Is told of each draw what became of it."""
+
+
 class Turns:
     """Makes turns of the draws of one state: draw i becomes the next turn of rollout i.
 
@@ -55,6 +62,10 @@ class Turns:
         name: Interns a string in the tree.
         called: Told of each reply in the step in which its turns go onto the tree, so that none can be sent without it.
             Who answered, and how long it waited, may be filled in by whoever received it, in the same step.
+        told: Told of each draw what became of it, as soon as its request is over.
+
+    Attributes:
+        found: For each draw its turn, or why there is none; None while neither is known.
     """
 
     def __init__(
@@ -65,6 +76,7 @@ class Turns:
         turn: int,
         name: Callable[[str], int],
         called: Callable[[Reply], None],
+        told: Told | None = None,
     ) -> None:
         self.found: list[Turn | RolloutError | None] = [None] * len(rollouts)
         self._core = core
@@ -73,10 +85,16 @@ class Turns:
         self._turn = turn
         self._name = name
         self._called = called
+        self._told = told
 
-    def __call__(self, data: bytes, first: int, attempts: int, micros: int) -> Reply:
+    def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
         """Read an answer's bytes; see :class:`~trunkline.llm.protocol.Take`."""
-        taken, prompt, cached, generated, served = self._take(data, first, attempts, micros)
+        end = len(self._rollouts) if most is None else first + most
+        if self.found[first] is not None:
+            raise self._taken_twice(first, end)
+        # Draws may be read in any order, each as an answer of its own.
+        end = next((place for place in range(first + 1, end) if self.found[place] is not None), end)
+        taken, prompt, cached, generated, served = self._take(self._rollouts[first:end], data, attempts, micros)
         if not taken:
             raise ReplyError("its choices are empty")
         choices = []
@@ -88,12 +106,12 @@ class Turns:
         self._called(reply)
         return reply
 
-    def _take(self, data: bytes, first: int, attempts: int, micros: int) -> Any:
+    def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
         """Read the bytes and put their choices on the tree."""
         kit, name = self._kit, self._name
         return take(
             self._core,
-            self._rollouts[first:],
+            rollouts,
             kit.reading,
             data,
             name(kit.agent.name),
@@ -107,12 +125,13 @@ class Turns:
         """A choice for the program, as the tree's reader has it."""
         return choice
 
-    def adopt(self, reply: object, first: int, llm: str) -> Reply:
+    def adopt(self, reply: object, first: int, n: int, llm: str) -> Reply:
         """Put a reply on the tree that an LLM made itself; one that came by bytes is there already.
 
         Args:
             reply: What it returned, which may be anything.
             first: Which draw its first choice is.
+            n: How many draws were asked for.
             llm: What to call it.
 
         Raises:
@@ -121,17 +140,46 @@ class Turns:
         if self.found[first] is not None and isinstance(reply, Reply):
             return reply
         checked = _checked(reply, llm)
-        for place, choice in enumerate(checked.choices[: len(self._rollouts) - first], first):
+        lead = True
+        for sibling in self.missing(first, min(n, len(checked.choices))):
             try:
-                self.found[place] = self._append(place, choice, checked, place - first)
+                self.found[first + sibling] = self._append(first + sibling, checked, sibling, lead=lead)
+                lead = False
             except LLMError as error:
-                self.found[place] = error
+                self.found[first + sibling] = error
         checked.endpoint = checked.endpoint or llm
         self._called(checked)
         return checked
 
-    def _append(self, place: int, choice: Choice, reply: Reply, sibling: int) -> Turn:
-        """Append one turn; a sibling's prompt was computed with the first one's."""
+    def missing(self, first: int, n: int) -> list[int]:
+        """Which of n draws have neither a turn nor an error yet, counted from ``first``."""
+        return [draw for draw, found in enumerate(self.found[first : first + n]) if found is None]
+
+    def fail(self, first: int, n: int, error: RolloutError) -> None:
+        """Say why there is no turn of those of n draws that have none, and tell of all."""
+        for draw in self.missing(first, n):
+            self.found[first + draw] = _twin(error)
+        self.tell(first, n)
+
+    def tell(self, first: int, n: int) -> None:
+        """Tell what became of n draws, as far as that is known. To tell it twice does no harm."""
+        if self._told is not None:
+            for place, outcome in enumerate(self.found[first : first + n], first):
+                if outcome is not None:
+                    self._told(place, outcome)
+
+    def _taken_twice(self, first: int, end: int) -> LLMError:
+        """The conversation has one reply already, and nobody can say which of the two was meant."""
+        error = LLMError(
+            "the LLM read two answers to one request; one that asks another LLM and may drop its reply must ask with "
+            "take=None: msgspec.structs.replace(request, take=None)"
+        )
+        self.found[first:end] = [_twin(error) for _ in self.found[first:end]]
+        return error
+
+    def _append(self, place: int, reply: Reply, sibling: int, *, lead: bool) -> Turn:
+        """Append one choice as a turn; only the leading one had its prompt computed."""
+        choice = reply.choices[sibling]
         if len(choice.tool_calls) > MOST_CALLS:
             raise LLMError(f"the reply asks for {len(choice.tool_calls)} tool calls; a turn may make {MOST_CALLS}")
         message = messages.assistant(choice.content, choice.tool_calls, self._turn)
@@ -145,13 +193,24 @@ class Turns:
             name(kit.namespace),
             name(choice.finish),
             reply.prompt,
-            reply.prompt if sibling else reply.cached,
+            reply.cached if lead else reply.prompt,
             _share(reply.generated, sibling, len(reply.choices)),
-            0 if sibling else max(0, reply.attempts - 1),
+            max(0, reply.attempts - 1) if lead else 0,
             reply.micros,
             choice.reasoning.encode("utf-8", "replace") if choice.reasoning else None,
         )
         return Turn(choice, node, len(message))
+
+
+def _twin(error: RolloutError) -> RolloutError:
+    """An equal exception, as each rollout that raises one adds its own traceback.
+
+    No constructor is called: the class may be anybody's, and need not take what it hands on.
+    """
+    twin = error.__class__.__new__(error.__class__, *error.args)
+    twin.__dict__.update(error.__dict__)
+    twin.__cause__ = error.__cause__
+    return twin
 
 
 def _share(total: int, place: int, parts: int) -> int:
@@ -173,7 +232,11 @@ def _checked(reply: object, llm: str) -> Reply:
         raise LLMError(f"{llm} returned {shown(reply)}, not a Reply with a choice")
     for choice in found.choices:
         choice.content, choice.finish = scrub(choice.content), scrub(choice.finish)
-    found.attempts, found.micros = max(0, found.attempts), max(0, found.micros)
+        for call in choice.tool_calls:
+            call.name, call.arguments = scrub(call.name), scrub(call.arguments)
+    found.served, found.endpoint = scrub(found.served), scrub(found.endpoint)
+    found.attempts = min(max(0, found.attempts), _MOST_TOKENS - 1)
+    found.micros = found.micros if 0 <= found.micros <= _LONGEST else 0
     for field in ("prompt", "cached", "generated"):
         if not -1 <= getattr(found, field) < _MOST_TOKENS:
             setattr(found, field, -1)

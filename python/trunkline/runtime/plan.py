@@ -13,6 +13,7 @@ from trunkline._core import __version__
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
 from trunkline.llm.batch import BatchLLM
+from trunkline.llm.cache import place
 from trunkline.llm.client import as_llm
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
@@ -118,7 +119,7 @@ class Plan:
             reward=reward,
             llm=_as_llm(llm),
             seed=secrets.randbits(31) if seed is None else seed,
-            cache=None if cache is None else str(Path(cache).absolute()),
+            cache=None if cache is None else place(cache),
         )
         self._job = job
         pool = make_pool(job, workers, len(self._tasks))

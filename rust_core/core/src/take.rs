@@ -44,7 +44,7 @@ impl Tree {
     /// Append the choices of a reply as turns: choice i to rollout i. Choices or rollouts that are left over are left alone.
     ///
     /// The usage of a reply is that of all its choices. Their prompt was computed once, so it counts as cached for all but
-    /// the first; so do retries. Generated tokens are those that are listed; where that is not known of every choice, the sum
+    /// the first that is a turn; so do retries. Generated tokens are those that are listed; where that is not known of every choice, the sum
     /// is shared out by the length of the messages.
     ///
     /// # Errors
@@ -55,6 +55,7 @@ impl Tree {
         let lengths = messages.iter().map(|message| message.as_ref().map_or(0, Vec::len)).collect::<Vec<_>>();
         let generated = generated(reply, &lengths);
         let mut taken = Vec::with_capacity(pairs);
+        let mut first = true;
         for (place, message) in messages.into_iter().enumerate() {
             // Whoever asked may have been stopped while the reply was on its way; its siblings still want theirs.
             let ended = self.rollout(rollouts[place])?.termination.is_some();
@@ -71,9 +72,9 @@ impl Tree {
                 namespace: asked.namespace,
                 finish: self.name(&choice.finish)?,
                 prompt: reply.counts.prompt.into(),
-                cached: if place == 0 { reply.counts.cached } else { reply.counts.prompt }.into(),
+                cached: if first { reply.counts.cached } else { reply.counts.prompt }.into(),
                 generated: generated[place].into(),
-                retries: if place == 0 { asked.retries } else { 0 },
+                retries: if first { asked.retries } else { 0 },
                 micros: asked.micros,
                 aside: choice.message.reasoning.as_deref().filter(|thought| !thought.is_empty()),
                 context: asked.context,
@@ -82,6 +83,7 @@ impl Tree {
             let tokens = choice.tokens.as_ref().map(|tokens| tokens.as_slice());
             let node = self.turn(rollouts[place], &message, tokens, call)?;
             taken.push(Taken::Turn(node, message.len()));
+            first = false;
         }
         Ok(taken)
     }
@@ -205,9 +207,11 @@ mod tests {
         let (mut tree, rollouts) = planted(2);
         tree.close(rollouts[0], crate::Termination::Cancelled, None, None).unwrap();
         let two = r#"{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":"b"}}"#;
-        let taken = tree.take(&rollouts, &reply(two, "null"), ASKED).unwrap();
+        let taken = tree.take(&rollouts, &reply(two, r#"{"prompt_tokens":40,"completion_tokens":4}"#), ASKED).unwrap();
         assert_eq!(taken[0], Taken::Fault(ENDED.to_owned()));
         assert!(matches!(taken[1], Taken::Turn(..)));
+        let usage = tree.rollout(rollouts[1]).unwrap().usage;
+        assert_eq!((usage.prompt, usage.cached, usage.retries), (40, 0, 2), "somebody had the prompt computed");
     }
 
     #[test]
