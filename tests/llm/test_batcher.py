@@ -8,24 +8,12 @@ import threading
 import time
 
 import pytest
-from batching import Gated, echo, request, turns
+from batching import LONG, Gated, ask, echo, request, texts, turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.errors import ConfigError, LLMError
+from trunkline.errors import ConfigError
 from trunkline.llm.batch import BatchLLM
-from trunkline.llm.batcher import Batcher
-
-LONG = 3600.0
-"""Seconds that no test lasts: what leaves all the same did not wait for its time to be over."""
-
-
-def ask(batcher: Batcher, *seeds: int, n: int = 1) -> list[asyncio.Task]:
-    return [asyncio.ensure_future(batcher.complete(request(seed, n))) for seed in seeds]
-
-
-def texts(replies) -> list[str]:
-    return [choice.content for reply in replies for choice in reply.choices]
 
 
 async def test_requests_of_one_moment_leave_together_and_get_their_own_replies():
@@ -102,6 +90,27 @@ async def test_a_rollout_that_comes_back_from_a_tool_in_time_joins_the_batch():
     assert engine.seeds == [[1, 2]]
 
 
+async def test_a_tool_is_waited_for_no_longer_than_anybody():
+    engine = Gated()
+    batcher = BatchLLM(engine, max_wait=0.02, tool_wait=LONG).open()
+    batcher.lanes.open().leave()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*ask(batcher, 1))
+
+
+async def test_a_rollout_that_ends_in_its_tool_is_waited_for_no_more():
+    engine = Gated()
+    batcher = BatchLLM(engine, max_wait=LONG, tool_wait=LONG).open()
+    busy = batcher.lanes.open()
+    busy.leave()
+    first = ask(batcher, 1)
+    await turns()
+    assert engine.seeds == []
+    busy.end()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*first)
+
+
 async def test_with_a_tool_wait_of_0_nobody_waits_for_tools():
     engine = Gated()
     batcher = BatchLLM(engine, max_wait=LONG, tool_wait=0).open()
@@ -164,6 +173,16 @@ async def test_a_request_that_comes_by_way_of_other_tasks_still_joins():
     assert engine.seeds == [[1, 2]]
 
 
+async def test_each_request_that_comes_lets_the_next_one_join():
+    engine = Gated()
+    batcher, asked = BatchLLM(engine).open(), []
+    for seed in range(4):
+        asked += ask(batcher, seed)
+        await turns(6)
+    await asyncio.gather(*asked)
+    assert engine.seeds == [[0, 1, 2, 3]]
+
+
 @pytest.mark.parametrize("calls", [1, 2])
 async def test_an_engine_has_no_more_calls_at_once_than_it_may(calls: int):
     engine = Gated(open=False)
@@ -204,100 +223,17 @@ async def test_an_engine_may_be_an_object_a_partial_or_give_something_to_await(e
     assert texts(await asyncio.gather(*ask(BatchLLM(engine).open(), 1, 2))) == ["s1", "s2"]
 
 
-async def test_a_cancelled_request_leaves_the_batch_it_was_to_join():
-    engine = Gated()
-    batcher = BatchLLM(engine, max_wait=LONG).open()
-    lane = batcher.lanes.open()
-    one, two = ask(batcher, 1, 2)
-    await turns()
-    one.cancel()
-    await turns()
-    lane.end()
-    assert (await two).choices[0].content == "s2"
-    assert engine.seeds == [[2]]
-
-
-async def test_the_result_of_a_cancelled_request_is_ignored():
+async def test_runs_of_one_loop_share_the_calls_that_an_engine_may_have_at_once():
     engine = Gated(open=False)
-    one, two = ask(BatchLLM(engine).open(), 1, 2)
+    llm = BatchLLM(engine)
+    asked = ask(llm.open(), 1) + ask(llm.open(), 2)
     await turns()
-    one.cancel()
+    assert engine.seeds == [[1]]
+    asked[0].cancel()
     await turns()
+    assert engine.seeds == [[1], [2]]
     engine.gate.set()
-    assert (await two).choices[0].content == "s2"
-    assert (engine.seeds, engine.stopped) == ([[1, 2]], 0)
-
-
-async def test_a_call_that_nobody_waits_for_is_cancelled():
-    engine = Gated(open=False)
-    batcher = BatchLLM(engine).open()
-    asked = ask(batcher, 1, 2)
-    await turns()
-    for task in asked:
-        task.cancel()
-    await turns()
-    assert (engine.stopped, engine.now) == (1, 0)
-    engine.gate.set()
-    assert texts([await batcher.complete(request(3))]) == ["s3"]
-
-
-async def test_a_thread_that_nobody_waits_for_still_keeps_the_next_batch_waiting():
-    go, log = threading.Event(), []
-
-    def generate(prompts):
-        log.append("begins")
-        go.wait(10)
-        log.append("ends")
-        return [echo(prompt) for prompt in prompts]
-
-    llm = BatchLLM(generate)
-    (left,) = ask(llm.open(), 1)
-    while not log:
-        await asyncio.sleep(0.001)
-    left.cancel()
-    await turns()
-    (asked,) = ask(llm.open(), 2)
-    await turns()
-    assert log == ["begins"]
-    go.set()
-    assert (await asked).choices[0].content == "s2"
-    assert log == ["begins", "ends", "begins", "ends"]
-
-
-async def test_closing_fails_what_waits_and_stops_the_engine():
-    engine = Gated(open=False)
-    batcher = BatchLLM(engine, max_batch=1).open()
-    asked = ask(batcher, 1, 2)
-    await turns()
-    await batcher.close()
-    await batcher.close()
-    for task in asked:
-        with pytest.raises(LLMError, match=r"closed|stopped"):
-            await task
-    assert (engine.stopped, engine.seeds) == (1, [[1]])
-    with pytest.raises(LLMError, match="Gated is closed"):
-        await batcher.complete(request(3))
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def test_closing_does_not_wait_for_an_engine_that_ignores_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trunkline.llm.batcher._LEAVE_WITHIN", 0.02)
-    over = asyncio.Event()
-
-    async def stubborn(prompts):
-        while not over.is_set():
-            try:
-                await over.wait()
-            except asyncio.CancelledError:
-                continue
-        return [echo(prompt) for prompt in prompts]
-
-    batcher = BatchLLM(stubborn).open()
-    (asked,) = ask(batcher, 1)
-    await turns()
-    await batcher.close()
-    over.set()
-    assert (await asked).choices[0].content == "s1"
+    assert texts([await asked[1]]) == ["s2"]
 
 
 def test_one_engine_serves_one_loop_after_the_other():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import openai
@@ -188,6 +190,28 @@ def test_requests_in_flight_are_limited_in_each_event_loop_anew():
         replies = asyncio.run(many())
         assert max(reply.queue for reply in replies) > 0
     assert (wire.most, len(wire.requests)) == (3, 20)
+
+
+def test_loops_in_several_threads_do_not_lift_the_limit_of_each_other():
+    wires = threading.local()
+    both = threading.Barrier(2)
+
+    class Wires(httpx2.AsyncBaseTransport):
+        """A wire for each thread; both threads are in a request before either goes on."""
+
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            both.wait(10)
+            return await wires.here.handle_async_request(request)
+
+    llm = ClientLLM(client(Wires()), max_concurrency=2)
+
+    async def many() -> int:
+        wires.here = Wire()
+        await asyncio.gather(*(llm.complete(Request(BODY, 1)) for _ in range(12)))
+        return wires.here.most
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda _: asyncio.run(many()), range(2))) == [2, 2]
 
 
 @pytest.mark.parametrize("value", [0, 1.5, "many", True])

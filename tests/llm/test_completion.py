@@ -107,6 +107,14 @@ async def test_the_seed_is_read_from_the_body_where_the_request_does_not_say_it(
     assert seen == [5, None, None]
 
 
+async def test_a_count_that_one_prompt_does_not_say_is_known_of_none():
+    def generate(prompts):
+        return [{"text": "x", "usage": {"prompt_tokens": 5}} if prompt.seed == 7 else "y" for prompt in prompts]
+
+    reply = await BatchLLM(generate).open().complete(request(7, n=2))
+    assert (reply.prompt, reply.generated) == (-1, -1)
+
+
 @pytest.mark.parametrize(
     ("result", "content", "calls", "finish"),
     [
@@ -204,6 +212,13 @@ class Unsayable(Exception):
         raise ValueError
 
 
+class OwnTooLong(ContextTooLong):
+    """Made in a way of its own, and without what the base class notes."""
+
+    def __init__(self, tokens: int) -> None:
+        Exception.__init__(self, f"{tokens} tokens")
+
+
 @pytest.mark.parametrize(
     ("raised", "kind", "words", "retryable"),
     [
@@ -214,6 +229,9 @@ class Unsayable(Exception):
         (asyncio.CancelledError(), LLMError, "was cancelled from within", True),
         (LLMError("not now", attempts=3, retryable=True), LLMError, "^not now$", True),
         (ContextTooLong("too long"), ContextTooLong, "^too long$", False),
+        (OwnTooLong(5000), ContextTooLong, "^5000 tokens$", False),
+        (RuntimeError("x" * 990 + " sk-abcdefghijkl"), LLMError, "raised RuntimeError: x", True),
+        (LLMError("y" * 10**6), LLMError, "^y{999}…$", False),
     ],
     ids=lambda value: type(value).__name__,
 )

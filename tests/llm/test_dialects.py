@@ -210,6 +210,11 @@ def test_a_result_cannot_close_its_own_tags() -> None:
         ("<answer>b</answer><search>a</search>", None, "b"),
         ("<think><search>no</search></think><answer>yes</answer>", None, "yes"),
         ("<search>no</search></think><search>yes</search>", "yes", None),
+        ("An <answer> has to wait. <search>a</search>", "a", None),
+        ("No <search> is left, so <answer>b</answer>", None, "b"),
+        ("<search>the tag <search> in titles</search>", "the tag <search> in titles", None),
+        ("</search><search>a <answer> b", "a <answer> b", None),
+        ("</search><search>a <answer>b</answer>", None, "b"),
     ],
 )
 def test_search_r1_takes_the_first_action_of_a_turn(text: str, query: str | None, answer: str | None) -> None:

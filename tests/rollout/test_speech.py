@@ -217,6 +217,11 @@ class Broken(Lines):
         return broken
 
 
+async def test_an_answer_that_no_text_can_hold_is_kept_as_far_as_it_can_be() -> None:
+    done = await play(Scripted("?"), dialect=Broken("parse", Parsed(answer="Par\ud800is")))
+    assert (rollout(done).termination, rollout(done).answer) == (Termination.ANSWER, "Par\ufffdis")
+
+
 CASES = [
     ("parse", ValueError("\x1b[31mno"), r"parse raised ValueError: \x1b[31mno"),
     ("parse", ConfigError("mine"), "parse raised ConfigError: mine"),
@@ -228,6 +233,8 @@ CASES = [
     ("observe", KeyError("x"), "observe raised KeyError"),
     ("observe", "text", "observe must return a dict, not 'text'"),
     ("observe", {"role": "robot"}, "observe returned no message: message field 'role'"),
+    ("observe", {"role": "tool", "tool_call_id": "c", "content": None}, "observe returned no message: tool message"),
+    ("observe", {"role": "tool", "tool_call_id": 5, "content": "x"}, "observe returned no message: a tool message"),
 ]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from atlas import CAPITALS, agent, lookup, tasks
-from batching import Gated
+from batching import LONG, Gated
 from foreign import capital_cities
 
 from trunkline.errors import ConfigError, EndpointError
@@ -18,6 +18,7 @@ from trunkline.llm.batch import BatchLLM
 from trunkline.llm.completion import Completion
 from trunkline.llm.prompt import Prompt
 from trunkline.llm.protocol import ToolCall
+from trunkline.llm.request import Sampling
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.plan import Plan
 from trunkline.runtime.run import arun, run, stream
@@ -67,8 +68,8 @@ def test_a_run_ends_whatever_its_concurrency_is_beside_the_batch(concurrency: in
     assert max(engine.sizes) <= 8
 
 
-async def test_a_batch_leaves_while_others_sit_in_a_tool_or_are_scored():
-    asked, begun = asyncio.Event(), asyncio.Event()
+async def test_a_batch_leaves_while_a_rollout_sits_in_a_tool():
+    asked = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     @tool
@@ -82,19 +83,34 @@ async def test_a_batch_leaves_while_others_sit_in_a_tool_or_are_scored():
             await asked.wait()
         return f"capital: {CAPITALS[country]}"
 
+    def before(prompts: list[Prompt]) -> None:
+        if len(engine.sizes) == 2:
+            loop.call_soon_threadsafe(asked.set)
+
+    engine = Atlas(before)
+    async with asyncio.timeout(20):
+        result = await arun(agent(tools=[lookup]), tasks(), llm=BatchLLM(engine, max_wait=LONG, tool_wait=0), seed=1)
+    assert {tree.task.id: tree.answer for tree in result} == CAPITALS
+
+
+async def test_a_batch_leaves_while_a_rollout_is_scored():
+    third = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
     async def reward(trajectory) -> float:
-        begun.set()
-        await asked.wait()
+        await third.wait()
         return 1.0
 
     def before(prompts: list[Prompt]) -> None:
-        if any("capital" in str(message["content"]) for prompt in prompts for message in prompt.messages[1:]):
-            loop.call_soon_threadsafe(asked.set)
+        if len(engine.sizes) == 3:
+            loop.call_soon_threadsafe(third.set)
 
-    llm = BatchLLM(Atlas(before), max_wait=60, tool_wait=0)
-    result = await arun(agent(tools=[lookup]), tasks(), llm=llm, reward=reward, seed=1)
+    engine = Atlas(before)
+    async with asyncio.timeout(20):
+        llm = BatchLLM(engine, max_wait=LONG, tool_wait=LONG)
+        result = await arun(agent(), tasks(), llm=llm, reward=reward, seed=1)
     assert {tree.task.id: tree.answer for tree in result} == CAPITALS
-    assert begun.is_set()
+    assert engine.sizes == [5, 5, 2], "three rollouts were scored when the last two asked"
 
 
 async def test_a_batch_that_fails_ends_its_rollouts_and_the_run_goes_on(tmp_path: Path):
@@ -134,6 +150,47 @@ async def test_one_bad_draw_of_several_at_once_ends_its_rollout_alone():
     answer, error = Termination.ANSWER, Termination.LLM_ERROR
     for tree in result:
         assert [rollout.termination for rollout in tree.rollouts] == [answer, error, answer]
+
+
+@pytest.mark.parametrize("supports_n", [False, True])
+async def test_calls_are_listed_under_the_engine_also_where_a_draw_of_the_request_failed(supports_n: bool):
+    def generate(prompts: list[Prompt]) -> list[object]:
+        return [play(prompt) if prompt.n == 1 else [play(prompt), 5, play(prompt)] for prompt in prompts]
+
+    llm = BatchLLM(generate, supports_n=supports_n)
+    result = await arun(agent(), tasks(), llm=llm, strategy=Chain(3), seed=1)
+    calls = [call for _, call in result.calls()]
+    assert {call.endpoint for call in calls} == {"BatchLLM"}
+    assert all(0 < call.queue < call.micros for call in calls)
+    assert sum(call.draws for call in calls) == sum(rollout.turns for tree in result for rollout in tree.rollouts)
+
+
+def test_replies_that_were_kept_ask_no_engine_and_keep_no_batch_waiting(tmp_path: Path):
+    engine = Atlas()
+    for temperature, sizes in ((None, [15, 15, 6]), (0.0, [5, 5, 2])):
+        for expected in (sizes, []):
+            engine.sizes.clear()
+            llm = BatchLLM(engine, tool_wait=60, max_wait=60)
+            greedy = agent(sampling=Sampling(temperature=temperature))
+            result = run(greedy, tasks(), llm=llm, strategy=Chain(3), seed=1, cache=tmp_path / "c")
+            assert {tree.task.id: tree.answer for tree in result} == CAPITALS
+            assert engine.sizes == expected
+
+
+async def test_two_engines_in_one_process_do_not_wait_for_each_other():
+    async def at(engine: Gated):
+        return await arun(agent(), tasks(), llm=BatchLLM(engine, max_wait=60), seed=1)
+
+    stuck = asyncio.ensure_future(at(held := Gated(open=False)))
+    result = await arun(agent(), tasks(), llm=BatchLLM(Atlas(), max_wait=60, tool_wait=60), seed=1)
+    assert {tree.task.id: tree.answer for tree in result} == CAPITALS
+    assert not stuck.done()
+    held.gate.set()
+    await stuck
+
+
+def test_an_opened_batcher_takes_as_much_as_its_settings_say():
+    assert BatchLLM(Atlas(), max_batch=500, calls=2).open().max_concurrency == 1000
 
 
 async def test_an_engine_that_will_serve_nobody_ends_the_run():

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 
+from trunkline.llm.batcher import Batcher
 from trunkline.llm.prompt import Prompt
-from trunkline.llm.protocol import Request
+from trunkline.llm.protocol import Reply, Request
+
+LONG = 3600.0
+"""Seconds that no test lasts: what leaves all the same did not wait for its time to be over."""
 
 
 def request(seed: int, n: int = 1) -> Request:
@@ -55,3 +60,13 @@ async def turns(count: int = 20) -> None:
     """Let everything that is ready to run do so."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+def ask(batcher: Batcher, *seeds: int, n: int = 1) -> list[asyncio.Task]:
+    """Ask for a request with each seed."""
+    return [asyncio.ensure_future(batcher.complete(request(seed, n))) for seed in seeds]
+
+
+def texts(replies: Iterable[Reply]) -> list[str]:
+    """What all choices of replies say."""
+    return [choice.content for reply in replies for choice in reply.choices]

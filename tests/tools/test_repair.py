@@ -50,6 +50,7 @@ def call(arguments: str, name: str = "look") -> ToolCall:
         ('```json\n{"query": "x"}\n```', {"query": "x"}),
         ('"{\\"query\\": \\"x\\"}"', {"query": "x"}),  # encoded twice
         ('"{\\"query\\": \\"x\\""', {"query": "x"}),
+        ('"{\\"query\\": \\"x\\\\ny\\""', {"query": "x\ny"}),
         ("Rome", None),
         ('"Rome"', None),
         ("[1, 2]", None),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from trunkline.bounds import number, shown, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.batcher import Batcher
+from trunkline.llm.slots import Slots
 from trunkline.printable import printable
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class BatchLLM:
         tool_wait: Seconds of these that rollouts in tools are waited for; 0 leaves without them.
         supports_n: Whether the engine takes prompts with ``n`` above 1, and returns a list of n completions for these.
             Otherwise it gets a prompt for each draw, with the seed of that draw.
-        calls: Calls of the engine at once; above 1, a sync engine is called in that many threads.
+        calls: Calls of the engine at once, also where several runs share it; above 1, a sync engine is called in that
+            many threads. An async one that serves several event loops may have as many in each.
         max_concurrency: Turns that a run keeps waiting or in batches; as many as fit into its batches when None.
 
     Raises:
@@ -81,7 +83,7 @@ class Engine:
 
     Args:
         given: A function, or an object with a method ``generate``.
-        calls: Threads that may call it at once, if it is sync.
+        calls: Calls at once: of a sync one in all, as it has that many threads; of an async one in each event loop.
 
     Raises:
         ConfigError: It is neither.
@@ -93,6 +95,7 @@ class Engine:
         self.cancels = inspect.iscoroutinefunction(self._generate)
         """Whether a call ends when it is cancelled; one in a thread goes on."""
         self._threads = ThreadPoolExecutor(calls, "trunkline-engine")
+        self._slots = Slots(calls)
 
     async def generate(self, batch: list[Prompt]) -> object:
         """Call the engine once.
@@ -100,12 +103,13 @@ class Engine:
         Raises:
             BaseException: Whatever it raised.
         """
-        if self.cancels:
-            return await self._generate(batch)
-        result, error = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, batch)
-        if error is not None:
-            raise error
-        return await result if inspect.isawaitable(result) else result
+        async with self._slots.here():
+            if self.cancels:
+                return await self._generate(batch)
+            result, error = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, batch)
+            if error is not None:
+                raise error
+            return await result if inspect.isawaitable(result) else result
 
     def _call(self, batch: list[Prompt]) -> tuple[Any, BaseException | None]:
         try:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 from trunkline.bounds import shown
-from trunkline.errors import InfrastructureError, LLMError, TrunklineError, UsageError
-from trunkline.llm.completion import completions, reply_of
+from trunkline.errors import (
+    BadRequest,
+    ContentFiltered,
+    ContextTooLong,
+    InfrastructureError,
+    LLMError,
+    TrunklineError,
+    UsageError,
+)
+from trunkline.llm.completion import Taken, completions, reply_of
 from trunkline.llm.lanes import Lanes
 from trunkline.llm.prompt import prompts
 from trunkline.llm.text import without_secrets
-from trunkline.printable import said
+from trunkline.printable import printable, said
 
 if TYPE_CHECKING:
     from trunkline.llm.batch import BatchLLM
@@ -29,6 +38,11 @@ _QUIET: Final = 8
 _LEAVE_WITHIN: Final = 2.0
 """Seconds that a cancelled engine has to end."""
 
+_WORDS: Final = 1000
+"""Characters that are kept of what an engine's exception says."""
+
+_KINDS: Final = (BadRequest, ContextTooLong, ContentFiltered, LLMError)
+
 
 class Batcher:
     """A batch engine as the LLM of one event loop. :meth:`_due` says when a batch leaves.
@@ -39,17 +53,19 @@ class Batcher:
     Attributes:
         lanes: What the rollouts do that ask here; one that does not say so is not waited for.
         siblings: Whether it is asked for several draws at once.
+        max_concurrency: Turns that a run keeps waiting or in batches.
     """
 
     def __init__(self, settings: BatchLLM) -> None:
         self.lanes = Lanes(self._stir)
         self.siblings = settings.supports_n
+        self.max_concurrency = settings.max_concurrency
         self._settings = settings
         self._engine = settings.engine
         self._waiting: dict[_Part, None] = {}
         self._weight = 0
         self._arrived = 0
-        self._calls: dict[asyncio.Task[None], list[_Part]] = {}
+        self._calls: dict[asyncio.Task[None], set[_Part]] = {}
         self._free_since = 0.0
         self._looking = False
         self._timer: asyncio.TimerHandle | None = None
@@ -67,7 +83,7 @@ class Batcher:
         if self._closed:
             raise LLMError(f"{self._engine.name} is closed")
         loop = asyncio.get_running_loop()
-        start = loop.time()
+        start, clock = loop.time(), time.perf_counter_ns()
         largest = self._settings.max_batch if self._settings.supports_n else 1
         parts = [_Part(prompt, loop.create_future(), start) for prompt in prompts(request, largest)]
         for part in parts:
@@ -80,10 +96,9 @@ class Batcher:
         except asyncio.CancelledError:
             self._drop(parts)
             raise
-        reply = reply_of(request, outcomes, int((loop.time() - start) * 1e6), self._engine.name)
-        reply.endpoint = "BatchLLM"
-        reply.queue = int((max(part.sent for part in parts) - start) * 1e6)
-        return reply
+        sent = max(part.sent for part in parts)
+        taken = Taken((time.perf_counter_ns() - clock) // 1000, max(0, sent - clock) // 1000)
+        return reply_of(request, outcomes, taken, self._engine.name)
 
     async def close(self) -> None:
         """Fail what waits and cancel what the engine still does. May be called more than once."""
@@ -144,11 +159,11 @@ class Batcher:
             if room < 0:
                 break
             batch.append(part)
+        call = loop.create_task(self._run(batch))
         for part in batch:
             self._take(part)
-            part.sent = loop.time()
-        call = loop.create_task(self._run(batch))
-        self._calls[call] = batch
+            part.call, part.sent = call, time.perf_counter_ns()
+        self._calls[call] = set(batch)
         call.add_done_callback(self._over)
 
     async def _run(self, batch: list[_Part]) -> None:
@@ -182,13 +197,13 @@ class Batcher:
     def _drop(self, parts: list[_Part]) -> None:
         """Forget parts whose rollout was cancelled, and stop a call that nobody waits for any more, if that can be."""
         for part in parts:
-            part.outcome.cancel()
             if part in self._waiting:
                 self._take(part)
-        if self._engine.cancels:
-            for call, batch in self._calls.items():
-                if all(part.outcome.cancelled() for part in batch):
-                    call.cancel()
+            elif part.call in self._calls:
+                wanted = self._calls[part.call]
+                wanted.discard(part)
+                if not wanted and self._engine.cancels:
+                    part.call.cancel()
 
     def _take(self, part: _Part) -> None:
         del self._waiting[part]
@@ -201,15 +216,19 @@ class Batcher:
 
 
 class _Part:
-    """A prompt on its way, and what will come of it: an outcome for each of its draws."""
+    """A prompt on its way, and what will come of it: an outcome for each of its draws.
 
-    __slots__ = ("arrived", "outcome", "prompt", "sent")
+    When it arrived is told by the loop's clock, as timers are; when it was sent by the finer one that times calls.
+    """
+
+    __slots__ = ("arrived", "call", "outcome", "prompt", "sent")
 
     def __init__(self, prompt: Prompt, outcome: asyncio.Future[Outcomes], arrived: float) -> None:
         self.prompt = prompt
         self.outcome = outcome
         self.arrived = arrived
-        self.sent = arrived
+        self.call: asyncio.Task[None] | None = None
+        self.sent = 0
 
     def settle(self, outcomes: Outcomes) -> None:
         if not self.outcome.done():
@@ -221,8 +240,12 @@ class _Part:
 
 def _translated(error: BaseException, name: str) -> TrunklineError:
     """What an engine's exception means. Each rollout gets one of its own: raising an exception changes it."""
-    if isinstance(error, LLMError):
-        return type(error)(without_secrets(said(error, None)), attempts=error.attempts, retryable=error.retryable)
     if isinstance(error, InfrastructureError | UsageError):
         return error
-    return LLMError(f"{name} raised {type(error).__name__}: {without_secrets(said(error))}", retryable=True)
+    # Secrets go first: one that the cut splits could not be told any more.
+    words = printable(without_secrets(said(error, None)), _WORDS)
+    if not isinstance(error, LLMError):
+        return LLMError(f"{name} raised {type(error).__name__}: {words}", retryable=True)
+    # One that is derived from these may be made in any way, and not say everything.
+    kind = next(kind for kind in _KINDS if isinstance(error, kind))
+    return kind(words, attempts=getattr(error, "attempts", 1), retryable=getattr(error, "retryable", False))

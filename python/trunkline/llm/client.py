@@ -6,7 +6,6 @@ hooks, timeouts and retries hold, and its response models are never built. `open
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 import time
@@ -19,6 +18,7 @@ from trunkline.bounds import shown, whole
 from trunkline.errors import ConfigError, EndpointError, LLMError, ReplyError, RolloutError
 from trunkline.llm.classify import Site, Verdict, classify, embedded_status
 from trunkline.llm.reply import read, unusable
+from trunkline.llm.slots import Slots
 from trunkline.llm.text import excerpt
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class ClientLLM:
         if not inspect.iscoroutinefunction(post):
             raise ConfigError(f"{type(client).__name__} blocks; give its async form, for example openai.AsyncOpenAI")
         self.max_concurrency = whole("ClientLLM: max_concurrency", max_concurrency, 1)
-        self._limit: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self._slots = Slots(self.max_concurrency)
         self._client = client
         self._post = post
         # Before `content` existed, bytes were passed as `body`.
@@ -102,7 +102,7 @@ class ClientLLM:
             EndpointError: The endpoint serves nobody.
         """
         start = time.perf_counter_ns()
-        async with self._slots():
+        async with self._slots.here():
             queue = (time.perf_counter_ns() - start) // 1000
             raw = await self._send(request.body)
         attempts = 1 + int(getattr(raw, "retries_taken", 0))
@@ -121,13 +121,6 @@ class ClientLLM:
 
     async def close(self) -> None:
         """Do nothing: the client belongs to whoever made it."""
-
-    def _slots(self) -> asyncio.Semaphore:
-        """What limits requests; a semaphore belongs to one event loop, and each run may have one of its own."""
-        loop = asyncio.get_running_loop()
-        if self._limit is None or self._limit[0] is not loop:
-            self._limit = loop, asyncio.Semaphore(self.max_concurrency)
-        return self._limit[1]
 
     async def _send(self, body: bytes) -> Any:
         """Post a body through the client, and return its raw answer."""

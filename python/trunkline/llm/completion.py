@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from trunkline.llm.protocol import Request
     from trunkline.types import JSON
 
-__all__ = ["Completion", "completions", "reply_of"]
+__all__ = ["ENDPOINT", "Completion", "Taken", "completions", "reply_of"]
+
+ENDPOINT: Final = "BatchLLM"
+"""What replies of batch engines are listed under."""
 
 
 class Completion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -52,6 +55,18 @@ class Completion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     usage: dict[str, Any] | None = None
 
 
+class Taken(NamedTuple):
+    """What a request took, in microseconds.
+
+    Attributes:
+        micros: All of it.
+        queue: Of these, until its last prompt was sent.
+    """
+
+    micros: int
+    queue: int
+
+
 def completions(result: object, n: int, engine: str) -> list[Completion | TrunklineError]:
     """Check what an engine gave for one prompt.
 
@@ -72,13 +87,13 @@ def completions(result: object, n: int, engine: str) -> list[Completion | Trunkl
     return [_completion(one, engine) for one in result]
 
 
-def reply_of(request: Request, parts: list[list[Completion | TrunklineError]], micros: int, engine: str) -> Reply:
+def reply_of(request: Request, parts: list[list[Completion | TrunklineError]], taken: Taken, engine: str) -> Reply:
     """Read what came of a request's prompts with its own reader, as if a server had sent it.
 
     Args:
         request: What was asked.
         parts: For each prompt an outcome for each of its draws.
-        micros: Wall time in microseconds.
+        taken: How long it took.
         engine: What the engine is called, for messages.
 
     Raises:
@@ -92,7 +107,7 @@ def reply_of(request: Request, parts: list[list[Completion | TrunklineError]], m
     for outcomes in parts:
         for _, group in groupby(outcomes, type):
             draws = list(group)
-            for found in _read(request, draws, first, micros, engine):
+            for found in _read(request, draws, first, taken, engine):
                 if isinstance(found, Reply):
                     choices += found.choices
                     figures.append((found.prompt, found.cached, found.generated))
@@ -102,11 +117,11 @@ def reply_of(request: Request, parts: list[list[Completion | TrunklineError]], m
     if fault is not None:
         raise fault
     prompt, cached, generated = map(_total, zip(*figures, strict=True))
-    return Reply(choices, prompt, cached, generated, 1, micros)
+    return Reply(choices, prompt, cached, generated, 1, taken.micros, "", ENDPOINT, taken.queue)
 
 
 def _read(
-    request: Request, draws: Sequence[Completion | TrunklineError], first: int, micros: int, engine: str
+    request: Request, draws: Sequence[Completion | TrunklineError], first: int, taken: Taken, engine: str
 ) -> list[Reply | LLMError]:
     """Read draws of one prompt, all of the same type, as one answer, or one by one where they cannot be read together.
 
@@ -126,11 +141,14 @@ def _read(
     if failed:
         return failed
     try:
-        return [(request.take or read)(_body(completed), first, 1, micros)]
+        reply = (request.take or read)(_body(completed), first, 1, taken.micros)
     except ReplyError as error:
         if len(completed) == 1:
             return [LLMError(f"{engine} returned a completion that cannot be read: {excerpt(str(error))}")]
-    return [_read(request, [draw], first + i, micros, engine)[0] for i, draw in enumerate(completed)]
+        return [_read(request, [draw], first + i, taken, engine)[0] for i, draw in enumerate(completed)]
+    # Each reply is a call of its own in the run file, whatever becomes of the rest of the request.
+    reply.endpoint, reply.queue = ENDPOINT, taken.queue
+    return [reply]
 
 
 def _total(figures: Iterable[int]) -> int:

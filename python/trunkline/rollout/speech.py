@@ -13,6 +13,7 @@ from trunkline.llm.dialects.dialect import MOST_CALLS, Parsed
 from trunkline.llm.dialects.native import Native
 from trunkline.llm.protocol import ToolCall
 from trunkline.llm.request import Sampling
+from trunkline.llm.text import scrub
 from trunkline.printable import said
 from trunkline.store.redact import redact as hide_secrets
 
@@ -95,7 +96,8 @@ class Speech:
             return Parsed(problem=f"Error: this turn makes more than {MOST_CALLS} tool calls; none was run.")
         if not found.calls and found.answer is None and not found.problem:
             raise LLMError(f"dialect {self._name}: parse returned neither calls nor an answer nor a problem")
-        return found
+        # A dialect that reads JSON can make answers that no text can hold.
+        return found if found.answer is None else Parsed(found.calls, scrub(found.answer), found.problem)
 
     def observation(self, call: ToolCall, result: str, id: str) -> bytes:
         """Encode the message that brings a call's result back.
@@ -105,7 +107,9 @@ class Speech:
         """
         message: Message = self._ask(LLMError, "observe", dict, call, result, id)
         if message.keys() == _TOOL_FIELDS and message["role"] == "tool":
-            return messages.tool(str(message["tool_call_id"]), str(message["content"]))
+            answers, content = message["tool_call_id"], message["content"]
+            if isinstance(answers, str) and isinstance(content, str):
+                return messages.tool(answers, content)
         try:
             return messages.encode(message)
         except ConfigError as error:

@@ -89,13 +89,8 @@ class SearchR1(msgspec.Struct, frozen=True, kw_only=True):
 
     def parse(self, choice: Choice, tools: Sequence[Definition]) -> Parsed:
         """Read the first search or answer outside of thinking."""
-        said = spoken(choice.content)
-        begun = _ACTION.search(said)
-        if begun is None:
-            return Parsed(problem=_PROBLEM)
-        # Without the closing tag the rest counts: servers leave a stop string out of the reply.
-        inside = said[begun.end() :].partition(f"</{begun[1]}>")[0].strip()
-        if begun[1] == "answer":
+        tag, inside = _action(spoken(choice.content))
+        if tag == "answer":
             return Parsed(answer=inside)
         return Parsed([_search(inside, tools[0])]) if inside else Parsed(problem=_PROBLEM)
 
@@ -103,6 +98,21 @@ class SearchR1(msgspec.Struct, frozen=True, kw_only=True):
         """Put what was found between its tags, which it cannot close itself."""
         inside = text.replace(_CLOSE, "<\\/information>")
         return {"role": "user", "content": f"<information>\n{inside}\n{_CLOSE}"}
+
+
+def _action(said: str) -> tuple[str, str]:
+    """Return the tag of the action in a text and what is inside it; both are empty where there is none.
+
+    The first that is closed counts: a tag that the model only talks about is not. Where none is, the first counts up to
+    the end of the text: servers leave a stop string out of the reply.
+    """
+    ends = {tag: said.rfind(f"</{tag}>") for tag in ("search", "answer")}
+    begun = list(_ACTION.finditer(said))
+    if not begun:
+        return "", ""
+    chosen = next((one for one in begun if one.end() <= ends[one[1]]), begun[0])
+    end = said.find(f"</{chosen[1]}>", chosen.end())
+    return chosen[1], said[chosen.end() : end if end >= 0 else None].strip()
 
 
 def _search(query: str, tool: Definition) -> ToolCall:
