@@ -11,6 +11,7 @@ from fault_server import GOOD, OK, FaultServer, Peer, http
 
 from trunkline.errors import EndpointError, LLMError
 from trunkline.llm.plain import PlainTransport
+from trunkline.llm.transport import TransportError
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 HEAD, BODY = OK.split(b"\r\n\r\n", 1)
@@ -224,6 +225,27 @@ async def test_a_kept_connection_that_resets_costs_one_more_request(transport):
         await llm.complete(REQUEST)
         assert (await llm.complete(REQUEST)).attempts == (1 if transport is PlainTransport else 2)
     assert len(server.seen) == 3
+
+
+async def test_a_server_that_reads_nothing_and_half_closes_is_not_waited_for():
+    """It sends a FIN while most of the request still waits to be sent: nobody will read that, and nobody answers."""
+    over = asyncio.Event()
+
+    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.pause_reading()
+        writer.write_eof()
+        await over.wait()
+        writer.transport.abort()
+
+    async with await asyncio.start_server(ignore, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/chat/completions"
+        transport = PlainTransport(8)
+        try:
+            with pytest.raises(TransportError, match="closed before an answer"):
+                await transport.post(url, {}, bytes(16 << 20), 5.0)
+        finally:
+            over.set()
+            await transport.close()
 
 
 async def test_nobody_listens(transport):

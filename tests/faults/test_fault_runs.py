@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from atlas import agent, tasks
 from fault_client import KEY
 from fault_server import OK, FaultServer, Peer, http, problem
 
-from trunkline.errors import TrunklineError
+from trunkline.errors import EndpointError, TrunklineError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.run import arun
@@ -75,7 +76,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-@pytest.mark.parametrize("statuses", [(500, 400, 200), (401,)])
+@pytest.mark.parametrize("statuses", [(500, 200, 400), (401,)])
 async def test_a_server_that_echoes_the_key_cannot_make_it_leak(tmp_path, statuses):
     """The key is in the environment of a run of its own process with a worker, with every log record on stderr."""
     script, out = tmp_path / "script.py", tmp_path / "run"
@@ -105,3 +106,26 @@ async def test_the_host_that_a_redirect_names_gets_nothing(transport):
             finally:
                 await llm.close()
         assert other.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (http(problem("no"), 401), "OPENAI_API_KEY"),
+        (http(problem("no"), 403), "OPENAI_API_KEY"),
+        (http(problem("no such model", "model_not_found"), 404), "check its name"),
+        (http(problem("no", "insufficient_quota"), 429), "OPENAI_API_KEY"),
+    ],
+    ids=["401", "403", "404", "quota"],
+)
+async def test_what_serves_nobody_ends_a_large_run_soon_and_after_few_requests(transport, answer, words):
+    async with FaultServer(answer) as server:
+        llm = EndpointSpec(server.url, api_key=KEY, siblings=False).open(transport=transport(256))
+        begun = time.monotonic()
+        try:
+            with pytest.raises(EndpointError, match=words):
+                await arun(agent(), tasks(), llm=llm, strategy=Chain(40))
+        finally:
+            await llm.close()
+    assert len(server.seen) <= 10
+    assert time.monotonic() - begun < 2

@@ -123,6 +123,11 @@ async def test_cancelling_frees_the_slot():
     async with serve_raw(silence) as (url, _), client(url) as llm:
         waiting = [asyncio.ensure_future(llm.complete(REQUEST)) for _ in range(20)]
         await asyncio.sleep(0.1)
+        assert llm.llm.endpoints[0].gate.in_flight == 4, "until something is served, or for half a second"
+        async with asyncio.timeout(5):
+            while llm.llm.endpoints[0].gate.in_flight < 8:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
         assert llm.llm.endpoints[0].gate.in_flight == 8
         for task in waiting:
             task.cancel()
@@ -145,3 +150,17 @@ async def test_concurrency_is_capped():
     async with serve(slow) as server, client(server.base_url) as llm:
         await asyncio.gather(*(llm.complete(REQUEST) for _ in range(50)))
     assert 2 <= most <= 8
+
+
+async def test_closing_leaves_no_timer():
+    async def silence(reader, writer):
+        await reader.read()
+
+    async with serve_raw(silence) as (url, _):
+        async with client(url) as llm:
+            call = asyncio.ensure_future(llm.complete(REQUEST))
+            await asyncio.sleep(0.05)
+            call.cancel()
+            timers = [each for each in asyncio.get_running_loop()._scheduled if "Limiter" in repr(each)]
+            assert [timer.cancelled() for timer in timers] == [False]
+        assert timers[0].cancelled()

@@ -168,6 +168,41 @@ async def test_when_the_last_endpoint_refuses_the_run_ends():
     assert len(servers.seen) <= 5
 
 
+@pytest.mark.parametrize(("status", "urls"), [(401, 1), (403, 1), (404, 2)])
+async def test_a_crowd_at_endpoints_that_serve_nobody_is_told_without_being_sent(status, urls):
+    time = VirtualTime()
+    servers = VirtualServers(time, lambda host, number: status, latency=0.2)
+    llm = make(servers, [f"http://{name}/v1" for name in "ab"[:urls]])
+    results = await rollouts(llm, 500, 1)
+    assert {type(each) for each in results} == {EndpointError}
+    assert all(f"answered {status}" in str(each) for each in results)
+    assert len(servers.seen) <= 5 * urls
+    assert time.now < 2
+    assert idle(llm)
+
+
+async def test_what_comes_late_from_an_endpoint_that_serves_nobody_changes_nothing():
+    time = VirtualTime()
+    servers = VirtualServers(time, lambda host, number: (503, {"Retry-After": "60"}) if number else 401)
+    results = await rollouts(make(servers), 40, 1)
+    assert {type(each) for each in results} == {EndpointError}
+    assert all("answered 401" in str(each) for each in results)
+    assert time.now <= 2
+
+
+async def test_the_last_endpoint_is_asked_again_when_the_account_may_be_paid():
+    time = VirtualTime()
+    servers = VirtualServers(time, lambda host, number: 402 if time.now < 4 else 200)
+    llm = make(servers)
+    for begun in (0, 2):
+        await time.until(begun)
+        with pytest.raises(EndpointError, match="must be paid for"):
+            await resolve(time, llm.complete(Request(BODY, 7)))
+    assert len(servers.seen) == 2
+    await time.until(7)
+    assert (await resolve(time, llm.complete(Request(BODY, 7)))).attempts == 1
+
+
 async def test_an_unknown_route_is_told_to_its_caller_and_takes_no_endpoint_out():
     time = VirtualTime()
     servers = VirtualServers(time, lambda host, number: 404)

@@ -333,3 +333,28 @@ def play(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_no_order_of_events_loses_a_connection_or_a_waiter(seed):
     play(seed)
+
+
+async def test_an_address_that_is_late_is_looked_up_again(transport, monkeypatch):
+    """A name may have moved to another address since."""
+    loop, asked = asyncio.get_running_loop(), []
+    lookup = loop.getaddrinfo
+
+    async def getaddrinfo(*args: object, **options: object):
+        asked.append(args)
+        return await lookup(*args, **options)
+
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        address = listener.getsockname()
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(address)
+        t = transport(connect=0.05)
+        for _ in range(2):
+            with pytest.raises(TransportError, match="not established in time"):
+                await t.post(f"http://127.0.0.1:{address[1]}/", HEADERS, b"", 5.0)
+        for filler in fillers:
+            filler.close()
+    assert len(asked) == 2

@@ -105,3 +105,33 @@ def test_one_that_does_not_adapt_stays():
     for _ in range(100):
         window.replied(100.0, 0, 8, 50.0)
     assert window.size == 8
+
+
+def test_it_is_narrow_until_something_is_served():
+    window = Window(64)
+    window.begin()
+    window.grow(1e9)
+    assert (window.size, window.narrow) == (4, True)
+    window.open()
+    assert (window.size, window.narrow) == (64, False)
+    window.refused(0.0, 10.0)
+    window.open()
+    assert window.size == 64 * 0.7, "later it opens by growing"
+
+
+@pytest.mark.parametrize("trouble", [lambda window: window.refused(0.0, 1.0), Window.restart])
+def test_trouble_at_a_narrow_window_counts_from_its_cap(trouble):
+    narrow, wide = Window(64), Window(64)
+    narrow.begin()
+    for window in (narrow, wide):
+        trouble(window)
+        for moment in range(2, 30):
+            window.replied(1.0, 10, 1, moment)
+            window.grow(moment)
+    assert narrow.size == wide.size
+
+
+def test_a_small_one_is_not_narrow():
+    window = Window(4)
+    window.begin()
+    assert (window.size, window.narrow) == (4, False)

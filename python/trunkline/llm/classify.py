@@ -50,12 +50,12 @@ class Site(NamedTuple):
     Attributes:
         url: The URL without userinfo and query.
         key_env: Name of the environment variable that holds the key; empty when another client holds it.
-        secret: The key itself, so that it can be taken out of what a server echoes.
+        secret: The key itself, or all that is secret, so that it can be taken out of what a server echoes.
     """
 
     url: str
     key_env: str = ""
-    secret: str = ""
+    secret: str | tuple[str, ...] = ""
 
 
 class Verdict(NamedTuple):
@@ -187,7 +187,7 @@ def _json(body: bytes) -> object:
         return None
 
 
-def _problem(body: bytes, secret: str) -> _Problem:
+def _problem(body: bytes, secret: str | tuple[str, ...]) -> _Problem:
     """Find the message and codes in any of the shapes that servers give an error."""
     value = _json(body)
     if not isinstance(value, dict):

@@ -185,9 +185,10 @@ class Connection(asyncio.Protocol):
             self._watch(now + self._bounds.idle, now)
 
     def eof_received(self) -> None:
-        """The other side sends nothing more: the transport closes, whatever the answer is."""
+        """The other side sends nothing more, so nothing more is sent to it: it may have stopped reading too."""
         if self._future is not None and self._reader.end():
             self._finish()
+        self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Say what became of the answer, and be forgotten."""

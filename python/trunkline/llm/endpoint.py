@@ -42,7 +42,7 @@ class Endpoint:
     Args:
         base_url: The base URL, such as ``http://host:8000/v1``.
         key_env: Name of the variable that holds the key, for messages.
-        secret: The key, or the empty string.
+        secret: The key, or all that is secret.
         window: How much may be in flight.
         quota: What it says of its own limits.
 
@@ -53,6 +53,7 @@ class Endpoint:
         until: When it may be asked again; minus infinity while it is open, infinity when it is out.
         ejected: Whether it needs a probe.
         ejections: Ejections in a row, without an answer between them.
+        out: Whether it serves nobody: wrong key, model, quota or URL.
         probing: Whether the probe is under way.
         trouble: Why it is closed or out, or was last.
     """
@@ -68,6 +69,7 @@ class Endpoint:
         "ejections",
         "gate",
         "good",
+        "out",
         "plain",
         "probing",
         "reached",
@@ -75,7 +77,9 @@ class Endpoint:
         "until",
     )
 
-    def __init__(self, base_url: str, key_env: str, secret: str, window: Window, quota: Quota) -> None:
+    def __init__(
+        self, base_url: str, key_env: str, secret: str | tuple[str, ...], window: Window, quota: Quota
+    ) -> None:
         self.base_url = base_url.rstrip("/")
         self._root = _VERSION.sub("", self.base_url)
         self._key_env = key_env
@@ -86,7 +90,7 @@ class Endpoint:
         self.plain = self.base_url.startswith("http://")
         self.reached = self.good = False
         self.until = -math.inf
-        self.ejected = self.probing = False
+        self.ejected = self.probing = self.out = False
         self.trouble: Verdict | None = None
 
     @property
@@ -126,6 +130,8 @@ class Endpoint:
         Returns:
             Whether it is ejected by this.
         """
+        if self.out:
+            return False
         self._failures += 1
         self.trouble = verdict
         if not probe and (self.ejected or self._failures < after + self.gate.in_flight // _CROWD):
@@ -140,15 +146,16 @@ class Endpoint:
 
     def pause(self, verdict: Verdict, until: float) -> None:
         """Close it until a time that the server named."""
-        self.trouble = verdict
-        if until > self.until:
-            self.close(until)
+        if not self.out:
+            self.trouble = verdict
+            self.close(max(until, self.until))
 
-    def strike(self, verdict: Verdict) -> None:
-        """Take it out for good: it serves nobody."""
+    def strike(self, verdict: Verdict, until: float) -> None:
+        """Take it out until a time, as it serves nobody."""
         self.trouble = verdict
         self.ejected = self.probing = False
-        self.close(math.inf)
+        self.out = True
+        self.close(until)
 
     def close(self, until: float) -> None:
         """Let nobody in until a time; who waits at the gate leaves."""
@@ -172,7 +179,7 @@ class Endpoint:
     def open(self) -> None:
         """Let requests in again."""
         self.until = -math.inf
-        self.ejected = self.probing = self.gate.urgent = False
+        self.ejected = self.probing = self.out = self.gate.urgent = False
         self.gate.closed = False
 
     def probe(self) -> None:

@@ -36,7 +36,9 @@ __all__ = ["HttpLLM"]
 T = TypeVar("T")
 
 _TREES: Final = 4096
-"""Trees whose headers are kept; more than are alive at once."""
+"""Trees whose headers are kept."""
+
+_SESSION: Final = ("X-Session-ID", "X-SMG-Routing-Key")
 
 
 class HttpLLM:
@@ -49,7 +51,7 @@ class HttpLLM:
         base_urls: Base URLs, ``/chat/completions`` left out.
         key: The bearer key, or None to send none.
         key_env: Name of the environment variable it came from, for messages.
-        headers: Further headers of each request; they win over ours.
+        headers: Further headers of each request; they win over ours. Their values are secret, as the key is.
         max_concurrency: Most requests in flight at once; the others wait without a deadline.
         timeout: Seconds for one attempt.
         siblings: Whether draws of one state are asked for in one request.
@@ -83,12 +85,13 @@ class HttpLLM:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         limits, self._routing = limits or Limits(), routing or Routing()
+        self._secret = _secrets(key or "", headers or {})
         most = min(max_concurrency, limits.endpoint_concurrency or max_concurrency)
         endpoints = [
             Endpoint(
                 url,
                 key_env,
-                key or "",
+                self._secret,
                 Window(most, adaptive=limits.adaptive, slowdown=limits.slowdown),
                 Quota(clock),
             )
@@ -98,15 +101,16 @@ class HttpLLM:
             lease = LocalLease(limits.requests_per_minute, limits.tokens_per_minute, clock)
         self._router = Router(endpoints, self._routing, sleep=sleep, draw=draw, clock=clock)
         self._limiter = Limiter(max_concurrency, lease, sleep=sleep, clock=clock)
-        self._headers = {"Content-Type": "application/json"}
-        if key:
-            self._headers["Authorization"] = f"Bearer {key}"
-        self._headers.update(headers or {})
+        for endpoint in endpoints:
+            endpoint.gate.window.begin()
+        ours = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._headers = _joined(ours, headers or {})
         named = self._routing.session_headers
         if named is None:
             named = all(endpoint.plain for endpoint in endpoints)
-        self._sessions = lru_cache(_TREES)(partial(_with_session, self._headers)) if named else None
-        self._secret = key or ""
+        free = _joined(dict.fromkeys(_SESSION, ""), headers or {})
+        session = tuple(name for name in _SESSION if name in free and name not in self._headers)
+        self._sessions = lru_cache(_TREES)(partial(_with_session, self._headers, session)) if named else None
         self._timeout = timeout
         self.siblings = siblings
         self._backoff = backoff or Backoff()
@@ -152,6 +156,7 @@ class HttpLLM:
 
     async def close(self) -> None:
         """Close every connection; may be called more than once."""
+        self._limiter.close()
         await self._transport.close()
 
     async def _run(self, call: Call[T]) -> T:
@@ -168,11 +173,13 @@ class HttpLLM:
     async def _opened(self, call: Call[Any]) -> Endpoint:
         """Wait for an endpoint that is open, as long as the call may."""
         begun = self._clock()
+        self._router.renew(call.start)
         endpoint = await self._router.wait(call.key, call.left)
         call.left -= self._clock() - begun
         if endpoint is None:
-            trouble = call.verdict or self._router.trouble
-            self._give_up(trouble if self._router.hopeless else self._late(trouble), call)
+            if self._router.hopeless:
+                self._give_up(self._router.trouble, call)
+            self._give_up(self._late(call.verdict or self._router.trouble), call)
         return endpoint
 
     async def _attempt(self, endpoint: Endpoint, call: Call[T], *, probe: bool) -> T | Verdict | None:
@@ -200,6 +207,8 @@ class HttpLLM:
         url, site = endpoint.target(call.route)
         call.attempts += 1
         begun = self._clock()
+        if endpoint.gate.window.narrow:
+            self._limiter.begun(endpoint.gate)
         try:
             answer = await self._transport.post(url, call.headers, call.body, min(self._timeout, call.left))
         except TransportError as error:
@@ -215,13 +224,15 @@ class HttpLLM:
         endpoint.learn(answer.status, answer.headers)
         found = classify(answer.status, answer.headers, answer.body, site)
         if found is None:
-            self._router.served(endpoint)
             try:
                 result = call.take(answer.body, 0, call.attempts, int((now - call.start) * 1e6))
             except ReplyError as error:
                 found = self._unusable(endpoint, answer, site, error)
             else:
-                endpoint.good = True
+                if not endpoint.good:
+                    endpoint.good = True
+                    self._limiter.open(endpoint.gate)
+                self._router.served(endpoint)
                 if isinstance(result, Reply):
                     self._note(result, endpoint, call, answer, now)
                 return result
@@ -237,7 +248,8 @@ class HttpLLM:
         if reply.prompt >= 0:
             call.spent = reply.prompt + generated
         gate = endpoint.gate
-        gate.window.replied(call.last, generated, gate.in_flight, now)
+        # Draws of one request are generated side by side.
+        gate.window.replied(call.last, generated if call.n <= 1 else generated // call.n, gate.in_flight, now)
 
     def _judge(
         self, endpoint: Endpoint, call: Call[Any], verdict: Verdict, *, begun: float, now: float, probe: bool
@@ -265,8 +277,10 @@ class HttpLLM:
         unusable = verdict.kind is _UnusableError
         call.failed(verdict, waiting=verdict.status == 429 or (probe and not unusable), unusable=unusable)
         router = self._router
-        if not verdict.retry or call.over(reached=router.reached, endpoints=len(router.endpoints)) or router.hopeless:
+        if not verdict.retry or call.over(reached=router.reached, endpoints=len(router.endpoints)):
             self._give_up(verdict, call)
+        if router.hopeless:
+            self._give_up(router.trouble, call)
         call.avoid = endpoint
         if router.shut:
             return  # the next choice waits until one opens
@@ -307,10 +321,22 @@ class HttpLLM:
         raise kind(message)
 
 
-def _with_session(headers: Mapping[str, str], key: int) -> dict[str, str]:
+def _with_session(headers: Mapping[str, str], names: tuple[str, ...], key: int) -> dict[str, str]:
     """Headers by which a router in front of several servers keeps a tree on one of them."""
-    session = f"{key:08x}"
-    return {"X-Session-ID": session, "X-SMG-Routing-Key": session, **headers}
+    return {**dict.fromkeys(names, f"{key:08x}"), **headers}
+
+
+def _joined(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
+    """Headers of ours, where the user has none of that name in whatever case, and the user's."""
+    taken = {name.lower() for name in theirs}
+    return {name: value for name, value in ours.items() if name.lower() not in taken} | dict(theirs)
+
+
+def _secrets(key: str, headers: Mapping[str, str]) -> tuple[str, ...]:
+    """All that a server could echo and nobody may see, whatever holds another before that one."""
+    values = {key, *headers.values()}
+    parts = {part for value in headers.values() for part in value.split()}  # the scheme of an Authorization
+    return tuple(sorted(values | parts, key=len, reverse=True))
 
 
 def _raw(data: bytes, first: int, attempts: int, micros: int) -> bytes:

@@ -24,6 +24,9 @@ __all__ = ["Gate", "Limiter", "estimate"]
 _MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_|new_)?tokens":(\d{1,9})')
 _EDGE: Final = 4096
 
+_MOMENT: Final = 0.5
+"""Seconds that a narrow window waits for its first answer. A wrong key is told sooner; a reply may take minutes."""
+
 _LOOK: Final = 1.0
 """Seconds after which a wait for an endpoint's own rate is reconsidered."""
 
@@ -101,6 +104,7 @@ class Limiter:
         self._sleep = sleep
         self._clock = clock
         self._parked: dict[Gate, None] = {}
+        self._openings: dict[Gate, asyncio.TimerHandle] = {}
         # Held by the one request, of all gates' first ones, that is next to get its share of the run's rates.
         self._rates = asyncio.Lock()
         self._refund = Bell(sleep)
@@ -166,6 +170,24 @@ class Limiter:
             self._refund.ring()
         if self._parked:
             self._admit()
+
+    def begun(self, gate: Gate) -> None:
+        """Note that a request was sent through a narrow window, which opens a moment after the first."""
+        if gate not in self._openings:
+            self._openings[gate] = asyncio.get_running_loop().call_later(_MOMENT, self.open, gate)
+
+    def open(self, gate: Gate) -> None:
+        """Open a window that is still narrow: it has served, or will say nothing soon."""
+        gate.window.open()
+        opening = self._openings.pop(gate, None)
+        if opening is not None:
+            opening.cancel()
+            self._admit()
+
+    def close(self) -> None:
+        """Stop every timer."""
+        for opening in self._openings.values():
+            opening.cancel()
 
     @property
     def counts_tokens(self) -> bool:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PlainTransport"]
 
-_HEADS: Final = 1024
-"""Most beginnings of requests that are kept, of all sets of headers together."""
+_HEADS: Final = 4096
+"""Most beginnings of requests that are kept; each tree may have headers of its own."""
 
-_NO_HEADER: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
+_HEADERS: Final = re.compile(r"(?:[^\x00-\x20\x7f-\U0010ffff:]+: [^\x00-\x08\x0a-\x1f\x7f\u0100-\U0010ffff]*\r\n)*")
 
 
 class _Route:
@@ -48,15 +48,11 @@ class _Route:
         return b"%b%d\r\n\r\n" % (known, size)
 
     def _build(self, headers: Mapping[str, str]) -> bytes:
-        lines = [self.line]
-        if not any(name.lower() == "user-agent" for name in headers):
-            lines.append("User-Agent: trunkline\r\n")
-        for name, value in headers.items():
-            if ":" in name or _NO_HEADER.search(name + value):
-                raise TransportError("a header holds a character that no header can carry", retry=False)
-            lines.append(f"{name}: {value}\r\n")
-        lines.append("Content-Length: ")
-        return "".join(lines).encode("latin-1")
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        if not _HEADERS.fullmatch(lines) or lines.count("\n") != len(headers) or ":" in "".join(headers):
+            raise TransportError("a header holds a character that no header can carry", retry=False)
+        agent = "" if "\nuser-agent:" in f"\n{lines.lower()}" else "User-Agent: trunkline\r\n"
+        return f"{self.line}{agent}{lines}Content-Length: ".encode("latin-1")
 
 
 class PlainTransport:
@@ -103,9 +99,9 @@ class PlainTransport:
         except UnansweredError:
             connection = await pool.wait(deadline, limit)
             answer = await _exchange(connection, head, body, deadline, limit)
-        encoding = answer.headers.get("content-encoding")
-        if encoding is None:
+        if "content-encoding" not in answer.headers:
             return answer
+        encoding = answer.headers["content-encoding"]
         plain = await asyncio.to_thread(inflate, answer.body, encoding, self._bounds.largest)
         return answer._replace(body=plain)
 

@@ -168,6 +168,7 @@ class Pool:
                 finally:
                     self._connecting.discard(timeout)
         except TimeoutError:
+            self._addresses = (0.0, ())
             raise closed() if self._closed else TransportError(CONNECT_LATE, unreachable=True) from None
         except (socket.gaierror, UnicodeError):
             raise TransportError(UNKNOWN_HOST, unreachable=True) from None

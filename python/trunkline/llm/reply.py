@@ -30,13 +30,13 @@ def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0, most: 
     return Reply(choices, prompt, cached, generated, attempts, micros, found.served)
 
 
-def unusable(error: ReplyError, data: bytes, secret: str = "") -> str:
+def unusable(error: ReplyError, data: bytes, secret: str | tuple[str, ...] = "") -> str:
     """Say that an answer is no reply, why, and how it begins.
 
     Args:
         error: What the reader said.
         data: The body.
-        secret: A key that must not be shown, should the server echo it.
+        secret: A key that must not be shown, should the server echo it; or several.
     """
     begun = data.lstrip()[:1]
     reason = "it is an HTML page; is the base URL right?" if begun == b"<" else excerpt(str(error), 200, secret)

@@ -72,8 +72,9 @@ class Router:
 
     @property
     def hopeless(self) -> bool:
-        """Whether no endpoint has ever answered, and each was probed more than once."""
-        return not self.reached and all(each.ejections >= _PROBED or each.until == math.inf for each in self.endpoints)
+        """Whether no endpoint serves anybody, or none has ever answered and each was probed more than once."""
+        unreached = not self.reached
+        return all(each.out or (unreached and each.ejections >= _PROBED) for each in self.endpoints)
 
     @property
     def trouble(self) -> Verdict:
@@ -149,18 +150,25 @@ class Router:
         self._count()
 
     def struck(self, endpoint: Endpoint, verdict: Verdict) -> bool:
-        """Take an endpoint out for good, unless it is the last one.
+        """Take an endpoint out for good; the last one only for the calls that began before; see :meth:`renew`.
 
         Returns:
             Whether there are others, to which its requests can go.
         """
-        if all(other is endpoint or other.until == math.inf for other in self.endpoints):
-            return False
-        if endpoint.until != math.inf:
-            logger.warning("%s; going on without this endpoint", verdict.message)
-            endpoint.strike(verdict)
+        others = not all(other is endpoint or other.out for other in self.endpoints)
+        if not endpoint.out:
+            if others:
+                logger.warning("%s; going on without this endpoint", verdict.message)
+            endpoint.strike(verdict, math.inf if others else self._clock())
             self._count()
-        return True
+        return others
+
+    def renew(self, begun: float) -> None:
+        """Let a call try the last endpoint again if it began after that one turned out to serve nobody."""
+        for endpoint in self.endpoints:
+            if endpoint.out and endpoint.until < begun:
+                endpoint.open()
+                self._count()
 
     def _pick(self, key: int, avoid: Endpoint | None, now: float) -> Endpoint | None:
         if self._closed:
@@ -210,7 +218,7 @@ class Router:
     def _due(self, avoid: Endpoint | None, now: float) -> Endpoint | None:
         """Open what was paused and is due; return an ejected endpoint that wants a probe, if any."""
         for endpoint in self.endpoints:
-            if not endpoint.gate.closed or endpoint.until > now or endpoint.probing:
+            if not endpoint.gate.closed or endpoint.out or endpoint.until > now or endpoint.probing:
                 continue
             if not endpoint.ejected:
                 endpoint.open()

@@ -71,9 +71,12 @@ def loads(data: bytes | str) -> JSON:
     return scrub_deep(json.loads(text, parse_constant=_no_constant))
 
 
-def without_key(text: str, secret: str) -> str:
-    """Take a key out of a text. One too short to be a secret, such as ``EMPTY``, stays."""
-    return text.replace(secret, "[key]") if len(secret) >= _SECRET_LENGTH else text
+def without_key(text: str, secret: str | tuple[str, ...]) -> str:
+    """Take a key, or several, out of a text. One too short to be a secret, such as ``EMPTY``, stays."""
+    for each in (secret,) if isinstance(secret, str) else secret:
+        if len(each) >= _SECRET_LENGTH:
+            text = text.replace(each, "[key]")
+    return text
 
 
 def without_secrets(text: str) -> str:
@@ -82,13 +85,13 @@ def without_secrets(text: str) -> str:
     return _KEY.sub(HIDDEN, _BEARER.sub(rf"\1 {HIDDEN}", text))
 
 
-def excerpt(data: bytes | str, limit: int = 200, secret: str = "") -> str:
+def excerpt(data: bytes | str, limit: int = 200, secret: str | tuple[str, ...] = "") -> str:
     """The beginning of something from outside, on one line and safe to print.
 
     Args:
         data: What was received.
         limit: Most characters of it to show.
-        secret: A key that must not be shown, should the other side echo it.
+        secret: A key that must not be shown, should the other side echo it; or several.
     """
     if isinstance(data, bytes):
         # The secret could straddle the cut, so it is looked for in more than is shown.

@@ -25,6 +25,9 @@ _SETTLED: Final = 16
 _DRIFT: Final = 1024
 """Replies over which the best average follows a workload that has become slower for good."""
 
+FIRST: Final = 4
+"""Requests at once until something has been served: a wrong key or URL must not be told to each of hundreds."""
+
 _OFFSET: Final = 32
 """Tokens that a prompt is taken for: a reply of one token is not thirty times as slow as one of thirty."""
 
@@ -39,15 +42,31 @@ class Window:
 
     Args:
         cap: The largest it may be, and what it is at first.
-        adaptive: Whether it changes at all.
+        adaptive: Whether it changes after that.
         slowdown: How many times slower replies may become.
+
+    Attributes:
+        narrow: Whether it waits for the first that is served, between :meth:`begin` and :meth:`open`.
     """
 
-    __slots__ = ("_adaptive", "_best", "_cut", "_grown", "_mean", "_replies", "_restart", "_slowdown", "cap", "size")
+    __slots__ = (
+        "_adaptive",
+        "_best",
+        "_cut",
+        "_grown",
+        "_mean",
+        "_replies",
+        "_restart",
+        "_slowdown",
+        "cap",
+        "narrow",
+        "size",
+    )
 
     def __init__(self, cap: int, *, adaptive: bool = True, slowdown: float = 5.0) -> None:
         self.cap = cap
         self.size = float(cap)
+        self.narrow = False
         self._adaptive = adaptive
         self._slowdown = slowdown
         self._cut = -math.inf
@@ -55,6 +74,16 @@ class Window:
         self._restart = 0.0
         self._replies = 0
         self._mean = self._best = 0.0
+
+    def begin(self) -> None:
+        """Be narrow until something is served."""
+        if self.cap > FIRST:
+            self.size, self.narrow, self._grown = float(FIRST), True, math.inf
+
+    def open(self) -> None:
+        """Be as large as it may, where it was narrow."""
+        if self.narrow:
+            self.size, self.narrow, self._grown = float(self.cap), False, -math.inf
 
     def grow(self, now: float) -> None:
         """Let it grow for the time that has passed; for windows below their cap."""
@@ -104,12 +133,14 @@ class Window:
 
     def restart(self) -> None:
         """Begin again from one request, at an outage; it grows again from the first reply on."""
+        self.open()
         if self._adaptive:
             self._restart = self.size / 2
             self.size = 1.0
             self._grown = math.inf
 
     def _shrink(self, now: float, floor: float) -> None:
+        self.open()
         if self._adaptive:
             self.size = max(1.0, min(self.size, floor), self.size * CUT)
             self._restart = 0.0
