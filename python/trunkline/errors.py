@@ -23,7 +23,7 @@ TrunklineError
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self, TypeVar
 
 __all__ = [
     "ArgumentError",
@@ -45,7 +45,21 @@ __all__ = [
     "TrunklineError",
     "UsageError",
     "WorkerError",
+    "copied",
 ]
+
+
+_E = TypeVar("_E", bound=Exception)
+
+
+def copied(error: _E) -> _E:
+    """A copy of an exception, to be raised in another place with a traceback of its own.
+
+    It is not made by calling the class, which may be somebody's own and take other arguments.
+    """
+    made = type(error).__new__(type(error), *error.args)
+    made.__dict__.update(error.__dict__)
+    return made
 
 
 class TrunklineError(Exception):
@@ -111,14 +125,35 @@ class RolloutError(TrunklineError):
         retryable: Whether trying again later could succeed.
     """
 
+    # Somebody's own subclass need not call __init__.
+    attempts: int = 1
+    retryable: bool = False
+
     def __init__(self, message: str, *, attempts: int = 1, retryable: bool = False) -> None:
         super().__init__(message)
         self.attempts = attempts
         self.retryable = retryable
 
+    def shared(self) -> Self:
+        """The same for one more rollout that it ends. The attempts were made once, and stay with this one."""
+        made = copied(self)
+        made.attempts = 1
+        return made
+
 
 class LLMError(RolloutError):
-    """The model gave no usable reply within its attempts."""
+    """The model gave no usable reply within its attempts.
+
+    Args:
+        message: See :class:`RolloutError`, as for ``attempts`` and ``retryable``.
+        endpoint: Who was asked last, as replies name it; empty where nobody said.
+    """
+
+    endpoint: str = ""
+
+    def __init__(self, message: str, *, attempts: int = 1, retryable: bool = False, endpoint: str = "") -> None:
+        super().__init__(message, attempts=attempts, retryable=retryable)
+        self.endpoint = endpoint
 
 
 class BadRequest(LLMError):

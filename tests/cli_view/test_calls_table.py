@@ -41,16 +41,28 @@ def test_an_endpoint_with_everything():
     ]
     assert calls_table(by_endpoint(calls, PRICES)).splitlines() == [
         URL,
-        "  requests             20, 2 retries",
-        "  out of a cache       1 more, counted in nothing below",
-        "  completions          23",
-        "  prompt tokens        19,000, 7,600 of them cached  (40.0 %)",
-        "  generated tokens     950  (10.6 tokens/s)",
-        "  calls without usage  1, counted in no total",
-        "  queue                p50 0.000 s, p95 0.000 s, max 0.040 s",
-        "  first byte           p50 0.250 s, p95 0.250 s, max 0.250 s",
-        "  whole call           p50 0.500 s, p95 0.500 s, max 90 s",
-        "  price                0.03990; not priced: 1 call whose usage is not known",
+        "  requests                  20, 2 retries",
+        "  out of a cache            1 more, counted in nothing below",
+        "  completions               23",
+        "  prompt tokens by request  19,000, 7,600 of them cached  (40.0 %)",
+        "  generated tokens          950  (10.6 tokens/s)",
+        "  without usage             1, counted in no total",
+        "  queue                     p50 0.000 s, p95 0.000 s, max 0.040 s",
+        "  first byte                p50 0.250 s, p95 0.250 s, max 0.250 s",
+        "  whole call                p50 0.500 s, p95 0.500 s, max 90 s",
+        "  price                     0.03990; not priced: 1 request whose usage is not known",
+    ]
+
+
+def test_what_failed_for_good_is_said():
+    failed = replaced(draws=0, prompt=-1, attempts=6, first=-1)
+    assert (
+        "  requests                  1, 5 retries, and 1 that failed for good"
+        in calls_table(by_endpoint([CALL, failed], {})).splitlines()
+    )
+    assert calls_table(by_endpoint([failed], {})).splitlines() == [
+        URL,
+        "  requests  0, 5 retries, and 1 that failed for good",
     ]
 
 
@@ -59,9 +71,9 @@ def test_what_is_not_known_is_not_shown_as_zero():
     shown = calls_table(by_endpoint([silent], PRICES))
     assert "tokens" not in shown
     assert "first byte" not in shown
-    assert "price                not known; not priced: 1 call whose usage is not known" in shown
+    assert "price          not known; not priced: 1 request whose usage is not known" in shown
     assert "price" not in calls_table(by_endpoint([CALL], {}))
-    assert calls_table([]) == "no call was answered"
+    assert calls_table([]) == "no request was made"
 
 
 def test_names_of_endpoints_cannot_steer_a_terminal():
@@ -79,8 +91,8 @@ def test_names_of_endpoints_cannot_steer_a_terminal():
         (Spending(12.3456, 3, 0), "12.35"),
         (Spending(0.0012344, 3, 0), "0.001234"),
         (Spending(1e-30, 3, 0), "0.000000000000"),
-        (Spending(1.5, 3, 1200), "1.500; not priced: 1,200 calls whose usage is not known"),
-        (Spending(0.0, 0, 2), "not known; not priced: 2 calls whose usage is not known"),
+        (Spending(1.5, 3, 1200), "1.500; not priced: 1,200 requests whose usage is not known"),
+        (Spending(0.0, 0, 2), "not known; not priced: 2 requests whose usage is not known"),
     ],
 )
 def test_amounts(spent: Spending, text: str):
@@ -91,7 +103,7 @@ def test_the_summary_has_a_price_if_the_run_has():
     calls = [(0, CALL), (1, CALL), (1, replaced(cached=-1))]
     shown = table(summarise(META, 2, [], [], calls, PRICES)).splitlines()
     (line,) = [line for line in shown if line.startswith("price")]
-    assert line.split(maxsplit=1)[1] == "0.004200  (0.002100 a task); not priced: 1 call whose usage is not known"
+    assert line.split(maxsplit=1)[1] == "0.004200  (0.002100 a task); not priced: 1 request whose usage is not known"
     assert "price" not in table(summarise(META, 2, [], [], calls))
 
 

@@ -81,8 +81,8 @@ def test_the_table() -> None:
         "tokens flat (server usage)": "1,000  (80 generated)",
         "tokens as a tree": "600  (60 generated)",
         "reuse": "40.0 %  (400 tokens shared)",
-        "prompt tokens": "300, 120 of them cached  (40.0 %)",
-        "model calls": "6",
+        "prompt tokens by turn": "300, 120 of them cached  (40.0 %)",
+        "model turns": "6",
         "tool calls": "9",
         "retries": "3",
         "wall time": "62 s  (0.0 rollouts/s)",
@@ -111,16 +111,16 @@ def test_missing_usage_is_said_and_not_shown_as_zero() -> None:
     assert found["tokens (server usage)"] == "not reported by the server"
     assert "tokens as a tree" not in found
     assert "reuse" not in found
-    assert "prompt tokens" not in found
+    assert "prompt tokens by turn" not in found
     zeros = summarise(
         META, 1, [tree(flat=0, tree=0, flat_generated=0, tree_generated=0)], [(0, row(0, "answer", "a", 1.0, **NONE))]
     )
     assert cells(zeros)["tokens (server usage)"] == "not reported by the server"
-    assert "prompt tokens" not in cells(zeros)
+    assert "prompt tokens by turn" not in cells(zeros)
     unanswered = cells(totals(row(0, "llm_error", None, None, calls=0, **NONE)))
-    assert unanswered["tokens (server usage)"] == "none, no model call was answered"
+    assert unanswered["tokens (server usage)"] == "none, no request was answered"
     partly = cells(totals(row(0, "answer", "Ada", 1.0, unreported=1)))
-    assert partly["calls without usage"] == "1, counted in no total"
+    assert partly["turns without usage"] == "1, counted in no total"
 
 
 def broke(rollout: int, error: str) -> RolloutRow:
@@ -198,14 +198,14 @@ def test_tokens_counted_from_ids_need_no_usage() -> None:
     assert summary.tokens.exact
     found = cells(summary)
     assert found["tokens flat (token ids)"] == "1,000  (80 generated)"
-    assert "prompt tokens" not in found
+    assert "prompt tokens by turn" not in found
     assert not summarise(META, 1, [tree(exact=1), tree()], [(0, mute)]).tokens.exact
     assert not summarise(META, 1, [], []).tokens.exact
 
 
 def test_a_run_without_a_rollout_has_no_tokens_from_ids_to_show() -> None:
     broken = tree(exact=1, rollouts=0, flat=0, tree=0, longest=0, flat_generated=0, tree_generated=0)
-    assert cells(summarise(META, 1, [broken], []))["tokens (server usage)"] == "none, no model call was answered"
+    assert cells(summarise(META, 1, [broken], []))["tokens (server usage)"] == "none, no request was answered"
 
 
 def test_drifted_prompts_are_said_by_what_became_of_them():

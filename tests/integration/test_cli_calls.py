@@ -61,11 +61,42 @@ def test_totals_on_screen_are_those_of_the_rows(questions: str, tmp_path: Path):
     assert KEY.encode() not in (tmp_path / "r").read_bytes()
 
 
-def test_a_price_that_cannot_be_read_is_one_line_and_no_request(questions: str, tmp_path: Path):
-    done = trunkline(
-        "run", questions, "-m", "m", "--base-url", "http://127.0.0.1:9/v1", "--price", "prompt=1,output=2", cwd=tmp_path
-    )
-    assert done.returncode == 2
+def test_help_shows_values_as_they_are_written():
+    done = trunkline("run", "--help", cwd=Path.cwd())
+    assert done.returncode == 0
+    words = " ".join(done.stdout.split())
+    for option in (
+        "--price prompt=P,generated=G[,cached=C] What a million tokens cost",
+        "--fail-on-error N|0.x ",
+        "--cache FILE Answers, kept: a run of the same --seed does not ask again",
+        "--rpm FLOAT Requests a minute",
+        "--tpm FLOAT Tokens a minute",
+        "--dialect NAME|MODULE:ATTR How tools are spoken about: native, hermes, search-r1, or your own.",
+        "--malformed [return|repair] A tool call of broken JSON goes back to the model",
+    ):
+        assert option in words
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+
+
+WRONG = [
+    (("--cache", ""), "cache must be the path of a file, not ''"),
+    (("--cache", "."), "the cache '{here}' cannot be used: unable to open database file; give another path"),
+    (("--cache", "questions.jsonl"), "the cache '{here}/questions.jsonl' cannot be used: file is not a database"),
+    (("--rpm", "0"), "limits.requests_per_minute (--rpm) must be a number above 0, not 0.0"),
+    (("--tpm", "nan"), "limits.tokens_per_minute (--tpm) must be a number above 0, not nan"),
+    (("--rpm", "many"), "Invalid value for '--rpm': 'many' is not a valid float"),
+    (("--price", "prompt=1,output=2"), "Invalid value for '--price': 'output' is no part of a price; write prompt="),
+    (("--price", "prompt=1e99,generated=1"), "Invalid value for '--price': price: prompt must be a number from 0"),
+    (("--dialect", "latin"), "--dialect 'latin' is none of native, hermes, search-r1; your own is written"),
+    (("--malformed", "hide"), "Invalid value for '--malformed': 'hide' is not one of 'return', 'repair'"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG)
+def test_a_wrong_value_is_one_line_that_names_it(options: tuple[str, str], words: str, questions: str, tmp_path: Path):
+    given = ("run", questions, "-m", "m", "--base-url", "http://127.0.0.1:9/v1", "--out", "r", *options)
+    done = trunkline(*given, cwd=tmp_path)
+    assert done.returncode == 2, "before any worker is started"
     (line,) = done.stderr.splitlines()
-    assert line.startswith("error: Invalid value for '--price': 'output' is no part of a price; write prompt=")
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [questions]
+    assert line.startswith("error: " + words.replace("{here}", str(tmp_path)))
+    assert [entry.name for entry in tmp_path.iterdir()] == [questions]

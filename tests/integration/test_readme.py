@@ -1,10 +1,11 @@
-"""The README's library example, run as printed but for the address of the server."""
+"""The README's examples, run as printed but for the addresses of servers."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -37,3 +38,48 @@ def test_the_library_example_works_as_printed(tmp_path: Path):
     assert [line.rsplit(" ", 3)[1:3] for line in lines] == [["206073", "1.0"], ["717710", "1.0"]]
     assert asked["messages"][0] == {"role": "system", "content": "Answer with a number."}
     assert (tmp_path / "runs" / "cities.run").is_file()
+
+
+TOOLS = '''
+from trunkline import tool
+
+@tool
+def search(query: str) -> str:
+    """Look something up."""
+    return f"{query}: 206073"
+'''
+USAGE = {"prompt_tokens": 1000, "completion_tokens": 100, "prompt_tokens_details": {"cached_tokens": 400}}
+
+
+def search_once(body: dict) -> dict:
+    """Calls the tool in plain text, and forgets a brace; then answers with what it says."""
+    said = body["messages"][-1]["content"]
+    text = (
+        "<answer>206073</answer>"
+        if "206073" in said
+        else '<tool_call>{"name": "search", "arguments": {"query": "Turku"}'
+    )
+    return message(text + ("" if "answer" in text else "</tool_call>")) | {"usage": USAGE}
+
+
+def test_the_commands_about_servers_work_as_printed(tmp_path: Path):
+    (block,) = [found for found in re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL) if "--price" in found]
+    (tmp_path / "questions.jsonl").write_text('{"question": "How many people live in Turku?", "answer": "206073"}\n')
+    (tmp_path / "mytools.py").write_text(TOOLS)
+    shown = []
+    with serving(search_once) as first, serving(search_once) as second:
+        assert block.count("http://localhost:8000/v1") == block.count("http://localhost:8001/v1") == 1
+        block = block.replace("http://localhost:8000/v1", first.url).replace("http://localhost:8001/v1", second.url)
+        for line in block.replace("\\\n", " ").splitlines():
+            command = [sys.executable, "-m", "trunkline.cli", *shlex.split(line)[1:]]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=os.environ)
+            assert done.returncode == 0, done.stderr
+            shown.append(done.stdout)
+        bodies = first.bodies + second.bodies
+    assert len(bodies) == 2
+    assert not any("tools" in body for body in bodies), "the dialect is plain text"
+    cost = 2 * (600 * 0.15 + 400 * 0.075 + 100 * 0.6) / 1e6
+    for text in shown:
+        assert f"{cost:.7f}  ({cost:.7f} a task, {cost:.7f} a solved task)" in text
+    assert "p95" in shown[1]
+    assert (tmp_path / "answers.cache").is_file()

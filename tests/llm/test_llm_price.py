@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.llm.price import Price, price_at, read_price
+from trunkline.llm.price import EVERYWHERE, Price, price_at, read_price
 from trunkline.llm.spec import EndpointSpec
 
 A, B = "http://a/v1", "http://b:8000/v1"
@@ -53,9 +53,9 @@ def test_another_price_is_refused_by_name(given: object, words: str):
 
 
 @pytest.mark.parametrize("field", ["prompt", "cached", "generated"])
-@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "1", True])
-def test_a_price_is_a_finite_number(field: str, value: object):
-    with pytest.raises(ConfigError, match=f"price: {field} must be a number of at least 0"):
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), 1e13, "1", True])
+def test_a_price_is_a_number_whose_sums_are_finite(field: str, value: object):
+    with pytest.raises(ConfigError, match=f"price: {field} must be a number from 0 to 1e\\+12, not "):
         Price(**({"prompt": 1, "generated": 1} | {field: value}))
 
 
@@ -72,6 +72,10 @@ def test_an_endpoint_has_the_price_of_the_longest_base_url_that_its_name_begins_
     assert price_at(prices, A) == price_at(prices, f"{A}/chat/completions") == price_at(prices, f"{A}/deeper") == CHEAP
     assert price_at(prices, f"{A}/deep/chat/completions") == DEAR
     assert price_at(prices, "http://a/v11") is price_at(prices, "") is price_at({}, A) is None
+
+
+def test_one_price_can_be_everywhere_the_same():
+    assert price_at({EVERYWHERE: CHEAP}, A) == price_at({EVERYWHERE: CHEAP}, "") == CHEAP
 
 
 amounts = st.floats(0, 1e9)
@@ -92,7 +96,7 @@ def test_a_written_price_is_read_back(prompt: float, cached: float, generated: f
         ("prompt=1,output=2", "'output' is no part of a price"),
         ("prompt=1,prompt=2,generated=3", "'prompt' is there twice"),
         ("prompt=a\x1b,generated=3", r"price: prompt must be a number, not 'a\\x1b'"),
-        ("prompt=nan,generated=3", "price: prompt must be a number of at least 0"),
+        ("prompt=nan,generated=3", "price: prompt must be a number from 0"),
         ("prompt=1,generated=", "price: generated must be a number, not ''"),
     ],
 )

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from draws_desk import ANSWER, Table, ask_all, completion, open_table
 
-from trunkline.errors import EndpointError
+from trunkline.errors import ContentFiltered, EndpointError, LLMError, RolloutError
 from trunkline.llm.protocol import Reply, Request
 from trunkline.llm.request import Sampling
 
@@ -101,3 +101,93 @@ async def test_equal_draws_are_told_of_one_by_one_and_one_was_sent():
     await ask_all(table)
     assert [(reply.endpoint, reply.attempts) for reply in table.outlet.replies] == [("Own", 1), ("Own", 0), ("Own", 0)]
     assert told(table) == turns(table) == 3
+
+
+class Broken(LLMError):
+    """An error of somebody's own, made in its own way."""
+
+    def __init__(self, code: int, *, hint: str) -> None:
+        Exception.__init__(self, f"{code}: {hint}")
+
+
+class Failing:
+    """An LLM that fails in another way for each request."""
+
+    def __init__(self, *errors: RolloutError, siblings: bool = False) -> None:
+        self.errors = list(errors)
+        self.siblings = siblings
+
+    async def complete(self, request: Request) -> Reply:
+        await asyncio.sleep(0)
+        raise self.errors.pop(0)
+
+    async def close(self) -> None: ...
+
+
+async def outcomes(table: Table) -> list[BaseException]:
+    found = await asyncio.gather(*(rollout.ask(table.kit) for rollout in table.rollouts), return_exceptions=True)
+    assert all(isinstance(error, RolloutError) for error in found)
+    return found
+
+
+async def test_draws_that_fail_each_for_itself_keep_their_own_reasons():
+    errors = LLMError("late", attempts=6, endpoint="http://h/v1"), ContentFiltered("no"), Broken(7, hint="odd")
+    table = open_table(Failing(*errors), 3)
+    found = await outcomes(table)
+    assert [(type(error), str(error), error.attempts) for error in found] == [
+        (LLMError, "late", 6),
+        (ContentFiltered, "no", 1),
+        (Broken, "7: odd", 1),
+    ]
+    told = [(reply.endpoint, reply.attempts, reply.choices) for reply in table.outlet.replies]
+    assert told == [("http://h/v1", 6, []), ("Failing", 1, []), ("Failing", 1, [])]
+
+
+@pytest.mark.parametrize(("siblings", "sampling"), [(True, None), (False, Sampling(temperature=0))])
+async def test_what_draws_share_that_fail_together_is_told_and_counted_once(siblings: bool, sampling: Sampling | None):
+    table = open_table(Failing(LLMError("late", attempts=6), siblings=siblings), 3, sampling=sampling)
+    found = await outcomes(table)
+    assert [error.attempts for error in found] == [6, 1, 1]
+    assert len({id(error) for error in found}) == 3, "each gets a traceback of its own"
+    assert [reply.attempts for reply in table.outlet.replies] == [6]
+
+
+async def test_an_error_of_somebodys_own_is_shared_whatever_its_class_takes():
+    table = open_table(Failing(Broken(7, hint="odd"), siblings=True), 3)
+    assert [str(error) for error in await outcomes(table)] == ["7: odd"] * 3
+
+
+async def test_what_was_never_sent_is_not_told():
+    table = open_table(Failing(LLMError("the deadline is near", attempts=0)), 1)
+    await outcomes(table)
+    assert table.outlet.replies == []
+
+
+class Closed(EndpointError):
+    """An end of the run that is somebody's own, made in its own way."""
+
+    def __init__(self, code: int, *, hint: str) -> None:
+        Exception.__init__(self, f"{code}: {hint}")
+
+
+async def test_an_end_of_the_run_reaches_every_draw_whatever_its_class_takes():
+    table = open_table(Failing(Closed(7, hint="gone"), siblings=True), 3)
+    asking = (rollout.ask(table.kit) for rollout in table.rollouts)
+    found = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 5)
+    assert [(type(error), str(error)) for error in found] == [(Closed, "7: gone")] * 3
+    assert len({id(error) for error in found}) == 3
+
+
+class Taking(Failing):
+    """An LLM that has its answer read, and fails all the same."""
+
+    async def complete(self, request: Request) -> Reply:
+        assert request.take is not None
+        request.take(completion(["x"]), 0, 1, 5)
+        return await super().complete(request)
+
+
+async def test_a_request_that_was_read_and_fails_all_the_same_is_told_once():
+    table = open_table(Taking(LLMError("late")), 1)
+    await asyncio.gather(*(rollout.ask(table.kit) for rollout in table.rollouts), return_exceptions=True)
+    assert told(table) == turns(table) == len(table.outlet.replies) == 1

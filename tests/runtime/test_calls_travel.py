@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -11,13 +12,16 @@ import pytest
 from atlas import agent, suicide, tasks
 from foreign import capital_cities, error, message, serving
 
+from trunkline.errors import ConfigError, EndpointError
+from trunkline.llm.batch import BatchLLM
+from trunkline.llm.client import ClientLLM
 from trunkline.llm.price import Price
 from trunkline.llm.protocol import Choice, Reply, Request
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.outbox import Growth, Outbox, settle
 from trunkline.runtime.result import Run
-from trunkline.runtime.run import run
+from trunkline.runtime.run import arun, run
 from trunkline.runtime.snapshot import Snapshot
 from trunkline.runtime.wire import Batch
 from trunkline.store.reader import RunReader
@@ -99,6 +103,35 @@ def test_attempts_that_were_needed_are_in_the_row(tmp_path: Path):
         assert reader.check() == []
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_what_failed_for_good_is_a_row_and_its_attempts_count_once(together: bool, tmp_path: Path):
+    failing = ("France", "Peru")
+
+    def grudging(body: dict) -> object:
+        if any(name in body["messages"][0]["content"] for name in failing):
+            return error(503, "overloaded", kind="server_error")
+        return several(body)
+
+    with serving(grudging) as server:
+        llm = EndpointSpec(server.url, max_retries=1, price=PRICE, siblings=together)
+        result = run(agent(), tasks(), llm=llm, strategy=Chain(3), workers=0, out=tmp_path / "r")
+        asked = len(server.bodies)
+    calls = [call for _, call in result.calls()]
+    broken = [call for call in calls if call.failed]
+    assert {call.endpoint for call in calls} == {server.url}
+    assert sum(call.attempts for call in calls) == asked, "every request that was sent is in a row"
+    summary = result.summary()
+    assert summary.failed == 3 * sum(name in task.messages[0]["content"] for task in tasks() for name in failing) > 0
+    assert len(broken) == (summary.failed // 3 if together else summary.failed)
+    assert all(call.micros > 0 and call.attempts == 2 for call in broken)
+    (endpoint,) = summary.endpoints
+    assert (endpoint.failed, endpoint.requests) == (len(broken), len(calls) - len(broken))
+    assert summary.usage.retries == endpoint.retries == len(broken)
+    assert summary.spent.unpriced == len(broken)
+    with RunReader.open(result.path) as reader:
+        assert reader.check() == []
+
+
 def test_what_a_dead_worker_paid_stays_in_the_file(tmp_path: Path):
     def call_the_tool(body: dict) -> dict:
         country = body["messages"][0]["content"].removeprefix("Capital of ").rstrip("?")
@@ -146,6 +179,107 @@ def test_impossible_figures_of_an_llm_are_not_believed(tmp_path: Path):
         assert reader.check() == []
 
 
+class Meddling:
+    """An LLM of the user's own that has bytes read for it, and then says other things of the reply."""
+
+    def __init__(self, **said: object) -> None:
+        self.said = said
+
+    async def complete(self, request: Request) -> Reply:
+        reply = request.take(b'{"choices":[{"message":{"content":"<answer>Paris</answer>"}}]}', 0, 1, 5)
+        for field, value in self.said.items():
+            setattr(reply, field, value)
+        return reply
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"endpoint": None},
+        {"endpoint": []},
+        {"queue": 1.5, "first": "x", "micros": None},
+        {"attempts": 2**70, "prompt": 2**70, "cached": -7, "generated": True},
+    ],
+    ids=lambda said: next(iter(said)),
+)
+def test_a_reply_that_somebody_spoilt_ends_no_run(said: dict[str, object], tmp_path: Path):
+    result = run(agent(), tasks(), llm=Meddling(**said), out=tmp_path / "r")
+    assert {r.termination for tree in result for r in tree.rollouts} == {Termination.ANSWER}
+    for _, call in result.calls():
+        assert (call.prompt, call.cached, call.generated, call.attempts, call.queue, call.first) == (
+            -1,
+            -1,
+            -1,
+            1,
+            0,
+            -1,
+        )
+    with RunReader.open(result.path) as reader:
+        assert reader.check() == []
+
+
+@pytest.mark.parametrize("said", [{"attempts": 2**40}, {"attempts": 2**70}, {"micros": 2**70}], ids=str)
+def test_figures_that_no_tree_can_count_are_not_believed(said: dict[str, int], tmp_path: Path):
+    result = run(agent(), tasks(), llm=Boastful(**said), out=tmp_path / "r")
+    assert {r.termination for tree in result for r in tree.rollouts} == {Termination.ANSWER}
+    assert result.summary().usage.retries == 0
+    assert {(call.attempts, call.micros) for _, call in result.calls()} <= {(1, 10), (1, 0)}
+
+
+class Priced(Boastful):
+    """An LLM of the user's own that says what it costs."""
+
+    price: object = PRICE
+
+
+@pytest.mark.parametrize("kind", ["own", "batch", "client"])
+async def test_any_llm_can_have_a_price(kind: str, tmp_path: Path):
+    openai = pytest.importorskip("openai")
+    completed = {"text": "<answer>x</answer>", "usage": USAGE}
+    with serving(with_usage) as server:
+        async with openai.AsyncOpenAI(api_key="x", base_url=server.url) as client:
+            llm = {
+                "own": Priced(prompt=100, cached=60, generated=20),
+                "batch": BatchLLM(lambda prompts: [completed] * len(prompts), price=PRICE),
+                "client": ClientLLM(client, price=PRICE),
+            }[kind]
+            result = await arun(agent(), tasks(), llm=llm, out=tmp_path / "r")
+    spent, count = result.summary().spent, len(list(result.calls()))
+    assert (spent.priced, spent.unpriced) == (count, 0)
+    assert spent.money == pytest.approx(count * (40 * 1 + 60 * 0.5 + 20 * 2) / 1e6)
+    with RunReader.open(result.path) as reader:
+        assert reader.settings["llm"] == {"kind": type(llm).__name__, "price": {"*": msgspec.to_builtins(PRICE)}}
+        assert reader.check() == []
+
+
+@pytest.mark.parametrize("kind", ["batch", "client"])
+async def test_a_failed_request_names_who_was_asked_as_an_answered_one_does(kind: str, tmp_path: Path):
+    openai = pytest.importorskip("openai")
+    with serving(lambda _: error(400, "no")) as server:
+        async with openai.AsyncOpenAI(api_key="x", base_url=server.url) as client:
+            llm = BatchLLM(lambda _: []) if kind == "batch" else ClientLLM(client)
+            with contextlib.suppress(EndpointError):
+                await arun(agent(), tasks()[:1], llm=llm, out=tmp_path / "r")
+    assert [(call.endpoint, call.failed) for _, call in Run(tmp_path / "r", "done").calls()] == [
+        ("BatchLLM" if kind == "batch" else server.url, True)
+    ]
+
+
+def test_what_is_no_price_is_refused_by_name():
+    openai = pytest.importorskip("openai")
+    llm = Priced()
+    llm.price = 3
+    for make, name in (
+        (lambda: run(agent(), tasks(), llm=llm), r"Priced\.price"),
+        (lambda: BatchLLM(list, price=3), "BatchLLM: price"),
+        (lambda: ClientLLM(openai.AsyncOpenAI(api_key="x"), price=3), "ClientLLM: price"),
+    ):
+        with pytest.raises(ConfigError, match=f"{name} must be a Price, not 3"):
+            make()
+
+
 def several(body: dict) -> dict:
     """As many choices as were asked for, and the usage of all."""
     one = message("<answer>x</answer>")["choices"][0]
@@ -186,6 +320,11 @@ def test_a_reply_settles_to_its_row():
     assert msgspec.structs.astuple(row) == ("http://h/v1", 3, 10, -1, 6, 2, 7, 9, 1_500_000, 500_000)
 
 
+def test_a_secret_is_hidden_before_a_name_is_cut():
+    told = f"{'x' * 190} sk-hunter2hunter2"
+    assert "hunter" not in settle(Reply([], 1, 1, 1, 1, 1, endpoint=told), 0).endpoint
+
+
 async def test_a_call_waits_for_the_next_delta_of_its_tree_and_leaves_once():
     sent: list[Batch] = []
     outbox = Outbox(8, sent.append, lambda problem: pytest.fail(str(problem)))
@@ -210,9 +349,15 @@ async def test_a_call_waits_for_the_next_delta_of_its_tree_and_leaves_once():
 
 def test_a_snapshot_counts_what_was_sent():
     shot = Snapshot(1, 1)
-    replies = [Reply([], 10, 0, 3, 3, 2_000_000), Reply([], -1, -1, 5, 1, 1), Reply([], 10, 0, 3, 0, 1)]
+    one = [Choice("", None, [], "")]
+    replies = [
+        Reply(one, 10, 0, 3, 3, 2_000_000),
+        Reply(one, -1, -1, 5, 1, 1),
+        Reply(one, 10, 0, 3, 0, 1),
+        Reply([], -1, -1, -1, 6, 9_000_000),
+    ]
     shot.called(settle(reply, 0) for reply in replies)
-    assert (shot.prompt, shot.generated, shot.retries, list(shot.latencies)) == (10, 3, 2, [2.0, 1e-6])
+    assert (shot.prompt, shot.generated, shot.retries, list(shot.latencies)) == (10, 3, 7, [2.0, 1e-6])
 
 
 def test_a_run_object_counts_its_trees_without_its_calls(tmp_path: Path):

@@ -140,6 +140,15 @@ def test_a_batch_that_comes_again_counts_its_calls_once(tmp_path: Path):
         assert len(list(reader.calls())) == 2
 
 
+def test_a_delta_that_comes_twice_at_once_counts_its_calls_once(tmp_path: Path):
+    core, (delta,) = grow([(10, 4, 3)])
+    with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
+        writer.commit([(0, 0, delta)] * 2, [(0, *rows(core))], [(0, 0, [call()])] * 2)
+    with RunReader.open(tmp_path / "run") as reader:
+        assert reader.check() == []
+        assert [c.endpoint for _, c in reader.calls()] == [A]
+
+
 def test_a_batch_that_is_refused_leaves_no_call_and_no_endpoint(tmp_path: Path):
     core, deltas = grow([(10, 4, 3), (10, 4, 3)])
     with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
@@ -160,11 +169,22 @@ def test_no_key_reaches_the_names_of_endpoints(tmp_path: Path):
         assert len(list(reader.calls())) == 4
 
 
+def test_a_key_in_a_base_url_is_stored_nowhere_and_the_price_is_still_found(tmp_path: Path):
+    url = "http://gateway/sk-hunter2hunter2/v1"
+    write(tmp_path / "run", [[call(url)]], {url: PRICES[A]})
+    assert b"hunter2" not in (tmp_path / "run").read_bytes()
+    with RunReader.open(tmp_path / "run") as reader:
+        assert reader.summary().spent == Spending(pytest.approx(PRICES[A].of(10, 4, 3)), 1, 0)
+
+
 def naive(calls: list[CallRow], endpoint: str) -> dict[str, object]:
-    sent = [c for c in calls if c.endpoint == endpoint and c.attempts > 0]
+    paid = [c for c in calls if c.endpoint == endpoint and c.attempts > 0]
+    sent = [c for c in paid if c.draws > 0]
     counted = [c for c in sent if c.prompt >= 0 and c.generated >= 0]
     price = PRICES.get(endpoint)
-    priced = [c for c in counted if price and (c.cached >= 0 or price.cached is None)]
+    priced = [
+        c for c in paid if price and c.prompt >= 0 and c.generated >= 0 and (c.cached >= 0 or price.cached is None)
+    ]
     money = Fraction(0)
     for c in priced:
         hit = max(0, min(c.cached, c.prompt))
@@ -175,12 +195,13 @@ def naive(calls: list[CallRow], endpoint: str) -> dict[str, object]:
         "requests": len(sent),
         "kept": sum(c.endpoint == endpoint and c.attempts == 0 for c in calls),
         "draws": sum(c.draws for c in sent),
-        "retries": sum(c.attempts - 1 for c in sent),
+        "failed": len(paid) - len(sent),
+        "retries": sum(c.attempts - 1 for c in paid),
         "prompt": sum(c.prompt for c in counted),
         "cached": sum(max(0, min(c.cached, c.prompt)) for c in counted),
         "generated": sum(c.generated for c in counted),
         "unreported": len(sent) - len(counted),
-        "priced": (float(money), len(priced), len(sent) - len(priced)),
+        "priced": (float(money), len(priced), len(paid) - len(priced)),
     }
 
 
@@ -227,6 +248,15 @@ def test_replies_out_of_a_cache_cost_nothing_and_took_no_time():
     assert only.spent == Spending(0.0, 0, 0)
 
 
+def test_what_failed_for_good_took_attempts_and_nobody_knows_what_it_cost():
+    failed = call(draws=0, prompt=-1, cached=-1, generated=-1, attempts=6, first=-1, micros=9_000_000)
+    (only,) = by_endpoint([call(attempts=2), failed], PRICES)
+    assert (only.requests, only.failed, only.retries, only.unreported, only.total.max) == (1, 1, 6, 0, 250 / 1e6)
+    assert (only.spent.priced, only.spent.unpriced) == (1, 1)
+    (none,) = by_endpoint([failed], {})
+    assert (none.requests, none.failed, none.rate, none.total) == (0, 1, 0.0, None)
+
+
 def test_what_was_not_reported_is_not_priced():
     calls = [call(), call(prompt=-1), call(generated=-1), call(cached=-1), call("http://elsewhere/v1")]
     first, second = by_endpoint(calls, PRICES)
@@ -252,6 +282,16 @@ def test_the_summary_prices_the_run_its_tasks_and_what_it_solved(tmp_path: Path)
     assert summary.per_task == pytest.approx(summary.spent.money / 3)
     assert summary.per_solved == pytest.approx(summary.spent.money / 2)
     assert sum(e.requests for e in summary.endpoints) == summary.usage.calls
+
+
+def test_nothing_is_said_to_cost_nothing_because_its_price_is_not_known(tmp_path: Path):
+    write(tmp_path / "run", [[call(cached=-1)], [call(attempts=0)]], PRICES)
+    with RunReader.open(tmp_path / "run") as reader:
+        summary = reader.summary()
+    assert (summary.spent, summary.per_task, summary.per_solved) == (Spending(0.0, 0, 1), None, None)
+    write(tmp_path / "kept", [[call(attempts=0)]], PRICES)
+    with RunReader.open(tmp_path / "kept") as reader:
+        assert reader.summary().per_task == 0.0
 
 
 def test_without_a_price_there_are_no_costs(tmp_path: Path):
@@ -308,6 +348,16 @@ def test_check_names_what_does_not_fit(tmp_path: Path, statements: list[str], pr
     assert all(line.isprintable() for line in found)
 
 
+def test_a_request_that_failed_is_not_held_against_the_turns(tmp_path: Path):
+    core, (delta,) = grow([(10, 4, 3)])
+    failed = call(draws=0, prompt=-1, cached=-1, generated=-1, attempts=6, first=-1)
+    with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
+        writer.commit([(0, 0, delta)], [(0, *rows(core))], [(0, 0, [failed, call()])])
+    assert problems(tmp_path / "run") == []
+    edit(tmp_path / "run", "UPDATE calls SET prompt = 11 WHERE draws = 1")
+    assert problems(tmp_path / "run") == ['task "q0": calls: prompt is 11 in the rows and 10 in the deltas']
+
+
 def test_more_draws_than_turns_fit_and_their_usage_is_not_compared(tmp_path: Path):
     core, deltas = grow([(10, 4, 3), (-1, -1, -1)])
     with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
@@ -322,6 +372,13 @@ def test_more_draws_than_turns_fit_and_their_usage_is_not_compared(tmp_path: Pat
 def test_a_damaged_call_is_damage_for_readers_too(tmp_path: Path):
     write(tmp_path / "run", [[call()]])
     edit(tmp_path / "run", "UPDATE calls SET queue = 'long'")
+    with RunReader.open(tmp_path / "run") as reader, pytest.raises(RunFileError, match="a row of calls"):
+        reader.summary()
+
+
+def test_calls_of_an_endpoint_that_is_gone_are_damage_and_not_left_out(tmp_path: Path):
+    write(tmp_path / "run", [[call()]])
+    edit(tmp_path / "run", "DELETE FROM endpoints")
     with RunReader.open(tmp_path / "run") as reader, pytest.raises(RunFileError, match="a row of calls"):
         reader.summary()
 

@@ -55,3 +55,17 @@ def test_failed_attempts_are_retries() -> None:
     assert usage_of(counts, Failure("LLMError", "m", 6).encode()).retries == 3 + 5
     believed = usage_of(counts, json.dumps({"kind": "K", "message": "m", "attempts": 10**15})).retries
     assert 3 < believed < 2**31
+
+
+class Silent(LLMError):
+    """An error of somebody's own that tells its base nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("attempts", ["3", None, 1.5, [], -4])
+def test_an_error_that_says_odd_things_of_itself_is_still_recorded(attempts: object) -> None:
+    error = LLMError("busy", attempts=attempts, retryable="often")
+    assert Failure.decode(Failure.of(error).encode()) == Failure("LLMError", "busy", 1, True)
+    assert Failure.of(Silent()) == Failure("Silent", "")

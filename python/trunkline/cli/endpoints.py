@@ -29,21 +29,22 @@ def calls_table(endpoints: Sequence[EndpointSummary]) -> str:
         rows = list(_rows(endpoint))
         width = max(len(label) for label, _ in rows)
         lines += [f"  {label:<{width}}  {value}" for label, value in rows]
-    return "\n".join(lines) if lines else "no call was answered"
+    return "\n".join(lines) if lines else "no request was made"
 
 
 def _rows(endpoint: EndpointSummary) -> Iterator[tuple[str, str]]:
-    yield "requests", f"{endpoint.requests:,}, {endpoint.retries:,} retries"
+    failed = f", and {endpoint.failed:,} that failed for good" if endpoint.failed else ""
+    yield "requests", f"{endpoint.requests:,}, {endpoint.retries:,} retries{failed}"
     if endpoint.kept:
         yield "out of a cache", f"{endpoint.kept:,} more, counted in nothing below"
     if endpoint.draws != endpoint.requests:
         yield "completions", f"{endpoint.draws:,}"
     if endpoint.unreported < endpoint.requests:
         share = f"  ({endpoint.cached / endpoint.prompt:.1%})".replace("%", " %") if endpoint.prompt else ""
-        yield "prompt tokens", f"{endpoint.prompt:,}, {endpoint.cached:,} of them cached{share}"
+        yield "prompt tokens by request", f"{endpoint.prompt:,}, {endpoint.cached:,} of them cached{share}"
         yield "generated tokens", f"{endpoint.generated:,}  ({endpoint.rate:,.1f} tokens/s)"
     if endpoint.unreported:
-        yield "calls without usage", f"{endpoint.unreported:,}, counted in no total"
+        yield "without usage", f"{endpoint.unreported:,}, counted in no total"
     for label, times in (("queue", endpoint.queue), ("first byte", endpoint.first), ("whole call", endpoint.total)):
         if times is not None:
             yield label, _times(times)

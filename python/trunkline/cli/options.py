@@ -23,7 +23,7 @@ __all__ = ["PriceOption", "Threshold", "load_named", "load_tools", "run_path"]
 class Threshold(click.ParamType[float]):
     """How many rollouts may break: a count, or a share below 1."""
 
-    name = "N|0.x"
+    name = "threshold"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Read the number."""
@@ -39,7 +39,7 @@ class Threshold(click.ParamType[float]):
 class PriceOption(click.ParamType[Price]):
     """What tokens cost."""
 
-    name = "prompt=P,cached=C,generated=G"
+    name = "price"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Price:
         """Read the price."""

@@ -60,14 +60,19 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
     type=click.Choice(["return", "repair"]),
     default="return",
     show_default=True,
-    help="What happens to a tool call of broken JSON.",
+    help="A tool call of broken JSON goes back to the model, or is repaired (extra: repair).",
 )
 @click.option("--max-turns", default=30, show_default=True, help="Model turns a try may take.")
 @click.option("--max-tokens", type=int, help="Tokens a turn may generate.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
 @click.option("--top-p", type=float, help="Nucleus sampling.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the run.  [default: random, and recorded]")
-@click.option("--cache", type=click.Path(), help="File of answers: what was answered once is not asked for again.")
+@click.option(
+    "--cache",
+    type=click.Path(),
+    metavar="FILE",
+    help="Answers, kept: a run of the same --seed does not ask again for what is there.",
+)
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N questions.")
 @click.option("--workers", "-w", default=2, show_default=True, help="Worker processes; 0 stays in this one.")
 @click.option(
@@ -79,15 +84,22 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
     show_default=True,
     help="Requests in flight, in all.",
 )
-@click.option("--rpm", type=float, help="Requests a minute, in all.")
-@click.option("--tpm", type=float, help="Tokens a minute, in all.")
+@click.option("--rpm", type=float, help="Requests a minute, in all.  [default: what the server allows]")
+@click.option("--tpm", type=float, help="Tokens a minute, in all.  [default: what the server allows]")
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds one attempt of a model call may take.")
 @click.option("--max-retries", default=5, show_default=True, help="Retries of a model call.")
 @click.option(
-    "--price", type=PriceOption(), help="What a million tokens cost; kept with the run. No price is known here."
+    "--price",
+    type=PriceOption(),
+    metavar="prompt=P,generated=G[,cached=C]",
+    help="What a million tokens cost, in your currency; the summary then says what the run cost.",
 )
 @click.option(
-    "--fail-on-error", type=Threshold(), default=0.0, help="Broken rollouts allowed: a count, or a share.  [default: 0]"
+    "--fail-on-error",
+    type=Threshold(),
+    metavar="N|0.x",
+    default=0.0,
+    help="Broken rollouts allowed: a count, or a share.  [default: 0]",
 )
 @click.option("--out", "-o", help="Run file, which must not exist.  [default: runs/TIME-MODEL.run]")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")

@@ -45,9 +45,9 @@ def cost(spent: Spending, details: str = "") -> str:
     """
     if not spent.unpriced:
         return _money(spent.money) + details
-    known = _money(spent.money) + details if spent.priced else "not known"
-    calls = "1 call" if spent.unpriced == 1 else f"{spent.unpriced:,} calls"
-    return f"{known}; not priced: {calls} whose usage is not known"
+    known = _money(spent.money) + details if spent.known else "not known"
+    requests = "1 request" if spent.unpriced == 1 else f"{spent.unpriced:,} requests"
+    return f"{known}; not priced: {requests} whose usage is not known"
 
 
 def _share(estimate: Estimate | None, missing: str) -> str:
@@ -82,7 +82,7 @@ def _costs(summary: Summary) -> Iterator[Row]:
     if not counted or (not tokens.exact and usage.unreported >= usage.calls):
         yield (
             "tokens (server usage)",
-            "not reported by the server" if usage.calls else "none, no model call was answered",
+            "not reported by the server" if usage.calls else "none, no request was answered",
         )
     else:
         source = "token ids" if tokens.exact else "server usage"
@@ -90,11 +90,11 @@ def _costs(summary: Summary) -> Iterator[Row]:
         yield "tokens as a tree", f"{tokens.tree:,}  ({tokens.tree_generated:,} generated)"
         yield "reuse", f"{tokens.reuse:.1%}".replace("%", " %") + f"  ({tokens.saved:,} tokens shared)"
         if usage.unreported:
-            yield "calls without usage", f"{usage.unreported:,}, counted in no total"
+            yield "turns without usage", f"{usage.unreported:,}, counted in no total"
         share = f"  ({usage.cached / usage.prompt:.1%})".replace("%", " %") if usage.prompt else ""
         if usage.unreported < usage.calls:
-            yield "prompt tokens", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}"
-    yield "model calls", f"{usage.calls:,}"
+            yield "prompt tokens by turn", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}"
+    yield "model turns", f"{usage.calls:,}"
     failed = f", {usage.tool_errors:,} of them failed" if usage.tool_errors else ""
     yield "tool calls", f"{usage.tools:,}{failed}"
     if 0 < usage.tools <= usage.tool_errors:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 from trunkline.bounds import number, shown, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.batcher import Batcher
+from trunkline.llm.price import one_price
 from trunkline.llm.slots import Slots
 from trunkline.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trunkline.llm.price import Price
     from trunkline.llm.prompt import Prompt
 
 __all__ = ["BatchLLM", "Engine"]
@@ -41,9 +43,10 @@ class BatchLLM:
         calls: Calls of the engine at once, also where several runs share it; above 1, a sync engine is called in that
             many threads. An async one that serves several event loops may have as many in each.
         max_concurrency: Turns that a run keeps waiting or in batches; as many as fit into its batches when None.
+        price: What tokens cost; None where that is not known.
 
     Raises:
-        ConfigError: The engine cannot be called, or a number makes no sense.
+        ConfigError: The engine cannot be called, or a number or the price makes no sense.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class BatchLLM:
         supports_n: bool = False,
         calls: int = 1,
         max_concurrency: int | None = None,
+        price: Price | None = None,
     ) -> None:
         self.max_batch = whole("BatchLLM: max_batch", max_batch, 1)
         self.max_wait = number("BatchLLM: max_wait", max_wait, 0, unit="seconds")
@@ -67,6 +71,7 @@ class BatchLLM:
         if max_concurrency is None:
             max_concurrency = max_batch * calls
         self.max_concurrency = whole("BatchLLM: max_concurrency", max_concurrency, 1)
+        self.price = one_price("BatchLLM: price", price)
         # Here and not with a batcher: a call that a cancelled run has left behind still keeps the next run's waiting.
         self.engine = Engine(engine, calls)
 

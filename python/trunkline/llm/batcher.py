@@ -16,7 +16,7 @@ from trunkline.errors import (
     TrunklineError,
     UsageError,
 )
-from trunkline.llm.completion import Taken, completions, reply_of
+from trunkline.llm.completion import ENDPOINT, Taken, completions, reply_of
 from trunkline.llm.lanes import Lanes
 from trunkline.llm.prompt import prompts
 from trunkline.llm.text import without_secrets
@@ -98,7 +98,11 @@ class Batcher:
             raise
         sent = max(part.sent for part in parts)
         taken = Taken((time.perf_counter_ns() - clock) // 1000, max(0, sent - clock) // 1000)
-        return reply_of(request, outcomes, taken, self._engine.name)
+        try:
+            return reply_of(request, outcomes, taken, self._engine.name)
+        except LLMError as error:
+            error.endpoint = ENDPOINT
+            raise
 
     async def close(self) -> None:
         """Fail what waits and cancel what the engine still does. May be called more than once."""

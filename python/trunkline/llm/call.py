@@ -56,6 +56,7 @@ class Call(Generic[T]):
         busy: Seconds that its requests were under way, all together.
         last: Seconds of the last of them.
         spent: Tokens it took in the end; None while not known.
+        asked: Base URL of the endpoint that was asked last; empty before.
         avoid: The endpoint that failed it last.
         verdict: What came of the last attempt.
     """
@@ -64,6 +65,7 @@ class Call(Generic[T]):
         "_backoff",
         "_strikes",
         "_unusable",
+        "asked",
         "attempts",
         "avoid",
         "body",
@@ -102,6 +104,7 @@ class Call(Generic[T]):
         self.busy = self.last = 0.0
         self.spent: int | None = None
         self.attempts = 0
+        self.asked = ""
         self.avoid: Endpoint | None = None
         self.verdict: Verdict | None = None
         self._backoff = backoff

@@ -15,13 +15,15 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from trunkline.bounds import shown, whole
-from trunkline.errors import ConfigError, EndpointError, LLMError, ReplyError, RolloutError
+from trunkline.errors import ConfigError, EndpointError, LLMError, ReplyError
 from trunkline.llm.classify import Site, Verdict, classify, embedded_status
+from trunkline.llm.price import one_price
 from trunkline.llm.reply import read, unusable
 from trunkline.llm.slots import Slots
 from trunkline.llm.text import excerpt
 
 if TYPE_CHECKING:
+    from trunkline.llm.price import Price
     from trunkline.llm.protocol import LLM, Reply, Request
 
 __all__ = ["ClientLLM", "as_llm"]
@@ -48,6 +50,7 @@ def as_llm(candidate: object) -> LLM:
             raise ConfigError(f"{type(candidate).__name__}.complete must be an async function")
         if hasattr(candidate, "max_concurrency"):
             whole(f"{type(candidate).__name__}.max_concurrency", candidate.max_concurrency, 1)
+        one_price(f"{type(candidate).__name__}.price", getattr(candidate, "price", None))
         return cast("LLM", candidate)
     if not _is_client(candidate):
         raise ConfigError(
@@ -64,20 +67,22 @@ class ClientLLM:
         client: The client.
         max_concurrency: Most requests in flight at once; the others wait without a deadline. It should not exceed what
             the client's own pool of connections holds, or requests wait there, and its timeouts run.
+        price: What tokens cost; None where that is not known.
 
     Raises:
-        ConfigError: It is a blocking client, or no client, or the number makes no sense.
+        ConfigError: It is a blocking client, or no client, or the number or the price makes no sense.
     """
 
     siblings = True
 
-    def __init__(self, client: Any, *, max_concurrency: int = 64) -> None:
+    def __init__(self, client: Any, *, max_concurrency: int = 64, price: Price | None = None) -> None:
         if not _is_client(client):
             raise ConfigError(f"ClientLLM: client must be an openai.AsyncOpenAI client, not {shown(client)}")
         post = getattr(client, "post", None)
         if not inspect.iscoroutinefunction(post):
             raise ConfigError(f"{type(client).__name__} blocks; give its async form, for example openai.AsyncOpenAI")
         self.max_concurrency = whole("ClientLLM: max_concurrency", max_concurrency, 1)
+        self.price = one_price("ClientLLM: price", price)
         self._slots = Slots(self.max_concurrency)
         self._client = client
         self._post = post
@@ -171,11 +176,10 @@ class ClientLLM:
             self._fail(Verdict(EndpointError, f"the client cannot send: {said}{cause}"), 1)
         self._fail(Verdict(LLMError, f"the client failed with {kind}: {said}{cause}"), 1)
 
-    @staticmethod
-    def _fail(verdict: Verdict, attempts: int) -> NoReturn:
+    def _fail(self, verdict: Verdict, attempts: int) -> NoReturn:
         message = verdict.message if attempts == 1 else f"{verdict.message} (after {attempts} attempts)"
-        if issubclass(verdict.kind, RolloutError):
-            raise verdict.kind(message, attempts=attempts, retryable=verdict.retry) from None
+        if issubclass(verdict.kind, LLMError):
+            raise verdict.kind(message, attempts=attempts, retryable=verdict.retry, endpoint=self._base_url) from None
         raise verdict.kind(message) from None
 
 

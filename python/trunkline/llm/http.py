@@ -8,7 +8,7 @@ import time
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from trunkline.errors import EndpointError, LLMError, ReplyError, RolloutError
+from trunkline.errors import EndpointError, LLMError, ReplyError
 from trunkline.llm.bucket import LocalLease
 from trunkline.llm.call import Call
 from trunkline.llm.classify import Site, Verdict, classify, embedded_status
@@ -206,6 +206,7 @@ class HttpLLM:
         """Post, read what comes back, and note what it says of the endpoint."""
         url, site = endpoint.target(call.route)
         call.attempts += 1
+        call.asked = endpoint.base_url
         begun = self._clock()
         if endpoint.gate.window.narrow:
             self._limiter.begun(endpoint.gate)
@@ -316,8 +317,8 @@ class HttpLLM:
             else:
                 message += "; is a server running there, and is the base URL right?"
         message = without_key(message, self._secret)
-        if issubclass(kind, RolloutError):
-            raise kind(message, attempts=call.attempts, retryable=verdict.retry)
+        if issubclass(kind, LLMError):
+            raise kind(message, attempts=call.attempts, retryable=verdict.retry, endpoint=call.asked)
         raise kind(message)
 
 

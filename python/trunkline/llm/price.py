@@ -10,9 +10,15 @@ import msgspec
 from trunkline.bounds import number, shown
 from trunkline.errors import ConfigError
 
-__all__ = ["Price", "price_at", "prices_by_url", "read_price"]
+__all__ = ["EVERYWHERE", "Price", "one_price", "price_at", "prices_by_url", "read_price"]
+
+EVERYWHERE: Final = "*"
+"""In the place of a base URL: the price of whatever an LLM answers that is no list of endpoints."""
 
 _MILLION: Final = 1_000_000
+
+_MOST: Final = 1e12
+"""No currency has tokens at more than that; beyond it sums would lose their meaning, and at last be infinite."""
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +30,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         cached: A prompt token that it had cached; the same as ``prompt`` when None.
 
     Raises:
-        ConfigError: One is negative, or no finite number.
+        ConfigError: One is no number from 0 to 10^12.
     """
 
     prompt: float
@@ -32,10 +38,10 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     cached: float | None = None
 
     def __post_init__(self) -> None:
-        number("price: prompt", self.prompt, 0)
-        number("price: generated", self.generated, 0)
+        number("price: prompt", self.prompt, 0, _MOST)
+        number("price: generated", self.generated, 0, _MOST)
         if self.cached is not None:
-            number("price: cached", self.cached, 0)
+            number("price: cached", self.cached, 0, _MOST)
 
     @property
     def flat(self) -> bool:
@@ -88,15 +94,30 @@ def prices_by_url(given: object, urls: Sequence[str], normal: Callable[[str], st
     return prices
 
 
+def one_price(name: str, given: object) -> Price | None:
+    """Check the price of an LLM that has one or none.
+
+    Args:
+        name: What it is called, for the message.
+        given: What the user gave.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if given is None or isinstance(given, Price):
+        return given
+    raise ConfigError(f"{name} must be a Price, not {shown(given)}")
+
+
 def price_at(prices: Mapping[str, Price], endpoint: str) -> Price | None:
     """The price of what an endpoint answered: that of the longest base URL which its name begins with.
 
     Args:
-        prices: Prices by base URL.
+        prices: Prices by base URL, or one that is everywhere the same.
         endpoint: The endpoint, as a reply names it.
     """
     bases = [base for base in prices if endpoint == base or endpoint.startswith(f"{base}/")]
-    return prices[max(bases, key=len)] if bases else None
+    return prices[max(bases, key=len)] if bases else prices.get(EVERYWHERE)
 
 
 def read_price(text: str) -> Price:

@@ -129,7 +129,7 @@ class LLM(Protocol):
     One of somebody's own needs :meth:`complete` alone, and of a request the body alone. One that may be asked for
     several completions at once (``Request.n``) says so with an attribute ``siblings = True``; any other gets one
     request for each. An attribute ``max_concurrency`` says for how many requests at once a run should keep rollouts
-    growing; 64 without it.
+    growing; 64 without it. An attribute ``price``, a :class:`~trunkline.llm.price.Price`, says what its tokens cost.
     """
 
     async def complete(self, request: Request) -> Reply:

@@ -110,7 +110,7 @@ class Draws:
             # Whoever led was stopped; one of those who waited leads now.
             await self._greedy(request, turns, first)
         elif isinstance(outcome, RolloutError):
-            turns.fail(first, request.n, outcome)
+            turns.fail(first, request.n, outcome.shared())
         else:
             for draw in turns.missing(first, request.n):
                 self._share(flight, outcome, request, turns, first, draw, _micros(start))
@@ -132,9 +132,11 @@ class Draws:
         n = request.n
         if n > 1 and not self._together:
             return await self._one_by_one(request, turns, first, range(n))
+        start = time.perf_counter_ns()
         try:
             reply = turns.adopt(await self._complete(request), first, n, self._name)
         except RolloutError as error:
+            turns.failed(error, first, _micros(start), self._name)
             if isinstance(error, BadRequest) and 1 < n == len(turns.missing(first, n)):
                 return await self._refused(request, turns, first)
             turns.fail(first, n, error)

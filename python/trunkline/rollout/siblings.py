@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+from trunkline.errors import copied
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -65,7 +67,8 @@ class Siblings:
         except Exception as error:  # noqa: BLE001 - it is raised again where the rollouts wait
             for waiter in run:
                 if not waiter.turn.done():
-                    waiter.turn.set_exception(error)
+                    # Each gets an exception of its own, as each adds its own traceback.
+                    waiter.turn.set_exception(copied(error))
 
 
 class _Watch:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Told", "Turn", "Turns"]
 
-_MOST_TOKENS = 2**31
-"""A usage figure from here on is a broken server's, and counts as not reported."""
+_MOST = 2**31
+"""A number of tokens or attempts from here on is a broken server's, and counts as not reported."""
 
 _LONGEST = 10**15
 """Microseconds that are believed, 30 years of them."""
@@ -137,7 +137,7 @@ class Turns:
         Raises:
             LLMError: It is no reply.
         """
-        if self.found[first] is not None and isinstance(reply, Reply):
+        if self.found[first] is not None and isinstance(reply, Reply) and isinstance(reply.choices, list):
             return reply
         checked = _checked(reply, llm)
         lead = True
@@ -158,8 +158,23 @@ class Turns:
     def fail(self, first: int, n: int, error: RolloutError) -> None:
         """Say why there is no turn of those of n draws that have none, and tell of all."""
         for draw in self.missing(first, n):
-            self.found[first + draw] = _twin(error)
+            # Each gets an exception of its own, as each adds its own traceback; the attempts stay with one.
+            self.found[first + draw] = error.shared() if error in self.found else error
         self.tell(first, n)
+
+    def failed(self, error: RolloutError, first: int, micros: int, llm: str) -> None:
+        """Tell of a request that brought nothing, if one was sent: it took attempts and time, whatever it cost.
+
+        Args:
+            error: Why.
+            first: Which draw it was to begin with.
+            micros: Wall time of the whole call in microseconds.
+            llm: What to call an LLM that did not say who was asked.
+        """
+        told = self.found[first] is not None
+        if error.attempts and not told:
+            endpoint = getattr(error, "endpoint", "") or llm
+            self._called(Reply([], -1, -1, -1, error.attempts, micros, endpoint=endpoint))
 
     def tell(self, first: int, n: int) -> None:
         """Tell what became of n draws, as far as that is known. To tell it twice does no harm."""
@@ -174,7 +189,7 @@ class Turns:
             "the LLM read two answers to one request; one that asks another LLM and may drop its reply must ask with "
             "take=None: msgspec.structs.replace(request, take=None)"
         )
-        self.found[first:end] = [_twin(error) for _ in self.found[first:end]]
+        self.found[first:end] = [error.shared() for _ in self.found[first:end]]
         return error
 
     def _append(self, place: int, reply: Reply, sibling: int, *, lead: bool) -> Turn:
@@ -202,17 +217,6 @@ class Turns:
         return Turn(choice, node, len(message))
 
 
-def _twin(error: RolloutError) -> RolloutError:
-    """An equal exception, as each rollout that raises one adds its own traceback.
-
-    No constructor is called: the class may be anybody's, and need not take what it hands on.
-    """
-    twin = error.__class__.__new__(error.__class__, *error.args)
-    twin.__dict__.update(error.__dict__)
-    twin.__cause__ = error.__cause__
-    return twin
-
-
 def _share(total: int, place: int, parts: int) -> int:
     """Share a whole number out evenly; -1, not known, stays."""
     return total if total < 0 else total * (place + 1) // parts - total * place // parts
@@ -235,9 +239,9 @@ def _checked(reply: object, llm: str) -> Reply:
         for call in choice.tool_calls:
             call.name, call.arguments = scrub(call.name), scrub(call.arguments)
     found.served, found.endpoint = scrub(found.served), scrub(found.endpoint)
-    found.attempts = min(max(0, found.attempts), _MOST_TOKENS - 1)
+    found.attempts = max(0, found.attempts) if found.attempts < _MOST else 1
     found.micros = found.micros if 0 <= found.micros <= _LONGEST else 0
     for field in ("prompt", "cached", "generated"):
-        if not -1 <= getattr(found, field) < _MOST_TOKENS:
+        if not -1 <= getattr(found, field) < _MOST:
             setattr(found, field, -1)
     return found

@@ -12,6 +12,7 @@ from trunkline.bounds import whole
 from trunkline.errors import ConfigError
 from trunkline.llm.batch import BatchLLM
 from trunkline.llm.dialects import catalog
+from trunkline.llm.price import EVERYWHERE
 from trunkline.llm.protocol import LLM
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
@@ -128,9 +129,16 @@ def settings(job: Job) -> dict[str, Any]:
         },
         "strategy": {"kind": type(job.strategy).__name__, "options": _options(job.strategy)},
         "reward": None if job.reward is None else reward_name(job.reward),
-        "llm": job.llm.settings() if isinstance(job.llm, EndpointSpec) else type(job.llm).__name__,
+        "llm": job.llm.settings() if isinstance(job.llm, EndpointSpec) else _live(job.llm),
         "seed": job.seed,
+        "cache": job.cache,
     }
+
+
+def _live(llm: BatchLLM | LLM) -> dict[str, Any]:
+    """Describe an LLM that stays in its process."""
+    price = getattr(llm, "price", None)
+    return {"kind": type(llm).__name__, "price": {} if price is None else {EVERYWHERE: price}}
 
 
 def reward_name(reward: Reward) -> str:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from trunkline.errors import InfrastructureError
-from trunkline.llm.text import scrub
+from trunkline.llm.text import scrub, without_secrets
 from trunkline.runtime.wire import MAX_FRAME, Batch, Delta, Done
 from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow
@@ -37,8 +37,8 @@ _BATCH_BYTES = 4 * 1024 * 1024
 """About how large a batch gets before the next one begins."""
 
 
-_LONGEST = 10**15
-"""Microseconds that are believed, 30 years of them; anybody's own LLM may say anything."""
+_MOST = 10**15
+"""The most that is believed of a figure, 30 years in microseconds; anybody's own LLM may say anything."""
 
 _NAME = 200
 """Characters of an endpoint's name that are kept."""
@@ -46,7 +46,13 @@ _NAME = 200
 
 @lru_cache
 def _name(endpoint: str) -> str:
-    return scrub(endpoint)[:_NAME]
+    # Before the cut, which could leave half of a secret that is not known for one.
+    return without_secrets(scrub(endpoint))[:_NAME]
+
+
+def _believed(figure: object, otherwise: int) -> int:
+    """A figure, if it can be one; else what stands where it is not known."""
+    return figure if type(figure) is int and 0 <= figure <= _MOST else otherwise
 
 
 def settle(reply: Reply, ended: int) -> CallRow:
@@ -56,17 +62,16 @@ def settle(reply: Reply, ended: int) -> CallRow:
         reply: What it brought.
         ended: When, in microseconds of the monotonic clock.
     """
-    queue, first, micros = reply.queue, reply.first, reply.micros
-    micros = micros if 0 <= micros <= _LONGEST else 0
+    micros = _believed(reply.micros, 0)
     return CallRow(
-        _name(reply.endpoint),
-        len(reply.choices),
-        reply.prompt,
-        reply.cached,
-        reply.generated,
-        reply.attempts,
-        queue if 0 <= queue <= _LONGEST else 0,
-        first if 0 <= first <= _LONGEST else -1,
+        _name(reply.endpoint) if type(reply.endpoint) is str else "",
+        len(reply.choices) if type(reply.choices) is list else 0,
+        _believed(reply.prompt, -1),
+        _believed(reply.cached, -1),
+        _believed(reply.generated, -1),
+        _believed(reply.attempts, 1),
+        _believed(reply.queue, 0),
+        _believed(reply.first, -1),
         micros,
         ended - micros,
     )

@@ -13,7 +13,7 @@ from trunkline._core import __version__
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
 from trunkline.llm.batch import BatchLLM
-from trunkline.llm.cache import place
+from trunkline.llm.cache import Cache, place
 from trunkline.llm.client import as_llm
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
@@ -119,7 +119,7 @@ class Plan:
             reward=reward,
             llm=_as_llm(llm),
             seed=secrets.randbits(31) if seed is None else seed,
-            cache=None if cache is None else place(cache),
+            cache=None if cache is None else _cache(cache),
         )
         self._job = job
         pool = make_pool(job, workers, len(self._tasks))
@@ -179,6 +179,13 @@ def _checked(tasks: Iterable[Task]) -> list[Task]:
         except ConfigError as error:
             raise ConfigError(f"task {task.id!r}: {error}") from None
     return listed
+
+
+def _cache(path: object) -> str:
+    """Return where answers are kept, for processes with folders of their own; refuse what no worker could open."""
+    found = place(path)
+    Cache(found).close()
+    return found
 
 
 def _as_llm(llm: Any) -> EndpointSpec | BatchLLM | LLM:

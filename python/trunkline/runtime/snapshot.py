@@ -55,7 +55,7 @@ class Snapshot(msgspec.Struct):
         self.prompt += sum([call.prompt for call in counted])
         self.generated += sum([call.generated for call in counted])
         self.retries += sum([call.attempts for call in sent]) - len(sent)
-        self.latencies.extend([call.micros / 1e6 for call in sent])
+        self.latencies.extend([call.micros / 1e6 for call in sent if call.draws])
 
     def percentile(self, share: float) -> float | None:
         """Return a percentile of the latest calls' latency in seconds; None before the first call."""

@@ -49,7 +49,9 @@ class CallTotals(msgspec.Struct):
     usage: Usage = msgspec.field(default_factory=Usage)
 
     def add(self, call: CallRow) -> None:
-        """Count a call."""
+        """Count a call, unless it failed: then it has led to no turn."""
+        if call.failed:
+            return
         usage = self.usage
         self.draws += call.draws
         self.plural += call.draws != 1

@@ -48,6 +48,11 @@ class Spending(msgspec.Struct, frozen=True):
     priced: int
     unpriced: int
 
+    @property
+    def known(self) -> bool:
+        """Whether ``money`` is the price of something: not if no call has one."""
+        return self.priced > 0 or not self.unpriced
+
 
 class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What one endpoint answered. Replies out of a cache are in ``kept`` and in no other figure.
@@ -55,6 +60,8 @@ class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         endpoint: Its name, as the replies gave it: not safe to print.
         requests: Requests that it answered.
+        failed: Requests that it was the last to fail for good; but for ``retries`` and ``spent`` they are in no other
+            figure.
         kept: Replies of it that came out of a cache.
         draws: Completions in its answers.
         retries: Attempts beyond the first.
@@ -71,6 +78,7 @@ class EndpointSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     endpoint: str
     requests: int
+    failed: int
     kept: int
     draws: int
     retries: int
@@ -158,7 +166,7 @@ class _Account:
 
     def __init__(self, prices: Mapping[str, Price]) -> None:
         self._bill = Bill(prices) if prices else None
-        self._kept = self._draws = self._retries = 0
+        self._failed = self._kept = self._draws = self._retries = 0
         self._prompt = self._cached = self._generated = self._unreported = 0
         self._queue, self._first, self._total = array("q"), array("q"), array("q")
         self._began: float = math.inf
@@ -168,8 +176,13 @@ class _Account:
         if not call.attempts:
             self._kept += 1
             return
-        self._draws += call.draws
         self._retries += call.attempts - 1
+        if self._bill is not None:
+            self._bill.add(call)
+        if call.failed:
+            self._failed += 1
+            return
+        self._draws += call.draws
         if call.reported:
             self._prompt += call.prompt
             self._cached += cached(call)
@@ -182,14 +195,13 @@ class _Account:
             self._first.append(call.first)
         self._began = min(self._began, call.started)
         self._ended = max(self._ended, call.started + call.micros)
-        if self._bill is not None:
-            self._bill.add(call)
 
     def summary(self, endpoint: str) -> EndpointSummary:
-        seconds = (self._ended - self._began) / _MICROS
+        seconds = (self._ended - self._began) / _MICROS if self._total else 0.0
         return EndpointSummary(
             endpoint=endpoint,
             requests=len(self._total),
+            failed=self._failed,
             kept=self._kept,
             draws=self._draws,
             retries=self._retries,

@@ -115,7 +115,7 @@ class RunReader:
 
     @cached_property
     def prices(self) -> dict[str, Price]:
-        """The price of each endpoint by its base URL, as the run was given it; empty if it was given none."""
+        """The price of each endpoint by its base URL, or one of all; empty if the run was given none."""
         llm = self.settings.get("llm")
         try:
             return msgspec.convert(llm.get("price", {}) if isinstance(llm, dict) else {}, dict[str, Price])

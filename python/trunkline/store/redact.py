@@ -19,7 +19,8 @@ def redact(value: JSON) -> JSON:
     """A copy of a JSON value without secrets.
 
     Values under names that stand for a secret are replaced, user names and passwords are cut out of
-    addresses, and what looks like a key or a bearer token is replaced wherever it stands.
+    addresses, and what looks like a key or a bearer token is replaced wherever it stands, in names too: some are
+    addresses.
 
     Args:
         value: A JSON value.
@@ -29,8 +30,8 @@ def redact(value: JSON) -> JSON:
     """
     if isinstance(value, dict):
         return {
-            name: HIDDEN if _SECRET.search(str(name)) and isinstance(item, str) and item else redact(item)
-            for name, item in value.items()
+            without_secrets(name): HIDDEN if _SECRET.search(name) and isinstance(item, str) and item else redact(item)
+            for name, item in ((str(key), item) for key, item in value.items())
         }
     if isinstance(value, (list, tuple)):
         return [redact(item) for item in value]

@@ -60,16 +60,16 @@ CREATE TABLE trees (
 
 
 class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One request that was answered. It is written with the delta that holds its turns, and is derived from nothing.
+    """One request. It is written with the delta that holds its turns, or its end, and is derived from nothing.
 
     Attributes:
-        endpoint: Who answered; a number in the file, with its name in ``endpoints``.
-        draws: Completions it brought.
+        endpoint: Who answered, or was asked last; a number in the file, with its name in ``endpoints``.
+        draws: Completions it brought; 0 if it failed for good.
         prompt: Prompt tokens as the server reported them, cached ones included; -1 where it did not, as below.
         cached: Cached prompt tokens.
         generated: Completion tokens of all draws together.
         attempts: Requests that were sent, the successful one included; 0 for a reply out of a cache.
-        queue: Microseconds it waited for a slot or a limit.
+        queue: Microseconds it waited for a slot or a limit; 0 if it failed.
         first: Microseconds from the last attempt to the first byte of its answer; -1 where not known.
         micros: Microseconds of the whole call, waits and retries included.
         started: When it began: microseconds since the file was made, in the file; on its way there, on the monotonic
@@ -86,6 +86,11 @@ class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first: int
     micros: int
     started: int
+
+    @property
+    def failed(self) -> bool:
+        """Whether it brought nothing, although it was sent."""
+        return not self.draws and self.attempts > 0
 
     @property
     def reported(self) -> bool:

@@ -79,13 +79,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def per_task(self) -> float | None:
-        """What a task cost in the mean; None without a price or a call."""
-        return self.spent.money / self.called if self.spent and self.called else None
+        """What a task cost in the mean; None if that is not known."""
+        return self.spent.money / self.called if self.spent and self.spent.known and self.called else None
 
     @property
     def per_solved(self) -> float | None:
-        """What the run cost for each task that it solved; None without a price, or if it solved none."""
-        return self.spent.money / self.solved if self.spent and self.solved else None
+        """What the run cost for each task that it solved; None if that is not known, or it solved none."""
+        return self.spent.money / self.solved if self.spent and self.spent.known and self.solved else None
 
     @property
     def rate(self) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import msgspec
+from msgspec.structs import astuple
 
 from trunkline.errors import InfrastructureError, RunFileError, WorkerError
 from trunkline.printable import printable
@@ -163,22 +164,24 @@ class RunWriter:
         finished: Sequence[tuple[int, TreeRow, Sequence[RolloutRow]]],
         calls: Sequence[tuple[int, int, Sequence[CallRow]]],
     ) -> None:
-        again: set[tuple[int, int]] = set()
+        fresh: set[tuple[int, int]] = set()
         with _written(self.path), _transaction(self._connection) as connection:
             for task, seq, data in deltas:
-                if connection.execute(_DELTA, (task, seq, data)).rowcount == 0:
-                    again.add((task, seq))
+                if connection.execute(_DELTA, (task, seq, data)).rowcount:
+                    fresh.add((task, seq))
+                else:
                     stored = connection.execute(
                         "SELECT data FROM deltas WHERE task = ? AND seq = ?", (task, seq)
                     ).fetchone()
                     if bytes(stored[0]) != bytes(data):
                         raise WorkerError(f"two different deltas were sent as number {seq} of task number {task}")
-            fresh = [made for made in calls if (made[0], made[1]) not in again]
-            numbers = self._intern(connection, {call.endpoint for _, _, made in fresh for call in made})
-            connection.executemany(_CALL, self._values(fresh, numbers))
+            # A delta that comes twice at once brings its calls twice, too: the last of equal ones is as good.
+            news = {(task, seq): made for task, seq, made in calls if (task, seq) in fresh}
+            numbers = self._intern(connection, {call.endpoint for made in news.values() for call in made})
+            connection.executemany(_CALL, self._values(news, numbers))
             for task, tree, rollouts in finished:
-                connection.execute(_TREE, (task, *msgspec.structs.astuple(tree)))
-                connection.executemany(_ROLLOUT, ((task, *msgspec.structs.astuple(row)) for row in rollouts))
+                connection.execute(_TREE, (task, *astuple(tree)))
+                connection.executemany(_ROLLOUT, ((task, *astuple(row)) for row in rollouts))
             connection.execute(_META, ("updated", repr(time.time())))
         # Only now: what was rolled back has no number.
         self._endpoints = numbers
@@ -191,26 +194,15 @@ class RunWriter:
         return numbers
 
     def _values(
-        self, calls: Sequence[tuple[int, int, Sequence[CallRow]]], numbers: Mapping[str, int]
+        self, calls: Mapping[tuple[int, int], Sequence[CallRow]], numbers: Mapping[str, int]
     ) -> Iterator[tuple[int, ...]]:
-        """Return calls as rows."""
-        for task, seq, made in calls:
-            for call in made:
-                began = call.started - self._began
-                yield (
-                    task,
-                    seq,
-                    numbers[call.endpoint],
-                    call.draws,
-                    call.prompt,
-                    call.cached,
-                    call.generated,
-                    call.attempts,
-                    call.queue,
-                    call.first,
-                    call.micros,
-                    max(0, began),
-                )
+        """Return the calls of some deltas as rows."""
+        origin = self._began
+        for (task, seq), made in calls.items():
+            # By tuples and by name, which is the fastest way of those that were measured.
+            for name, draws, prompt, cached, generated, tries, queue, first, micros, begun in map(astuple, made):
+                started = begun - origin if begun > origin else 0
+                yield task, seq, numbers[name], draws, prompt, cached, generated, tries, queue, first, micros, started
 
     def _is_there(self) -> bool:
         try:

@@ -43,7 +43,9 @@ class Failure(msgspec.Struct, frozen=True):
     def of(cls, error: BaseException) -> Failure:
         """Describe an exception."""
         if isinstance(error, RolloutError):
-            return cls(type(error).__name__, said(error, None), error.attempts, error.retryable)
+            # Whoever raised it may have set anything.
+            attempts = error.attempts if isinstance(error.attempts, int) else 1
+            return cls(type(error).__name__, said(error, None), attempts, bool(error.retryable))
         return cls(type(error).__name__, said(error, None))
 
     def encode(self) -> str:
