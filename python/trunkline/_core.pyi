@@ -1009,7 +1009,8 @@ def take_ids(
 ) -> tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str]:
     """:func:`take` for a reply to the conversation at ``node`` whose every token must be known.
 
-    A reply without token ids makes no turns: each choice has a fault that says so.
+    A choice without token ids, or without a log-probability for each, makes no turn but a fault that says so; without
+    ids of the prompt (where there is a ``parting``) none makes a turn.
 
     Args:
         tree: As for :func:`take`, like all up to ``micros``.
@@ -1070,9 +1071,9 @@ def settle_ids(tree: Tree, node: int, prompt: Buffer | Sequence[int], policy: st
 
     A prompt that goes along with the path gives what it has beyond to the nodes that have no ids yet: all to the last,
     none to those before. One that drifts is made a context (:func:`drift`), by ``policy``: ``bridge`` keeps the path
-    and takes from the prompt what comes after it, found behind the id that ended each turn; ``realign``, and a bridge
-    that is not found, replaces the rest of the path, but if that is ``limit`` ids or more it forks; ``fork`` always
-    forks.
+    and takes from the prompt what comes after it, found behind the id that ended each turn (none did if the turn was
+    cut, or says that id before); ``realign``, and a bridge that is not found, replaces the rest of the path, but if
+    that is ``limit`` ids or more it forks; ``fork`` always forks.
 
     Returns:
         The context for the turn; None where nothing drifted.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trunkline._core import (
     PROMPT,
     SAMPLED,
+    TRUNCATED,
     Reading,
     Tokens,
     Tree,
@@ -19,6 +20,7 @@ from trunkline._core import (
     drift,
     drift_of,
     give_ids,
+    harvest,
     last_ids,
     read_reply,
     request_ids,
@@ -131,7 +133,48 @@ def test_what_a_last_message_says_is_known_though_it_has_no_ids_of_its_own(polic
     turn = tree.turn(other, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, Tokens([9], [-1.0]))
     assert list(last_ids(tree, turn)) == [1, 2, 3, 4, 5, END, 6, 9]
     assert drift_of(tree, turn)[0] == "realign", "nothing of the path gives way, so nothing forks"
+    columns = harvest([tree])
+    start, end = columns.offsets[turn], columns.offsets[turn + 1]
+    assert (columns.parents[turn], list(columns.ids[start:end])) == (first, [6, 9]), "nothing is repeated"
     tree.check()
+
+
+def test_a_bridge_goes_on_behind_what_a_model_was_given_not_behind_what_the_path_says():
+    tree, rollout, leaf = grown()
+    given_ids = [1, 2, 30, 5, END, 7, END, 8]
+    context = settle_ids(tree, leaf, given_ids, "realign", 9)
+    tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, Tokens([6, 5, END], [-1.0] * 3))
+    leaf = tree.observe(rollout, b'{"c":1}', 0, 5)
+    # The END in the middle of what it was given ends no turn of the path.
+    assert settle_ids(tree, leaf, [*given_ids, 65, END, 9, 8], "bridge", 9) is not None
+    assert list(last_ids(tree, leaf)) == [*given_ids, 6, 5, END, 9, 8]
+    tree.check()
+
+
+def test_a_bridge_drops_nothing_where_no_message_waits_for_it():
+    tree, _, leaf = grown()
+    give_ids(tree, leaf, [7, 8])
+    other = tree.open(2, [0, 1])
+    first = tree.observe(other, b'{"a":1}', 0, 5)
+    prompt = [1, 2, 3, 45, END, 6]
+    context = settle_ids(tree, first, prompt, "bridge", 9)
+    turn = tree.turn(other, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, context, Tokens([9], [-1.0]))
+    assert list(last_ids(tree, turn)) == [*prompt, 9]
+    assert drift_of(tree, turn)[0] == "realign"
+    assert settle_ids(tree, leaf, [1, 2, 3, 45, END, 7, 8], "bridge", 9) is not None, "here the path has all of it"
+    assert list(last_ids(tree, leaf)) == [1, 2, 3, 4, 5, END, 7, 8]
+
+
+@pytest.mark.parametrize(("said", "flags"), [([4, 5, 4], [SAMPLED] * 3), ([5, 4], [SAMPLED, SAMPLED | TRUNCATED])])
+def test_a_bridge_trusts_no_end_that_text_can_spell(said: list[int], flags: list[int]):
+    tree = Tree()
+    rollout = tree.open(tree.append(0, PROMPT, b"{}", 0, Tokens([1])), [0])
+    own = Tokens(said, [-0.5] * len(said), flags=flags)
+    tree.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, own)
+    leaf = tree.observe(rollout, b'{"a":1}', 0, 5)
+    prompt = [1, 6, 4, 5, 4, END, 7]
+    context = settle_ids(tree, leaf, prompt, "bridge", 9)
+    assert json.loads(request_ids(tree, leaf, b"[", b"]", context)) == prompt, "it realigns"
 
 
 def test_bad_input_is_refused():
@@ -150,11 +193,11 @@ def test_bad_input_is_refused():
         give_ids(plain, turn, [1, 2])
 
 
-def chat(prompt: list[int] | None, said: list[list[int] | None]) -> bytes:
+def chat(prompt: list[int] | None, said: list[list[int] | None], listed: int = 9) -> bytes:
     choices = []
     for index, own in enumerate(said):
         message = {"role": "assistant", "content": f"text {index}"}
-        logprobs = {"content": [{"token": "x", "logprob": -0.25} for _ in own or ()]}
+        logprobs = {"content": [{"token": "x", "logprob": -0.25} for _ in (own or ())[:listed]]}
         choices.append(
             {"index": index, "message": message, "finish_reason": "stop", "logprobs": logprobs, "token_ids": own}
         )
@@ -181,6 +224,10 @@ def test_a_reply_settles_its_prompt_and_brings_its_turns():
         (chat(None, [[3]]), ("bridge", 9), "no token ids of its prompt"),
         (chat([1], [None]), ("bridge", 9), "no token ids of what it generated"),
         (chat([1], [[]]), ("bridge", 9), "no token ids of what it generated"),
+        (chat([], [[3]]), ("bridge", 9), "no token ids of its prompt"),
+        (chat([1], [[3, 4]], 1), ("bridge", 9), "2 token ids and 1 log-probabilities"),
+        (chat([1], [[3, 4]], 0), None, "2 token ids and 0 log-probabilities"),
+        (chat([1], [[2**32 - 1]], 0), None, "1 token ids and 0 log-probabilities"),
         (chat([7], [[3]]), None, "says that it was given 1 ids"),
     ],
 )
@@ -192,6 +239,18 @@ def test_a_reply_that_lacks_ids_makes_no_turn(data: bytes, parting: tuple[str, i
     assert node == -1
     assert says in fault
     assert len(tree) == 2
+
+
+def test_a_choice_that_lacks_ids_costs_its_siblings_nothing():
+    tree = Tree()
+    leaf = tree.append(0, PROMPT, b"{}")
+    rollouts = [tree.open(leaf, [0, draw]) for draw in range(3)]
+    data = chat([1], [[3, END], None, [2**32 - 1, END]])
+    choices, *_ = take_ids(tree, rollouts, Reading(), data, 0, 0, 0, 0, 9, leaf, None, ("bridge", 9))
+    assert [choice[4] for choice in choices] == [2, -1, 3]
+    assert "no token ids of what it generated" in choices[1][6]
+    assert runs(tree) == [[1], [3, END], [2**32 - 1, END]]
+    tree.check()
 
 
 def test_completions_and_generations_are_read():

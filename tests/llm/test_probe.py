@@ -56,6 +56,35 @@ async def plain_chat(request: web.Request) -> web.Response:
     return web.json_response(reply)
 
 
+async def test_what_fails_or_answers_nonsense_is_not_taken_for_an_ability():
+    async def fails(_request: web.Request) -> web.Response:
+        return web.Response(status=502)
+
+    async def shrugs(_request: web.Request) -> web.Response:
+        return web.json_response({"detail": "unknown route"})
+
+    async def with_ids(_request: web.Request) -> web.Response:
+        message = {"role": "assistant", "content": "a"}
+        logprobs = {"content": [{"token": "a", "logprob": -0.5}]}
+        choice = {"message": message, "finish_reason": "stop", "token_ids": [5], "logprobs": logprobs}
+        usage = {"prompt_tokens": 2, "completion_tokens": 1}
+        return web.json_response({"choices": [choice], "prompt_token_ids": [1, 2], "usage": usage})
+
+    app = web.Application()
+    routes = {"/v1/chat/completions": with_ids, "/tokenize": shrugs, "/v1/completions": shrugs, "/generate": fails}
+    app.add_routes([web.post(path, answer) for path, answer in routes.items()])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    spec = EndpointSpec(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", max_retries=0)
+    try:
+        capabilities = await probe(partial(EndpointSpec.open, spec), "m")
+    finally:
+        await runner.cleanup()
+    assert (capabilities.ids, capabilities.logprobs) == (True, True)
+    assert (capabilities.tokenize, capabilities.completions, capabilities.generate) == (False, False, None)
+
+
 async def test_a_server_that_has_next_to_nothing_is_told_from_one_that_fails():
     app = web.Application()
     app.add_routes([web.post("/v1/chat/completions", plain_chat)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import chat_templates
@@ -16,6 +17,7 @@ from trunkline.llm.messages import call_id
 from trunkline.llm.renderer.local import LocalRenderer
 from trunkline.llm.renderer.protocol import Renderer
 from trunkline.llm.renderer.server import ServerRenderer
+from trunkline.llm.renderer.suffix import Suffix
 from trunkline.llm.renderer.template import Template
 from trunkline.llm.spec import EndpointSpec
 from trunkline.sim.model.bpe import default_bpe
@@ -134,6 +136,23 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, break_it, says: str
         LocalRenderer(folder)
 
 
+async def test_a_limit_that_a_tokenizer_was_saved_with_cuts_no_prompt(tmp_path: Path):
+    folder = chat_templates.write("chatml", tmp_path)
+    file = str(folder / "tokenizer.json")
+    whole = await LocalRenderer(folder).render([user("one two three four five")])
+    tokenizer = Tokenizer.from_file(file)
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=99)
+    tokenizer.save(file)
+    assert await LocalRenderer(folder).render([user("one two three four five")]) == whole
+
+
+def test_json_is_written_as_templates_ask_for_it():
+    source = "{{ messages | tojson(ensure_ascii=False) }} {{ tools | tojson(separators=(',', ':'), sort_keys=True) }}"
+    text = Template(source, {}).text([user("ü")], [{"b": 1, "a": "ü"}], opened=True)
+    assert text == '[{"role": "user", "content": "ü"}] [{"a":"ü","b":1}]'
+
+
 async def test_a_server_renders_as_it_does_for_a_chat():
     server = await start_server()
     llm = EndpointSpec(server.base_url, max_retries=0).open()
@@ -154,9 +173,38 @@ async def test_a_server_renders_as_it_does_for_a_chat():
         await server.stop()
 
 
-async def test_an_answer_without_ids_ends_the_rollout_alone():
-    async def post(route: str, body: bytes, key: int = 0) -> bytes:
-        return b'{"count": 3}'
+async def plainly(messages: list[dict], *, opened: bool, last: str, calls: str) -> list[int]:
+    """A template of its own: how it closes the last turn, and those with calls; tools answer calls alone."""
+    written = ""
+    for place, message in enumerate(messages):
+        if message["role"] == "tool" and "tool_calls" not in messages[place - 1]:
+            raise ConfigError("no call")
+        if message["role"] != "assistant":
+            written += f"<{message['content']}>"
+        elif "tool_calls" in message:
+            written += message["tool_calls"][-1]["function"]["arguments"] + calls
+        else:
+            written += message["content"] + (last if place == len(messages) - 1 else ".")
+    return list((written + ("[" if opened else "")).encode())
 
-    with pytest.raises(LLMError, match="no list of tokens"):
+
+async def test_a_template_that_closes_turns_in_several_ways_is_refused_not_guessed():
+    answer, more = {"role": "tool", "content": "found"}, [user("more")]
+    alike = Suffix(partial(plainly, last=".", calls="."))
+    assert bytes(await alike.extend(b"said", more)) == b".<more>["
+    assert bytes(await alike.extend(b"said", [answer])) == b".<found>["
+    with pytest.raises(ConfigError, match="closes a turn with tool calls in a way of its own"):
+        await Suffix(partial(plainly, last=".", calls="!")).extend(b"said", [answer])
+    with pytest.raises(ConfigError, match="writes an assistant's message anew"):
+        await Suffix(partial(plainly, last=";", calls=".")).extend(b"said", more)
+
+
+@pytest.mark.parametrize(
+    "answer", [b'{"count": 3}', b'{"tokens": [-1]}', b'{"tokens": [4294967296]}', b'{"tokens": [0.5]}', b"\xff", b""]
+)
+async def test_an_answer_without_ids_ends_the_rollout_alone(answer: bytes):
+    async def post(route: str, body: bytes, key: int = 0) -> bytes:
+        return answer
+
+    with pytest.raises(LLMError, match="no list of token ids"):
         await ServerRenderer(post, "m").render([user("x")])

@@ -90,3 +90,18 @@ def test_a_limit_of_tokens_is_needed_where_servers_have_a_low_one():
         with pytest.raises(ConfigError, match=r"needs sampling\.max_tokens"):
             form_of(TokenMode(api=api), "m", Sampling())
     form_of(TokenMode(), "m", Sampling())
+
+
+def test_what_only_a_chat_can_keep_is_refused_elsewhere():
+    sampling = Sampling(max_tokens=9, extra={"chat_template_kwargs": {"enable_thinking": False}})
+    for api in ("completions", "generate"):
+        with pytest.raises(ConfigError, match=r"cannot keep sampling\.extra\['chat_template_kwargs'\]"):
+            form_of(TokenMode(api=api), "m", sampling)
+    form_of(TokenMode(), "m", sampling)
+
+
+@pytest.mark.parametrize("extra", [{"include_stop_str_in_output": True, "no_stop_trim": True}, {"no_stop_trim": True}])
+def test_sglang_gets_no_parameter_that_only_vllm_knows(extra: dict[str, bool]):
+    form = form_of(TokenMode(api="generate"), "m", Sampling(max_tokens=9, stop=("x",), extra=extra))
+    sent = json.loads(form.head + form.constant + draws(1, 1, form.route))["sampling_params"]
+    assert sent == {"max_new_tokens": 9, "stop": ["x"], "no_stop_trim": True, "n": 1, "sampling_seed": 1}

@@ -25,15 +25,16 @@ async def post(path: str, body: dict) -> tuple[int, dict | list]:
         await server.stop()
 
 
-async def test_a_generation_is_the_completion_of_the_same_seed():
+async def test_every_generation_of_a_request_is_the_completion_of_its_seed():
     prompt = default_bpe().encode(QUESTION, control=True)
     sampling = {"n": 2, "sampling_seed": 7, "max_new_tokens": 60, "temperature": 0.8}
     body = {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 2}
     status, found = await post("/generate", {**body, "return_text_in_logprobs": True})
     assert status == 200
-    asked = {"model": "sim-agent", "prompt": prompt, "n": 2, "seed": 7, "max_tokens": 60, "temperature": 0.8}
+    asked = {"model": "sim-agent", "prompt": prompt, "seed": 7, "max_tokens": 60, "temperature": 0.8}
     _, other = await post("/v1/completions", {**asked, "logprobs": 2, "return_token_ids": True})
-    for one, choice in zip(found, other["choices"], strict=True):
+    assert len(found) == 2
+    for one, choice in zip(found, 2 * other["choices"], strict=True):
         meta = one["meta_info"]
         assert (one["text"], one["output_ids"]) == (choice["text"], choice["token_ids"])
         listed = choice["logprobs"]
@@ -49,7 +50,8 @@ async def test_one_completion_is_an_object_and_the_usual_length_is_short():
     assert one["meta_info"]["completion_tokens"] <= 128
     assert "output_token_logprobs" not in one["meta_info"]
     _, bare = await post(
-        "/generate", {"text": QUESTION, "return_logprob": True, "sampling_params": {"max_new_tokens": 2}}
+        "/generate",
+        {"text": QUESTION, "return_logprob": True, "sampling_params": {"max_new_tokens": 2, "sampling_seed": 1}},
     )
     assert [text for *_, text in bare["meta_info"]["output_token_logprobs"]] == [None, None]
     assert bare["meta_info"]["finish_reason"] == {"type": "length", "length": 2}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from trunkline.llm.cache import Cache
 from trunkline.llm.http import HttpLLM
 from trunkline.llm.protocol import Reply
 from trunkline.llm.renderer.choose import renderers
@@ -86,16 +88,21 @@ async def serving(mode: TokenMode, **settings: object) -> AsyncIterator[tuple[Ht
         await server.stop()
 
 
-async def grow(mode: TokenMode, llm: HttpLLM, tasks: list[Task], draws: int = 2, dialect: str = "native") -> list[Tree]:
+async def grow(
+    mode: TokenMode,
+    llm: HttpLLM,
+    tasks: list[Task],
+    draws: int = 2,
+    dialect: str = "native",
+    cache: Cache | None = None,
+    **sampling: object,
+) -> list[Tree]:
     """Play tasks to their end."""
-    sampling = Sampling(max_tokens=2000)
-    agent = Agent(model="sim-agent", tools=[search, visit], max_turns=12, sampling=sampling, dialect=dialect)
+    asked = Sampling(**{"max_tokens": 2000, **sampling})
+    agent = Agent(model="sim-agent", tools=[search, visit], max_turns=12, sampling=asked, dialect=dialect)
     kit = Kit(agent)
-    asker = Draws(llm, None, Exact(mode, renderers(mode, llm.call)))
-    trees = []
-    for task in tasks:
-        session = Session(Tree(task), kit, Chain(draws), None, 5, asker, Silent())
-        await session.run()
-        trees.append(session.tree)
+    asker = Draws(llm, cache, Exact(mode, renderers(mode, llm.call)))
+    sessions = [Session(Tree(task), kit, Chain(draws), None, 5, asker, Silent()) for task in tasks]
+    await asyncio.gather(*(session.run() for session in sessions))
     await kit.toolbox.close()
-    return trees
+    return [session.tree for session in sessions]

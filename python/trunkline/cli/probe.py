@@ -28,7 +28,7 @@ _WORDS = {True: "yes", False: "no", None: "did not show"}
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds one request may take.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def probe(url: str, model: str, api_key_env: str, timeout: float, as_json: bool) -> None:
-    """Ask the server at URL, up to /v1, what it can do, with about ten small requests."""
+    """Ask the server at URL, up to /v1, what it can do, with a dozen or two of small requests."""
     spec = EndpointSpec(url, api_key_env=api_key_env, timeout=timeout, max_retries=1)
     found = asyncio.run(find_out(partial(EndpointSpec.open, spec), model))
     if as_json:

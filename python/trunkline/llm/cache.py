@@ -147,9 +147,13 @@ def _row(key: Key, draw: int) -> bytes:
 def _alone(data: bytes) -> list[bytes]:
     """An answer cut into answers of one choice each, in the order of their draws.
 
-    What was generated is shared out by their length.
+    What was generated is shared out by their length. A list is SGLang's, whose completions have usage of their own.
     """
+    if data.lstrip()[:1] == b"[":
+        return [bytes(one) for one in _choices.decode(data)]
     members = _members.decode(data)
+    if "choices" not in members:
+        return [data]
     choices = _choices.decode(members["choices"])
     if len(choices) == 1:
         return [data]

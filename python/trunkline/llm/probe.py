@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from trunkline._core import read_reply
-from trunkline.errors import BadRequest, ConfigError, EndpointError, ReplyError
+from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError, ReplyError
 from trunkline.llm import request
 from trunkline.llm.protocol import Request
 
@@ -95,7 +95,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def probe(open_llm: Callable[[], HttpLLM], model: str, only: Sequence[str] = tuple(ABILITIES)) -> Capabilities:
-    """Find out what a server can do, with about ten small requests.
+    """Find out what a server can do, with a dozen or two of small requests.
 
     Args:
         open_llm: Opens a client; a new one for each question, as a server may refuse one of them for good.
@@ -110,8 +110,13 @@ async def probe(open_llm: Callable[[], HttpLLM], model: str, only: Sequence[str]
     site = await asked.plain()
     found: dict[str, bool | None] = {}
     for ability in only:
-        if ability not in found:
+        if ability in found:
+            continue
+        try:
             found |= await asked.questions[ability]()
+        except LLMError:
+            # No answer, or a failure: nothing follows from that.
+            found[ability] = None
     return Capabilities(site=site, model=model, **{name: found[name] for name in only})
 
 
@@ -213,8 +218,9 @@ class _Probe:
         return {"n": reply is not None and len(reply.choices) == 2}
 
     async def _seeds(self) -> dict[str, bool | None]:
-        said = [await self._said(seed) for seed in (7, 7, 7, 8, 9, 10)]
-        if len(set(said[:3])) > 1:
+        # Several pairs: a model that says few things may say one of them twice by chance.
+        said, again = [[await self._said(seed) for seed in (7, 8, 9, 10)] for _ in range(2)]
+        if said != again:
             return {"seeds": False}
         # Where everything is alike, whatever the seed, nothing follows.
         return {"seeds": True if len(set(said)) > 1 else None}
@@ -233,10 +239,11 @@ class _Probe:
         body: dict[str, JSON] = {"model": self._model, "messages": list(_ASK), "add_generation_prompt": True}
         data = await self._post("//tokenize", body)
         try:
-            self._prompt = msgspec.json.decode(data or b"{}", type=_Tokenized).tokens or self._prompt
+            found = msgspec.json.decode(data or b"{}", type=_Tokenized).tokens
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            return {"tokenize": False}
-        return {"tokenize": bool(data) and bool(self._prompt)}
+            found = []
+        self._prompt = found or self._prompt
+        return {"tokenize": bool(found)}
 
     async def _completions(self) -> dict[str, bool | None]:
         body: dict[str, JSON] = {

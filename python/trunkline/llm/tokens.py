@@ -32,10 +32,10 @@ class TokenMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             rendered again; a renderer writes what comes between.
         drift: What becomes of a prompt whose ids do not begin with those of its path, as when a server that renders
             anew cuts sampled words into other tokens. ``bridge`` keeps the sampled ids and appends the new messages' to
-            them; where it cannot tell those apart, it realigns. ``realign`` takes what the model was given for this
-            turn and those after it, where it is not trained. ``fork`` does so too and begins a training sample of its
-            own.
-        realign_limit: A realignment that would replace this many ids of the path, or more, forks. The default is TRL's
+            them; where it cannot tell those apart, as never in a chat with stop strings, it realigns. ``realign`` takes
+            what the model was given for this turn and those after it, where it is not trained. ``fork`` does so too and
+            begins a training sample of its own.
+    realign_limit: A realignment that would replace this many ids of the path, or more, forks. The default is TRL's
             ``fork_threshold``.
         tokenizer: Renders here, with this ``tokenizer.json`` (or the folder it is in) and the chat template beside it;
             None asks the server's ``/tokenize``.
@@ -92,7 +92,8 @@ def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"")
         tools: Tool definitions as a JSON array; a chat's body has them, elsewhere the renderer writes them.
 
     Raises:
-        ConfigError: The mode needs ``sampling.max_tokens``, since servers stop after 16 or 128 tokens without it.
+        ConfigError: The mode needs ``sampling.max_tokens``, since servers stop after 16 or 128 tokens without it, or
+            cannot keep a field of ``sampling.extra``.
     """
     if mode.api == "chat":
         extra = {**sampling.extra, "return_token_ids": True}
@@ -104,12 +105,20 @@ def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"")
             f"TokenMode(api={mode.api!r}) needs sampling.max_tokens: servers have a low limit of their own"
         )
     fields = request.fields(sampling)
+    if "chat_template_kwargs" in fields:
+        raise ConfigError(
+            f"TokenMode(api={mode.api!r}) cannot keep sampling.extra['chat_template_kwargs']: the renderer writes the "
+            "prompt; use a template of your own (TokenMode(tokenizer=..., template=...)) or api='chat'"
+        )
     top = fields.pop("top_logprobs", 0)
     fields.pop("logprobs", None)
     if mode.api == "completions":
         constant = b"]," + _inside({**fields, "logprobs": top, "return_token_ids": True})
         return Form(_head(model, "prompt"), constant, request.COMPLETIONS, Reading(form="completion"))
     fields["max_new_tokens"] = fields.pop("max_tokens")
+    # vLLM's name for no_stop_trim, which dialects send beside it; SGLang refuses a parameter that it does not know.
+    if fields.pop("include_stop_str_in_output", None) is not None:
+        fields.setdefault("no_stop_trim", True)
     asked: dict[str, JSON] = {"return_logprob": True, "return_text_in_logprobs": True, "top_logprobs_num": top}
     constant = b"]," + _inside(asked) + b',"sampling_params":{' + _inside(fields)
     return Form(_head(model, "input_ids"), constant, request.GENERATE, Reading(form="generate"))

@@ -13,7 +13,7 @@ import msgspec
 
 from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
 from trunkline.llm.lanes import Lanes
-from trunkline.llm.request import part, tap
+from trunkline.llm.request import GENERATE, part, tap
 from trunkline.printable import said
 from trunkline.rollout.flights import Flights
 from trunkline.store.redact import redact as hide_secrets
@@ -21,7 +21,7 @@ from trunkline.store.redact import redact as hide_secrets
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
-    from trunkline.llm.cache import Cache
+    from trunkline.llm.cache import Cache, Key
     from trunkline.llm.protocol import LLM, Reply, Request
     from trunkline.rollout.exact import Exact
     from trunkline.rollout.flights import Flight
@@ -92,7 +92,7 @@ class Draws:
         turns.tell(0, request.n)
         asked = []
         for start, count in _runs(turns.missing(0, request.n)):
-            keep = partial(cache.keep, key, start)
+            keep = partial(_keep, cache, key, start, turns)
             asked.append(self._fresh(tap(part(request, start, count), keep), turns, start))
         await _all(asked)
 
@@ -130,7 +130,8 @@ class Draws:
     async def _send(self, request: Request, turns: Turns, first: int) -> Reply | RolloutError:
         """Send a request, whose draws count from ``first`` on, and return what came of its first draw."""
         n = request.n
-        if n > 1 and not self._together:
+        # SGLang gives every completion of one request the same seed.
+        if n > 1 and not (self._together and request.route != GENERATE):
             return await self._one_by_one(request, turns, first, range(n))
         start = time.perf_counter_ns()
         try:
@@ -190,6 +191,13 @@ async def _all(work: Iterable[Coroutine[None, None, T]]) -> list[T]:
     except ExceptionGroup as problems:
         raise problems.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+def _keep(cache: Cache, key: Key, start: int, turns: Turns, place: int, n: int, data: bytes) -> None:
+    """Keep an answer whose choices became turns; what is of no use now is of none later."""
+    first = start + place
+    if not any(isinstance(found, RolloutError) for found in turns.found[first : first + n]):
+        cache.keep(key, start, place, n, data)
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -50,6 +50,24 @@ class Prompt(NamedTuple):
     parting: tuple[str, int] | None
 
 
+class _Way(NamedTuple):
+    """How an agent's model is asked.
+
+    Attributes:
+        kit: The agent; it is kept here, so that its id is not used again.
+        form: The constant parts of its requests.
+        renderer: Writes its prompts; None where the server does.
+        tools: Tool definitions, for the renderer.
+        parting: What to do with a prompt that drifts.
+    """
+
+    kit: Kit
+    form: Form
+    renderer: Renderer | None
+    tools: Sequence[JSON]
+    parting: tuple[str, int]
+
+
 class Exact:
     """Makes prompts of token ids for all trees of a worker, or asks for those that the server makes.
 
@@ -61,8 +79,7 @@ class Exact:
     def __init__(self, mode: TokenMode, renderer: Callable[[str], Renderer]) -> None:
         self._mode = mode
         self._renderer = renderer
-        # A kit is kept beside what was made of it, so that its id is not used again.
-        self._known: dict[int, tuple[Kit, Form, Renderer | None, Sequence[JSON]]] = {}
+        self._ways: dict[int, _Way] = {}
 
     async def prompt(self, core: Core, kit: Kit, leaf: int, seed: int, n: int) -> Prompt:
         """Make the prompt of a turn; where it is sent as ids, every node up to ``leaf`` has its own after that.
@@ -78,45 +95,55 @@ class Exact:
             BadRequest: The template does not take this conversation.
             LLMError: A server that renders gave no answer.
         """
-        _, form, renderer, tools = self._of(kit)
+        way = self._way(kit)
+        form = way.form
         end = bodies.draws(seed, n, form.route)
         tail = form.constant + end
-        if renderer is None:
-            parting = self._mode.drift, self._mode.realign_limit
-            return Prompt(core.request(leaf, form.head, tail), len(end), form, None, parting)
+        if way.renderer is None:
+            return Prompt(core.request(leaf, form.head, tail), len(end), form, None, way.parting)
         try:
-            context = await self._settle(core, leaf, renderer, tools)
+            context = await _settle(core, leaf, way.renderer, way)
         except ConfigError as error:
             raise BadRequest(f"the prompt cannot be rendered: {error}") from None
         return Prompt(request_ids(core, leaf, form.head, tail, context), len(end), form, context, None)
 
-    def _of(self, kit: Kit) -> tuple[Kit, Form, Renderer | None, Sequence[JSON]]:
-        known = self._known.get(id(kit))
+    def _way(self, kit: Kit) -> _Way:
+        known = self._ways.get(id(kit))
         if known is None:
             model, definitions = kit.agent.model, kit.toolbox.definitions() if kit.speech.native else b""
-            form = form_of(self._mode, model, kit.speech.sampling, definitions)
-            renderer = None if self._mode.api == "chat" else self._renderer(model)
+            mode, sampling = self._mode, kit.speech.sampling
+            form = form_of(mode, model, sampling, definitions)
+            renderer = None if mode.api == "chat" else self._renderer(model)
             tools = msgspec.json.decode(definitions) if definitions else ()
-            known = self._known[id(kit)] = kit, form, renderer, tools
+            # Where a text stops turns, their last ids are words, and say not where a server's own rendering ends them.
+            blind = mode.api == "chat" and mode.drift == "bridge" and sampling.stop is not None
+            parting = "realign" if blind else mode.drift, mode.realign_limit
+            known = self._ways[id(kit)] = _Way(kit, form, renderer, tools, parting)
         return known
 
-    async def _settle(self, core: Core, leaf: int, renderer: Renderer, tools: Sequence[JSON]) -> int | None:
-        """Give ids to the nodes that have none; return the context that a drift makes."""
-        policy, limit = self._mode.drift, self._mode.realign_limit
-        pending = align_ids(core, leaf, ())[2]
-        if policy == "bridge" and not pending and len(core.tokens_of(leaf) or ()):
+
+async def _settle(core: Core, leaf: int, renderer: Renderer, way: _Way) -> int | None:
+    """Give ids to the nodes that have none; return the context that a drift makes."""
+    policy, limit = way.parting
+    if policy == "bridge" and not _pending(core, leaf) and len(core.tokens_of(leaf) or ()):
+        return None
+    turn, since = _last_turn(core, leaf)
+    if policy == "bridge" and turn:
+        more = await renderer.extend(last_ids(core, turn, _CLOSING), _messages(core, since))
+        # Only now, since others may have been given theirs meanwhile.
+        if since == _pending(core, leaf):
+            give_ids(core, leaf, more)
             return None
-        turn, since = _last_turn(core, leaf)
-        if policy == "bridge" and turn:
-            more = await renderer.extend(last_ids(core, turn, _CLOSING), _messages(core, since))
-            if since == pending:
-                give_ids(core, leaf, more)
-                return None
-            # Another rollout has passed some of these nodes with others behind them.
-            ids = [*last_ids(core, turn), *more]
-        else:
-            ids = await renderer.render(_messages(core, core.path(leaf)), tools)
-        return settle_ids(core, leaf, ids, policy, limit)
+        # Another rollout has passed some of these nodes with others behind them.
+        ids = [*last_ids(core, turn), *more]
+    else:
+        ids = await renderer.render(_messages(core, core.path(leaf)), way.tools)
+    return settle_ids(core, leaf, ids, policy, limit)
+
+
+def _pending(core: Core, leaf: int) -> list[int]:
+    """Nodes up to this one from the first without ids on."""
+    return align_ids(core, leaf, ())[2]
 
 
 class ExactTurns(Turns):

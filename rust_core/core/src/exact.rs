@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::id::NodeId;
-use crate::reply::Reply;
+use crate::reply::{Choice, Reply};
 use crate::take::{Asked, Taken};
 use crate::tree::Tree;
 use crate::tree::settle::Parting;
@@ -11,7 +11,8 @@ impl Tree {
     /// Like [`Tree::take`], for a reply to the conversation at `node` whose every token must be known.
     ///
     /// With a `parting` the prompt was made by the server, and its ids are settled. Without, it was sent as ids, and the
-    /// server may not say that it was given others. A reply that lacks ids makes no turns.
+    /// server may not say that it was given others. A choice without ids or log-probabilities makes no turn, and without
+    /// ids of the prompt none does.
     ///
     /// # Errors
     /// Like [`Tree::take`] and [`Tree::settle`].
@@ -19,30 +20,37 @@ impl Tree {
         &mut self,
         rollouts: &[crate::RolloutId],
         reply: &Reply,
-        mut asked: Asked,
+        asked: Asked,
         node: NodeId,
         parting: Option<Parting>,
     ) -> Result<Vec<Taken>> {
-        let fault = |text: &str| {
-            let pairs = rollouts.len().min(reply.choices.len());
-            Ok(vec![Taken::Fault(text.to_owned()); pairs])
-        };
-        if reply.choices.iter().any(|choice| choice.tokens.as_ref().is_none_or(|tokens| tokens.ids.is_empty())) {
-            return fault(UNSAMPLED);
-        }
-        match (&reply.prompt_ids, parting) {
-            (None, Some(_)) => return fault(UNPROMPTED),
-            (Some(prompt), Some(parting)) => asked.context = self.settle(node, prompt, parting)?,
-            (Some(prompt), None) => {
-                if let Err(error) = self.same_prompt(node, asked.context, prompt) {
-                    return fault(&error.to_string());
-                }
+        let mut asked = Asked { exact: true, ..asked };
+        let refused = match (reply.prompt_ids.as_ref().filter(|ids| !ids.is_empty()), parting) {
+            (None, Some(_)) => Some(UNPROMPTED.to_owned()),
+            (Some(prompt), Some(parting)) if reply.choices.iter().any(|choice| fault(choice).is_none()) => {
+                asked.context = self.settle(node, prompt, parting)?;
+                None
             }
-            (None, None) => (),
+            (Some(prompt), None) => self.same_prompt(node, asked.context, prompt).err().map(|error| error.to_string()),
+            _ => None,
+        };
+        match refused {
+            Some(fault) => Ok(vec![Taken::Fault(fault); rollouts.len().min(reply.choices.len())]),
+            None => self.take(rollouts, reply, asked),
         }
-        self.take(rollouts, reply, asked)
     }
 }
 
-const UNSAMPLED: &str = "the server gave no token ids of what it generated; `trunkline probe` says what it can do";
+/// What a choice lacks whose every token must be known.
+pub(crate) fn fault(choice: &Choice) -> Option<String> {
+    let ids = choice.tokens.as_ref().map_or(0, |tokens| tokens.ids.len());
+    if ids == 0 {
+        return Some(format!("the server gave no token ids of what it generated; {ASK}"));
+    }
+    let listed = choice.listed.as_ref().map_or(0, |listed| listed.logprobs.len());
+    let text = || format!("the server gave {ids} token ids and {listed} log-probabilities of them; {ASK}");
+    (!choice.is_aligned()).then(text)
+}
+
+const ASK: &str = "`trunkline probe` says what it can do";
 const UNPROMPTED: &str = "the server gave no token ids of its prompt; `trunkline probe` says what it can do";

@@ -1,6 +1,7 @@
 //! A reply on a tree: its choices become turns of the rollouts that asked.
 
 use crate::error::Result;
+use crate::exact;
 use crate::id::{ContextId, NameId, NodeId, RolloutId};
 use crate::reply::{Choice, Reply};
 use crate::tree::Tree;
@@ -29,6 +30,8 @@ pub struct Asked {
     pub retries: u32,
     /// Wall time of the call in microseconds.
     pub micros: u64,
+    /// Whether a choice needs token ids and log-probabilities.
+    pub exact: bool,
 }
 
 /// What became of one choice.
@@ -51,7 +54,7 @@ impl Tree {
     /// If a rollout, a name or a context does not exist. Turns before that one stay.
     pub fn take(&mut self, rollouts: &[RolloutId], reply: &Reply, asked: Asked) -> Result<Vec<Taken>> {
         let pairs = rollouts.len().min(reply.choices.len());
-        let messages = reply.choices[..pairs].iter().map(|choice| message(choice, asked.turn)).collect::<Vec<_>>();
+        let messages = reply.choices[..pairs].iter().map(|choice| message(choice, asked)).collect::<Vec<_>>();
         let lengths = messages.iter().map(|message| message.as_ref().map_or(0, Vec::len)).collect::<Vec<_>>();
         let generated = generated(reply, &lengths);
         let mut taken = Vec::with_capacity(pairs);
@@ -90,12 +93,15 @@ impl Tree {
 }
 
 /// The message of a choice for the history, or why it cannot have one.
-fn message(choice: &Choice, turn: u32) -> std::result::Result<Vec<u8>, String> {
+fn message(choice: &Choice, asked: Asked) -> std::result::Result<Vec<u8>, String> {
+    if let Some(fault) = Some(choice).filter(|_| asked.exact).and_then(exact::fault) {
+        return Err(fault);
+    }
     let calls = choice.message.tool_calls.len();
     if calls > MOST_CALLS {
         return Err(format!("the reply asks for {calls} tool calls; a turn may make {MOST_CALLS}"));
     }
-    let message = choice.message.canonical(turn).map_err(|error| error.to_string())?;
+    let message = choice.message.canonical(asked.turn).map_err(|error| error.to_string())?;
     if message.len() > LONGEST {
         return Err(format!("the reply has {} bytes; at most {LONGEST} are kept", message.len()));
     }
@@ -147,8 +153,15 @@ mod tests {
     use crate::Kind;
     use crate::reply::{Options, read};
 
-    const ASKED: Asked =
-        Asked { agent: NameId::EMPTY, namespace: NameId::EMPTY, context: None, turn: 0, retries: 2, micros: 9 };
+    const ASKED: Asked = Asked {
+        agent: NameId::EMPTY,
+        namespace: NameId::EMPTY,
+        context: None,
+        turn: 0,
+        retries: 2,
+        micros: 9,
+        exact: false,
+    };
 
     fn reply(choices: &str, usage: &str) -> Reply {
         let body = format!(r#"{{"choices":[{choices}],"usage":{usage}}}"#);

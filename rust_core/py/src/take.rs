@@ -37,6 +37,7 @@ pub fn take<'py>(
         turn,
         retries,
         micros,
+        exact: false,
     };
     let taken = tree.with(py, |tree| tree.take(&rollouts, &reply, asked))?;
     told(py, &reply, &taken)
@@ -74,6 +75,7 @@ pub fn take_ids<'py>(
         turn,
         retries,
         micros,
+        exact: false,
     };
     let taken = tree.with(py, |tree| tree.take_exact(&rollouts, &reply, asked, node.into(), parting))?;
     told(py, &reply, &taken)

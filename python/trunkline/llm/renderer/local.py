@@ -64,7 +64,11 @@ class LocalRenderer:
 
     def _ids(self, text: str) -> list[int]:
         # The template has written the special tokens already.
-        ids: list[int] = self._encode(text, add_special_tokens=False).ids
+        try:
+            ids: list[int] = self._encode(text, add_special_tokens=False).ids
+        except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
+            said = excerpt(str(error), 200)
+            raise ConfigError(f"the tokenizer does not take this conversation: {said}") from None
         return ids
 
 
@@ -77,10 +81,14 @@ def _encoder(path: Path) -> Any:
     if not path.is_file():
         raise ConfigError(f"TokenMode: tokenizer: there is no file {excerpt(str(path))}")
     try:
-        return Tokenizer.from_file(str(path)).encode
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
         said = excerpt(str(error), 200)
         raise ConfigError(f"TokenMode: tokenizer: {excerpt(str(path))} is no tokenizer.json: {said}") from None
+    # Some files were saved with the limit of a training run.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer.encode
 
 
 def _config(path: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import msgspec
 
@@ -29,7 +29,7 @@ class Post(Protocol):
 
 
 class _Tokenized(msgspec.Struct):
-    tokens: list[int]
+    tokens: list[Annotated[int, msgspec.Meta(ge=0, lt=2**32)]]
 
 
 class ServerRenderer:
@@ -76,4 +76,4 @@ class ServerRenderer:
         try:
             return msgspec.json.decode(data, type=_Tokenized).tokens
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise LLMError("the answer of /tokenize has no list of tokens; use TokenMode(tokenizer=...)") from None
+            raise LLMError("the answer of /tokenize has no list of token ids; use TokenMode(tokenizer=...)") from None

@@ -290,15 +290,17 @@ class Service:
                 code="context_length_exceeded",
             )
         limits = Limits(min(limit or room, room), request.stops(), keep_stop=bool(request.include_stop_str_in_output))
-        seed = request.seed
+        seed, step = request.seed, 1
         if seed is None or settings.ignore_seed:
             seed = secrets.randbits(62)
+        elif isinstance(request, GenerateRequest):
+            step = 0  # SGLang gives all completions of a request its seed; vLLM counts up from there.
         temperature = 1.0 if request.temperature is None else request.temperature
         digest = chat.digest(prompt.conversation)
         cached = self._cache.enter(prompt.prefix)
         choices = []
         for index in range(1 if settings.ignore_n else count):
-            sampling = Sampling(seed + index, temperature, 1.0 if request.top_p is None else request.top_p)
+            sampling = Sampling(seed + index * step, temperature, 1.0 if request.top_p is None else request.top_p)
             draft = reply(model, prompt.conversation, sampling, digest)
             key = hashlib.blake2b(
                 f"{request.model}\n{sampling}\n{settings.noncanonical}".encode(), digest_size=16, key=digest

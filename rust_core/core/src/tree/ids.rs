@@ -2,15 +2,25 @@
 
 use crate::decimal;
 use crate::error::{Error, Result};
-use crate::id::{ContextId, NodeId};
+use crate::id::{ContextId, NodeId, RunId};
 use crate::tree::Tree;
 use crate::tree::drift::{Drift, Policy};
+use crate::tree::key::Kind;
 use crate::wire::rules::known;
+
+/// Ids that are stored together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'t> {
+    /// The ids.
+    pub(crate) ids: &'t [u32],
+    /// Their run, if they are the whole of a model turn.
+    pub(crate) turn: Option<RunId>,
+}
 
 /// Ids in the pieces in which they are stored.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pieces<'t> {
-    pieces: Vec<&'t [u32]>,
+    pieces: Vec<Piece<'t>>,
     len: usize,
 }
 
@@ -21,22 +31,27 @@ impl<'t> Pieces<'t> {
     }
 
     /// The pieces, in order.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &'t [u32]> + '_ {
-        self.pieces.iter().copied()
+    pub(crate) fn pieces(&self) -> &[Piece<'t>] {
+        &self.pieces
     }
 
-    fn push(&mut self, piece: &'t [u32]) {
-        self.pieces.push(piece);
-        self.len += piece.len();
+    /// Their ids, in order.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &'t [u32]> + '_ {
+        self.pieces.iter().map(|piece| piece.ids)
+    }
+
+    fn push(&mut self, ids: &'t [u32], turn: Option<RunId>) {
+        self.pieces.push(Piece { ids, turn });
+        self.len += ids.len();
     }
 
     /// Drop all but the first `keep`.
     fn truncate(&mut self, keep: usize) {
         while self.len > keep {
             let Some(last) = self.pieces.pop() else { return };
-            self.len -= last.len();
+            self.len -= last.ids.len();
             if self.len < keep {
-                self.push(&last[..keep - self.len]);
+                self.push(&last.ids[..keep - self.len], None);
             }
         }
     }
@@ -62,7 +77,8 @@ impl Tree {
             if let Some(drift) = self.drifted(node) {
                 self.part(&mut ids, drift);
             }
-            ids.push(self.runs.get(run).ids);
+            let turn = (self.nodes.kind(node) == Kind::Turn).then_some(run);
+            ids.push(self.runs.get(run).ids, turn);
         }
         Ok(Known { ids, pending: Vec::new() })
     }
@@ -71,7 +87,7 @@ impl Tree {
     fn part<'t>(&'t self, ids: &mut Pieces<'t>, drift: Drift) {
         if let Some(run) = drift.run.filter(|_| drift.policy != Policy::Bridge) {
             ids.truncate(drift.keep as usize);
-            ids.push(self.runs.get(run).ids);
+            ids.push(self.runs.get(run).ids, None);
         }
     }
 

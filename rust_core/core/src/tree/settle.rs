@@ -1,12 +1,13 @@
 //! The ids of a prompt settled on a path: given to the nodes they belong to, or kept as a drift.
 
 use crate::error::{Error, Result};
-use crate::id::{ContextId, NodeId, count};
+use crate::id::{ContextId, NodeId, RunId, count};
+use crate::memory::columns::{TRUNCATED, TokenSlice};
 use crate::tokens::TokenBuffer;
 use crate::tree::Tree;
 use crate::tree::align::Alignment;
 use crate::tree::drift::Policy;
-use crate::tree::key::Kind;
+use crate::tree::ids::Known;
 use crate::wire::rules;
 
 /// What to do with a prompt that drifts.
@@ -72,25 +73,35 @@ impl Tree {
         Ok(())
     }
 
-    /// Where in a prompt that drifts the path ends. What a model sampled may be cut into other ids there, but ends with the
-    /// same one if that is what ended the turn: ids that no text can spell do.
+    /// Where in a prompt that drifts what a model was given at a node ends, and what is new begins.
+    ///
+    /// What a model sampled may be cut into other ids there, but ends with the same one if that is what ended the turn: ids
+    /// that no text can spell do. Nothing may be new where no message waits for it, and something must be where one does.
     fn resumes(&self, node: NodeId, prompt: &[u32]) -> Result<Option<usize>> {
+        let Known { ids, pending } = self.known_ids(node)?;
         let mut at = 0;
-        for node in self.path(node)? {
-            let Some(run) = self.nodes.run(node) else { break };
-            let (ids, rest) = (self.runs.get(run).ids, &prompt[at..]);
-            let length = if rest.starts_with(ids) {
-                Some(ids.len())
+        for piece in ids.pieces() {
+            let rest = &prompt[at..];
+            let length = if rest.starts_with(piece.ids) {
+                Some(piece.ids.len())
             } else {
-                let end = ids.last().filter(|_| self.nodes.kind(node) == Kind::Turn);
-                end.and_then(|end| rest.iter().position(|id| id == end)).map(|place| place + 1)
+                let end = piece.turn.and_then(|run| self.end(run));
+                end.and_then(|end| rest.iter().position(|&id| id == end)).map(|place| place + 1)
             };
             match length {
                 Some(length) => at += length,
                 None => return Ok(None),
             }
         }
-        Ok(Some(at))
+        Ok(Some(at).filter(|&at| pending.is_empty() == (at == prompt.len())))
+    }
+
+    /// The id that ended a turn: the last, unless the turn was cut off, or says the same id before, which text does.
+    fn end(&self, run: RunId) -> Option<u32> {
+        let TokenSlice { ids, flags, .. } = self.runs.get(run);
+        let (&end, before) = ids.split_last()?;
+        let cut = flags.last().is_some_and(|flags| flags & TRUNCATED != 0);
+        (!cut && !before.contains(&end)).then_some(end)
     }
 
     /// Refuse a prompt that is not, to the id, what a model is given at a node.
