@@ -12,6 +12,8 @@ from pathlib import Path
 
 from foreign import message, serving
 
+import trunkline
+
 README = Path(__file__).parent.parent.parent / "README.md"
 
 
@@ -23,8 +25,11 @@ def look_it_up(body: dict) -> dict:
     return message(None, [("population", json.dumps({"city": city}))])
 
 
+EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
 def test_the_library_example_works_as_printed(tmp_path: Path):
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    example, _ = EXAMPLES
     assert "http://localhost:8000/v1" in example
     assert len([line for line in example.splitlines() if line.strip()]) <= 20
     with serving(look_it_up) as server:
@@ -38,6 +43,13 @@ def test_the_library_example_works_as_printed(tmp_path: Path):
     assert [line.rsplit(" ", 3)[1:3] for line in lines] == [["206073", "1.0"], ["717710", "1.0"]]
     assert asked["messages"][0] == {"role": "system", "content": "Answer with a number."}
     assert (tmp_path / "runs" / "cities.run").is_file()
+
+
+def test_the_settings_of_tokens_are_as_printed():
+    _, example = EXAMPLES
+    made: dict = {"tl": trunkline}
+    exec(example, made)
+    assert made["llm"].tokens == trunkline.TokenMode(api="chat", drift="bridge")
 
 
 TOOLS = '''

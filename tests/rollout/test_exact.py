@@ -16,6 +16,7 @@ from trunkline.llm.renderer.choose import renderers
 from trunkline.llm.request import Sampling
 from trunkline.llm.tokens import TokenMode
 from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.conversation import Conversation
 from trunkline.rollout.exact import Exact
 from trunkline.sim.model.bpe import default_bpe
 from trunkline.sim.tools import CORPUS_VARIABLE
@@ -115,7 +116,7 @@ async def test_rollouts_that_share_some_of_their_observations_have_whole_prompts
     bpe = default_bpe()
     async with serving(TokenMode(api="completions")) as (llm, _):
         exact = Exact(TokenMode(api="completions"), renderers(TokenMode(api="completions"), llm.call))
-        await exact.prompt(core, kit, prompt, 1, 1)
+        await exact.prompt(core, kit, prompt, Conversation(core), 1, 1)
         said = Tokens(
             [*bpe.encode("let me see"), bpe.special["<|im_end|>"]], [-0.5] * (len(bpe.encode("let me see")) + 1)
         )
@@ -123,8 +124,8 @@ async def test_rollouts_that_share_some_of_their_observations_have_whole_prompts
         for draw, texts in enumerate([("same", "one"), ("same", "other"), ("same",), ("same", "one")]):
             rollout = core.open(prompt, [0, draw])
             core.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, said)
-            made = await exact.prompt(core, kit, observe(core, rollout, *texts), 1, 1)
-            prompts.append(bpe.decode(json.loads(made.body)["prompt"]).decode())
+            made = await exact.prompt(core, kit, observe(core, rollout, *texts), Conversation(core), 1, 1)
+            prompts.append(bpe.decode(json.loads(made.content)["prompt"]).decode())
     core.check()
     seen = [[text for text in ("same", "one", "other") if f"\n{text}\n" in prompt] for prompt in prompts]
     assert seen == [["same", "one"], ["same", "other"], ["same"], ["same", "one"]]

@@ -16,6 +16,7 @@ from trunkline.llm.cache import Cache
 from trunkline.llm.request import Sampling
 from trunkline.llm.tokens import TokenMode
 from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.conversation import Conversation
 from trunkline.rollout.exact import Exact
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.sim.world.files import write_world
@@ -78,13 +79,13 @@ async def test_rollouts_that_render_side_by_side_take_no_ids_from_each_other(ord
         rollout = core.open(prompt, [0, draw])
         core.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, Tokens([3], [-0.5]))
         leaves.append([core.observe(rollout, b'{"n":%d}' % n, 0, 1) for n in seen][-1])
-    asked = [asyncio.ensure_future(exact.prompt(core, kit, leaf, 1, 1)) for leaf in leaves]
+    asked = [asyncio.ensure_future(exact.prompt(core, kit, leaf, Conversation(core), 1, 1)) for leaf in leaves]
     while len(renderer.waiting) < 2:
         await asyncio.sleep(0)
     for place in order:
         renderer.waiting[place].set()
         await asked[place]
-    sent = [json.loads(task.result().body)["prompt"] for task in asked]
+    sent = [json.loads(task.result().content)["prompt"] for task in asked]
     assert sent == [[1, 2, 3, 101, 9], [1, 2, 3, 101, 102, 9]]
     core.check()
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Conversation"]
 
+_JOINED = 16 << 10
+"""Bytes up to which a body is cheaper to copy than to send in pieces."""
+
 _MOST = 256
 """Pieces until they are joined into one: a system call that sends them takes no more than 1,024 at once."""
 
@@ -39,6 +42,17 @@ class Conversation:
             if len(self._pieces) > _MOST:
                 self._pieces = [b"".join(self._pieces)]
         return self._pieces
+
+    def body(self, node: int, head: bytes, tail: bytes) -> bytes | list[bytes]:
+        """Return the body of a request, in one piece if it is short.
+
+        Args:
+            node: As for :meth:`to`.
+            head: What stands before the messages.
+            tail: What stands behind them.
+        """
+        pieces = [head, *self.to(node), tail]
+        return b"".join(pieces) if sum(map(len, pieces)) <= _JOINED else pieces
 
     def fork(self) -> Conversation:
         """Another conversation with the same beginning, whose pieces the two share."""

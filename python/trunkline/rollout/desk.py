@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Ask", "Desk", "Outlet"]
 
-_JOINED = 16 << 10
-"""Bytes up to which a body is cheaper to copy than to send in pieces."""
-
 
 class Outlet(Protocol):
     """Where a rollout says that it grew, and where it waits while too much is in flight."""
@@ -125,19 +122,21 @@ class Desk:
         """The request for some draws, with messages."""
         kit, _, leaf, turn, seed, said = asks[0]
         end = ending(seed, len(asks))
-        pieces = [kit.head, *said.to(leaf), kit.constant + end]
-        size = sum(map(len, pieces))
+        content = said.body(leaf, kit.head, kit.constant + end)
         rollouts = [ask.rollout for ask in asks]
         turns = Turns(self._core, kit, rollouts, turn, self.name, self._outlet.called, told)
-        content = b"".join(pieces) if size <= _JOINED else pieces
-        return Request(content, self._key, len(asks), seed, size - len(end), kit.greedy, turns), turns
+        return Request(content, self._key, len(asks), seed, _size(content) - len(end), kit.greedy, turns), turns
 
     async def _exact(self, exact: Exact, asks: Sequence[Ask], told: Told | None) -> tuple[Request, Turns]:
         """The request for some draws whose every token will be known."""
-        kit, _, leaf, turn, seed, _ = asks[0]
+        kit, _, leaf, turn, seed, said = asks[0]
         n = len(asks)
-        prompt = await exact.prompt(self._core, kit, leaf, seed, n)
+        prompt = await exact.prompt(self._core, kit, leaf, said, seed, n)
         rollouts = [ask.rollout for ask in asks]
         turns = ExactTurns(prompt, leaf, self._core, kit, rollouts, turn, self.name, self._outlet.called, told)
-        body, constant = prompt.body, len(prompt.body) - prompt.end
-        return Request(body, self._key, n, seed, constant, kit.greedy, turns, prompt.form.route), turns
+        content, constant = prompt.content, _size(prompt.content) - prompt.end
+        return Request(content, self._key, n, seed, constant, kit.greedy, turns, prompt.form.route), turns
+
+
+def _size(content: bytes | list[bytes]) -> int:
+    return len(content) if isinstance(content, bytes) else sum(map(len, content))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trunkline.llm.renderer.protocol import Renderer
     from trunkline.llm.tokens import TokenMode
     from trunkline.rollout.agent import Kit
+    from trunkline.rollout.conversation import Conversation
     from trunkline.types import JSON, Message
 
 __all__ = ["Exact", "ExactTurns", "Prompt"]
@@ -36,14 +37,14 @@ class Prompt(NamedTuple):
     """The body of a request, and what its reply must know.
 
     Attributes:
-        body: The whole body.
+        content: The body, in one piece or in several.
         end: Bytes of it that depend on the draws.
         form: Where it goes and how the reply is read.
         context: The drift of a prompt that is sent as ids, if it drifts.
         parting: What to do with the ids of a prompt that the server makes; None where it is sent as ids.
     """
 
-    body: bytes
+    content: bytes | list[bytes]
     end: int
     form: Form
     context: int | None
@@ -81,13 +82,14 @@ class Exact:
         self._renderer = renderer
         self._ways: dict[int, _Way] = {}
 
-    async def prompt(self, core: Core, kit: Kit, leaf: int, seed: int, n: int) -> Prompt:
+    async def prompt(self, core: Core, kit: Kit, leaf: int, said: Conversation, seed: int, n: int) -> Prompt:
         """Make the prompt of a turn; where it is sent as ids, every node up to ``leaf`` has its own after that.
 
         Args:
             core: The tree.
             kit: Who is asked.
             leaf: The node whose path is the conversation.
+            said: The conversation in pieces.
             seed: Seed of the first draw.
             n: Draws wanted.
 
@@ -100,7 +102,7 @@ class Exact:
         end = bodies.draws(seed, n, form.route)
         tail = form.constant + end
         if way.renderer is None:
-            return Prompt(core.request(leaf, form.head, tail), len(end), form, None, way.parting)
+            return Prompt(said.body(leaf, form.head, tail), len(end), form, None, way.parting)
         try:
             context = await _settle(core, leaf, way.renderer, way)
         except ConfigError as error:
