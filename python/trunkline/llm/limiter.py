@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import deque
+from itertools import count
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from trunkline.llm.bell import Bell
 from trunkline.llm.quota import LONGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from trunkline.llm.bucket import Lease
     from trunkline.llm.quota import Quota
@@ -58,24 +61,33 @@ class Gate:
         waiting: Requests that wait to be let in.
         closed: Whether nobody is let in, and who waits leaves.
         urgent: Whether one request, a probe, passes a full window and a closed gate.
+        row: Who waits for a slot and has all else, with the numbers they drew when they came.
     """
 
-    __slots__ = ("ahead", "closed", "in_flight", "parked", "quota", "tokens", "turn", "urgent", "waiting", "window")
+    __slots__ = ("ahead", "closed", "in_flight", "quota", "row", "tokens", "turn", "urgent", "waiting", "window")
 
     def __init__(self, window: Window, quota: Quota) -> None:
         self.window = window
         self.quota = quota
         self.in_flight = self.ahead = self.tokens = self.waiting = 0
         self.closed = self.urgent = False
-        # Held by the first in the row; an asyncio.Lock is first come, first served.
+        self.row: deque[tuple[int, asyncio.Future[bool]]] = deque()
+        # Held by the one request that is getting its rates; an asyncio.Lock is first come, first served.
         self.turn = asyncio.Lock()
-        self.parked: asyncio.Future[bool] | None = None
 
     def close(self) -> None:
         """Let nobody in, and send away who waits."""
         self.closed = True
-        if self.parked is not None and not self.parked.done():
-            self.parked.set_result(False)
+        for _, parked in self.row:
+            if not parked.done():
+                parked.set_result(False)
+        self.row.clear()
+
+    def first(self) -> int | None:
+        """The number of the first in the row, if there is one who still waits."""
+        while self.row and self.row[0][1].done():
+            self.row.popleft()
+        return self.row[0][0] if self.row else None
 
 
 class Limiter:
@@ -104,6 +116,7 @@ class Limiter:
         self._sleep = sleep
         self._clock = clock
         self._parked: dict[Gate, None] = {}
+        self._numbers = count()
         self._openings: dict[Gate, asyncio.TimerHandle] = {}
         # Held by the one request, of all gates' first ones, that is next to get its share of the run's rates.
         self._rates = asyncio.Lock()
@@ -137,6 +150,8 @@ class Limiter:
         """
         gate.waiting += 1
         try:
+            if self._lease is None and not gate.quota.known:
+                return await self._slot(gate, probe=probe)
             async with gate.turn:
                 if gate.closed and not probe:
                     return False
@@ -229,34 +244,32 @@ class Limiter:
         """Take a slot, now or when one is handed over; False if the gate is closed."""
         if gate.closed and not probe:
             return False
-        if self._free > 0 and self._fits(gate):
+        if self._free > 0 and gate.first() is None and self._fits(gate):
             self._take(gate)
             return True
         parked: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        gate.parked = parked
+        gate.row.append((next(self._numbers), parked))
         self._parked[gate] = None
         try:
-            granted = await parked
+            return await parked
         except asyncio.CancelledError:
             # A slot may have been handed over in the moment of the cancellation.
             if parked.done() and not parked.cancelled() and parked.result():
                 self.leave(gate)
             raise
-        finally:
-            gate.parked = None
-            self._parked.pop(gate, None)
-        return granted
 
     def _admit(self) -> None:
-        """Hand free slots to those who wait for one, the longest wait first."""
-        gates: Sequence[Gate] = tuple(self._parked)
-        for gate in gates:
-            if self._free <= 0:
-                return
-            if gate.parked is not None and not gate.parked.done() and self._fits(gate):
-                self._take(gate)
-                del self._parked[gate]
-                gate.parked.set_result(True)
+        """Hand all free slots to those who wait for one, the longest wait first."""
+        while self._free > 0:
+            waiting = [(number, gate) for gate in self._parked if (number := gate.first()) is not None]
+            fitting = [one for one in waiting if self._fits(one[1])]
+            if not fitting:
+                break
+            _, gate = min(fitting, key=itemgetter(0))
+            self._take(gate)
+            gate.row.popleft()[1].set_result(True)
+        if not any(gate.row for gate in self._parked):
+            self._parked.clear()
 
     def _fits(self, gate: Gate) -> bool:
         window = gate.window

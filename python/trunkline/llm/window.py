@@ -19,6 +19,9 @@ RECOVERY: Final = 50.0
 _FLOOR: Final = 0.25
 """The part of its cap below which a slowdown alone brings no window: it may be the work that has become harder."""
 
+_QUICK: Final = 1.0
+"""Seconds up to which no reply is slow: what varies by milliseconds is a queue, ours or the server's."""
+
 _SETTLED: Final = 16
 """Replies after which the usual time for a token is believed."""
 
@@ -79,6 +82,8 @@ class Window:
         """Be narrow until something is served."""
         if self.cap > FIRST:
             self.size, self.narrow, self._grown = float(FIRST), True, math.inf
+            # What these few find is no measure of what many will.
+            self._replies = -FIRST
 
     def open(self) -> None:
         """Be as large as it may, where it was narrow."""
@@ -118,6 +123,9 @@ class Window:
             self.size += 1.0
         if self._grown == math.inf:
             self._grown = now
+        if self._replies < 0:
+            self._replies += 1
+            return
         pace = took / (generated + _OFFSET)
         if self._replies < _SETTLED:
             self._replies += 1
@@ -127,7 +135,7 @@ class Window:
         mean = self._mean = self._mean + (pace - self._mean) / _SETTLED
         best = self._best
         # The window is to blame only where it is in use.
-        if mean > self._slowdown * best and 2 * in_flight >= self.size and now >= self._cut + HOLD:
+        if took > _QUICK and mean > self._slowdown * best and 2 * in_flight >= self.size and now >= self._cut + HOLD:
             self._shrink(now, self.cap * _FLOOR)
         self._best = mean if mean < best else best + (mean - best) / _DRIFT
 
