@@ -55,6 +55,20 @@ async def test_the_request_is_what_it_says(transport):
     assert 0 < answer.first < 5
 
 
+async def test_what_is_stopped_before_the_pass_ends_is_never_written(transport):
+    async with FaultServer(OK) as server:
+        t = transport()
+        await asyncio.gather(*(post(t, server) for _ in range(3)))
+        asked = [asyncio.ensure_future(post(t, server, b"%d" % number)) for number in range(3)]
+        await asyncio.sleep(0)
+        asked[1].cancel()
+        first, stopped, third = await asyncio.gather(*asked, return_exceptions=True)
+        assert (first.status, third.status) == (200, 200)
+        assert isinstance(stopped, asyncio.CancelledError)
+        await settle()
+        assert sorted(one.body for one in server.seen[3:]) == [b"0", b"2"]
+
+
 async def test_headers_of_each_request_are_its_own(transport):
     async with FaultServer(OK) as server:
         t = transport()

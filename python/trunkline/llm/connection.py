@@ -44,7 +44,11 @@ class UnansweredError(TransportError):
 
 
 class Home(Protocol):
-    """Who keeps connections while they have nothing to do."""
+    """Who keeps connections while they have nothing to do, and lets them write together."""
+
+    def gather(self, connection: Connection) -> None:
+        """It has a request to write, soon."""
+        ...
 
     def free(self, connection: Connection) -> None:
         """It can take another request."""
@@ -82,6 +86,7 @@ class Connection(asyncio.Protocol):
         "_loop",
         "_moment",
         "_reader",
+        "_request",
         "_sent",
         "_timer",
         "_transport",
@@ -96,6 +101,7 @@ class Connection(asyncio.Protocol):
         self._reader = AnswerReader(bounds.largest)
         self._transport: asyncio.Transport
         self._future: asyncio.Future[Answer] | None = None
+        self._request: tuple[bytes, Body] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = self._deadline = self._limit = self._sent = self._first = 0.0
         self._moment = time.monotonic()  # when something came last, or it had nothing more to do
@@ -108,7 +114,7 @@ class Connection(asyncio.Protocol):
         return not self._transport.is_closing() and time.monotonic() - self._moment < self._bounds.keep
 
     def send(self, head: bytes, body: Body, deadline: float, limit: float) -> asyncio.Future[Answer]:
-        """Write a request.
+        """Send a request; it is written at the end of this pass of the event loop, with those of other connections.
 
         Args:
             head: Its head, to the end of the empty line.
@@ -130,11 +136,16 @@ class Connection(asyncio.Protocol):
         self._limit = limit
         self._sent = time.monotonic()
         self._watch(deadline, self._sent)
-        self._write(head, body)
+        self._request = head, body
+        self._home.gather(self)
         return future
 
-    def _write(self, head: bytes, body: Body) -> None:
-        """Write without copying what is large."""
+    def write(self) -> None:
+        """Write the request, unless nobody waits for its answer any more; nothing large is copied."""
+        request, self._request = self._request, None
+        if request is None or self._future is None or self._transport.is_closing():
+            return
+        head, body = request
         if not isinstance(body, bytes):
             self._transport.writelines([head, *body])
         elif len(body) <= _JOINED:

@@ -49,6 +49,7 @@ class Pool:
         self._held = 0
         self._idle: dict[Connection, None] = {}  # a set that knows its order
         self._open: set[Connection] = set()
+        self._sending: list[Connection] = []
         self._connecting: set[asyncio.Timeout] = set()
         self._waiting: deque[asyncio.Future[Connection | None]] = deque()
         self._addresses: tuple[float, Sequence[AddrInfoType]] = (0.0, ())
@@ -101,6 +102,21 @@ class Pool:
         if self._held:
             await self._empty.wait()
         await asyncio.sleep(0)  # a loop closes the descriptor after it has said so
+
+    def gather(self, connection: Connection) -> None:
+        """Let a connection write in a moment, with all that have something to write by then.
+
+        A server on the same machine is woken once for many requests instead of for each, which takes as long as a
+        tenth of a small call, and its answers are then read many at a time as well.
+        """
+        if not self._sending:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._sending.append(connection)
+
+    def _write(self) -> None:
+        sending, self._sending = self._sending, []
+        for connection in sending:
+            connection.write()
 
     def free(self, connection: Connection) -> None:
         """Give an idle connection to who waited longest, or keep it."""
