@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
     def write(self) -> None:
         """Write the request, unless nobody waits for its answer any more; nothing large is copied."""
         request, self._request = self._request, None
-        if request is None or self._future is None or self._transport.is_closing():
+        if request is None or self._future is None or self._future.done() or self._transport.is_closing():
             return
         head, body = request
         if not isinstance(body, bytes):
