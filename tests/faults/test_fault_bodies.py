@@ -167,4 +167,5 @@ async def test_a_compressed_reply_that_is_damaged_is_asked_again(transport, dama
 async def test_a_compression_that_nobody_asked_for_is_refused(transport):
     packed = http(b"\x8b\x02\x80hello\x03", headers={"Content-Encoding": "br"})
     async with FaultServer(packed) as server, client(transport, server.url) as llm:
-        await fails(llm, LLMError)
+        error = await fails(llm, LLMError)
+    assert error.attempts == len(server.seen)

@@ -252,13 +252,15 @@ async def test_nobody_listens(transport):
     async with FaultServer(OK) as server:
         pass
     async with client(transport, server.url, attempts=9) as llm:
-        await fails(llm, EndpointError, "Connection refused", "(after 4 attempts)", "is a server running there")
+        error = await fails(llm, EndpointError, "Connection refused", "(after 4 attempts)", "is a server running there")
+    assert server.url in str(error)
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".invalid"])
 async def test_a_name_that_is_unknown(transport, host):
     async with client(transport, f"http://{host}/v1") as llm:
-        await fails(llm, EndpointError, host[:20])
+        error = await fails(llm, EndpointError, host[:20])
+    assert "its host name is unknown" in str(error)
 
 
 async def test_a_listener_that_never_accepts_is_late(transport):
@@ -274,7 +276,8 @@ async def test_a_listener_that_never_accepts_is_late(transport):
         await asyncio.sleep(0.01)
         try:
             async with client(transport, f"http://127.0.0.1:{address[1]}/v1", connect=0.1, attempts=1) as llm:
-                await fails(llm, EndpointError, "not established in time")
+                error = await fails(llm, EndpointError, "not established in time")
+            assert error.exit_code == 3
         finally:
             for filler in fillers:
                 filler.close()

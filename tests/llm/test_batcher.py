@@ -96,6 +96,7 @@ async def test_a_tool_is_waited_for_no_longer_than_anybody():
     batcher.lanes.open().leave()
     async with asyncio.timeout(10):
         await asyncio.gather(*ask(batcher, 1))
+    assert engine.seeds == [[1]]
 
 
 async def test_a_rollout_that_ends_in_its_tool_is_waited_for_no_more():

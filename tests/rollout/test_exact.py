@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from exact_runs import grow, serving
@@ -19,27 +18,10 @@ from trunkline.rollout.agent import Agent, Kit
 from trunkline.rollout.conversation import Conversation
 from trunkline.rollout.exact import Exact
 from trunkline.sim.model.bpe import default_bpe
-from trunkline.sim.tools import CORPUS_VARIABLE
-from trunkline.sim.world.files import write_world
-from trunkline.sim.world.generator import make_world
-from trunkline.store.dataset import load_tasks
 from trunkline.tree.tree import Tree
 from trunkline.types import Task, Usage
 
 APIS = ("chat", "completions", "generate")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("world")
-    write_world(make_world(3, 200, 20), folder)
-    return folder
-
-
-@pytest.fixture
-def tasks(world: Path, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
-    monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
-    return load_tasks(str(world / "questions.jsonl"), limit=3)
 
 
 def turns(tree: Tree) -> list[int]:

@@ -18,27 +18,15 @@ from trunkline.llm.tokens import TokenMode
 from trunkline.rollout.agent import Agent, Kit
 from trunkline.rollout.conversation import Conversation
 from trunkline.rollout.exact import Exact
-from trunkline.sim.tools import CORPUS_VARIABLE
-from trunkline.sim.world.files import write_world
-from trunkline.sim.world.generator import make_world
-from trunkline.store.dataset import load_tasks
 from trunkline.tree.tree import Tree
 from trunkline.types import JSON, Message, Task
 
 APIS = ("chat", "completions", "generate")
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("world")
-    write_world(make_world(3, 200, 20), folder)
-    return folder
-
-
 @pytest.fixture
-def tasks(world: Path, monkeypatch: pytest.MonkeyPatch) -> list[Task]:
-    monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
-    return load_tasks(str(world / "questions.jsonl"), limit=2)
+def tasks(tasks: list[Task]) -> list[Task]:
+    return tasks[:2]
 
 
 def known(trees: list[Tree]) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
