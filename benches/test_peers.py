@@ -44,7 +44,7 @@ BYTES = ("prebuilt, lean", "prebuilt, aiohttp")
 FEW = {"openai": 64, "openai, a client a call": 16, "openai on aiohttp": 64}
 SMALL = {client: FEW.get(client, 1500) for client in CLIENTS}
 LOGPROBS = {client: 8 if client in FEW else 96 for client in CLIENTS if client != "openai on aiohttp"}
-HISTORIES = {"1 turn": 1000, "20 turns": 96, "100 turns": 24}
+HISTORIES = {"1 turn": 1000, "20 turns": 240, "100 turns": 48}
 HISTORIES_AT_ONCE = 8
 WITH_HISTORY = [client for client in CLIENTS if client not in FEW and client != "trunkline, 1 worker"]
 

@@ -37,26 +37,36 @@ def test_pieces_are_the_body_at_every_node_and_in_every_fork(parents: list[int],
         assert b"".join([b"<", *trunk.to(stop), b">"]) == tree.request(stop, b"<", b">"), "a fork is on its own"
 
 
-def test_a_turn_adds_one_piece_and_joins_nothing():
+def test_a_conversation_is_few_pieces_and_each_byte_is_copied_as_often_as_it_doubles():
     tree, node = Tree(), ROOT
     talk = Conversation(tree)
-    pieces: list[bytes] = []
-    for number in range(5):
-        node = tree.append(tree.append(node, MESSAGE, said(2 * number)), MESSAGE, said(2 * number + 1))
-        found = talk.to(node)
-        assert [id(piece) for piece in found[:-1]] == [id(piece) for piece in pieces]
-        assert len(found) == number + 1
-        pieces = list(found)
-    assert talk.to(node) == pieces, "what is asked for twice is there already"
-
-
-def test_very_long_conversations_stay_few_pieces():
-    tree, node = Tree(), ROOT
-    talk = Conversation(tree)
+    before: dict[int, bytes] = {}
+    copied = 0
     for number in range(1500):
         node = tree.append(node, MESSAGE, said(number))
-        assert len(talk.to(node)) <= 256
+        pieces = talk.to(node)
+        assert pieces is talk.to(node), "what is asked for twice is there already"
+        copied += sum(len(piece) for piece in pieces if id(piece) not in before)
+        before = {id(piece): piece for piece in pieces}
+        assert len(pieces) <= 12
+    size = sum(map(len, pieces))
+    assert copied <= size * 12
     assert [int(one["content"]) for one in json.loads(b"[" + b"".join(talk.to(node)) + b"]")] == list(range(1500))
+
+
+def test_forks_share_what_was_said_before_them_and_stay_few_pieces():
+    tree, node = Tree(), ROOT
+    talk = Conversation(tree)
+    for number in range(700):
+        node = tree.append(node, MESSAGE, said(number))
+        trunk = list(talk.to(node))
+        branch = talk.fork()
+        leaf = tree.append(node, MESSAGE, said(-1))
+        found = branch.to(leaf)
+        if len(trunk) < 256:
+            assert [id(piece) for piece in found[: len(trunk)]] == [id(piece) for piece in trunk]
+        assert len(talk.to(node)) <= 256
+        assert b"".join(branch.to(leaf)) == tree.request(leaf, b"", b"")
 
 
 def test_what_is_not_on_the_path_is_refused():

@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         self._reader = AnswerReader(bounds.largest)
         self._transport: asyncio.Transport
         self._future: asyncio.Future[Answer] | None = None
-        self._request: tuple[bytes, Body] | None = None
+        self._request: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = self._deadline = self._limit = self._sent = self._first = 0.0
         self._moment = time.monotonic()  # when something came last, or it had nothing more to do
@@ -114,7 +114,10 @@ class Connection(asyncio.Protocol):
         return not self._transport.is_closing() and time.monotonic() - self._moment < self._bounds.keep
 
     def send(self, head: bytes, body: Body, deadline: float, limit: float) -> asyncio.Future[Answer]:
-        """Send a request; it is written at the end of this pass of the event loop, with those of other connections.
+        """Send a request.
+
+        A short one is written at the end of this pass of the event loop, with those of other connections. A long one
+        goes at once, so that the other side can empty what the kernel holds while the next one is made.
 
         Args:
             head: Its head, to the end of the empty line.
@@ -136,23 +139,21 @@ class Connection(asyncio.Protocol):
         self._limit = limit
         self._sent = time.monotonic()
         self._watch(deadline, self._sent)
-        self._request = head, body
-        self._home.gather(self)
+        if not isinstance(body, bytes):
+            self._transport.writelines([head, *body])
+        elif len(body) > _JOINED:
+            self._transport.writelines([head, body])
+        else:
+            self._request = head + body
+            self._home.gather(self)
         return future
 
     def write(self) -> None:
-        """Write the request, unless nobody waits for its answer any more; nothing large is copied."""
+        """Write a request that was gathered, unless nobody waits for its answer any more."""
         request, self._request = self._request, None
         if request is None or self._future is None or self._future.done() or self._transport.is_closing():
             return
-        head, body = request
-        if not isinstance(body, bytes):
-            self._transport.writelines([head, *body])
-        elif len(body) <= _JOINED:
-            self._transport.write(head + body)
-        else:
-            self._transport.write(head)
-            self._transport.write(body)
+        self._transport.write(request)
 
     def abandon(self, future: asyncio.Future[Answer]) -> None:
         """Close the connection if it still works for this answer, which nobody waits for any more."""

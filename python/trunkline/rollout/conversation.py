@@ -1,4 +1,8 @@
-"""A conversation as pieces of request bodies: a turn adds one piece, and what was said before is never joined again."""
+"""A conversation as pieces of request bodies: a turn adds what is new, and what was said before is seldom copied.
+
+Pieces grow as the digits of a binary counter do: two of about one size become one. So there are few of them, which costs
+less to send, and each byte is copied as often as the conversation doubles.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _JOINED = 16 << 10
 """Bytes up to which a body is cheaper to copy than to send in pieces."""
 
 _MOST = 256
-"""Pieces until they are joined into one: a system call that sends them takes no more than 1,024 at once."""
+"""Pieces, after many forks, until they are joined: a system call that sends them takes no more than 1,024 at once."""
 
 
 class Conversation:
@@ -29,6 +33,7 @@ class Conversation:
         self._core = core
         self._end = ROOT
         self._pieces: list[bytes] = []
+        self._shared = 0
 
     def to(self, node: int) -> list[bytes]:
         """Return the messages from the root to a node, separated by commas, as pieces that must not be changed.
@@ -37,11 +42,17 @@ class Conversation:
             node: The node that the last call was for, or one below it.
         """
         if node != self._end:
-            self._pieces.append(self._core.continuation(self._end, node))
+            self._append(self._core.continuation(self._end, node))
             self._end = node
-            if len(self._pieces) > _MOST:
-                self._pieces = [b"".join(self._pieces)]
         return self._pieces
+
+    def _append(self, piece: bytes) -> None:
+        pieces = self._pieces
+        while len(pieces) > self._shared and len(pieces[-1]) <= len(piece):
+            piece = pieces.pop() + piece
+        pieces.append(piece)
+        if len(pieces) > _MOST:
+            pieces[:], self._shared = [b"".join(pieces)], 0
 
     def body(self, node: int, head: bytes, tail: bytes) -> bytes | list[bytes]:
         """Return the body of a request, in one piece if it is short.
@@ -58,4 +69,5 @@ class Conversation:
         """Another conversation with the same beginning, whose pieces the two share."""
         other = Conversation(self._core)
         other._end, other._pieces = self._end, self._pieces.copy()
+        self._shared = other._shared = len(self._pieces)
         return other
