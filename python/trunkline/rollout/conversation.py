@@ -1,7 +1,7 @@
 """A conversation as pieces of request bodies: a turn adds what is new, and what was said before is seldom copied.
 
-Pieces grow as the digits of a binary counter do: two of about one size become one. So there are few of them, which costs
-less to send, and each byte is copied as often as the conversation doubles.
+Pieces grow as the digits of a binary counter do: two of about one size become one. So there are few of them, which
+costs less to send, and each byte is copied as often as the conversation doubles.
 """
 
 from __future__ import annotations
