@@ -7,7 +7,9 @@ requests (`slots`), so that 12,500 rollouts are live and 2,500 of them wait for 
   rollouts: sampled twice a second while the crowd is complete; the median, and the slope of a straight line through
   all samples. It holds the sockets' buffers in user space, aiohttp's and Python's objects, and the tree.
 * *Waits*: from the stub's handing out an answer to its having the next request of the same rollout whole. It holds the
-  tool, the wait for a free request, and what the worker does meanwhile.
+  tool, the wait for a free request, and what the worker does meanwhile. All replies take equally long here, so that
+  they come in waves, and who finds all requests taken waits for the next wave. So they are measured a second time with
+  10,000 rollouts only, where everybody has a request: what is left is the queue in the worker.
 
 `pytest benches/test_crowd.py --benchmark-only --crowd-minutes 5` watches for five minutes; 45 seconds are the default.
 """
@@ -111,6 +113,34 @@ def descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def print_figures(benchmark, capsys, figures: dict[str, float]) -> None:
+    """Keep the figures, and print them."""
+    benchmark.extra_info.update(figures)
+    with capsys.disabled():
+        print("\n" + "  ".join(f"{name} {value:,.2f}" for name, value in figures.items()))
+
+
+def waited(waits: dict[str, float]) -> dict[str, float]:
+    """How long rollouts waited between a reply and their next request."""
+    return {
+        "in_flight": waits["peak"],
+        "wait_p50_s": waits["p50"] / 1e6,
+        "wait_p99_s": waits["p99"] / 1e6,
+        "wait_max_s": waits["max"] / 1e6,
+        "longest_to_median": waits["max"] / waits["p50"],
+    }
+
+
+@pytest.mark.usefixtures("descriptors")
+def test_ten_thousand_at_once_with_a_request_each(benchmark, capsys):
+    with Stub(latency=1000 * LATENCY) as stub:
+        llm = EndpointSpec(stub.url, max_concurrency=IN_FLIGHT)
+        result = benchmark.pedantic(lambda: run(CROWD, work.tasks(IN_FLIGHT), llm=llm, workers=1, seed=1), rounds=1)
+        waits = stub.report()
+    assert result.summary().usage.calls == waits["requests"] == TURNS * IN_FLIGHT
+    print_figures(benchmark, capsys, waited(waits))
+
+
 @pytest.mark.usefixtures("descriptors")
 def test_ten_thousand_at_once(benchmark, request, capsys):
     wave = TURNS * LATENCY * LIVE / IN_FLIGHT
@@ -126,17 +156,10 @@ def test_ten_thousand_at_once(benchmark, request, capsys):
         server = stub.cpu()
     assert result.summary().usage.calls == waits["requests"] == TURNS * tasks
     figures = {
-        "in_flight": waits["peak"],
         "kb_per_rollout": watch.memory() / 1000,
         "growth_mb_per_minute": watch.growth() / 1e6,
         "samples": len(watch.samples),
-        "wait_p50_s": waits["p50"] / 1e6,
-        "wait_p99_s": waits["p99"] / 1e6,
-        "wait_max_s": waits["max"] / 1e6,
-        "longest_to_median": waits["max"] / waits["p50"],
         "client_us_per_call": 1e6 * used / waits["requests"],
         "server_us_per_call": 1e6 * server / waits["requests"],
     }
-    benchmark.extra_info.update(figures)
-    with capsys.disabled():
-        print("\n" + "  ".join(f"{name} {value:,.2f}" for name, value in figures.items()))
+    print_figures(benchmark, capsys, waited(waits) | figures)
