@@ -299,8 +299,12 @@ async def test_closing_ends_what_waits_connects_and_runs(transport):
             assert str(problem) == "the client is closed"
 
 
-def play(seed: int) -> None:
-    """Post, cancel, break and close at random: everyone is told something, and the pool is whole again."""
+def play(seed: int) -> int:
+    """Post, cancel, break and close at random: everyone is told something, and the pool is whole again.
+
+    Returns:
+        How many posts ended.
+    """
     rng = random.Random(seed)
 
     async def moody(peer: Peer) -> None:
@@ -318,7 +322,7 @@ def play(seed: int) -> None:
             case _:
                 await peer.send(OK)
 
-    async def scene() -> None:
+    async def scene() -> int:
         transport = PlainTransport(3)
         async with FaultServer(moody) as server:
             tasks = []
@@ -339,14 +343,15 @@ def play(seed: int) -> None:
                 assert isinstance(result, tuple | TransportError | asyncio.CancelledError)
         assert [pool._held for pool in pools] == [0]
         assert asyncio.all_tasks() == {asyncio.current_task()}
+        return sum(task.done() for task in tasks)
 
     with asyncio.Runner(loop_factory=rng.choice([asyncio.new_event_loop, uvloop.new_event_loop])) as runner:
-        runner.run(scene())
+        return runner.run(scene())
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_order_of_events_loses_a_connection_or_a_waiter(seed):
-    play(seed)
+    assert play(seed) == 60
 
 
 async def test_an_address_that_is_late_is_looked_up_again(transport, monkeypatch):
