@@ -258,6 +258,25 @@ class Tree:
     def score(self, rollout: int, reward: float, /) -> None:
         """Set the reward of an ended rollout; NaN means unscored."""
 
+    def note(self, rollout: int, text: str, /) -> None:
+        """Write a note on a rollout, ended or not, in the place of the one before; "" takes it away.
+
+        It is in every delta and in no digest.
+        """
+
+    def state(self, node: int, /) -> tuple[list[int], int, int, int | None]:
+        """``(path, turn, draw, subgroup)`` of the state at a node, for a fork there.
+
+        A node is a state if a model turn follows it on the path of a rollout, if it is where a rollout stands that
+        grows or was cut off (``censored``, ``cancelled``), if it ends the prompt, or if it is a ``MESSAGE`` put in
+        behind a state. The path is that of the rollout that came there first, in the order they were opened, and empty
+        before the first turn. ``draw`` is the next that nobody has taken: the first one of a state after a turn belongs
+        to the rollout that came there. The subgroup is that rollout's, None before the first turn.
+
+        Raises:
+            TreeError: There is no such node, or it is no state: nothing forks after what ended a rollout.
+        """
+
     def fragment(self, message: Buffer, /) -> int:
         """Intern a message without making a node of it; for :meth:`context`."""
 
@@ -493,6 +512,10 @@ class Rollout:
     @property
     def reward(self) -> float:
         """Its reward; NaN while unscored."""
+
+    @property
+    def note(self) -> str | None:
+        """What was noted on it last."""
 
     @property
     def usage(self) -> tuple[int, ...]:

@@ -40,6 +40,7 @@ __all__ = [
     "ReplyError",
     "RolloutError",
     "RunFileError",
+    "StrategyError",
     "ToolError",
     "TreeError",
     "TrunklineError",
@@ -114,6 +115,10 @@ class EndpointError(InfrastructureError):
 
 class WorkerError(InfrastructureError):
     """A worker process did not start, or did not keep to the protocol."""
+
+
+class StrategyError(TrunklineError):
+    """A strategy failed in the middle of a task. It ends that task, and no other."""
 
 
 class RolloutError(TrunklineError):

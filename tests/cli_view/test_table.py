@@ -34,6 +34,7 @@ def row(rollout: int, termination: str | None, answer: str | None, reward: float
         answer,
         None,
         reward,
+        None,
         2,
         **counts,
         llm_micros=1,

@@ -21,11 +21,11 @@ from trunkline.llm.protocol import Choice, Reply, Request
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategy import Fork
+from trunkline.rollout.view import View
 from trunkline.runtime.run import arun, run, stream
 from trunkline.score.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.tools.tool import tool
-from trunkline.tree.tree import Tree
 from trunkline.types import Task, Termination
 
 
@@ -105,29 +105,33 @@ class Raising(msgspec.Struct, frozen=True):
     def rollouts(self) -> int:
         return 1
 
-    def start(self, tree: Tree) -> list[Fork]:
+    def start(self, view: View) -> list[Fork]:
         raise ValueError("I do not know")
 
 
 class Empty(Raising, frozen=True):
-    def start(self, tree: Tree) -> list[Fork]:
+    def start(self, view: View) -> list[Fork]:
         return []
 
 
 class Garbage(Raising, frozen=True):
-    def start(self, tree: Tree) -> list[int]:
+    def start(self, view: View) -> list[int]:
         return [3]
 
 
 class Twice(Raising, frozen=True):
-    def start(self, tree: Tree) -> list[Fork]:
+    def start(self, view: View) -> list[Fork]:
         return [Fork(n=2), Fork(n=1)]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
     ("strategy", "says"),
-    [(Raising(), "Raising raised ValueError.*I do not know"), (Empty(), "0 rollouts"), (Garbage(), "AttributeError")],
+    [
+        (Raising(), "Raising raised in start.*ValueError: I do not know"),
+        (Empty(), "with no rollout"),
+        (Garbage(), "yields int"),
+    ],
 )
 def test_a_strategy_that_breaks_ends_the_run(tmp_path: Path, workers: int, strategy: object, says: str):
     with serving(capital_cities) as server:

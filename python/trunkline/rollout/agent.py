@@ -92,3 +92,20 @@ class Kit:
         self.namespace = request.namespace(agent.model, self.speech.sampling, definitions) + self.speech.mark
         self.reading = Reading()
         self.greedy = self.speech.sampling.temperature == 0
+        self._sampled: dict[bytes, Kit] = {}
+
+    def sampled(self, sampling: Sampling) -> Kit:
+        """The same agent with other sampling parameters.
+
+        Args:
+            sampling: Fields that are set take the place of the agent's own.
+        """
+        key = msgspec.json.encode(sampling)
+        known = self._sampled.get(key)
+        if known is None:
+            own = {name: value for name in sampling.__struct_fields__ if (value := getattr(sampling, name)) is not None}
+            merged = msgspec.structs.replace(
+                self.agent.sampling, **own | {"extra": self.agent.sampling.extra | sampling.extra}
+            )
+            known = self._sampled[key] = Kit(msgspec.structs.replace(self.agent, sampling=merged))
+        return known

@@ -11,10 +11,11 @@ from trunkline.rollout.seed import base_seed
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from trunkline._core import Tree as Core
     from trunkline.llm.protocol import Choice, ToolCall
+    from trunkline.llm.request import Sampling
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.desk import Desk, Outlet
     from trunkline.rollout.siblings import Siblings
@@ -29,12 +30,19 @@ _BROKEN_OFF = frozenset({"error", "abort", "aborted"})
 
 
 class Finished(Exception):
-    """Raised by :meth:`Rollout.finish` to end the program where it stands."""
+    """Ends the program of a rollout where it stands.
 
-    def __init__(self, termination: Termination, answer: str | None) -> None:
-        super().__init__(termination.value)
+    Args:
+        termination: Why it ends.
+        answer: Its answer, if it has one.
+        reason: What the record says of it, where the termination does not say it all.
+    """
+
+    def __init__(self, termination: Termination, answer: str | None, reason: str = "") -> None:
+        super().__init__(reason or termination.value)
         self.termination = termination
         self.answer = answer
+        self.reason = reason
 
 
 class Rollout:
@@ -48,16 +56,27 @@ class Rollout:
         desk: Who answers.
         outlet: Where it says that it grew.
         siblings: Those that grow from the same fork; None where it grows alone.
+        sampling: What its first turn is sampled with, where that is not what the agent says.
+        between: Called before every turn of its own but the first; it may wait there, and raise :class:`Finished`.
     """
 
     def __init__(
-        self, core: Core, id: int, task: Task, seed: int, desk: Desk, outlet: Outlet, siblings: Siblings | None = None
+        self,
+        core: Core,
+        id: int,
+        task: Task,
+        seed: int,
+        desk: Desk,
+        outlet: Outlet,
+        siblings: Siblings | None = None,
+        sampling: Sampling | None = None,
+        between: Callable[[Rollout], Awaitable[None]] | None = None,
     ) -> None:
         facts = core.rollout(id)
         *trunk, turn, draw = facts.path
         self.id = id
         self.task = task
-        self.turn = turn
+        self.turn = self.start = turn
         self.leaf = facts.point
         self.tool_calls = 0
         self._core = core
@@ -66,6 +85,8 @@ class Rollout:
         self._desk = desk
         self._outlet = outlet
         self._siblings = siblings
+        self._sampling = sampling
+        self._between = between
         self._said = desk.conversation(facts.point)
         self.lane = desk.lanes.open()
         # The first turn is the draw itself: base of the fork point + draw. Later ones are draw 0 of their own states.
@@ -84,6 +105,11 @@ class Rollout:
             LLMError: If no usable reply came.
             EndpointError: If the endpoint serves nobody.
         """
+        if self._sampling is not None:
+            kit, self._sampling = kit.sampled(self._sampling), None
+        if self._between is not None and self.turn > self.start:
+            self.lane.leave()
+            await self._between(self)
         self.lane.ask()
         await self._outlet.reserve()
         try:
@@ -103,6 +129,10 @@ class Rollout:
         if choice.finish in _BROKEN_OFF:
             raise LLMError(f"the server broke the reply off: finish reason {choice.finish!r}", retryable=True)
         return choice
+
+    def join(self, siblings: Siblings | None) -> None:
+        """Ask for the next turn together with other draws of the same state, if there are any."""
+        self._siblings = siblings
 
     async def _next(self, ask: Ask) -> Turn:
         """Get the next turn: with the siblings' where it is a draw of their fork."""

@@ -1,28 +1,31 @@
-"""The session: drives one task's tree from its prompt to its last reward."""
+"""The session: drives one task's tree from its prompt to its last reward, in rounds."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from trunkline._core import PROMPT, ROOT
 from trunkline.errors import (
     BadRequest,
-    ConfigError,
     ContentFiltered,
     ContextTooLong,
     InfrastructureError,
     LLMError,
     RolloutError,
+    StrategyError,
     ToolError,
     UsageError,
 )
+from trunkline.rollout.barrier import Barrier
 from trunkline.rollout.desk import Desk, Outlet
 from trunkline.rollout.loop import agent_loop
+from trunkline.rollout.opening import moves, open_fork, plant
 from trunkline.rollout.rollout import Finished, Rollout
 from trunkline.rollout.siblings import Siblings
-from trunkline.rollout.speech import Speech
+from trunkline.rollout.strategy import Fork, Stop
+from trunkline.rollout.view import View
 from trunkline.score.rewards import Reward, apply
 from trunkline.tree.failure import Failure
 from trunkline.tree.trajectory import Trajectory
@@ -31,12 +34,12 @@ from trunkline.types import UNSCORED, Termination
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.rollout.agent import Agent, Kit
+    from trunkline.rollout.agent import Kit
     from trunkline.rollout.draws import Draws
-    from trunkline.rollout.strategy import Strategy
+    from trunkline.rollout.strategy import Move, Strategy
     from trunkline.tree.tree import Tree
 
-__all__ = ["Session", "plant"]
+__all__ = ["Session"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,41 +50,6 @@ _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (LLMError, Termination.LLM_ERROR),
     (ToolError, Termination.TOOL_ERROR),
 )
-
-
-def plant(tree: Tree, agent: Agent, strategy: Strategy) -> list[int]:
-    """Write the prompt into an empty tree and open the rollouts that a strategy begins with.
-
-    It asks no model, so that anyone who knows the job can say which rollouts a task was to have.
-
-    Args:
-        tree: A tree with nothing in it.
-        agent: Who plays; its system prompt and what its dialect adds come first.
-        strategy: Where rollouts start.
-
-    Returns:
-        The rollouts' ids, in order of draws.
-
-    Raises:
-        ConfigError: If the strategy raises, or begins with no rollout.
-    """
-    core, node = tree.core, ROOT
-    speech = Speech(agent.dialect, agent.tools, agent.sampling)
-    for message in speech.opening(agent.system, tree.task.messages):
-        node = core.append(node, PROMPT, message)
-    return [core.open(node, (0, draw), draw) for draw in range(_draws(strategy, tree))]
-
-
-def _draws(strategy: Strategy, tree: Tree) -> int:
-    """Ask a strategy how many draws of the prompt it begins with; it may be anybody's code."""
-    name = type(strategy).__name__
-    try:
-        draws = sum(fork.n for fork in strategy.start(tree))
-    except Exception as error:
-        raise ConfigError(f"strategy {name} raised {type(error).__name__} at the start of a task: {error}") from error
-    if not isinstance(draws, int) or draws < 1:
-        raise ConfigError(f"strategy {name} begins task {tree.task.id!r} with {draws} rollouts; it must begin with one")
-    return draws
 
 
 class Session:
@@ -103,10 +71,17 @@ class Session:
         self.tree = tree
         self._kit = kit
         self._strategy = strategy
+        self._stepwise = bool(getattr(strategy, "stepwise", hasattr(strategy, "stepped")))
+        self._value: Reward | None = getattr(strategy, "value", None)
         self._reward = reward
         self._seed = seed
         self._outlet = outlet
         self._desk = Desk(tree.core, tree.task.id, draws, outlet)
+        self._barrier = Barrier()
+        self._steps: dict[int, int] = {}
+        self._live: dict[int, Rollout] = {}
+        self._ended: list[int] = []
+        self._worth: dict[int, float] = {}
 
     async def run(self) -> None:
         """Grow every rollout the strategy asks for, and score it.
@@ -114,49 +89,84 @@ class Session:
         A failed rollout is recorded and the others go on.
 
         Raises:
-            ConfigError: If the strategy breaks.
+            ConfigError: If the strategy breaks at the start.
+            StrategyError: If it breaks later.
             EndpointError: If the endpoint serves nobody: there is no point in going on.
         """
-        await self.grow(plant(self.tree, self._kit.agent, self._strategy))
-
-    def fork(self, n: int) -> list[int]:
-        """Open the next draws of the prompt: those after the ones that were opened there before.
-
-        Args:
-            n: How many.
-
-        Returns:
-            The rollouts' ids.
-        """
-        core = self.tree.core
-        first = core.rollouts
-        return [core.open(core.rollout(0).point, (0, draw), draw) for draw in range(first, first + n)]
-
-    async def grow(self, numbers: Sequence[int]) -> None:
-        """Grow rollouts that were opened at one fork point; see :meth:`run`.
-
-        Args:
-            numbers: Their ids, in the order of their draws.
-        """
-        siblings = Siblings(self._desk) if len(numbers) > 1 else None
-        core, task = self.tree.core, self.tree.task
-        rollouts = [Rollout(core, number, task, self._seed, self._desk, self._outlet, siblings) for number in numbers]
+        plant(self.tree, self._kit.agent)
         try:
             async with asyncio.TaskGroup() as group:
-                for rollout in rollouts:
-                    group.create_task(self._play(rollout))
+                wanted = self._ask("start", [])
+                while wanted or self._live:
+                    self._move(wanted, group)
+                    waiting = await self._barrier.rest()
+                    self._score()
+                    ended, self._ended = self._ended, []
+                    wanted = self._ask("ended", ended) + self._ask("stepped", waiting)
         finally:
             # One that is cancelled ends nothing itself.
-            for rollout in rollouts:
+            for rollout in self._live.values():
                 rollout.lane.end()
 
+    def _ask(self, hook: str, numbers: Sequence[int]) -> list[Move]:
+        """Ask a hook of the strategy, if there is anything to ask it about."""
+        if not numbers and hook != "start":
+            return []
+        return moves(self._strategy, hook, View(self.tree, numbers, self._seed))
+
+    def _move(self, wanted: Sequence[Move], group: asyncio.TaskGroup) -> None:
+        """Begin a round: open forks, end who is stopped, let the others go on."""
+        stopped = {move.rollout: move.reason for move in wanted if isinstance(move, Stop)}
+        for number in stopped.keys() - self._live.keys():
+            raise StrategyError(f"rollout {number} does not wait between two steps, so it cannot be stopped")
+        waiting = list(self._live.values())
+        opened = [(fork, open_fork(self.tree.core, fork)) for fork in wanted if isinstance(fork, Fork)]
+        # Draws of one state are asked for together, whoever takes them.
+        asked = Counter(rollout.leaf for rollout in waiting if rollout.id not in stopped)
+        asked.update(self.tree.core.rollout(number).point for _, numbers in opened for number in numbers)
+        siblings = {point: Siblings(self._desk) for point, draws in asked.items() if draws > 1}
+        for fork, numbers in opened:
+            for number in numbers:
+                self._open(number, fork, siblings, group)
+        for rollout in waiting:
+            reason = stopped.get(rollout.id)
+            rollout.join(siblings.get(rollout.leaf))
+            self._barrier.go(rollout.id, None if reason is None else Finished(Termination.CENSORED, None, reason))
+
+    def _open(self, number: int, fork: Fork, siblings: dict[int, Siblings], group: asyncio.TaskGroup) -> None:
+        """Let a rollout of a fork grow."""
+        core = self.tree.core
+        rollout = self._live[number] = Rollout(
+            core,
+            number,
+            self.tree.task,
+            self._seed,
+            self._desk,
+            self._outlet,
+            siblings.get(core.rollout(number).point),
+            fork.sampling,
+            self._between if self._stepwise or fork.steps is not None else None,
+        )
+        if fork.steps is not None:
+            self._steps[number] = fork.steps
+        self._barrier.start()
+        group.create_task(self._play(rollout))
+
+    async def _between(self, rollout: Rollout) -> None:
+        """Called by a rollout between two steps."""
+        if rollout.turn - rollout.start >= self._steps.get(rollout.id, rollout.turn + 1):
+            raise Finished(Termination.CENSORED, None, "it took the steps it was given")
+        if self._stepwise:
+            await self._barrier.wait(rollout.id)
+
     async def _play(self, rollout: Rollout) -> None:
-        """Play one rollout to its end, close it and score it."""
+        """Play one rollout to its end, close it and find out what it is worth."""
         answer, failure = None, None
         try:
             await agent_loop(rollout, self._kit)
         except Finished as end:
             termination, answer = end.termination, end.answer
+            failure = Failure("Stopped", end.reason) if end.reason else None
         except RolloutError as error:
             termination = next((end for kind, end in _ENDS if isinstance(error, kind)), Termination.LLM_ERROR)
             failure = Failure.of(error)
@@ -168,6 +178,22 @@ class Session:
             termination, failure = Termination.LOST, Failure.of(error)
         rollout.lane.end()
         self.tree.core.close(rollout.id, termination.value, answer, failure.encode() if failure else None)
-        if self._reward is not None and termination not in UNSCORED:
-            self.tree.core.score(rollout.id, await apply(self._reward, Trajectory(self.tree, rollout.id)))
+        self._outlet.grew()
+        await self._judge(rollout.id, termination)
+        del self._live[rollout.id]
+        self._ended.append(rollout.id)
+        self._barrier.end()
+
+    async def _judge(self, number: int, termination: Termination) -> None:
+        """Ask what an ended rollout is worth, while others still grow."""
+        cut = termination is Termination.CENSORED and number in self._steps
+        judge = self._value if cut else self._reward
+        if judge is not None and (cut or termination not in UNSCORED):
+            self._worth[number] = await apply(judge, Trajectory(self.tree, number), cut=cut)
+
+    def _score(self) -> None:
+        """Score a round in logical order: sums of rewards, which decide ties, must not depend on who was faster."""
+        for number in sorted(self._worth):
+            self.tree.core.score(number, self._worth[number])
+        self._worth.clear()
         self._outlet.grew()

@@ -1,4 +1,4 @@
-"""The strategy protocol: a policy says where rollouts start; the session grows them."""
+"""The strategy protocol: a policy says where rollouts start and which end early; the session grows them."""
 
 from __future__ import annotations
 
@@ -6,40 +6,116 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline.bounds import whole
+from trunkline.bounds import shown, text, whole
+from trunkline.errors import ConfigError
+from trunkline.llm.request import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline.tree.tree import Tree
+    from trunkline.rollout.view import View
 
-__all__ = ["Fork", "Strategy"]
+__all__ = ["Fork", "Move", "Stop", "Strategy", "at_once"]
 
 
-class Fork(msgspec.Struct, frozen=True, kw_only=True):
-    """Grow ``n`` new rollouts from the task's prompt.
+class Fork(msgspec.Struct, frozen=True):
+    """Grow new rollouts from a state: a node after which the model moves.
 
     Attributes:
+        point: Node of the state: the end of the prompt (None), the last observation of a step that a model turn
+            follows, or where a rollout stands that was cut off or waits between two steps. With ``at``, a model turn.
         n: How many draws to take there.
+        at: Token of the turn ``point`` from which on it is drawn again; the tokens before it are kept. It needs an
+            endpoint that goes on from given tokens (``trunkline.TokenMode`` over completions or generate).
+        steps: Model turns that each of them may take; one that has taken them ends as ``censored``. To their own end
+            when None.
+        say: A message of the user that is put in behind the point, on the path of these rollouts.
+        subgroup: The initial chain they are expanded for. When None: that of the rollout that came to the point
+            first; at the prompt, a new one for each.
+        sampling: What the draws, which are the first turns of these rollouts, are sampled with: fields that are set
+            take the place of the agent's.
 
     Raises:
-        ConfigError: If ``n`` is below 1.
+        ConfigError: If a field has a value it cannot have.
     """
 
+    point: int | None = None
     n: int = 1
+    at: int | None = None
+    steps: int | None = None
+    say: str = ""
+    subgroup: int | None = None
+    sampling: Sampling | None = None
 
     def __post_init__(self) -> None:
-        whole("Fork: n", self.n, 1)
+        for name, least in (("point", 0), ("at", 1), ("steps", 1), ("subgroup", 0)):
+            value = getattr(self, name)
+            if value is not None:
+                whole(f"Fork: {name}", value, least, 2**32 - 2)
+        whole("Fork: n", self.n, 1, 2**20)
+        text("Fork: say", self.say)
+        if self.at is not None and (self.point is None or self.say):
+            raise ConfigError("Fork: at is a token of a model turn: name the turn as point, and say nothing")
+        if self.sampling is not None and not isinstance(self.sampling, Sampling):
+            raise ConfigError(f"Fork: sampling must be a Sampling, not {shown(self.sampling)}")
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """End a rollout that waits between two steps, as ``censored``: kept with its reason, and never scored 0.
+
+    Attributes:
+        rollout: Its id.
+        reason: Why, for the record.
+
+    Raises:
+        ConfigError: If a field has a value it cannot have.
+    """
+
+    rollout: int
+    reason: str = "stopped by the strategy"
+
+    def __post_init__(self) -> None:
+        whole("Stop: rollout", self.rollout, 0)
+        text("Stop: reason", self.reason)
+
+
+Move = Fork | Stop
+"""What a hook may yield."""
 
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Decides where the rollouts of one task start. It must be a pure function of the tree it is shown."""
+    """Decides where the rollouts of one task start, and which end early.
+
+    Growth goes in rounds. :meth:`start` opens the first; once every rollout of a round has ended (or, under a strategy
+    that is ``stepwise``, waits between two steps), the hooks are asked for the next, and so on until they yield
+    nothing and nothing waits. What a hook is shown does not depend on who was faster, and its answer must not depend
+    on anything else: hooks are pure functions of the view, so that a run that was broken off can go on.
+
+    Only :meth:`rollouts` and :meth:`start` are needed. Optional:
+
+    * ``ended(view)``: rollouts have ended; they are ``view.rollouts``, in logical order (round, fork path). Yields
+      forks.
+    * ``stepped(view)``: rollouts wait between two steps, likewise. Yields forks and stops; who is not stopped goes on.
+    * ``stepwise``: whether rollouts wait after each step until all have taken it. True where there is a ``stepped``.
+    * ``at_once()``: how many rollouts of a task grow at a time, at most; as many as it is planned to get without it.
+    * ``formula()``: how :meth:`rollouts` comes about, for people: ``"M (1 + N L) = 2 (1 + 2 x 1) = 6"``.
+    * ``value``: like a reward, for rollouts that ran out of ``Fork.steps``: what it says backs up as V(s), and is in no
+      score of the run.
+    * ``uncertain``: the region (``"think"``, ``"tool"``, ``"all"``, ``"mixed"``) whose log-probabilities it needs; a
+      server that gives none for it is refused before the run.
+    * ``continues``: whether :meth:`start` takes up the rollouts of an earlier run.
+    """
 
     def rollouts(self) -> int:
-        """How many rollouts a task is planned to get; progress and a worker's share of tasks are laid out for it."""
+        """How many rollouts a task is planned to get, at most."""
         ...
 
-    def start(self, tree: Tree) -> Iterable[Fork]:
-        """Yield the forks a task begins with; the tree holds its prompt and nothing else."""
+    def start(self, view: View) -> Iterable[Move]:
+        """Yield the forks a task begins with; the tree holds its prompt, and what an earlier run left there."""
         ...
+
+
+def at_once(strategy: Strategy) -> int:
+    """Return how many rollouts of a task grow at a time, at most."""
+    return int(getattr(strategy, "at_once", strategy.rollouts)())

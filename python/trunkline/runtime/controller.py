@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trunkline import errors
 from trunkline._core import Tree as Core
 from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
-from trunkline.rollout.session import plant
+from trunkline.rollout.opening import begin
 from trunkline.runtime.pool import Gone, Inbox, Pool, Seat
 from trunkline.runtime.refusals import Refusals
 from trunkline.runtime.snapshot import Snapshot
@@ -268,7 +268,7 @@ class Controller:
         for data in known:
             core.apply(data)
         if not core.rollouts:
-            plant(Tree(self._tasks[index], core), self._job.agent, self._job.strategy)
+            begin(Tree(self._tasks[index], core), self._job.agent, self._job.strategy, self._job.seed)
         failure = Failure("WorkerError", reason, retryable=True)
         for rollout in core.growing:
             core.close(rollout, Termination.LOST.value, None, failure.encode())

@@ -17,6 +17,7 @@ from trunkline.rollout.agent import Kit
 from trunkline.rollout.draws import Draws
 from trunkline.rollout.exact import Exact
 from trunkline.rollout.session import Session
+from trunkline.rollout.strategy import at_once
 from trunkline.runtime.outbox import Growth, Outbox
 from trunkline.runtime.wire import Ack, Bye, Fatal, FromWorker, Stop, ToWorker, Work, read_task
 from trunkline.tree.failure import Failure
@@ -43,7 +44,7 @@ _LEAVE_WITHIN = 2.0
 
 def slots(job: Job) -> int:
     """Return how many tasks a worker takes at a time: enough to keep its share of requests in flight."""
-    return max(2, math.ceil(1.25 * _concurrency(job) / job.strategy.rollouts()))
+    return max(2, math.ceil(1.25 * _concurrency(job) / at_once(job.strategy)))
 
 
 def _concurrency(job: Job) -> int:

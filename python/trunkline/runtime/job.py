@@ -46,7 +46,7 @@ class Job(msgspec.Struct, kw_only=True):
         if not isinstance(self.agent, Agent):
             raise ConfigError(f"agent must be an Agent, not {self.agent!r:.60}")
         if not isinstance(self.strategy, Strategy):
-            raise ConfigError(f"strategy must have rollouts() and start(tree), which {self.strategy!r:.60} lacks")
+            raise ConfigError(f"strategy must have rollouts() and start(view), which {self.strategy!r:.60} lacks")
         if self.reward is not None and not callable(self.reward):
             raise ConfigError(f"reward must be a function of a trajectory, not {self.reward!r:.60}")
         whole("seed", self.seed, 0, 2**63 - 1)

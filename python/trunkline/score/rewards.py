@@ -13,7 +13,7 @@ from trunkline.bounds import shown
 from trunkline.printable import printable, said
 from trunkline.score.answers import number, tail
 from trunkline.tree.vote import fold, normalise
-from trunkline.types import UNSCORED
+from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
     from trunkline.tree.trajectory import Trajectory
@@ -79,13 +79,14 @@ async def _asked(reward: Reward, trajectory: Trajectory) -> tuple[object, str | 
     return result, None
 
 
-async def score(reward: Reward, trajectory: Trajectory) -> Scored:
+async def score(reward: Reward, trajectory: Trajectory, *, cut: bool = False) -> Scored:
     """Ask a reward about a trajectory. Whatever goes wrong in it leaves the trajectory unscored, never at 0.
 
     Args:
         reward: The reward; a plain function runs in this thread, an awaitable result is awaited, for at most
             ``REWARD_TIMEOUT`` seconds.
         trajectory: An ended rollout. One that broke, was cut or filtered is not shown to the reward.
+        cut: Whether one that was cut is shown to it after all: a value function judges states, not answers.
 
     Returns:
         The reward, or NaN with the reason.
@@ -93,7 +94,7 @@ async def score(reward: Reward, trajectory: Trajectory) -> Scored:
     ended = trajectory.termination
     if ended is None:
         return Scored(math.nan, "the rollout has not ended")
-    if ended in UNSCORED:
+    if ended in UNSCORED and not (cut and ended is Termination.CENSORED):
         return Scored(math.nan)
     result, problem = await _asked(reward, trajectory)
     if result is None:
@@ -108,17 +109,18 @@ async def score(reward: Reward, trajectory: Trajectory) -> Scored:
     return Scored(value)
 
 
-async def apply(reward: Reward, trajectory: Trajectory) -> float:
+async def apply(reward: Reward, trajectory: Trajectory, *, cut: bool = False) -> float:
     """The reward of a trajectory, or NaN if it stays unscored, which is logged (``trunkline.score``).
 
     Args:
         reward: The reward.
         trajectory: An ended rollout.
+        cut: See :func:`score`.
 
     Returns:
         A finite number, or NaN. See :func:`score` for the reason as data.
     """
-    said = await score(reward, trajectory)
+    said = await score(reward, trajectory, cut=cut)
     if said.problem is not None:
         task = printable(trajectory.task.id, 80)
         _log.warning("task %s, rollout %d is unscored: %s", task, trajectory.id, said.problem)

@@ -39,6 +39,7 @@ def rows(core: _core.Tree, error: str | None = None) -> tuple[TreeRow, list[Roll
             answer=facts.answer,
             error=facts.error,
             reward=None if math.isnan(facts.reward) else facts.reward,
+            note=facts.note,
             turns=facts.turns,
             llm_micros=facts.llm_micros,
             tool_micros=facts.tool_micros,

@@ -27,7 +27,7 @@ __all__ = [
 APPLICATION_ID: Final = 0x54524C4E
 """``TRLN``, in the header of every run file."""
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 TABLES: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -44,7 +44,7 @@ CREATE TABLE calls (
 );
 CREATE TABLE rollouts (
     task INTEGER NOT NULL, rollout INTEGER NOT NULL, path TEXT NOT NULL, subgroup INTEGER NOT NULL,
-    leaf INTEGER NOT NULL, termination TEXT, answer TEXT, error TEXT, reward REAL, turns INTEGER NOT NULL,
+    leaf INTEGER NOT NULL, termination TEXT, answer TEXT, error TEXT, reward REAL, note TEXT, turns INTEGER NOT NULL,
     calls INTEGER NOT NULL, prompt INTEGER NOT NULL, cached INTEGER NOT NULL, generated INTEGER NOT NULL,
     unreported INTEGER NOT NULL, retries INTEGER NOT NULL, tools INTEGER NOT NULL,
     tool_errors INTEGER NOT NULL, bridged INTEGER NOT NULL, realigned INTEGER NOT NULL, forked INTEGER NOT NULL,
@@ -110,6 +110,7 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
         answer: Its final answer.
         error: What went wrong.
         reward: Its reward; None while unscored.
+        note: What was noted on it last, such as what a filter said.
         turns: Model turns on its path, shared ones included.
         calls: Model calls it made itself; so are the counts that follow.
         prompt: Prompt tokens, cached ones included.
@@ -134,6 +135,7 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
     answer: str | None
     error: str | None
     reward: float | None
+    note: str | None
     turns: int
     calls: int
     prompt: int

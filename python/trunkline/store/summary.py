@@ -141,7 +141,7 @@ def summarise(
         if row.termination in FAILED and row.error:
             failures[Failure.decode(row.error).message] += 1
         counts = row.termination is not None and row.termination not in UNSCORED
-        rewards.setdefault(task, []).append(math.nan if row.reward is None else row.reward)
+        rewards.setdefault(task, []).append(row.reward if counts and row.reward is not None else math.nan)
         answers.setdefault(task, []).append(row.answer if counts else None)
         usage += row.usage
         llm_micros += row.llm_micros

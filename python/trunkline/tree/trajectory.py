@@ -104,6 +104,11 @@ class Trajectory:
         return self._facts.reward
 
     @property
+    def note(self) -> str | None:
+        """What was noted on it last, if anything was; see :mod:`trunkline.score.filters`."""
+        return self._facts.note
+
+    @property
     def usage(self) -> Usage:
         """What its own calls cost, failed attempts too; those of a trunk it was forked from belong to who made them."""
         facts = self._facts

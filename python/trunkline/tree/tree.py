@@ -107,8 +107,9 @@ class Tree:
 
     @property
     def reward(self) -> float:
-        """The mean reward of the scored rollouts; NaN if none is scored."""
-        rewards = [self.core.rollout(number).reward for number in range(self.core.rollouts)]
+        """The mean reward of the scored rollouts, NaN if there is none; what a value function says is no score."""
+        ended = (self.core.rollout(number) for number in range(self.core.rollouts))
+        rewards = (facts.reward for facts in ended if facts.termination not in UNSCORED)
         scored = [reward for reward in rewards if not math.isnan(reward)]
         return math.fsum(scored) / len(scored) if scored else math.nan
 

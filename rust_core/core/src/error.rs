@@ -90,6 +90,12 @@ pub enum Error {
         /// The rollout.
         rollout: u32,
     },
+    /// The model does not move next at the node.
+    #[error("node {node} is no fork point: fork at the prompt, or at the last observation of a step")]
+    NoState {
+        /// The node.
+        node: u32,
+    },
     /// Two rollouts with one fork path.
     #[error("a rollout with the fork path {path:?} is open already")]
     DuplicatePath {

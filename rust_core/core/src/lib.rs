@@ -68,6 +68,7 @@ pub use tree::key::Kind;
 pub use tree::read::{Memory, NodeView, RolloutView};
 pub use tree::rollouts::Usage;
 pub use tree::settle::Parting;
+pub use tree::state::State;
 pub use tree::termination::Termination;
 pub use wire::delta::FORMAT;
 pub use wire::op::Call;

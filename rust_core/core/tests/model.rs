@@ -49,6 +49,7 @@ fn check_rollouts(tree: &Tree, model: &Model) {
         assert_eq!(rollout.turns as usize, model.turns(expected.leaf));
         assert_eq!(rollout.termination, expected.ended.map(|code| Termination::from_code(code).unwrap()));
         assert_eq!(rollout.answer, expected.answer.as_deref());
+        assert_eq!(rollout.note, expected.note.as_deref());
         assert_eq!(rollout.reward.is_nan(), expected.reward.is_nan());
         assert!(rollout.reward.is_nan() || rollout.reward.to_bits() == expected.reward.to_bits());
         let usage = rollout.usage;

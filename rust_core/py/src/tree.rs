@@ -190,6 +190,23 @@ impl Tree {
         self.0.with(py, close)
     }
 
+    /// Write a note on a rollout, in the place of the one before.
+    #[pyo3(signature = (rollout, text, /))]
+    fn note(&self, py: Python<'_>, #[pyo3(from_py_with = number)] rollout: u32, text: Text<'_>) -> PyResult<()> {
+        self.0.with(py, |tree| tree.note(rollout.into(), &text))
+    }
+
+    /// Path, turn, next draw and subgroup of the state at a node.
+    #[pyo3(signature = (node, /))]
+    fn state(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] node: u32,
+    ) -> PyResult<(Vec<u32>, u32, u32, Option<u32>)> {
+        let core::State { path, turn, draw, subgroup } = self.0.with(py, |tree| tree.state(node.into()))?;
+        Ok((path, turn, draw, subgroup))
+    }
+
     /// Set the reward of an ended rollout; NaN means unscored.
     #[pyo3(signature = (rollout, reward, /))]
     fn score(

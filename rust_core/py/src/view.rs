@@ -105,6 +105,8 @@ pub struct Rollout {
     error: Option<String>,
     /// Its reward; NaN while unscored.
     reward: f64,
+    /// What was noted on it last.
+    note: Option<String>,
     /// What its own calls cost, in the order of `trunkline.types.Usage`.
     usage: Numbers<u64>,
     /// Model turns from the root to its leaf, shared ones included.
@@ -128,6 +130,7 @@ impl From<RolloutView<'_>> for Rollout {
             answer: view.answer.map(str::to_owned),
             error: view.error.map(str::to_owned),
             reward: view.reward,
+            note: view.note.map(str::to_owned),
             usage: Numbers(view.usage.counts().into()),
             turns: view.turns,
             llm_micros: view.usage.llm_micros,

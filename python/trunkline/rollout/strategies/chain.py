@@ -12,7 +12,7 @@ from trunkline.rollout.strategy import Fork
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline.tree.tree import Tree
+    from trunkline.rollout.view import View
 
 __all__ = ["Chain"]
 
@@ -36,6 +36,10 @@ class Chain(msgspec.Struct, frozen=True):
         """Return n."""
         return self.n
 
-    def start(self, tree: Tree) -> Iterable[Fork]:
+    def formula(self) -> str:
+        """Return how many rollouts, for people."""
+        return f"n = {self.n}"
+
+    def start(self, view: View) -> Iterable[Fork]:
         """Yield n forks of the prompt."""
         yield Fork(n=self.n)

@@ -58,6 +58,10 @@ impl Tree {
                 self.rollouts.score(*rollout, *reward);
                 Ok(rollout.get())
             }
+            Op::Note { rollout, text } => {
+                self.rollouts.note(*rollout, text);
+                Ok(rollout.get())
+            }
         }
     }
 

@@ -18,6 +18,7 @@ pub(crate) mod read;
 pub(crate) mod rollouts;
 pub(crate) mod runs;
 pub(crate) mod settle;
+pub(crate) mod state;
 pub(crate) mod termination;
 pub(crate) mod visits;
 
@@ -226,6 +227,14 @@ impl Tree {
     /// If it has not ended, or the reward is infinite.
     pub fn score(&mut self, rollout: RolloutId, reward: f64) -> Result<()> {
         self.perform(&Op::Score { rollout, reward }).map(|_| ())
+    }
+
+    /// Write a note on a rollout, ended or not, in the place of the one before. It is in no digest.
+    ///
+    /// # Errors
+    /// If the rollout does not exist.
+    pub fn note(&mut self, rollout: RolloutId, text: &str) -> Result<()> {
+        self.perform(&Op::Note { rollout, text }).map(|_| ())
     }
 
     /// The leaf of a rollout; for one that does not exist, a node that does not.

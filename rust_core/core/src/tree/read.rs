@@ -90,6 +90,8 @@ pub struct RolloutView<'t> {
     pub error: Option<&'t str>,
     /// Its reward; NaN while unscored.
     pub reward: f64,
+    /// What was noted on it last.
+    pub note: Option<&'t str>,
     /// What its own calls cost.
     pub usage: Usage,
     /// Model turns from the root to its leaf, shared ones included.
@@ -257,6 +259,7 @@ impl Tree {
             answer: self.rollouts.answer(id),
             error: self.rollouts.error(id),
             reward: self.rollouts.reward(id),
+            note: self.rollouts.noted(id),
             usage: *self.rollouts.usage(id),
             turns: self.nodes.turns(leaf),
         })

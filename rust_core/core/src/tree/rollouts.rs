@@ -88,6 +88,7 @@ pub(crate) struct Rollouts {
     subgroups: Vec<u32>,
     endings: Vec<Option<Ending>>,
     rewards: Vec<f64>,
+    notes: Vec<Option<Box<str>>>,
     usages: Vec<Usage>,
     growing: Lanes,
 }
@@ -102,6 +103,7 @@ impl Rollouts {
             subgroups: Vec::new(),
             endings: Vec::new(),
             rewards: Vec::new(),
+            notes: Vec::new(),
             usages: Vec::new(),
             growing: Lanes::default(),
         }
@@ -115,6 +117,7 @@ impl Rollouts {
         self.subgroups.clear();
         self.endings.clear();
         self.rewards.clear();
+        self.notes.clear();
         self.usages.clear();
         self.growing = Lanes::default();
     }
@@ -132,6 +135,7 @@ impl Rollouts {
         self.subgroups.push(subgroup);
         self.endings.push(None);
         self.rewards.push(f64::NAN);
+        self.notes.push(None);
         self.usages.push(Usage::default());
         self.growing.push();
         Ok(RolloutId::new(id))
@@ -160,6 +164,11 @@ impl Rollouts {
     /// Set a reward; every NaN becomes the same one, so that digests agree.
     pub(crate) fn score(&mut self, id: RolloutId, reward: f64) {
         self.rewards[id.index()] = if reward.is_nan() { f64::NAN } else { reward };
+    }
+
+    /// Write a note on a rollout, in the place of the one before; an empty one is none.
+    pub(crate) fn note(&mut self, id: RolloutId, text: &str) {
+        self.notes[id.index()] = (!text.is_empty()).then(|| text.into());
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -208,6 +217,10 @@ impl Rollouts {
         self.rewards[id.index()]
     }
 
+    pub(crate) fn noted(&self, id: RolloutId) -> Option<&str> {
+        self.notes[id.index()].as_deref()
+    }
+
     pub(crate) fn usage(&self, id: RolloutId) -> &Usage {
         &self.usages[id.index()]
     }
@@ -222,8 +235,10 @@ impl Rollouts {
         let texts =
             |ending: &Ending| [&ending.answer, &ending.error].into_iter().flatten().map(|text| text.len()).sum();
         let said: usize = self.endings.iter().flatten().map::<usize, _>(texts).sum();
+        let noted: usize = self.notes.iter().flatten().map(|text| text.len()).sum();
         let columns = held(&self.points) + held(&self.leaves) + held(&self.subgroups) + held(&self.endings);
-        self.paths.memory() + said + columns + held(&self.rewards) + held(&self.usages)
+        let figures = held(&self.rewards) + held(&self.notes) + held(&self.usages);
+        self.paths.memory() + said + noted + columns + figures
     }
 
     /// Walk the invariants of the fork paths.

@@ -70,6 +70,7 @@ pub(crate) enum Op<'a> {
     Tokenise { node: NodeId, run: RunId },
     Close { rollout: RolloutId, termination: Termination, answer: Option<&'a str>, error: Option<&'a str> },
     Score { rollout: RolloutId, reward: f64 },
+    Note { rollout: RolloutId, text: &'a str },
 }
 
 const NAME: u8 = 1;
@@ -83,6 +84,7 @@ const CLOSE: u8 = 8;
 const SCORE: u8 = 9;
 const RUN: u8 = 10;
 const TOKENISE: u8 = 11;
+const NOTE: u8 = 12;
 
 impl<'a> Op<'a> {
     /// Write the operation down, all but the bytes of a message and the columns of a run, which follow what is written here.
@@ -150,6 +152,11 @@ impl<'a> Op<'a> {
                 codec::put(out, rollout.get().into());
                 out.extend_from_slice(&reward.to_le_bytes());
             }
+            Self::Note { rollout, text } => {
+                out.push(NOTE);
+                codec::put(out, rollout.get().into());
+                codec::put_bytes(out, text.as_bytes());
+            }
         }
     }
 
@@ -190,6 +197,10 @@ impl<'a> Op<'a> {
                 error: reader.text()?,
             },
             SCORE => Self::Score { rollout: reader.word()?.into(), reward: reader.float()? },
+            NOTE => Self::Note {
+                rollout: reader.word()?.into(),
+                text: std::str::from_utf8(reader.bytes()?).map_err(|_| "a note is not UTF-8")?,
+            },
             _ => return Err("its kind is unknown"),
         })
     }

@@ -113,6 +113,10 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &Counts) -> Result<()
             fits("error", error.map_or(0, str::len))?;
             growing(view, counts, *rollout, "closed")
         }
+        Op::Note { rollout, text } => {
+            fits("note", text.len())?;
+            known("rollout", rollout.get(), counts.rollouts)
+        }
         Op::Score { rollout, reward } => {
             known("rollout", rollout.get(), counts.rollouts)?;
             if reward.is_infinite() {

@@ -44,6 +44,7 @@ pub struct Rollout {
     pub ended: Option<u8>,
     pub answer: Option<String>,
     pub reward: f64,
+    pub note: Option<String>,
     /// calls, prompt, cached, generated, unreported, tools, tool errors, tool micros
     pub usage: [u64; 8],
 }
@@ -123,8 +124,9 @@ impl Model {
                     return Err(());
                 }
                 let point = pick(point, nodes) as usize;
-                let (ended, answer, reward, usage) = (None, None, f64::NAN, [0; 8]);
-                self.rollouts.push(Rollout { point, leaf: point, path, subgroup, ended, answer, reward, usage });
+                let (ended, answer, reward, note, usage) = (None, None, f64::NAN, None, [0; 8]);
+                let leaf = point;
+                self.rollouts.push(Rollout { point, leaf, path, subgroup, ended, answer, reward, note, usage });
                 Ok(None)
             }
             Cmd::Turn { rollout, message: number, tokens, agent, said } => {
@@ -196,6 +198,12 @@ impl Model {
                     return Err(());
                 }
                 rollout.reward = reward;
+                Ok(None)
+            }
+            Cmd::Note { rollout, text } => {
+                let at = pick(rollout, u32::try_from(self.rollouts.len()).unwrap()) as usize;
+                let rollout = self.rollouts.get_mut(at).ok_or(())?;
+                rollout.note = Some(name(text)).filter(|text| !text.is_empty());
                 Ok(None)
             }
         }

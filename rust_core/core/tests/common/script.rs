@@ -17,6 +17,7 @@ pub enum Cmd {
     Context { messages: Vec<u8> },
     Close { rollout: u32, code: u8, answer: Option<u8> },
     Score { rollout: u32, reward: f64 },
+    Note { rollout: u32, text: u8 },
 }
 
 /// What a call says beside its message.
@@ -79,7 +80,8 @@ fn cmd() -> impl Strategy<Value = Cmd> {
         1 => prop::collection::vec(0u8..4, 0..4).prop_map(|messages| Cmd::Context { messages }),
         2 => (id.clone(), 0u8..14, prop::option::of(0u8..3))
             .prop_map(|(rollout, code, answer)| Cmd::Close { rollout, code, answer }),
-        2 => (id, reward).prop_map(|(rollout, reward)| Cmd::Score { rollout, reward }),
+        2 => (id.clone(), reward).prop_map(|(rollout, reward)| Cmd::Score { rollout, reward }),
+        1 => (id, 0u8..3).prop_map(|(rollout, text)| Cmd::Note { rollout, text }),
     ]
 }
 
@@ -150,6 +152,7 @@ pub fn run(tree: &mut Tree, contexts: &mut u32, cmd: &Cmd) -> Result<Option<Node
             tree.close(rollout(*id), termination, answer.as_deref(), None).map(|()| None)
         }
         Cmd::Score { rollout: id, reward } => tree.score(rollout(*id), *reward).map(|()| None),
+        Cmd::Note { rollout: id, text } => tree.note(rollout(*id), &name(*text)).map(|()| None),
     }
 }
 

@@ -1,0 +1,111 @@
+"""How a tree begins, and how forks become rollouts on it. Nobody is asked anything here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trunkline._core import MESSAGE, PROMPT, ROOT
+from trunkline.errors import ConfigError, StrategyError, TreeError
+from trunkline.llm import messages
+from trunkline.printable import said
+from trunkline.rollout.speech import Speech
+from trunkline.rollout.strategy import Fork, Stop
+from trunkline.rollout.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline._core import Tree as Core
+    from trunkline.rollout.agent import Agent
+    from trunkline.rollout.strategy import Move, Strategy
+    from trunkline.tree.tree import Tree
+
+__all__ = ["begin", "moves", "open_fork", "plant", "prompt"]
+
+
+def plant(tree: Tree, agent: Agent) -> None:
+    """Write the prompt into a tree that has none.
+
+    Args:
+        tree: The tree.
+        agent: Who plays; its system prompt and what its dialect adds come first.
+    """
+    core, node = tree.core, ROOT
+    if len(core) > 1:
+        return
+    speech = Speech(agent.dialect, agent.tools, agent.sampling)
+    for message in speech.opening(agent.system, tree.task.messages):
+        node = core.append(node, PROMPT, message)
+
+
+def prompt(core: Core) -> int:
+    """Return the last node of the prompt."""
+    node = ROOT
+    while below := [child for child in core.children(node) if core.node(child).kind == PROMPT]:
+        node = below[0]
+    return node
+
+
+def begin(tree: Tree, agent: Agent, strategy: Strategy, seed: int) -> None:
+    """Plant a tree and open the rollouts that a strategy begins with, for one that nobody will grow.
+
+    Args:
+        tree: A tree with nothing in it.
+        agent: Who was to play.
+        strategy: Where rollouts were to start.
+        seed: The run's seed.
+    """
+    plant(tree, agent)
+    for move in moves(strategy, "start", View(tree, [], seed)):
+        if isinstance(move, Fork):
+            open_fork(tree.core, move)
+
+
+def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
+    """Ask a hook, which may be anybody's code; a strategy without it has nothing to say.
+
+    Raises:
+        ConfigError: At the start: it raised, yields what is no fork, or no fork at all. Nothing is paid for yet.
+        StrategyError: Later on: it raised, or yields what is no move. That ends the task alone.
+    """
+    name, task = type(strategy).__name__, view.tree.task.id
+    error = ConfigError if hook == "start" else StrategyError
+    ask = getattr(strategy, hook, None)
+    if ask is None:
+        return []
+    try:
+        listed = list(ask(view))
+    except Exception as problem:
+        what = f"{type(problem).__name__}: {said(problem)}"
+        raise error(f"strategy {name} raised in {hook}() of task {task!r}: {what}") from problem
+    for move in listed:
+        if not isinstance(move, Fork if hook == "start" else (Fork, Stop)):
+            raise error(f"strategy {name} yields {type(move).__name__} in {hook}() of task {task!r}")
+    if hook == "start" and not listed:
+        raise error(f"strategy {name} begins task {task!r} with no rollout; it must begin with one")
+    return listed
+
+
+def open_fork(core: Core, fork: Fork) -> list[int]:
+    """Open the rollouts of a fork.
+
+    Args:
+        core: The tree.
+        fork: The fork.
+
+    Returns:
+        Their ids, in the order of their draws.
+
+    Raises:
+        StrategyError: The point is no state.
+    """
+    point = prompt(core) if fork.point is None else fork.point
+    if fork.say:
+        point = core.append(point, MESSAGE, messages.encode({"role": "user", "content": fork.say}))
+    try:
+        path, turn, first, subgroup = core.state(point)
+    except TreeError as error:
+        raise StrategyError(str(error)) from None
+    draws: Sequence[int] = range(first, first + fork.n)
+    group = subgroup if fork.subgroup is None else fork.subgroup
+    return [core.open(point, (*path, turn, draw), draw if group is None else group) for draw in draws]

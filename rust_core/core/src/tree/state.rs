@@ -1,0 +1,150 @@
+//! States: nodes at which the model moves next, and what the draws taken there are called.
+
+use crate::error::{Error, Result};
+use crate::id::{NodeId, RolloutId};
+use crate::tree::Tree;
+use crate::tree::key::Kind;
+use crate::tree::termination::Termination;
+
+/// A state of a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Fork path of the rollout that came here first, in the order they were opened; empty before the first turn.
+    pub path: Vec<u32>,
+    /// Model turns on the path to it.
+    pub turn: u32,
+    /// The next draw that nobody has taken. The first one of a state after a turn belongs to the rollout that came here.
+    pub draw: u32,
+    /// Subgroup of that rollout; nothing before the first turn.
+    pub subgroup: Option<u32>,
+}
+
+impl Tree {
+    /// The state at a node, for a fork there.
+    ///
+    /// A node is a state if a model turn follows it on the path of a rollout, if it is where a rollout stands that grows
+    /// or was cut off, or if it ends the prompt. What any other rollout ended with is none: nothing forks after that.
+    ///
+    /// # Errors
+    /// If the node does not exist or is no state.
+    pub fn state(&self, id: NodeId) -> Result<State> {
+        self.known_node(id)?;
+        let turn = self.nodes.turns(id);
+        let first = self.first_through(id);
+        if !self.is_state(id, turn) {
+            return Err(Error::NoState { node: id.get() });
+        }
+        let path =
+            if turn == 0 { Vec::new() } else { first.map_or(Vec::new(), |first| self.rollouts.path(first).into()) };
+        let taken =
+            self.rollouts.ids().filter_map(|rollout| match self.rollouts.path(rollout).strip_prefix(&path[..]) {
+                Some(&[forked, draw]) if forked == turn => Some(draw.saturating_add(1)),
+                _ => None,
+            });
+        let draw = taken.max().unwrap_or(0).max(u32::from(turn > 0));
+        Ok(State { path, turn, draw, subgroup: first.filter(|_| turn > 0).map(|first| self.rollouts.subgroup(first)) })
+    }
+
+    fn is_state(&self, id: NodeId, turn: u32) -> bool {
+        match self.nodes.kind(id) {
+            Kind::Root | Kind::Turn => false,
+            Kind::Prompt | Kind::Message if turn == 0 => {
+                !self.nodes.children(id).any(|child| self.nodes.kind(child) == Kind::Prompt)
+            }
+            kind => {
+                self.nodes.children(id).any(|child| self.nodes.kind(child) == Kind::Turn)
+                    || self.rollouts.ids().any(|rollout| self.rollouts.leaf(rollout) == id && self.may_go_on(rollout))
+                    || (kind == Kind::Message && self.is_state(self.nodes.parent(id), turn))
+            }
+        }
+    }
+
+    fn may_go_on(&self, rollout: RolloutId) -> bool {
+        matches!(self.rollouts.termination(rollout), None | Some(Termination::Censored | Termination::Cancelled))
+    }
+
+    /// The rollout that passes a node and was opened first; where a message was put in that none has seen, before it.
+    fn first_through(&self, id: NodeId) -> Option<RolloutId> {
+        let first = self.rollouts.ids().find(|&rollout| self.passes_through(rollout, id));
+        let put_in = first.is_none() && self.nodes.kind(id) == Kind::Message;
+        if put_in { self.first_through(self.nodes.parent(id)) } else { first }
+    }
+
+    fn passes_through(&self, rollout: RolloutId, id: NodeId) -> bool {
+        let leaf = self.rollouts.leaf(rollout);
+        let below = self.nodes.depth(leaf).checked_sub(self.nodes.depth(id));
+        below.is_some_and(|steps| self.nodes.to_root(leaf).nth(steps as usize) == Some(id))
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
+mod tests {
+    use super::*;
+    use crate::id::NameId;
+    use crate::wire::op::Call;
+
+    fn call() -> Call<'static> {
+        Call::default()
+    }
+
+    /// A prompt, and a rollout of two steps that ended with a third turn.
+    fn chain() -> (Tree, NodeId, [NodeId; 5]) {
+        let mut tree = Tree::new();
+        let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{\"p\":0}", None, NameId::EMPTY).unwrap();
+        let rollout = tree.open(prompt, &[0, 0], 4).unwrap();
+        let mut nodes = Vec::new();
+        for step in 0..5 {
+            let message = format!("{{\"m\":{step}}}");
+            nodes.push(match step % 2 {
+                0 => tree.turn(rollout, message.as_bytes(), None, call()).unwrap(),
+                _ => tree.observe(rollout, message.as_bytes(), None, NameId::EMPTY, 0, false).unwrap(),
+            });
+        }
+        tree.close(rollout, Termination::Answer, Some("a"), None).unwrap();
+        (tree, prompt, nodes.try_into().unwrap())
+    }
+
+    #[test]
+    fn a_state_is_named_by_the_first_rollout_there_and_counts_its_draws() {
+        let (mut tree, prompt, nodes) = chain();
+        let state = |path: &[u32], turn, draw, subgroup| State { path: path.into(), turn, draw, subgroup };
+        assert_eq!(tree.state(prompt).unwrap(), state(&[], 0, 1, None));
+        assert_eq!(tree.state(nodes[1]).unwrap(), state(&[0, 0], 1, 1, Some(4)));
+        assert_eq!(tree.state(nodes[3]).unwrap(), state(&[0, 0], 2, 1, Some(4)));
+        tree.open(nodes[1], &[0, 0, 1, 1], 4).unwrap();
+        tree.open(prompt, &[0, 1], 5).unwrap();
+        assert_eq!(tree.state(prompt).unwrap().draw, 2);
+        assert_eq!(tree.state(nodes[1]).unwrap().draw, 2);
+    }
+
+    #[test]
+    fn nothing_forks_after_what_ended_a_rollout() {
+        let (mut tree, prompt, nodes) = chain();
+        for node in [NodeId::ROOT, nodes[0], nodes[4]] {
+            assert!(tree.state(node).is_err(), "{node:?}");
+        }
+        for (draw, termination, goes_on) in
+            [(1, Termination::MaxTurns, false), (2, Termination::Censored, true), (3, Termination::Cancelled, true)]
+        {
+            let rollout = tree.open(prompt, &[0, draw], 0).unwrap();
+            tree.turn(rollout, format!("{{\"t\":{draw}}}").as_bytes(), None, call()).unwrap();
+            let seen = tree.observe(rollout, b"{\"o\":1}", None, NameId::EMPTY, 0, false).unwrap();
+            assert!(tree.state(seen).is_ok(), "a rollout that grows stands there");
+            tree.close(rollout, termination, None, None).unwrap();
+            assert_eq!(tree.state(seen).is_ok(), goes_on, "{termination:?}");
+        }
+    }
+
+    #[test]
+    fn draws_after_a_message_to_the_model_are_draws_of_the_prompt() {
+        let (mut tree, prompt, nodes) = chain();
+        let hint = tree.append(prompt, Kind::Message, b"{\"h\":1}", None, NameId::EMPTY).unwrap();
+        assert_eq!(tree.state(hint).unwrap(), State { path: Vec::new(), turn: 0, draw: 1, subgroup: None });
+        assert!(tree.state(prompt).is_ok());
+        let later = tree.append(nodes[1], Kind::Message, b"{\"h\":2}", None, NameId::EMPTY).unwrap();
+        assert_eq!(tree.state(later).unwrap(), State { path: vec![0, 0], turn: 1, draw: 1, subgroup: Some(4) });
+        let never = tree.append(nodes[4], Kind::Message, b"{\"h\":3}", None, NameId::EMPTY).unwrap();
+        assert!(tree.state(never).is_err(), "a message changes nothing about what ended");
+    }
+}

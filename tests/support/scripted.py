@@ -1,0 +1,133 @@
+"""A model that answers from a script, and sessions that grow trees with it: for golden tests of strategies.
+
+The script is a function of the fork path of the rollout that asks and the turn it asks for, so that an expected tree
+can be written down by hand. Who asks is read from the seed: every state has a base seed of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from trunkline._core import Tree as Core
+from trunkline.llm.protocol import Reply, Request
+from trunkline.llm.reply import read
+from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.draws import Draws
+from trunkline.rollout.session import Session
+from trunkline.rollout.strategy import Strategy
+from trunkline.score.rewards import Reward
+from trunkline.tools.tool import Tool, tool
+from trunkline.tree.tree import Tree
+from trunkline.types import Task
+
+
+class Say(NamedTuple):
+    """One scripted turn: a call of the tool ``look`` with this text, or the final answer.
+
+    Attributes:
+        text: What is looked up, or answered.
+        final: Whether it is the answer.
+        logprobs: For each token of the turn the log-probabilities of the likeliest ones, the sampled one first.
+        thought: Text before the call or the answer.
+    """
+
+    text: str
+    final: bool = False
+    logprobs: Sequence[Sequence[float]] = ()
+    thought: str = ""
+
+
+@tool
+async def look(what: str) -> str:
+    """Look something up.
+
+    Args:
+        what: What to look up.
+    """
+    return f"seen {what}"
+
+
+Script = Callable[[int, str], Say]
+"""From the number of turns so far and the whole conversation as text to the turn; called once for every draw."""
+
+
+class Scripted:
+    """An LLM that answers by a script, one draw a request, and remembers the order in which it was asked.
+
+    Args:
+        script: Called with (turn, draw number since the start, messages); returns the turn.
+    """
+
+    siblings = False
+
+    def __init__(self, script: Callable[[list[dict], int], Say]) -> None:
+        self.script = script
+        self.asked: list[list[dict]] = []
+        self.seeds: list[int] = []
+
+    async def complete(self, request: Request) -> Reply:
+        body = json.loads(request.body)
+        self.asked.append(body["messages"])
+        self.seeds.append(body["seed"])
+        said = self.script(body["messages"], body["seed"])
+        message: dict[str, object] = {"role": "assistant", "content": said.thought or None}
+        if said.final:
+            message["content"] = f"{said.thought}<answer>{said.text}</answer>"
+        else:
+            arguments = json.dumps({"what": said.text})
+            call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": arguments}}
+            message["tool_calls"] = [call]
+        tokens = max(1, len(said.logprobs))
+        choice: dict[str, object] = {"index": 0, "message": message, "finish_reason": "stop"}
+        if said.logprobs:
+            choice["logprobs"] = {
+                "content": [_token(place, likeliest) for place, likeliest in enumerate(said.logprobs)]
+            }
+        usage = {"prompt_tokens": 10 * len(body["messages"]), "completion_tokens": tokens}
+        data = json.dumps({"choices": [choice], "usage": usage}).encode()
+        return (request.take or read)(data, 0, 1, 5)
+
+    async def close(self) -> None: ...
+
+
+class Silent:
+    """An outlet that never lets anybody wait."""
+
+    async def reserve(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def called(self, reply: Reply) -> None: ...
+
+    def grew(self, size: int = 0, turns: int = 0) -> None: ...
+
+
+async def grow(
+    strategy: Strategy,
+    script: Callable[[list[dict], int], Say],
+    *,
+    reward: Reward | None = None,
+    seed: int = 7,
+    max_turns: int = 8,
+    tools: Sequence[Tool] = (look,),
+    core: Core | None = None,
+) -> tuple[Tree, Scripted]:
+    """Grow one task's tree with a scripted model."""
+    llm = Scripted(script)
+    tree = Tree(Task.ask("what?", "yes", id="q"), core)
+    kit = Kit(Agent(model="scripted", tools=tools, max_turns=max_turns))
+    await Session(tree, kit, strategy, reward, seed, Draws(llm), Silent()).run()
+    tree.core.check()
+    return tree, llm
+
+
+def paths(tree: Tree) -> list[tuple[int, ...]]:
+    """Fork paths of all rollouts, in the order they were opened."""
+    return [rollout.path for rollout in tree.rollouts]
+
+
+def _token(place: int, likeliest: Sequence[float]) -> dict[str, object]:
+    listed = [{"token": f"t{place}.{rank}", "logprob": value, "bytes": None} for rank, value in enumerate(likeliest)]
+    return {**listed[0], "top_logprobs": listed}
