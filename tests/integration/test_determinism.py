@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,6 +17,8 @@ from trunkline.rollout.agent import Agent, Kit
 from trunkline.rollout.draws import Draws
 from trunkline.rollout.session import Session
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategy import Fork
+from trunkline.rollout.view import View
 from trunkline.runtime.run import run
 from trunkline.score.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
@@ -67,6 +72,23 @@ def test_digests_are_equal_for_any_pool_and_order(world: Path, monkeypatch: pyte
         assert digests(url, tasks, workers=2, concurrency=64, seed=6) != alone
 
 
+class Waves(NamedTuple):
+    """Draws of the prompt, so many in each round."""
+
+    sizes: tuple[int, ...]
+
+    def rollouts(self) -> int:
+        return sum(self.sizes)
+
+    def start(self, view: View) -> Iterator[Fork]:
+        yield Fork(n=self.sizes[0])
+
+    def ended(self, view: View) -> Iterator[Fork]:
+        done = list(accumulate(self.sizes)).index(len(view.tree.rollouts)) + 1
+        if done < len(self.sizes):
+            yield Fork(n=self.sizes[done])
+
+
 async def rounds(url: str, tasks: list[Task], *sizes: int) -> dict[str, str]:
     """Grow draws of each prompt in rounds of these sizes, without a runtime around it."""
     kit = Kit(Agent(model="sim-agent", tools=[search, visit], max_turns=12))
@@ -74,10 +96,8 @@ async def rounds(url: str, tasks: list[Task], *sizes: int) -> dict[str, str]:
     found = {}
     try:
         for task in tasks:
-            session = Session(Tree(task), kit, Chain(sizes[0]), exact_match, 5, Draws(llm), Counting())
+            session = Session(Tree(task), kit, Waves(sizes), exact_match, 5, Draws(llm), Counting())
             await session.run()
-            for size in sizes[1:]:
-                await session.grow(session.fork(size))
             found[task.id] = session.tree.digest()
     finally:
         await llm.close()

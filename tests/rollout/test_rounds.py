@@ -1,0 +1,170 @@
+"""Rounds: hooks see trees at rest, in logical order, and what they yield is carried out or refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+from scripted import Say, grow, paths
+
+from trunkline.errors import ConfigError, StrategyError
+from trunkline.llm.request import Sampling
+from trunkline.rollout.barrier import Barrier
+from trunkline.rollout.strategy import Fork, Move, Stop
+from trunkline.rollout.view import View
+
+
+class Rounds:
+    """A strategy of functions."""
+
+    def __init__(self, *start: Fork, **hooks: Callable[[View], Iterable[Move]]) -> None:
+        self._start = start
+        self.__dict__.update(hooks)
+
+    def rollouts(self) -> int:
+        return 8
+
+    def start(self, view: View) -> Iterable[Fork]:
+        return self._start
+
+
+def steps(turns: int) -> Callable[[list[dict], int], Say]:
+    """A model that answers in its so manieth turn; what it says differs with every draw."""
+
+    def script(conversation: list[dict], seed: int) -> Say:
+        turn = sum(message["role"] == "assistant" for message in conversation)
+        return Say(str(seed), final=turn == turns - 1)
+
+    return script
+
+
+async def test_who_is_stopped_ends_as_censored_and_who_is_not_goes_on():
+    seen: list[Any] = []
+
+    def stepped(view: View) -> Iterator[Move]:
+        first, *others = view.rollouts
+        seen.append(("stepped", [rollout.path for rollout in view.rollouts]))
+        yield Fork(first.leaf.id)
+        yield from (Stop(other.id, "pruned") for other in others)
+
+    def ended(view: View) -> Iterator[Move]:
+        seen.append(("ended", [rollout.path for rollout in view.rollouts]))
+        return iter(())
+
+    tree, llm = await grow(Rounds(Fork(n=2), stepped=stepped, ended=ended), steps(3))
+    assert seen == [
+        ("stepped", [(0, 0), (0, 1)]),
+        ("ended", [(0, 1)]),
+        ("stepped", [(0, 0), (0, 0, 1, 1)]),
+        ("ended", [(0, 0), (0, 0, 1, 1), (0, 0, 2, 1)]),
+    ]
+    cut = [rollout for rollout in tree.rollouts if rollout.termination == "censored"]
+    assert [(rollout.path, rollout.error and rollout.error.message) for rollout in cut] == [
+        ((0, 1), "pruned"),
+        ((0, 0, 1, 1), "pruned"),
+    ]
+    first, second, third = llm.seeds[0], llm.seeds[2], llm.seeds[4]
+    assert llm.seeds == [first, first + 1, second, second + 1, third, third + 1], "a fork is the next draw of its state"
+
+
+async def test_a_rollout_with_limited_steps_is_cut_and_what_its_value_says_backs_up_but_is_no_score():
+    def ended(view: View) -> Iterator[Fork]:
+        if len(view.tree.rollouts) == 2:
+            yield Fork(view.rollouts[1].leaf.id)
+
+    strategy = Rounds(Fork(n=2, steps=1), ended=ended)
+    strategy.value = lambda rollout: 0.25  # type: ignore[attr-defined]
+    tree, _ = await grow(strategy, steps(2), reward=lambda rollout: 1.0)
+    assert [(rollout.termination, rollout.reward) for rollout in tree.rollouts] == [
+        ("censored", 0.25),
+        ("censored", 0.25),
+        ("answer", 1.0),
+    ]
+    assert tree.reward == 1.0, "only the one that ended by itself is scored"
+    assert tree.values().means[1] == pytest.approx((0.25 + 0.25 + 1.0) / 3)
+
+
+async def test_a_message_put_in_and_sampling_of_a_fork_reach_its_draws_alone():
+    tree, llm = await grow(Rounds(Fork(), Fork(say="think", sampling=Sampling(temperature=1.5))), steps(2))
+    assert paths(tree) == [(0, 0), (0, 1)]
+    assert [rollout.subgroup for rollout in tree.rollouts] == [0, 1]
+    texts = [[message["content"] for message in asked if message["role"] == "user"] for asked in llm.asked]
+    assert sorted(texts) == [["what?"], ["what?"], ["what?", "think"], ["what?", "think"]]
+    turns = [[node.namespace for node in rollout.nodes if node.namespace] for rollout in tree.rollouts]
+    plain, hot = turns
+    assert plain[0] == plain[1] == hot[1] != hot[0], "the fork's own draw only"
+
+
+@pytest.mark.parametrize(
+    ("move", "says"),
+    [
+        (lambda view: [Fork(view.rollouts[0].leaf.id)], "no fork point"),
+        (lambda view: [Fork(10**6)], "does not exist"),
+        (lambda view: [Stop(view.rollouts[0].id)], "does not wait between two steps"),
+        (lambda view: [3], "yields int"),
+        (lambda view: [Fork(n=0)], "n must be"),
+    ],
+)
+async def test_a_move_that_cannot_be_ends_the_task_with_its_reason(move: Callable[[View], list[Move]], says: str):
+    with pytest.raises(ExceptionGroup) as caught:
+        await grow(Rounds(Fork(), ended=move), steps(2))
+    (error,) = caught.value.exceptions
+    assert isinstance(error, StrategyError)
+    assert says in str(error)
+
+
+def test_forks_that_cannot_be_are_refused_when_they_are_made():
+    for wrong in ({"n": 0}, {"point": -1}, {"steps": 0}, {"at": 1}, {"at": 1, "point": 3, "say": "x"}, {"sampling": 3}):
+        with pytest.raises(ConfigError, match="Fork"):
+            Fork(**wrong)
+
+
+async def test_rewards_are_summed_in_logical_order_whoever_is_faster():
+    worth = [0.1, 0.2, 0.3]
+    sums = set()
+    for slowest in range(3):
+
+        async def reward(rollout, slowest=slowest) -> float:
+            for _ in range(5 if rollout.id == slowest else 0):
+                await asyncio.sleep(0)
+            return worth[rollout.id]
+
+        tree, _ = await grow(Rounds(Fork(n=3)), steps(1), reward=reward)
+        sums.add(tree.core.statistics()[1][0])
+    assert sums == {0.1 + 0.2 + 0.3}
+
+
+async def test_a_hook_s_seed_depends_on_the_tree_and_the_decision_alone():
+    seeds: list[list[int]] = []
+
+    def ended(view: View) -> Iterator[Fork]:
+        seeds.append([view.seed(), view.seed(1)])
+        if len(seeds) % 2:
+            yield Fork()
+
+    for _ in range(2):
+        await grow(Rounds(Fork(), ended=ended), steps(2))
+    assert seeds[:2] == seeds[2:]
+    assert len({seed for pair in seeds[:2] for seed in pair}) == 4
+    assert all(0 <= seed < 2**64 for pair in seeds for seed in pair)
+
+
+async def test_a_barrier_counts_those_who_are_stopped_where_they_wait():
+    barrier = Barrier()
+    for _ in range(2):
+        barrier.start()
+    waits = [asyncio.ensure_future(barrier.wait(number)) for number in (4, 2)]
+    assert await barrier.rest() == [2, 4]
+    waits[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waits[0]
+    rest = asyncio.ensure_future(barrier.rest())
+    await asyncio.sleep(0)
+    assert not rest.done(), "the one that was stopped has yet to end"
+    barrier.end()
+    assert await rest == [2]
+    barrier.go(2, ValueError("over"))
+    with pytest.raises(ValueError, match="over"):
+        await waits[1]
