@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trunkline.score.rewards import contains, exact_match, numeric_match
     from trunkline.store.dataset import load_tasks
     from trunkline.store.reader import RunReader
+    from trunkline.tools.environment import Environment
     from trunkline.tools.tool import Tool, tool
     from trunkline.tree.node import Node
     from trunkline.tree.trajectory import Trajectory
@@ -49,6 +50,7 @@ _HOMES = {
     "ClientLLM": "llm.client",
     "Completion": "llm.completion",
     "Dialect": "llm.dialects.dialect",
+    "Environment": "tools.environment",
     "Fork": "rollout.strategy",
     "Hermes": "llm.dialects.hermes",
     "Interrupted": "runtime.run",
@@ -95,6 +97,7 @@ __all__ = [
     "ClientLLM",
     "Completion",
     "Dialect",
+    "Environment",
     "Fork",
     "Hermes",
     "Interrupted",

@@ -15,6 +15,8 @@ TrunklineError
 |   |   + ContextTooLong         the conversation no longer fits the model
 |   |   + ContentFiltered        the provider withheld the reply
 |   + ToolError                  raised by a tool to say something to the model
+|   |   + EnvironmentFailed      the state that tools work on could not be made
+|   + ForkRefused                the state that tools had at a fork point cannot be had again
 + CoreError                      the native core refused an operation
     + TreeError                  on a tree: bad id, finished rollout, corrupt delta
     + ArgumentError (ValueError) a number, option or column that the core cannot work with
@@ -34,6 +36,8 @@ __all__ = [
     "CoreError",
     "CrossingError",
     "EndpointError",
+    "EnvironmentFailed",
+    "ForkRefused",
     "InfrastructureError",
     "InputError",
     "LLMError",
@@ -175,6 +179,14 @@ class ContentFiltered(LLMError):
 
 class ToolError(RolloutError):
     """Raise it in a tool to tell the model what went wrong; the text becomes the observation."""
+
+
+class EnvironmentFailed(ToolError):
+    """The environment of a rollout could not be made or restored: it failed, or took too long."""
+
+
+class ForkRefused(RolloutError):
+    """A rollout cannot begin where it was to fork: the state of its tools there cannot be had again."""
 
 
 class CoreError(TrunklineError):

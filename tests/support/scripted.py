@@ -113,11 +113,12 @@ async def grow(
     max_turns: int = 8,
     tools: Sequence[Tool] = (look,),
     core: Core | None = None,
+    environment: object = None,
 ) -> tuple[Tree, Scripted]:
     """Grow one task's tree with a scripted model."""
     llm = Scripted(script)
     tree = Tree(Task.ask("what?", "yes", id="q"), core)
-    kit = Kit(Agent(model="scripted", tools=tools, max_turns=max_turns))
+    kit = Kit(Agent(model="scripted", tools=tools, max_turns=max_turns, environment=environment))
     await Session(tree, kit, strategy, reward, seed, Draws(llm), Silent()).run()
     tree.core.check()
     return tree, llm

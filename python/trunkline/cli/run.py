@@ -38,6 +38,7 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
     "--api-key-env", default="OPENAI_API_KEY", show_default=True, metavar="NAME", help="Variable that holds the key."
 )
 @click.option("--tools", multiple=True, metavar="MODULE[:ATTR]", help="Tools of the agent; repeatable.")
+@click.option("--environment", metavar="MODULE:ATTR", help="Class of the environment that the tools work on.")
 @click.option("--system", default="", help="System prompt.")
 @click.option(
     "--rollouts", "--num-rollouts", "--epochs", "-r", default=1, show_default=True, help="Tries of each question."
@@ -113,6 +114,7 @@ def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
         system=given["system"],
         dialect=_dialect(given["dialect"]),
         malformed=given["malformed"],
+        environment=given["environment"] and load_named(given["environment"], "--environment"),
         max_turns=given["max_turns"],
         sampling=Sampling(temperature=given["temperature"], top_p=given["top_p"], max_tokens=given["max_tokens"]),
     )

@@ -96,7 +96,8 @@ def _costs(summary: Summary) -> Iterator[Row]:
             yield "prompt tokens by turn", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}"
     yield "model turns", f"{usage.calls:,}"
     failed = f", {usage.tool_errors:,} of them failed" if usage.tool_errors else ""
-    yield "tool calls", f"{usage.tools:,}{failed}"
+    again = f"; {summary.replayed:,} more were run again for forks" if summary.replayed else ""
+    yield "tool calls", f"{usage.tools:,}{failed}{again}"
     if 0 < usage.tools <= usage.tool_errors:
         yield (
             "warning",
@@ -132,6 +133,8 @@ def rows_of(summary: Summary) -> list[Row]:
         rows.append(("rollouts that broke", f"{summary.failed:,}, not scored"))
     for message, count in summary.failures[:1]:
         rows.append(("most frequent error", f"({count:,} of {summary.failed:,}) {message}"))
+    for message, _count in summary.refusals[:1]:
+        rows.append(("forks refused", f"{summary.forks_refused:,}, most often because {message}"))
     rows.extend(_scores(summary))
     rows.extend(_costs(summary))
     rows.append(("wall time", f"{duration(summary.seconds)}  ({summary.rate:,.1f} rollouts/s)"))

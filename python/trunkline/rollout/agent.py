@@ -13,6 +13,7 @@ from trunkline.errors import ConfigError
 from trunkline.llm import request
 from trunkline.llm.request import Sampling
 from trunkline.rollout.speech import Speech
+from trunkline.tools.environment import check_environment
 from trunkline.tools.runner import Toolbox
 from trunkline.tools.tool import Tool
 
@@ -35,6 +36,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             :class:`trunkline.llm.dialects.dialect.Dialect`.
         malformed: What happens to a tool call whose JSON is broken: ``return`` tells the model what is wrong,
             ``repair`` repairs it where possible (needs the repair extra), and the observation says so.
+        environment: What makes the environment that tools of a rollout work on: a class derived from
+            :class:`~trunkline.tools.environment.Environment`, or a function without arguments that returns one.
 
     Raises:
         ConfigError: If a field has a value it cannot have.
@@ -49,6 +52,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "agent"
     dialect: Any = "native"
     malformed: Literal["return", "repair"] = "return"
+    environment: Any = None
 
     def __post_init__(self) -> None:
         request.head(self.model)
@@ -65,6 +69,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"Agent: malformed must be return or repair, not {shown(self.malformed)}")
         Toolbox(self.tools, repair=self.malformed == "repair")
         Speech(self.dialect, self.tools, self.sampling)
+        check_environment(self.environment, self.tools)
 
 
 class Kit:

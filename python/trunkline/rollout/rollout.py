@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.desk import Desk, Outlet
     from trunkline.rollout.siblings import Siblings
+    from trunkline.rollout.state import State
     from trunkline.rollout.turns import Turn
     from trunkline.types import Task
 
@@ -58,6 +59,9 @@ class Rollout:
         siblings: Those that grow from the same fork; None where it grows alone.
         sampling: What its first turn is sampled with, where that is not what the agent says.
         between: Called before every turn of its own but the first; it may wait there, and raise :class:`Finished`.
+
+    Attributes:
+        state: What its tools work on; None where its agent has no environment.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class Rollout:
         self._sampling = sampling
         self._between = between
         self._said = desk.conversation(facts.point)
+        self.state: State | None = None
         self.lane = desk.lanes.open()
         # The first turn is the draw itself: base of the fork point + draw. Later ones are draw 0 of their own states.
         self._next_seed = base_seed(seed, task.id, trunk, turn) + draw
@@ -150,7 +155,8 @@ class Rollout:
             calls: The calls, as the agent's dialect read them.
         """
         self.lane.leave()
-        observations = await kit.toolbox.call_all(list(calls))
+        environment = None if self.state is None else self.state.environment
+        observations = await kit.toolbox.call_all(list(calls), environment)
         self.lane.run()
         agent = self._desk.name(kit.agent.name)
         for index, (call, seen) in enumerate(zip(calls, observations, strict=True)):
@@ -159,6 +165,10 @@ class Rollout:
             self.leaf = self._core.observe(self.id, message, agent, seen.micros, not seen.ok)
             self.tool_calls += 1
             self._outlet.grew(len(message))
+        if self.state is not None:
+            self.lane.leave()
+            await self.state.passed()
+            self.lane.run()
 
     def tell(self, kit: Kit, problem: str) -> None:
         """Tell the model what is wrong with its turn, in a message of the user; it counts as a failed tool call.

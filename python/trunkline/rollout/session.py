@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from trunkline.errors import (
     BadRequest,
     ContentFiltered,
     ContextTooLong,
+    ForkRefused,
     InfrastructureError,
     LLMError,
     RolloutError,
@@ -24,6 +26,7 @@ from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.opening import moves, open_fork, plant
 from trunkline.rollout.rollout import Finished, Rollout
 from trunkline.rollout.siblings import Siblings
+from trunkline.rollout.state import States
 from trunkline.rollout.strategy import Fork, Stop
 from trunkline.rollout.view import View
 from trunkline.score.rewards import Reward, apply
@@ -49,6 +52,7 @@ _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (BadRequest, Termination.BAD_REQUEST),
     (LLMError, Termination.LLM_ERROR),
     (ToolError, Termination.TOOL_ERROR),
+    (ForkRefused, Termination.CANCELLED),
 )
 
 
@@ -78,6 +82,7 @@ class Session:
         self._outlet = outlet
         self._desk = Desk(tree.core, tree.task.id, draws, outlet)
         self._barrier = Barrier()
+        self._states = States(tree, kit, strategy)
         self._steps: dict[int, int] = {}
         self._live: dict[int, Rollout] = {}
         self._ended: list[int] = []
@@ -119,6 +124,7 @@ class Session:
         stopped = {move.rollout: move.reason for move in wanted if isinstance(move, Stop)}
         for number in stopped.keys() - self._live.keys():
             raise StrategyError(f"rollout {number} does not wait between two steps, so it cannot be stopped")
+        self._states.next_round()
         waiting = list(self._live.values())
         opened = [(fork, open_fork(self.tree.core, fork)) for fork in wanted if isinstance(fork, Fork)]
         # Draws of one state are asked for together, whoever takes them.
@@ -149,6 +155,7 @@ class Session:
         )
         if fork.steps is not None:
             self._steps[number] = fork.steps
+        rollout.state = self._states.of(rollout)
         self._barrier.start()
         group.create_task(self._play(rollout))
 
@@ -163,7 +170,8 @@ class Session:
         """Play one rollout to its end, close it and find out what it is worth."""
         answer, failure = None, None
         try:
-            await agent_loop(rollout, self._kit)
+            async with nullcontext() if rollout.state is None else rollout.state.entered():
+                await agent_loop(rollout, self._kit)
         except Finished as end:
             termination, answer = end.termination, end.answer
             failure = Failure("Stopped", end.reason) if end.reason else None

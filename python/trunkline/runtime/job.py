@@ -56,12 +56,14 @@ class Job(msgspec.Struct, kw_only=True):
 class _Packed(msgspec.Struct):
     """A job on the wire: data as it is, user code as crossings, the key beside it and in no file.
 
-    The agent travels without its tools and its dialect, which travel beside it; every other field goes along by itself.
+    The agent travels without its tools, dialect and environment, which travel beside it; every other field goes along
+    by itself.
     """
 
     agent: Agent
     tools: list[Crossing]
     dialect: str | Crossing
+    environment: Crossing | None
     strategy: Crossing
     reward: Crossing | None
     llm: EndpointSpec
@@ -82,11 +84,12 @@ def pack_job(job: Job) -> bytes:
         raise ConfigError(
             "a live LLM object stays in its process: run with workers=0, or give an endpoint's URL as trunkline.LLM"
         )
-    dialect = job.agent.dialect
+    dialect, environment = job.agent.dialect, job.agent.environment
     packed = _Packed(
-        agent=msgspec.structs.replace(job.agent, tools=(), dialect="native"),
+        agent=msgspec.structs.replace(job.agent, tools=(), dialect="native", environment=None),
         tools=[pack(tool, f"tool {tool.name!r}") for tool in job.agent.tools],
         dialect=dialect if isinstance(dialect, str) else pack(dialect, f"dialect {type(dialect).__name__}"),
+        environment=None if environment is None else pack(environment, f"environment {_named(environment)}"),
         strategy=pack(job.strategy, f"strategy {type(job.strategy).__name__}"),
         reward=None if job.reward is None else pack(job.reward, f"reward {reward_name(job.reward)!r}"),
         llm=job.llm,
@@ -108,7 +111,12 @@ def unpack_job(data: bytes) -> Job:
     sys.path[:0] = [entry for entry in packed.path if entry not in sys.path]
     dialect = packed.dialect if isinstance(packed.dialect, str) else load(packed.dialect)
     return Job(
-        agent=msgspec.structs.replace(packed.agent, tools=[load(tool) for tool in packed.tools], dialect=dialect),
+        agent=msgspec.structs.replace(
+            packed.agent,
+            tools=[load(tool) for tool in packed.tools],
+            dialect=dialect,
+            environment=None if packed.environment is None else load(packed.environment),
+        ),
         strategy=load(packed.strategy),
         reward=None if packed.reward is None else load(packed.reward),
         llm=packed.llm.with_secret(packed.secret),
@@ -126,6 +134,7 @@ def settings(job: Job) -> dict[str, Any]:
             "sampling": msgspec.to_builtins(agent.sampling),
             "tools": [tool.definition for tool in agent.tools],
             "dialect": catalog.describe(catalog.find(agent.dialect)),
+            "environment": None if agent.environment is None else _named(agent.environment),
         },
         "strategy": {"kind": type(job.strategy).__name__, "options": _options(job.strategy)},
         "reward": None if job.reward is None else reward_name(job.reward),
@@ -144,6 +153,11 @@ def _live(llm: BatchLLM | LLM) -> dict[str, Any]:
 def reward_name(reward: Reward) -> str:
     """Return what a reward is called."""
     return str(getattr(reward, "__name__", type(reward).__name__))
+
+
+def _named(environment: Any) -> str:
+    """Return where an environment comes from, as far as it has a name."""
+    return str(getattr(environment, "__qualname__", type(environment).__name__))
 
 
 def _options(strategy: Strategy) -> Any:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trunkline.errors import ForkRefused
 from trunkline.score.metrics import Estimate, accuracy, best_of_n, majority_at_n
 from trunkline.store.calls import EndpointSummary, Spending, by_endpoint, total
 from trunkline.tree.failure import Failure
+from trunkline.tree.replays import replays
 from trunkline.tree.tokens import Tokens
-from trunkline.types import FAILED, UNSCORED, Usage
+from trunkline.types import FAILED, UNSCORED, Termination, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,6 +46,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         failed: Rollouts that broke.
         failures: Why: the most frequent messages among them, at most three, each with how many rollouts it broke.
             They are safe to print.
+        forks_refused: Rollouts that could not begin where they were to fork, as their tools' state was not to be had.
+        refusals: Why, like ``failures``.
+        replayed: Tool calls that ran again to bring environments to fork points; they are in no other count.
         llm_seconds: Seconds in model calls, summed over rollouts that ran side by side.
         tool_seconds: Seconds in tool calls, likewise.
         seconds: Wall time of the run, up to its last write.
@@ -69,6 +74,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     terminations: dict[str, int]
     failed: int
     failures: list[tuple[str, int]]
+    forks_refused: int
+    refusals: list[tuple[str, int]]
+    replayed: int
     llm_seconds: float
     tool_seconds: float
     seconds: float
@@ -98,6 +106,10 @@ def _seconds(meta: Mapping[str, str]) -> float:
         return max(0.0, float(meta.get("finished") or meta["updated"]) - float(meta["created"]))
     except (KeyError, ValueError):
         return 0.0
+
+
+def _frequent(messages: Counter[str]) -> list[tuple[str, int]]:
+    return sorted(messages.items(), key=lambda item: (-item[1], item[0]))[:3]
 
 
 def _noting(calls: Iterable[tuple[int, CallRow]], tasks: set[int]) -> Iterator[CallRow]:
@@ -133,19 +145,24 @@ def summarise(
     answers: dict[int, list[str | None]] = {}
     terminations: Counter[str] = Counter()
     failures: Counter[str] = Counter()
+    refusals: Counter[str] = Counter()
     usage = Usage()
-    llm_micros = tool_micros = 0
+    llm_micros = tool_micros = replayed = 0
     for task, row in rollouts:
         ended = "growing" if row.termination is None else row.termination
         terminations[ended] += 1
         if row.termination in FAILED and row.error:
             failures[Failure.decode(row.error).message] += 1
+        if row.termination == Termination.CANCELLED and row.error:
+            failure = Failure.decode(row.error)
+            refusals.update([failure.message] if failure.kind == ForkRefused.__name__ else [])
         counts = row.termination is not None and row.termination not in UNSCORED
         rewards.setdefault(task, []).append(row.reward if counts and row.reward is not None else math.nan)
         answers.setdefault(task, []).append(row.answer if counts else None)
         usage += row.usage
         llm_micros += row.llm_micros
         tool_micros += row.tool_micros
+        replayed += replays(row.note)
     called: set[int] = set()
     endpoints = by_endpoint(_noting(calls, called), prices or {})
     order = sorted(rewards)
@@ -175,7 +192,10 @@ def summarise(
         usage=usage,
         terminations=dict(sorted(terminations.items(), key=lambda item: (-item[1], item[0]))),
         failed=sum(count for word, count in terminations.items() if word in FAILED),
-        failures=sorted(failures.items(), key=lambda item: (-item[1], item[0]))[:3],
+        failures=_frequent(failures),
+        forks_refused=refusals.total(),
+        refusals=_frequent(refusals),
+        replayed=replayed,
         llm_seconds=llm_micros / 1e6,
         tool_seconds=tool_micros / 1e6,
         seconds=_seconds(meta),

@@ -7,15 +7,16 @@ import inspect
 import logging
 import time
 import traceback
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from trunkline.bounds import number, shown, whole
-from trunkline.errors import ConfigError, ToolError
-from trunkline.llm.text import excerpt
-from trunkline.printable import printable
+from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused, ToolError
+from trunkline.llm.text import excerpt, without_secrets
+from trunkline.printable import printable, said
 from trunkline.tools.repair import Mended, mend, need_library, sound
 from trunkline.tools.result import LIMIT, as_text, bounded
 from trunkline.tools.schema import ArgumentError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from trunkline.llm.protocol import ToolCall
+    from trunkline.tools.environment import Environment
 
 __all__ = ["Observation", "Toolbox"]
 
@@ -114,46 +116,111 @@ class Toolbox:
         """The tools as a JSON array for a request; equal toolboxes give equal bytes."""
         return self._definitions
 
-    async def call(self, name: str, arguments: str) -> Observation:
+    async def call(self, name: str, arguments: str, environment: Environment | None = None) -> Observation:
         """Run one call.
 
         Args:
             name: The tool's name as the model wrote it; empty for a call that a dialect could not read.
             arguments: Its arguments as the model wrote them; of a call that could not be read, all of it.
+            environment: What the rollout's tools work on, where it has one.
 
         Returns:
             The result, or an error for the model: an unknown tool, arguments that do not fit, an exception, a
             timeout. Only cancellation is raised.
         """
         start = time.perf_counter_ns()
-        text, ok = await self._call(name, arguments)
+        text, ok = await self._call(name, arguments, environment)
         return Observation(bounded(text, self._limit + 100), ok, (time.perf_counter_ns() - start) // 1000)
 
-    async def call_all(self, calls: Sequence[ToolCall]) -> list[Observation]:
-        """Run the calls of one turn concurrently.
+    async def call_all(self, calls: Sequence[ToolCall], environment: Environment | None = None) -> list[Observation]:
+        """Run the calls of one turn concurrently; those that take the environment one after the other, in call order.
+
+        Args:
+            calls: The calls.
+            environment: What the rollout's tools work on, where it has one.
 
         Returns:
             One observation a call, in call order.
         """
-        turn = [Mended(call) for call in calls]
-        if self._repair and not all(map(sound, calls)):
-            # In a thread: a hostile text can take long.
-            turn = await asyncio.to_thread(mend, calls)
+        turn = await self._mended(calls)
         if len(turn) == 1:
-            return [await self._run(turn[0])]
-        gate = asyncio.Semaphore(self._parallel)
+            return [await self._run(turn[0], environment)]
+        gate, line = asyncio.Semaphore(self._parallel), asyncio.Lock()
 
         async def gated(mended: Mended) -> Observation:
-            async with gate:
-                return await self._run(mended)
+            # A lock is handed on in the order in which it was asked for.
+            async with line if self._stateful(mended) else nullcontext(), gate:
+                return await self._run(mended, environment)
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(gated(mended)) for mended in turn]
         return [task.result() for task in tasks]
 
-    async def _run(self, mended: Mended) -> Observation:
+    async def replay(self, calls: Sequence[ToolCall], environment: Environment) -> list[Observation | None]:
+        """Run the calls of a recorded turn again that take the environment, in call order.
+
+        Args:
+            calls: The calls.
+            environment: One in the state before that turn.
+
+        Returns:
+            For each call its observation; None for one that does not take the environment, and was not run.
+
+        Raises:
+            ForkRefused: One of them must not run again.
+        """
+        turn = await self._mended(calls)
+        fixed = [mended.call.name for mended in turn if self._stateful(mended) and not self._again(mended, environment)]
+        if fixed:
+            raise ForkRefused(
+                f"there is no snapshot to go back to, and calls of {fixed[0]} on {type(environment).__name__} must not "
+                "run again (replay is false)"
+            )
+        return [await self._run(mended, environment) if self._stateful(mended) else None for mended in turn]
+
+    async def manage(self, environment: Environment, method: str, *given: object) -> Any:
+        """Await a method of an environment, which is anybody's code.
+
+        Args:
+            environment: The environment.
+            method: The method's name.
+            *given: Its arguments.
+
+        Returns:
+            What it returned.
+
+        Raises:
+            EnvironmentFailed: It raised, or took longer than the environment's own limit.
+        """
+        place = f"{method}() of the environment {type(environment).__name__}"
+        try:
+            value = await self._execute(partial(getattr(environment, method), *given), True, environment.timeout)
+        except TimeoutError:
+            raise EnvironmentFailed(f"{place} took longer than {environment.timeout:g} s") from None
+        if isinstance(value, _Failure):
+            what = f"{type(value.error).__name__}: {without_secrets(said(value.error))}"
+            raise EnvironmentFailed(f"{place} raised {what}") from value.error
+        return value
+
+    async def _mended(self, calls: Sequence[ToolCall]) -> list[Mended]:
+        """Repair the calls of one turn, where that is wanted."""
+        if not self._repair or all(map(sound, calls)):
+            return [Mended(call) for call in calls]
+        # In a thread: a hostile text can take long.
+        return await asyncio.to_thread(mend, calls)
+
+    def _stateful(self, mended: Mended) -> bool:
+        """Whether a call takes the environment."""
+        found = self._tools.get(mended.call.name)
+        return found is not None and found.schema.slot is not None
+
+    def _again(self, mended: Mended, environment: Environment) -> bool:
+        """Whether a call that takes the environment may run again."""
+        return environment.replay and self._tools[mended.call.name].replay
+
+    async def _run(self, mended: Mended, environment: Environment | None) -> Observation:
         """Run a call of a turn, and say first what was done to it."""
-        seen = await self.call(mended.call.name, mended.call.arguments)
+        seen = await self.call(mended.call.name, mended.call.arguments, environment)
         return seen._replace(text=mended.note + seen.text) if mended.note else seen
 
     async def close(self) -> None:
@@ -165,12 +232,13 @@ class Toolbox:
             await asyncio.wait(left, timeout=GRACE)
         self._threads.close()
 
-    async def _call(self, name: str, arguments: str) -> tuple[str, bool]:
+    async def _call(self, name: str, arguments: str, environment: Environment | None) -> tuple[str, bool]:
         found = self._tools.get(name)
         if found is None:
             return self._unknown(name, arguments), False
         try:
             positional, named = found.schema.decode(arguments)
+            named |= _filled(found, environment)
         except ArgumentError as error:
             return f"Error: {error}.", False
         timeout = self._timeout if found.timeout is None else found.timeout
@@ -232,6 +300,16 @@ class Toolbox:
         return (
             f"Error: {found.name} failed with {kind}: {message}" if message else f"Error: {found.name} failed: {kind}"
         )
+
+
+def _filled(found: Tool[..., Any], environment: Environment | None) -> dict[str, Environment]:
+    """Return the argument that a tool gets from us."""
+    slot = found.schema.slot
+    if slot is None:
+        return {}
+    if not isinstance(environment, slot.kind):
+        raise ArgumentError(f"{found.name} works on an environment, {slot.kind.__name__}, which is not there")
+    return {slot.name: environment}
 
 
 def _guarded(function: Callable[[], Any]) -> object:

@@ -6,13 +6,14 @@ import copy
 import inspect
 import re
 import typing
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Union
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Union
 
 import msgspec
 
 from trunkline.errors import ConfigError
 from trunkline.llm.text import excerpt, loads, scrub
 from trunkline.tools.docstring import Docstring, parse
+from trunkline.tools.environment import Environment
 from trunkline.tools.syntax import fault
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from trunkline.types import JSON
 
-__all__ = ["ArgumentError", "Schema", "build"]
+__all__ = ["ArgumentError", "Schema", "Slot", "build"]
 
 Annotation = Any
 """Whatever can stand after a parameter's colon."""
@@ -41,18 +42,36 @@ class ArgumentError(ValueError):
     """A model's arguments do not fit; the message tells the model which field and why."""
 
 
+class Slot(NamedTuple):
+    """A parameter that the model never hears of: it gets the rollout's environment.
+
+    Attributes:
+        name: The parameter's name.
+        kind: The class it is annotated with.
+    """
+
+    name: str
+    kind: type[Environment]
+
+
 class Schema:
     """What a function's arguments must look like.
 
     Attributes:
         parameters: JSON Schema of the arguments object.
         docstring: What the function says about itself.
+        slot: The parameter that gets the environment; None where the function takes none.
     """
 
-    __slots__ = ("_decoder", "_names", "_positional", "_struct", "docstring", "parameters")
+    __slots__ = ("_decoder", "_names", "_positional", "_struct", "docstring", "parameters", "slot")
 
     def __init__(
-        self, struct: type[msgspec.Struct], parameters: dict[str, Any], docstring: Docstring, positional: int
+        self,
+        struct: type[msgspec.Struct],
+        parameters: dict[str, Any],
+        docstring: Docstring,
+        positional: int,
+        slot: Slot | None,
     ) -> None:
         # Models often write "5" for 5: a number in a string is accepted where the type allows one reading.
         self._decoder = msgspec.json.Decoder(struct, strict=False)
@@ -61,6 +80,7 @@ class Schema:
         self._positional = positional
         self.parameters = parameters
         self.docstring = docstring
+        self.slot = slot
 
     def decode(self, arguments: str) -> tuple[list[Any], dict[str, Any]]:
         """Read and convert a call's arguments.
@@ -140,7 +160,8 @@ def build(function: Callable[..., Any], name: str) -> Schema:
         name: The tool's name, for messages.
 
     Raises:
-        ConfigError: A parameter has no annotation, is ``*args`` or ``**kwargs``, or its type is not JSON.
+        ConfigError: A parameter has no annotation, is ``*args`` or ``**kwargs``, or its type is not JSON;
+            or two of them take environments.
     """
     place = f"tool {name!r} ({getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', name)})"
     docstring = parse(getattr(function, "__doc__", None))
@@ -148,8 +169,12 @@ def build(function: Callable[..., Any], name: str) -> Schema:
     properties: dict[str, dict[str, Any]] = {}
     hints = _hints(function, place)
     positional = 0
+    slot: Slot | None = None
     for parameter in _signature(function, place).parameters.values():
         annotation = _annotation(parameter, hints, place)
+        if isinstance(annotation, type) and issubclass(annotation, Environment):
+            slot = _slot(parameter, annotation, slot, place)
+            continue
         notes = _notes(parameter, annotation, docstring, place)
         _check(parameter.name, annotation, place)
         positional += parameter.kind is inspect.Parameter.POSITIONAL_ONLY
@@ -163,7 +188,18 @@ def build(function: Callable[..., Any], name: str) -> Schema:
         parameters = _parameters(struct, properties)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{place} cannot be described: {error}") from None
-    return Schema(struct, parameters, docstring, positional)
+    return Schema(struct, parameters, docstring, positional, slot)
+
+
+def _slot(parameter: inspect.Parameter, kind: type[Environment], other: Slot | None, place: str) -> Slot:
+    """Take a parameter for the one that gets the environment."""
+    if other is not None:
+        raise ConfigError(
+            f"{place}: {other.name!r} and {parameter.name!r} both take an environment; a rollout has one, so keep one"
+        )
+    if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise ConfigError(f"{place}: {parameter.name!r} takes the environment, so it must not be positional-only")
+    return Slot(parameter.name, kind)
 
 
 def _signature(function: Callable[..., Any], place: str) -> inspect.Signature:

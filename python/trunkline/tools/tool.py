@@ -39,6 +39,7 @@ class Tool(Generic[P, R]):
         schema: Reads and converts the arguments of a call.
         timeout: Seconds a call may take, or None for the toolbox's own limit.
         is_async: Whether calling the function gives an awaitable.
+        replay: Whether its calls may run again to bring an environment to a fork point.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Tool(Generic[P, R]):
         name: str | None = None,
         description: str | None = None,
         timeout: float | None = None,
+        replay: bool = True,
     ) -> None:
         """Wrap a function.
 
@@ -56,6 +58,7 @@ class Tool(Generic[P, R]):
             name: Overrides the function's own name.
             description: Overrides the docstring's summary.
             timeout: Seconds a call may take.
+            replay: See :func:`tool`.
 
         Raises:
             ConfigError: The function cannot be described to a model, or an option is wrong.
@@ -73,7 +76,10 @@ class Tool(Generic[P, R]):
         self.description = text(
             f"tool {self.name!r}: description", self.schema.docstring.summary if description is None else description
         )
+        if not isinstance(replay, bool):
+            raise ConfigError(f"tool {self.name!r}: replay must be true or false, not {shown(replay)}")
         self.timeout = timeout
+        self.replay = replay
         self.is_async = _is_async(function)
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
@@ -110,7 +116,7 @@ class Tool(Generic[P, R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By value: a tool that a name leads to is not pickled at all when it goes to a worker.
-        return _rebuild, (self.__wrapped__, self.name, self.description, self.timeout)
+        return _rebuild, (self.__wrapped__, self.name, self.description, self.timeout, self.replay)
 
 
 @overload
@@ -119,7 +125,7 @@ def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 
 @overload
 def tool(
-    *, name: str | None = None, description: str | None = None, timeout: float | None = None
+    *, name: str | None = None, description: str | None = None, timeout: float | None = None, replay: bool = True
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -130,6 +136,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     timeout: float | None = None,
+    replay: bool = True,
 ) -> Any:
     """Make a function callable by a model; use as ``@tool`` or ``@tool(name=..., timeout=...)``.
 
@@ -141,6 +148,8 @@ def tool(
         name: Overrides the function's name.
         description: Overrides the docstring's summary.
         timeout: Seconds a call may take; the toolbox's limit when not given.
+        replay: For a tool that takes an :class:`~trunkline.tools.environment.Environment`: whether a recorded call may
+            run again to bring a fresh environment to a fork point. Say no where it has effects beyond the environment.
 
     Returns:
         A :class:`Tool`, or a decorator that makes one.
@@ -150,13 +159,15 @@ def tool(
     """
 
     def wrap(wrapped: Callable[..., Any]) -> Tool[..., Any]:
-        return Tool(wrapped, name=name, description=description, timeout=timeout)
+        return Tool(wrapped, name=name, description=description, timeout=timeout, replay=replay)
 
     return wrap if function is None else wrap(function)
 
 
-def _rebuild(function: Callable[..., Any], name: str, description: str, timeout: float | None) -> Tool[..., Any]:
-    return Tool(function, name=name, description=description, timeout=timeout)
+def _rebuild(
+    function: Callable[..., Any], name: str, description: str, timeout: float | None, replay: bool
+) -> Tool[..., Any]:
+    return Tool(function, name=name, description=description, timeout=timeout, replay=replay)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

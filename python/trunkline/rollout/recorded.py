@@ -1,0 +1,88 @@
+"""What a path has on record, read back: model turns as choices, calls with the observations that answered them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from trunkline._core import OBSERVATION, TURN
+from trunkline.llm.protocol import Choice, ToolCall
+from trunkline.tree.node import message_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trunkline._core import Tree as Core
+
+__all__ = ["Step", "recorded", "steps"]
+
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Step(NamedTuple):
+    """A model turn and what followed it on a path.
+
+    Attributes:
+        turn: The turn's node.
+        number: Which turn of the path it is, from 0.
+        observations: Nodes of the observations that followed.
+    """
+
+    turn: int
+    number: int
+    observations: list[int]
+
+
+def steps(core: Core, path: Sequence[int]) -> Iterator[Step]:
+    """Yield the steps of a path, in order.
+
+    Args:
+        core: The tree.
+        path: Nodes, each the child of the one before.
+    """
+    step: Step | None = None
+    for node in path:
+        facts = core.node(node)
+        if facts.kind == TURN:
+            if step is not None:
+                yield step
+            step = Step(node, facts.turns - 1, [])
+        elif facts.kind == OBSERVATION and step is not None:
+            step.observations.append(node)
+    if step is not None:
+        yield step
+
+
+def recorded(core: Core, turn: int) -> Choice:
+    """Return a model turn as the program had it, as far as its message says.
+
+    Args:
+        core: The tree.
+        turn: The turn's node.
+    """
+    message: dict[str, Any] = msgspec.json.decode(core.message(turn))
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    return Choice(
+        message_text(message),
+        core.aside(turn),
+        [ToolCall("", call["name"], _written(call["arguments"])) for call in calls],
+        core.node(turn).finish,
+    )
+
+
+def _written(arguments: str) -> str:
+    """Return the arguments of a call as the model wrote them.
+
+    What is no JSON object stands in histories as one that holds it; see :func:`trunkline.llm.messages.assistant`. A
+    model that wrote just such an object is misread: it cannot be told apart.
+    """
+    fields = msgspec.json.decode(arguments)
+    written = fields["malformed"] if fields.keys() == {"malformed"} else None
+    if not isinstance(written, str) or not written.strip():
+        return arguments
+    try:
+        _object.decode(written)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return written
+    return arguments

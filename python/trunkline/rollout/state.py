@@ -1,0 +1,205 @@
+"""The environments of one tree: each rollout's own, in the state of the node that it grows from."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from trunkline.errors import EnvironmentFailed, ForkRefused
+from trunkline.llm import messages
+from trunkline.llm.text import excerpt, without_secrets
+from trunkline.printable import said
+from trunkline.rollout.recorded import Step, recorded, steps
+from trunkline.rollout.snapshots import Snapshots
+from trunkline.tree.node import Node, message_text
+from trunkline.tree.replays import noted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from trunkline.rollout.agent import Kit
+    from trunkline.rollout.rollout import Rollout
+    from trunkline.rollout.snapshots import Held
+    from trunkline.rollout.strategy import Strategy
+    from trunkline.tools.environment import Environment
+    from trunkline.tree.tree import Tree
+
+__all__ = ["State", "States"]
+
+logger = logging.getLogger(__name__)
+
+_BEFORE = 20
+"""Characters that are shown of two texts before the first difference."""
+
+
+class States:
+    """What the environments of one tree have in common.
+
+    Args:
+        tree: The tree.
+        kit: The agent that plays it.
+        strategy: Who forks it.
+    """
+
+    def __init__(self, tree: Tree, kit: Kit, strategy: Strategy) -> None:
+        self.tree = tree
+        self.kit = kit
+        # Without these hooks nothing forks but the prompt.
+        self._forks = hasattr(strategy, "ended") or hasattr(strategy, "stepped")
+        self._snapshots: Snapshots | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._warned: set[str] = set()
+
+    def next_round(self) -> None:
+        """A round begins."""
+        if self._snapshots is not None:
+            self._snapshots.next_round()
+
+    def of(self, rollout: Rollout) -> State | None:
+        """Return the state of a rollout that begins in this round, called in logical order; None without environment.
+
+        Args:
+            rollout: The rollout.
+        """
+        if self.kit.agent.environment is None:
+            return None
+        path = self.tree.core.path(rollout.leaf)
+        held = None if self._snapshots is None else self._snapshots.find(path, rollout.id)
+        return State(self, rollout, path, held)
+
+    async def take(self, environment: Environment, rollout: Rollout) -> None:
+        """Take a snapshot of where a rollout stands, if it may be needed."""
+        if not self._forks or not environment.snapshots:
+            return
+        try:
+            snapshot = await self.kit.toolbox.manage(environment, "snapshot")
+        except EnvironmentFailed as error:
+            self.warn("no snapshot", error)
+            return
+        if snapshot is None:
+            return
+        if self._snapshots is None:
+            self._snapshots = Snapshots(environment.snapshots, environment.snapshot_bytes)
+        self._snapshots.put(rollout.leaf, rollout.id, rollout.turn, snapshot)
+
+    async def close(self, environment: Environment) -> None:
+        """Close an environment. A rollout that is cancelled meanwhile does not cut that short."""
+        task = asyncio.get_running_loop().create_task(self._close(environment))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        await asyncio.shield(task)
+
+    async def _close(self, environment: Environment) -> None:
+        try:
+            await self.kit.toolbox.manage(environment, "close")
+        except EnvironmentFailed as error:
+            self.warn("not closed", error)
+
+    def warn(self, what: str, error: Exception) -> None:
+        """Log what went wrong, once for each kind of it: a tree can have thousands of rollouts."""
+        if what not in self._warned:
+            self._warned.add(what)
+            logger.warning("task %r, %s: %s (said once a task)", self.tree.task.id, what, said(error))
+
+
+class State:
+    """The environment of one rollout.
+
+    Args:
+        states: What it shares with the others of its tree.
+        rollout: The rollout.
+        path: Nodes from the root to where it begins.
+        held: The snapshot to begin with, if there is one.
+    """
+
+    def __init__(self, states: States, rollout: Rollout, path: Sequence[int], held: Held | None) -> None:
+        self.environment: Environment | None = None
+        self._states = states
+        self._rollout = rollout
+        self._held = held
+        self._missed = path if held is None else path[path.index(held.node) + 1 :]
+
+    @asynccontextmanager
+    async def entered(self) -> AsyncIterator[None]:
+        """Have the environment, in the state of the node where the rollout begins, until the program is over.
+
+        Raises:
+            EnvironmentFailed: It could not be made.
+            ForkRefused: The state cannot be had.
+        """
+        lane = self._rollout.lane
+        lane.leave()
+        environment = self._made()
+        try:
+            await self._bring(environment)
+            self.environment = environment
+            lane.run()
+            yield
+        except ForkRefused as refusal:
+            self._states.warn("fork refused", refusal)
+            raise
+        finally:
+            lane.leave()
+            await self._states.close(environment)
+
+    async def passed(self) -> None:
+        """Note that the rollout has come to another state."""
+        if self.environment is not None:
+            await self._states.take(self.environment, self._rollout)
+
+    def _made(self) -> Environment:
+        """Make an environment that holds nothing."""
+        try:
+            made: Environment = self._states.kit.agent.environment()
+        except Exception as error:
+            what = f"{type(error).__name__}: {without_secrets(said(error))}"
+            raise EnvironmentFailed(f"the environment could not be made: {what}") from error
+        return made
+
+    async def _bring(self, environment: Environment) -> None:
+        """Bring an environment to the state: from a snapshot or the start, and over the calls that it missed."""
+        manage = self._states.kit.toolbox.manage
+        if self._held is None:
+            await manage(environment, "fresh", self._rollout.task)
+        else:
+            await manage(environment, "restore", self._held.snapshot)
+        start, replayed = time.perf_counter(), 0
+        for step in steps(self._states.tree.core, self._missed):
+            replayed += await self._again(step, environment)
+        if replayed:
+            self._states.tree.core.note(self._rollout.id, noted(replayed))
+            logger.debug(
+                "rollout %d: %d calls replayed in %.3f s", self._rollout.id, replayed, time.perf_counter() - start
+            )
+
+    async def _again(self, step: Step, environment: Environment) -> int:
+        """Run the calls of a step again, and compare what they say with the record; returns how many there were."""
+        kit, tree = self._states.kit, self._states.tree
+        calls = kit.speech.read(recorded(tree.core, step.turn)).calls
+        if not calls or not step.observations:  # calls that have not run yet are not on record
+            return 0
+        if len(calls) != len(step.observations):
+            raise ForkRefused(f"turn {step.number} has {len(calls)} calls and {len(step.observations)} observations")
+        observations = await kit.toolbox.replay(calls, environment)
+        for index, (call, node, seen) in enumerate(zip(calls, step.observations, observations, strict=True)):
+            if seen is None:
+                continue
+            message = kit.speech.observation(call, seen.text, messages.call_id(step.number, index))
+            if message != tree.core.message(node):
+                differs = _difference(message_text(Node(tree, node).message), seen.text)
+                raise ForkRefused(
+                    f"call {index} of turn {step.number} ({excerpt(call.name, 64)}), run again, {differs}"
+                )
+        return sum(seen is not None for seen in observations)
+
+
+def _difference(was: str, now: str) -> str:
+    """Show two texts where they begin to differ."""
+    same = next((at for at, (a, b) in enumerate(zip(was, now, strict=False)) if a != b), min(len(was), len(now)))
+    start = max(0, same - _BEFORE)
+    shown = [without_secrets(excerpt(text[start : start + 200], 80)) for text in (was, now)]
+    place = f" (from character {start})" if start else ""
+    return f"says '{shown[1]}' where the record says '{shown[0]}'{place}"

@@ -1,0 +1,133 @@
+"""The state that the tools of one rollout work on: made fresh, kept in snapshots, restored where a rollout forks."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from trunkline.bounds import number, shown, whole
+from trunkline.errors import ConfigError
+from trunkline.printable import printable, said
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trunkline.tools.tool import Tool
+    from trunkline.types import Task
+
+__all__ = ["Environment", "check_environment"]
+
+_METHODS: Final = ("fresh", "snapshot", "restore", "close")
+
+
+class Environment:
+    """State of one rollout: a notebook, a maze, a browser, a container.
+
+    Derive a class, give it to ``Agent(environment=...)``, and annotate a parameter of a tool with it: the tool gets
+    the environment of the rollout that calls it, and the model never hears of the parameter. Calls of one turn that
+    take the environment run one after the other, in call order.
+
+    It is made without arguments, and holds nothing until either :meth:`fresh` or :meth:`restore` is awaited, once. From
+    then on :meth:`close` is certain. A rollout that forks in the middle gets the state of its fork point: from a
+    snapshot where there is one, else by running the recorded calls again, whose observations must be those on record.
+
+    Attributes:
+        replay: Whether calls that run again on a fresh environment lead to the same state. Say no for what also depends
+            on anything else: the time, other people's servers.
+        timeout: Seconds that each of the methods may take.
+        snapshots: How many snapshots of a tree are kept; the least recently used are dropped. 0 takes none.
+        snapshot_bytes: Bytes of a tree's snapshots that are kept. A snapshot that is not bytes counts in
+            :attr:`snapshots` alone.
+
+    Raises:
+        ConfigError: When a class is derived: a method is not ``async``, or an attribute has a value it cannot have.
+    """
+
+    replay: ClassVar[bool] = True
+    timeout: ClassVar[float] = 60.0
+    snapshots: ClassVar[int] = 256
+    snapshot_bytes: ClassVar[int] = 64 << 20
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in _METHODS:
+            if not inspect.iscoroutinefunction(getattr(cls, name)):
+                raise ConfigError(f"environment {cls.__name__}: {name} must be a method written with `async def`")
+        if not isinstance(cls.replay, bool):
+            raise ConfigError(f"environment {cls.__name__}: replay must be true or false, not {shown(cls.replay)}")
+        number(f"environment {cls.__name__}: timeout", cls.timeout, 0, above=True, unit="seconds")
+        for name in ("snapshots", "snapshot_bytes"):
+            whole(f"environment {cls.__name__}: {name}", getattr(cls, name), 0)
+
+    async def fresh(self, task: Task) -> None:
+        """Make the state in which a rollout begins.
+
+        Args:
+            task: What the rollout tries to solve.
+        """
+
+    async def snapshot(self) -> Any:
+        """Return the state as it is now: bytes, or any object that stays what it is while the environment goes on.
+
+        Returns:
+            What :meth:`restore` takes, in the same process; None where there is none to be had.
+        """
+        return None
+
+    async def restore(self, snapshot: Any) -> None:
+        """Make the state that a snapshot was taken of; it may be restored more than once.
+
+        Args:
+            snapshot: What :meth:`snapshot` of another environment of the same tree returned.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has snapshot() and no restore()")
+
+    async def close(self) -> None:
+        """Let go of everything; nothing is asked of the environment after that."""
+
+
+def check_environment(environment: Any, tools: Iterable[Tool]) -> None:
+    """Refuse an environment that does not fit the tools, before anything is paid for.
+
+    Args:
+        environment: What makes environments; None for none.
+        tools: The tools that are to work on them.
+
+    Raises:
+        ConfigError: It makes none, a tool takes another kind, or none takes it.
+    """
+    wanted = [(tool.name, tool.schema.slot.kind) for tool in tools if tool.schema.slot is not None]
+    if environment is None:
+        for name, kind in wanted:
+            raise ConfigError(
+                f"Agent: tool {name!r} works on the environment {kind.__name__}, and the agent has none: "
+                f"set environment={kind.__name__}"
+            )
+        return
+    made = _made(environment)
+    for name, kind in wanted:
+        if not isinstance(made, kind):
+            raise ConfigError(
+                f"Agent: tool {name!r} works on the environment {kind.__name__}, and the agent has a "
+                f"{type(made).__name__}: a rollout has one environment, which all its tools share"
+            )
+    if not wanted:
+        raise ConfigError(
+            f"Agent: no tool takes the environment {type(made).__name__}: annotate a parameter of a tool with it"
+        )
+
+
+def _made(environment: Any) -> Environment:
+    """Make one environment, which holds nothing yet."""
+    expected = "Agent: environment must be a class derived from Environment, or a function that returns one"
+    if not callable(environment):
+        raise ConfigError(f"{expected}, not {shown(environment)}")
+    try:
+        made = environment()
+    except Exception as problem:
+        name = printable(getattr(environment, "__qualname__", type(environment).__name__))
+        what = f"{type(problem).__name__}: {said(problem)}"
+        raise ConfigError(f"Agent: environment {name} cannot be made without arguments: {what}") from problem
+    if not isinstance(made, Environment):
+        raise ConfigError(f"{expected}; what it returns is {shown(made)}")
+    return made
