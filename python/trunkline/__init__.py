@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trunkline.llm.tokens import TokenMode
     from trunkline.rollout.agent import Agent
     from trunkline.rollout.strategies.chain import Chain
+    from trunkline.rollout.strategies.mcts import MCTS
     from trunkline.rollout.strategy import Fork, Strategy
     from trunkline.runtime.plan import Options
     from trunkline.runtime.result import Run
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "LLM": "llm.spec:EndpointSpec",
+    "MCTS": "rollout.strategies.mcts",
     "Agent": "rollout.agent",
     "BatchLLM": "llm.batch",
     "Chain": "rollout.strategies.chain",
@@ -91,6 +93,7 @@ _HOMES = {
 
 __all__ = [
     "LLM",
+    "MCTS",
     "Agent",
     "BatchLLM",
     "Chain",

@@ -39,6 +39,8 @@ def row(rollout: int, termination: str | None, answer: str | None, reward: float
         **counts,
         llm_micros=1,
         tool_micros=1,
+        length=20,
+        action="0123456789abcdef",
     )
 
 
@@ -82,7 +84,10 @@ def test_the_table() -> None:
         "tokens flat (server usage)": "1,000  (80 generated)",
         "tokens as a tree": "600  (60 generated)",
         "reuse": "40.0 %  (400 tokens shared)",
-        "prompt tokens by turn": "300, 120 of them cached  (40.0 %)",
+        "prompt tokens by turn": "300, 120 of them cached  (40.0 %), 180 not",
+        "first actions a task": "1.0 different ones of 3.0",
+        "answers a task": "2.0 different ones of 3.0",
+        "effective tries": "3.0 of 3.0 a task  (each is a chain of its own)",
         "model turns": "6",
         "tool calls": "9",
         "retries": "3",

@@ -19,6 +19,7 @@ from trunkline.errors import CrossingError
 from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategies.mcts import MCTS
 from trunkline.runtime.crossing import load, pack
 from trunkline.runtime.job import Job, pack_job, settings, unpack_job
 from trunkline.runtime.run import run
@@ -42,6 +43,22 @@ def test_structs_cross_as_fields():
     assert packed.pickled is None
     assert load(packed) == Chain(7)
     assert load(pack(Odd((3,)), "odd")) == Odd((3,))
+
+
+def test_functions_in_the_fields_of_a_struct_cross_by_name(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    search = MCTS(3, value=exact_match)
+    packed = pack(search, "strategy MCTS")
+    assert packed.pickled is None
+    assert load(packed) == search
+    with pytest.raises(CrossingError, match=r"strategy MCTS.*trunkline\[notebook\]"):
+        pack(MCTS(3, value=lambda rollout: 0.5), "strategy MCTS")
+
+
+def test_closures_in_the_fields_of_a_struct_cross_by_value():
+    half = 0.5
+    search = load(pack(MCTS(3, value=lambda rollout: half), "strategy MCTS"))
+    assert (search.simulations, search.value(None)) == (3, 0.5)
 
 
 def test_closures_cross_by_value():

@@ -389,5 +389,5 @@ def test_a_run_of_the_schema_before_is_refused_by_its_number(tmp_path: Path):
         connection.execute("DROP TABLE calls")
         connection.execute("PRAGMA user_version = 2")
     connection.close()
-    with pytest.raises(RunFileError, match="is a Trunkline run of schema version 2, but 4 is read here"):
+    with pytest.raises(RunFileError, match="is a Trunkline run of schema version 2, but 5 is read here"):
         RunReader.open(tmp_path / "run")

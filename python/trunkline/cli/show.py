@@ -14,13 +14,16 @@ from trunkline.cli.endpoints import calls_table
 from trunkline.cli.output import put
 from trunkline.cli.picture import picture
 from trunkline.cli.table import rows_of, table
+from trunkline.cli.tasks import tasks_table
 from trunkline.printable import printable
 from trunkline.store.reader import RunReader
+from trunkline.tree.tokens import Tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trunkline.store.summary import Summary
+    from trunkline.store.tasks import TaskSummary
     from trunkline.tree.tree import Tree
 
 __all__ = ["print_summary", "show", "show_run"]
@@ -35,9 +38,24 @@ def _plain(value: Any) -> Any:
 def _summary_data(summary: Summary) -> dict[str, Any]:
     data: dict[str, Any] = _plain(summary)
     data["usage"] = msgspec.structs.asdict(summary.usage)
-    data["tokens"] |= {"saved": summary.tokens.saved, "reuse": summary.tokens.reuse}
-    data["rate"] = summary.rate
+    data["tokens"] |= _shared(data["tokens"])
+    data["ids"] |= _shared(data["ids"])
+    data |= {"rate": summary.rate, "prompt": summary.prompt, "uncached": summary.uncached}
+    if summary.diversity is not None:
+        data["diversity"]["design_effect"] = summary.diversity.design_effect
     data |= {"per_task": summary.per_task, "per_solved": summary.per_solved}
+    return data
+
+
+def _shared(tokens: dict[str, int]) -> dict[str, float]:
+    counted = msgspec.convert(tokens, Tokens)
+    return {"saved": counted.saved, "reuse": counted.reuse}
+
+
+def _task_data(task: TaskSummary) -> dict[str, Any]:
+    data: dict[str, Any] = _plain(task)
+    data["usage"] = msgspec.structs.asdict(task.usage)
+    data["tokens"] |= _shared(data["tokens"])
     return data
 
 
@@ -116,12 +134,15 @@ def _interesting(reader: RunReader) -> str | None:
     return reader.tasks()[done[0]].id if done else None
 
 
-def show_run(path: str | Path, task: str | None = None, *, calls: bool = False, json: bool = False) -> None:
-    """Print a run's summary and one of its trees, or its calls, on stdout.
+def show_run(
+    path: str | Path, task: str | None = None, *, tasks: bool = False, calls: bool = False, json: bool = False
+) -> None:
+    """Print a run's summary and one of its trees, or its tasks or calls, on stdout.
 
     Args:
         path: The run file.
         task: The task whose tree to show; one whose rollouts differ when not given.
+        tasks: Show the figures of each task in place of a tree that was not named.
         calls: Show the calls by endpoint in place of a tree that was not named.
         json: Print one JSON object instead; the calls by endpoint are always in it.
 
@@ -131,16 +152,22 @@ def show_run(path: str | Path, task: str | None = None, *, calls: bool = False, 
     """
     with RunReader.open(path) as reader:
         summary = reader.summary()
-        named = _interesting(reader) if task is None and not calls else task
+        named = _interesting(reader) if task is None and not calls and not tasks else task
         tree = None if named is None else reader.tree(named)
+        listed = reader.by_task() if tasks else []
     if json:
         data: dict[str, Any] = {"run": str(path), "summary": _summary_data(summary)}
+        if tasks:
+            data["tasks"] = [_task_data(each) for each in listed]
         if tree is not None:
             data["tree"] = _tree_data(tree)
         _write_json(data)
         return
     put(f"run file  {printable(str(path))}")
     print_summary(summary)
+    if tasks:
+        put("")
+        put(tasks_table(listed))
     if calls:
         put("")
         put(calls_table(summary.endpoints))
@@ -155,8 +182,9 @@ def show_run(path: str | Path, task: str | None = None, *, calls: bool = False, 
 @click.command()
 @click.argument("run", type=click.Path())
 @click.option("--task", metavar="ID", help="The task whose tree to show.  [default: one whose rollouts differ]")
+@click.option("--tasks", is_flag=True, help="Show tokens, turns and diversity of each task.")
 @click.option("--calls", is_flag=True, help="Show usage, times and price of the calls by endpoint.")
 @click.option("--json", is_flag=True, help="Print one JSON object.")
-def show(run: str, task: str | None, calls: bool, json: bool) -> None:
-    """Print the summary of RUN and one of its trees, or what each endpoint answered."""
-    show_run(run, task, calls=calls, json=json)
+def show(run: str, task: str | None, tasks: bool, calls: bool, json: bool) -> None:
+    """Print the summary of RUN and one of its trees, or what each task or endpoint came to."""
+    show_run(run, task, tasks=tasks, calls=calls, json=json)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trunkline.score.metrics import Estimate
     from trunkline.store.calls import Spending
     from trunkline.store.summary import Summary
+    from trunkline.store.tasks import Length
 
 __all__ = ["cost", "duration", "rows_of", "table"]
 
@@ -76,6 +77,40 @@ def _scores(summary: Summary) -> Iterator[Row]:
         yield "scored", f"{summary.scored:,} of {summary.rollouts:,} rollouts"
 
 
+def _diversity(summary: Summary) -> Iterator[Row]:
+    found = summary.diversity
+    if found is None or summary.tries < 2:
+        return
+    yield "first actions a task", f"{found.actions.found:.1f} different ones of {found.actions.of:.1f}"
+    yield "answers a task", f"{found.answers.found:.1f} different ones of {found.answers.of:.1f}"
+    if not summary.scored:
+        return
+    if found.effective is None or found.rho is None:
+        yield "effective tries", "not known: rewards do not vary, or a task has but one initial chain"
+        return
+    why = (
+        f"rewards of rollouts off one initial chain correlate by {found.rho:.2f}"
+        if found.shared
+        else "each is a chain of its own"
+    )
+    yield "effective tries", f"{found.effective:.1f} of {found.scored:.1f} a task  ({why})"
+
+
+def _lengths(summary: Summary) -> Iterator[Row]:
+    # Only what was cut says anything about what was kept.
+    if summary.cut is None:
+        return
+    if summary.kept is not None:
+        yield "mean length, ended", _length(summary.kept)
+    yield "mean length, cut", f"{_length(summary.cut)}; stopping early favours short rollouts"
+
+
+def _length(length: Length) -> str:
+    generated = "" if length.generated is None else f", {length.generated:,.0f} generated tokens"
+    rollouts = "1 rollout" if length.rollouts == 1 else f"{length.rollouts:,} rollouts"
+    return f"{length.turns:.1f} turns{generated}  ({rollouts})"
+
+
 def _costs(summary: Summary) -> Iterator[Row]:
     tokens, usage = summary.tokens, summary.usage
     counted = tokens.flat or usage.prompt or usage.generated
@@ -85,16 +120,23 @@ def _costs(summary: Summary) -> Iterator[Row]:
             "not reported by the server" if usage.calls else "none, no request was answered",
         )
     else:
-        source = "token ids" if tokens.exact else "server usage"
+        mixed = 0 < summary.ids.flat < tokens.flat
+        source = "token ids" if tokens.exact else "token ids and server usage" if mixed else "server usage"
         yield f"tokens flat ({source})", f"{tokens.flat:,}  ({tokens.flat_generated:,} generated)"
         yield "tokens as a tree", f"{tokens.tree:,}  ({tokens.tree_generated:,} generated)"
+        if mixed:
+            yield "of these from token ids", f"{summary.ids.flat:,} flat, {summary.ids.tree:,} as a tree"
         yield "reuse", f"{tokens.reuse:.1%}".replace("%", " %") + f"  ({tokens.saved:,} tokens shared)"
         if usage.unreported:
             yield "turns without usage", f"{usage.unreported:,}, counted in no total"
         share = f"  ({usage.cached / usage.prompt:.1%})".replace("%", " %") if usage.prompt else ""
         if usage.unreported < usage.calls:
-            yield "prompt tokens by turn", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}"
-    yield "model turns", f"{usage.calls:,}"
+            uncached = usage.prompt - usage.cached
+            yield "prompt tokens by turn", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}, {uncached:,} not"
+        if summary.prompt and (summary.prompt, summary.uncached) != (usage.prompt, usage.prompt - usage.cached):
+            yield "prompt tokens by request", f"{summary.prompt:,}, {summary.uncached:,} of them not cached"
+    chains = f"  ({summary.paths:,} if every rollout were a chain)" if summary.paths > usage.calls else ""
+    yield "model turns", f"{usage.calls:,}{chains}"
     failed = f", {usage.tool_errors:,} of them failed" if usage.tool_errors else ""
     again = f"; {summary.replayed:,} more were run again for forks" if summary.replayed else ""
     yield "tool calls", f"{usage.tools:,}{failed}{again}"
@@ -124,7 +166,8 @@ def rows_of(summary: Summary) -> list[Row]:
         summary: The run's totals.
     """
     done = f"{summary.finished:,} of {summary.tasks:,}"
-    rows: list[Row] = [("tasks finished", done if summary.state == "done" else f"{done}  ({summary.state})")]
+    rows: list[Row] = [("strategy", summary.strategy)] if summary.strategy else []
+    rows.append(("tasks finished", done if summary.state == "done" else f"{done}  ({summary.state})"))
     if summary.broken:
         rows.append(("tasks broken", f"{summary.broken:,}"))
     ended = ", ".join(f"{word} {count:,}" for word, count in summary.terminations.items())
@@ -135,7 +178,9 @@ def rows_of(summary: Summary) -> list[Row]:
         rows.append(("most frequent error", f"({count:,} of {summary.failed:,}) {message}"))
     for message, _count in summary.refusals[:1]:
         rows.append(("forks refused", f"{summary.forks_refused:,}, most often because {message}"))
+    rows.extend(_lengths(summary))
     rows.extend(_scores(summary))
+    rows.extend(_diversity(summary))
     rows.extend(_costs(summary))
     rows.append(("wall time", f"{duration(summary.seconds)}  ({summary.rate:,.1f} rollouts/s)"))
     return [(label, printable(value)) for label, value in rows]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -22,6 +23,7 @@ from trunkline.errors import CrossingError
 __all__ = ["Crossing", "importing_script", "load", "pack", "resolve"]
 
 _SCRIPT = "__trunkline_main__"
+_CALLABLE = 1  # extension type of a field that is itself a crossing
 _state = {"importing": False}
 
 
@@ -62,7 +64,7 @@ def pack(value: Any, what: str) -> Crossing:
         kind = _by_name(type(value), what)
         if kind is not None:
             try:
-                fields = msgspec.msgpack.encode(value)
+                fields = msgspec.msgpack.encode(value, enc_hook=partial(_pack_field, what))
             except (TypeError, msgspec.MsgspecError):
                 return _by_value(value, what)
             return msgspec.structs.replace(kind, fields=fields)
@@ -99,8 +101,19 @@ def load(crossing: Crossing) -> Any:
             f"{crossing.what}: {crossing.script or crossing.module} has no {crossing.qualname!r} in the worker"
         )
     if crossing.fields is not None:
-        return msgspec.msgpack.decode(crossing.fields, type=found)
+        return msgspec.msgpack.decode(crossing.fields, type=found, ext_hook=_load_field)
     return found
+
+
+def _pack_field(what: str, value: object) -> msgspec.msgpack.Ext:
+    """Prepare a function that is a field of a struct, such as a strategy's value function."""
+    if not callable(value):
+        raise TypeError(f"{type(value).__name__} is no data")
+    return msgspec.msgpack.Ext(_CALLABLE, msgspec.msgpack.encode(pack(value, what)))
+
+
+def _load_field(code: int, data: memoryview) -> Any:
+    return load(msgspec.msgpack.decode(data, type=Crossing))
 
 
 def resolve(module: ModuleType, qualname: str) -> Any:

@@ -161,8 +161,14 @@ def _named(environment: Any) -> str:
 
 
 def _options(strategy: Strategy) -> Any:
-    """Return a strategy's options, as far as they are data."""
+    """Return a strategy's options, as far as they are data; functions are called by their names."""
     try:
-        return msgspec.to_builtins(strategy)
+        return msgspec.to_builtins(strategy, enc_hook=_called)
     except (TypeError, msgspec.MsgspecError):
         return repr(strategy)
+
+
+def _called(option: object) -> str:
+    if callable(option):
+        return reward_name(option)
+    raise TypeError(f"{type(option).__name__} is no data")

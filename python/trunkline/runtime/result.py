@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trunkline.store.calls import Spending
     from trunkline.store.schema import CallRow
     from trunkline.store.summary import Summary
+    from trunkline.store.tasks import TaskSummary
     from trunkline.tree.tree import Tree
 
 __all__ = ["Run", "Shelf"]
@@ -82,6 +83,11 @@ class Run:
         """Recompute the run's figures from its rows."""
         with RunReader.open(self.path) as reader:
             return reader.summary()
+
+    def by_task(self) -> list[TaskSummary]:
+        """Recompute the figures of each finished task from its rows."""
+        with RunReader.open(self.path) as reader:
+            return reader.by_task()
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.state})"

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trunkline import _core
+from trunkline.score.actions import action
 from trunkline.store.schema import RolloutRow, TreeRow
 from trunkline.tree.failure import usage_of
 from trunkline.tree.tokens import Tokens
 
 if TYPE_CHECKING:
-    from trunkline import _core
+    from collections.abc import Sequence
 
 __all__ = ["rows"]
 
@@ -28,6 +30,7 @@ def rows(core: _core.Tree, error: str | None = None) -> tuple[TreeRow, list[Roll
         The tree's row, and a row for each rollout.
     """
     rollouts: list[RolloutRow] = []
+    lengths, actions = _paths(core)
     for number in range(core.rollouts):
         facts = core.rollout(number)
         row = RolloutRow(
@@ -43,6 +46,8 @@ def rows(core: _core.Tree, error: str | None = None) -> tuple[TreeRow, list[Roll
             turns=facts.turns,
             llm_micros=facts.llm_micros,
             tool_micros=facts.tool_micros,
+            length=lengths[facts.leaf],
+            action=actions[facts.leaf],
             **msgspec.structs.asdict(usage_of(facts.usage, facts.error)),
         )
         rollouts.append(row)
@@ -63,3 +68,19 @@ def rows(core: _core.Tree, error: str | None = None) -> tuple[TreeRow, list[Roll
         ),
         rollouts,
     )
+
+
+def _paths(core: _core.Tree) -> tuple[Sequence[int | None], Sequence[str | None]]:
+    """Return what lies on the path to every node: generated tokens, and what its first turn does."""
+    parents, kinds, _ = core.shape()
+    lengths: list[int | None] = [0]
+    actions: list[str | None] = [None]
+    for node in range(1, len(parents)):
+        length, first = lengths[parents[node]], actions[parents[node]]
+        if kinds[node] == _core.TURN:
+            generated = core.node(node).generated
+            length = None if length is None or generated is None else length + generated
+            first = first or action(msgspec.json.decode(core.message(node)))
+        lengths.append(length)
+        actions.append(first)
+    return lengths, actions

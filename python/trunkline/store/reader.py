@@ -21,6 +21,7 @@ from trunkline.store.check import check
 from trunkline.store.identify import connect, fault, files_of
 from trunkline.store.schema import CALL_COLUMNS, ROLLOUT_COLUMNS, TREE_COLUMNS, CallRow, RolloutRow, TreeRow
 from trunkline.store.summary import Summary, summarise
+from trunkline.store.tasks import TaskSummary, by_task
 from trunkline.tree.tree import Tree
 from trunkline.types import JSON, Task
 
@@ -209,6 +210,10 @@ class RunReader:
         for number, call in self.calls():
             bills.setdefault(number, Bill(self.prices)).add(call)
         return {name: bills[number].spending() for number, name in enumerate(self.task_ids()) if number in bills}
+
+    def by_task(self) -> list[TaskSummary]:
+        """What each finished task came to, computed from its rows, in the order of the tasks."""
+        return by_task(self.rows(), self.rollouts(), self.task_ids())
 
     def summary(self) -> Summary:
         """The run's totals, computed from its rows."""

@@ -27,7 +27,7 @@ __all__ = [
 APPLICATION_ID: Final = 0x54524C4E
 """``TRLN``, in the header of every run file."""
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 
 TABLES: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -48,7 +48,8 @@ CREATE TABLE rollouts (
     calls INTEGER NOT NULL, prompt INTEGER NOT NULL, cached INTEGER NOT NULL, generated INTEGER NOT NULL,
     unreported INTEGER NOT NULL, retries INTEGER NOT NULL, tools INTEGER NOT NULL,
     tool_errors INTEGER NOT NULL, bridged INTEGER NOT NULL, realigned INTEGER NOT NULL, forked INTEGER NOT NULL,
-    llm_micros INTEGER NOT NULL, tool_micros INTEGER NOT NULL, PRIMARY KEY (task, rollout)
+    llm_micros INTEGER NOT NULL, tool_micros INTEGER NOT NULL, length INTEGER, action TEXT,
+    PRIMARY KEY (task, rollout)
 ) WITHOUT ROWID;
 CREATE TABLE trees (
     task INTEGER PRIMARY KEY, nodes INTEGER NOT NULL, rollouts INTEGER NOT NULL, digest TEXT NOT NULL,
@@ -125,6 +126,8 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
         forked: Such turns whose prompt began a sample of its own.
         llm_micros: Microseconds in model calls.
         tool_micros: Microseconds in tool calls.
+        length: Generated tokens on its path, shared ones included; None where a turn on it has no usage.
+        action: What its first turn does (:func:`trunkline.score.actions.action`); None if it took none.
     """
 
     rollout: int
@@ -150,6 +153,8 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
     forked: int
     llm_micros: int
     tool_micros: int
+    length: int | None = None
+    action: str | None = None
 
     @property
     def usage(self) -> Usage:

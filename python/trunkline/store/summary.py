@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.errors import ForkRefused
+from trunkline.score.diversity import Diversity, Try, diversity
 from trunkline.score.metrics import Estimate, accuracy, best_of_n, majority_at_n
 from trunkline.store.calls import EndpointSummary, Spending, by_endpoint, total
+from trunkline.store.tasks import Length, length, tokens, tried
 from trunkline.tree.failure import Failure
 from trunkline.tree.replays import replays
 from trunkline.tree.tokens import Tokens
-from trunkline.types import FAILED, UNSCORED, Termination, Usage
+from trunkline.types import FAILED, Termination, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,6 +58,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         spent: What that cost; None without a price.
         called: Tasks that it was spent on.
         solved: Finished tasks of which a rollout has a reward of 1 or more.
+        strategy: What started the rollouts, with its options; empty where the run does not say. Not safe to print.
+        ids: The part of ``tokens`` that is counted from token ids; the rest is as the servers reported it.
+        paths: Model turns on the paths of all rollouts: the calls that as many chains would have made.
+        kept: How long rollouts are that ended by themselves; None if there are none.
+        cut: How long those are that were cut (``censored``), likewise.
+        diversity: How much the tries of a task differ; None if there are none.
     """
 
     state: str
@@ -84,6 +92,22 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     spent: Spending | None = None
     called: int = 0
     solved: int = 0
+    strategy: str = ""
+    ids: Tokens = Tokens(0, 0, 0, 0, 0, 0)
+    paths: int = 0
+    kept: Length | None = None
+    cut: Length | None = None
+    diversity: Diversity | None = None
+
+    @property
+    def prompt(self) -> int:
+        """Prompt tokens of all requests, cached ones included; one with several draws sends its prompt once."""
+        return sum(endpoint.prompt for endpoint in self.endpoints)
+
+    @property
+    def uncached(self) -> int:
+        """Those among them that the servers did not have cached, or did not say so."""
+        return sum(endpoint.prompt - endpoint.cached for endpoint in self.endpoints)
 
     @property
     def per_task(self) -> float | None:
@@ -110,6 +134,18 @@ def _seconds(meta: Mapping[str, str]) -> float:
 
 def _frequent(messages: Counter[str]) -> list[tuple[str, int]]:
     return sorted(messages.items(), key=lambda item: (-item[1], item[0]))[:3]
+
+
+def _strategy(meta: Mapping[str, str]) -> str:
+    """Return a strategy as it is written in a program, as far as its options are data."""
+    try:
+        known = msgspec.json.decode(meta.get("settings", ""))["strategy"]
+        name, options = str(known["kind"]), known["options"]
+    except (msgspec.MsgspecError, TypeError, KeyError):
+        return ""
+    if not isinstance(options, dict):
+        return name
+    return f"{name}({', '.join(f'{option}={value!r}' for option, value in options.items())})"
 
 
 def _noting(calls: Iterable[tuple[int, CallRow]], tasks: set[int]) -> Iterator[CallRow]:
@@ -141,33 +177,27 @@ def summarise(
         The summary.
     """
     trees = list(trees)
-    rewards: dict[int, list[float]] = {}
-    answers: dict[int, list[str | None]] = {}
+    rows: list[RolloutRow] = []
+    tries: dict[int, list[Try]] = {}
     terminations: Counter[str] = Counter()
     failures: Counter[str] = Counter()
     refusals: Counter[str] = Counter()
     usage = Usage()
-    llm_micros = tool_micros = replayed = 0
     for task, row in rollouts:
-        ended = "growing" if row.termination is None else row.termination
-        terminations[ended] += 1
+        rows.append(row)
+        tries.setdefault(task, []).append(tried(row))
+        terminations["growing" if row.termination is None else row.termination] += 1
         if row.termination in FAILED and row.error:
             failures[Failure.decode(row.error).message] += 1
         if row.termination == Termination.CANCELLED and row.error:
             failure = Failure.decode(row.error)
             refusals.update([failure.message] if failure.kind == ForkRefused.__name__ else [])
-        counts = row.termination is not None and row.termination not in UNSCORED
-        rewards.setdefault(task, []).append(row.reward if counts and row.reward is not None else math.nan)
-        answers.setdefault(task, []).append(row.answer if counts else None)
         usage += row.usage
-        llm_micros += row.llm_micros
-        tool_micros += row.tool_micros
-        replayed += replays(row.note)
     called: set[int] = set()
     endpoints = by_endpoint(_noting(calls, called), prices or {})
-    order = sorted(rewards)
-    worth: Sequence[Sequence[float]] = [rewards[task] for task in order]
-    tries = max(map(len, worth), default=0)
+    listed = [tries[task] for task in sorted(tries)]
+    worth: Sequence[Sequence[float]] = [[given.reward for given in task] for task in listed]
+    most = max(map(len, worth), default=0)
     return Summary(
         state=meta.get("state", "unknown"),
         tasks=tasks,
@@ -175,32 +205,30 @@ def summarise(
         broken=sum(tree.error is not None for tree in trees),
         rollouts=terminations.total(),
         scored=sum(not math.isnan(reward) for task in worth for reward in task),
-        tries=tries,
-        short=len(trees) - sum(sum(not math.isnan(reward) for reward in task) == tries for task in worth),
+        tries=most,
+        short=len(trees) - sum(sum(not math.isnan(reward) for reward in task) == most for task in worth),
         accuracy=accuracy(worth),
         best_of_n=best_of_n(worth),
-        majority=majority_at_n([answers[task] for task in order], worth),
-        tokens=Tokens(
-            flat=sum(tree.flat for tree in trees),
-            tree=sum(tree.tree for tree in trees),
-            flat_generated=sum(tree.flat_generated for tree in trees),
-            tree_generated=sum(tree.tree_generated for tree in trees),
-            longest=max((tree.longest for tree in trees), default=0),
-            unreported=sum(tree.unreported for tree in trees),
-            exact=bool(trees) and all(tree.exact == 1 for tree in trees),
-        ),
+        majority=majority_at_n([[given.answer for given in task] for task in listed], worth),
+        tokens=tokens(trees),
         usage=usage,
         terminations=dict(sorted(terminations.items(), key=lambda item: (-item[1], item[0]))),
         failed=sum(count for word, count in terminations.items() if word in FAILED),
         failures=_frequent(failures),
         forks_refused=refusals.total(),
         refusals=_frequent(refusals),
-        replayed=replayed,
-        llm_seconds=llm_micros / 1e6,
-        tool_seconds=tool_micros / 1e6,
+        replayed=sum(replays(row.note) for row in rows),
+        llm_seconds=sum(row.llm_micros for row in rows) / 1e6,
+        tool_seconds=sum(row.tool_micros for row in rows) / 1e6,
         seconds=_seconds(meta),
         endpoints=endpoints,
         spent=total(endpoints),
         called=len(called),
         solved=sum(any(reward >= 1 for reward in task) for task in worth),
+        strategy=_strategy(meta),
+        ids=tokens([tree for tree in trees if tree.exact == 1]),
+        paths=sum(row.turns for row in rows),
+        kept=length(rows, cut=False),
+        cut=length(rows, cut=True),
+        diversity=diversity(listed),
     )

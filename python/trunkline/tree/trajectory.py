@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from trunkline.tree.failure import Failure, usage_of
-from trunkline.tree.node import Node
+from trunkline.tree.node import Kind, Node
 from trunkline.tree.tokens import Seconds
 from trunkline.types import Termination
 
@@ -124,6 +124,13 @@ class Trajectory:
     def turns(self) -> int:
         """Model turns on its path, shared ones included."""
         return self._facts.turns
+
+    @property
+    def generated(self) -> int | None:
+        """Generated tokens on its path, shared ones included; None where a turn on it has no usage."""
+        turns = [node.generated_tokens for node in self.nodes if node.kind is Kind.TURN]
+        counted = [count for count in turns if count is not None]
+        return sum(counted) if len(counted) == len(turns) else None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Trajectory) and other.id == self.id and other.tree.core is self.tree.core

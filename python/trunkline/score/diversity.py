@@ -1,0 +1,225 @@
+"""How much the tries of a task differ: shared trunks save tokens, and make tries alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from trunkline.score.actions import action
+from trunkline.tree.node import Kind
+from trunkline.tree.vote import normalise
+from trunkline.types import UNSCORED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trunkline.tree.tree import Tree
+
+__all__ = ["Distinct", "Diversity", "Try", "diversity", "effective", "intraclass", "tries"]
+
+Clusters = Sequence[Sequence[float]]
+"""Rewards of one task, in one list for each initial chain; NaN is unscored."""
+
+
+class Try(NamedTuple):
+    """What diversity needs to know of a rollout.
+
+    Attributes:
+        subgroup: The initial chain it was expanded for.
+        reward: Its reward; NaN where unscored.
+        answer: Its answer, if it ended by itself with one.
+        action: What its first turn does (:func:`.actions.action`); None if it took none.
+    """
+
+    subgroup: int
+    reward: float
+    answer: str | None
+    action: str | None
+
+
+class Distinct(msgspec.Struct, frozen=True):
+    """Different ones among several, as means over tasks.
+
+    Attributes:
+        found: Different ones.
+        of: Tries that have one.
+    """
+
+    found: float
+    of: float
+
+
+class Diversity(msgspec.Struct, frozen=True):
+    """How much the tries of a task differ, over the tasks of a run.
+
+    Attributes:
+        actions: First actions a task; tries that broke or were cut count too, if they took a turn.
+        answers: Answers a task.
+        scored: Scored tries a task, in the mean over tasks that have any.
+        shared: Whether anywhere two scored tries come from one initial chain.
+        rho: Intra-class correlation of rewards; see :func:`intraclass`. None where it cannot be estimated.
+        effective: Independent tries that would say as much, in the mean over the same tasks; see :func:`effective`.
+            None where ``rho`` is.
+    """
+
+    actions: Distinct
+    answers: Distinct
+    scored: float
+    shared: bool
+    rho: float | None
+    effective: float | None
+
+    @property
+    def design_effect(self) -> float | None:
+        """By how much the variance of a mean reward exceeds that of independent tries (Kish 1965)."""
+        return self.scored / self.effective if self.effective else None
+
+
+def intraclass(tasks: Sequence[Clusters]) -> float | None:
+    """Estimate how rewards of one initial chain's rollouts correlate, within tasks.
+
+    It is the ANOVA estimator of the one-way random effects model (Donner 1986, "A review of inference procedures for
+    the intraclass correlation coefficient in the one-way random effects model", International Statistical Review 54),
+    with chains as classes and tasks as strata whose means are fixed. With m_c rollouts of chain c and N of a task, and
+    sums over chains and then over tasks::
+
+        MSB = sum m_c (mean_c - mean_task)^2 / sum (chains - 1)
+        MSW = sum (reward - mean_c)^2 / sum (N - chains)
+        m0 = sum (N - sum m_c^2 / N) / sum (chains - 1)
+        rho = (MSB - MSW) / (MSB + (m0 - 1) MSW)
+
+    All tasks are taken to have one rho and one variance. A negative estimate, which is cut off at -1, means that chains
+    differ less than chance would have them.
+
+    Args:
+        tasks: For each task, for each of its chains, the rewards; NaN is left out.
+
+    Returns:
+        The estimate; 0.0 by construction where no two scored rollouts come from one chain. None where nothing is
+        scored, no task has two chains, or rewards within tasks vary too little to tell.
+    """
+    scored = [_scored(task) for task in tasks]
+    flat = [[reward for chain in task for reward in chain] for task in scored]
+    if not any(flat):
+        return None
+    if not _shared(scored):
+        return 0.0
+    freedom = sum(len(task) - 1 for task in scored if task)
+    if not freedom or all(len(set(task)) <= 1 for task in flat):
+        return None
+    between, within, size = _squares(scored)
+    msb = between / freedom
+    msw = within / sum(len(chain) - 1 for task in scored for chain in task)
+    scale = msb + (size / freedom - 1) * msw
+    # What is left of rounding is no variance.
+    return max((msb - msw) / scale, -1.0) if scale > 1e-12 * msw else None
+
+
+def effective(sizes: Sequence[int], rho: float) -> float:
+    """Return how many independent tries would say as much about a task as these do.
+
+    With variance s^2 of a reward and correlation rho within a chain, the mean of N rewards has the variance
+    ``s^2 / N^2 * sum m (1 + (m - 1) rho)``: a chain of m adds m variances and m (m - 1) covariances, chains are
+    independent. That of n independent ones is ``s^2 / n``, so ``n = N^2 / sum m (1 + (m - 1) rho)``. For one chain it
+    is ``N / (1 + (N - 1) rho)`` (Kish 1965, "Survey Sampling").
+
+    Args:
+        sizes: Scored rollouts of each initial chain.
+        rho: Their correlation; below 0 it counts as 0, so that no more come out than went in.
+
+    Returns:
+        A number from the number of chains, if these are of one size, to that of rollouts; 0 if there are none.
+    """
+    rho = min(max(rho, 0.0), 1.0)
+    spread = math.fsum(size * (1 + (size - 1) * rho) for size in sizes)
+    return sum(sizes) ** 2 / spread if spread else 0.0
+
+
+def diversity(tasks: Iterable[Sequence[Try]]) -> Diversity | None:
+    """Find out how much the tries of each task differ.
+
+    Args:
+        tasks: The tries of each task.
+
+    Returns:
+        Means over tasks; None if there are no tries.
+    """
+    tried = [task for task in tasks if task]
+    if not tried:
+        return None
+    clusters = [_clusters(task) for task in tried]
+    rho = intraclass(clusters)
+    sizes = [found for task in clusters if (found := [len(chain) for chain in task])]
+    return Diversity(
+        actions=_distinct([[given.action for given in task] for task in tried]),
+        answers=_distinct([[given.answer and normalise(given.answer) for given in task] for task in tried]),
+        scored=_mean([sum(task) for task in sizes]) if sizes else 0.0,
+        shared=_shared(clusters),
+        rho=rho,
+        effective=None if rho is None else _mean([effective(task, rho) for task in sizes]),
+    )
+
+
+def tries(tree: Tree) -> list[Try]:
+    """Return what diversity needs to know of a tree's rollouts."""
+    found = []
+    for rollout in tree.rollouts:
+        counts = rollout.termination is not None and rollout.termination not in UNSCORED
+        first = next((node.message for node in rollout.nodes if node.kind is Kind.TURN), None)
+        found.append(
+            Try(
+                rollout.subgroup,
+                rollout.reward if counts else math.nan,
+                rollout.answer if counts else None,
+                None if first is None else action(first),
+            )
+        )
+    return found
+
+
+def _clusters(task: Sequence[Try]) -> list[list[float]]:
+    chains: dict[int, list[float]] = {}
+    for given in task:
+        chains.setdefault(given.subgroup, []).append(given.reward)
+    return _scored(list(chains.values()))
+
+
+def _scored(task: Clusters) -> list[list[float]]:
+    """Leave out what is unscored, and chains of which nothing is left."""
+    chains = ([reward for reward in chain if not math.isnan(reward)] for chain in task)
+    return [chain for chain in chains if chain]
+
+
+def _shared(tasks: Sequence[Clusters]) -> bool:
+    return any(len(chain) > 1 for task in tasks for chain in task)
+
+
+def _squares(tasks: Sequence[Clusters]) -> tuple[float, float, float]:
+    """Return the sums over chains in MSB, MSW and m0 (:func:`intraclass`), in units of the largest reward."""
+    # Squares of what a float can hold may be more than that; no unit changes the estimate.
+    unit = max(abs(reward) for task in tasks for chain in task for reward in chain)
+    between: list[float] = []
+    within: list[float] = []
+    size: list[float] = []
+    for task in filter(None, tasks):
+        chains = [[reward / unit for reward in chain] for chain in task]
+        rewards = [reward for chain in chains for reward in chain]
+        level = _mean(rewards)
+        for chain in chains:
+            own = _mean(chain)
+            between.append(len(chain) * (own - level) ** 2)
+            within.extend((reward - own) ** 2 for reward in chain)
+            size.append(len(chain) - len(chain) ** 2 / len(rewards))
+    return math.fsum(between), math.fsum(within), math.fsum(size)
+
+
+def _distinct(tasks: Sequence[Sequence[str | None]]) -> Distinct:
+    given = [[key for key in task if key] for task in tasks]
+    return Distinct(_mean([len(set(keys)) for keys in given]), _mean([len(keys) for keys in given]))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

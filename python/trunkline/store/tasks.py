@@ -1,0 +1,157 @@
+"""What the rollouts of each task come to, from their rows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trunkline.score.diversity import Try, diversity, effective
+from trunkline.tree.tokens import Tokens
+from trunkline.types import UNSCORED, Termination, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from trunkline.store.schema import RolloutRow, TreeRow
+
+__all__ = ["Length", "TaskSummary", "by_task", "ended", "length", "tokens", "tried"]
+
+
+class Length(msgspec.Struct, frozen=True):
+    """How long rollouts are, in the mean, what they share with others included.
+
+    Attributes:
+        rollouts: How many they are.
+        turns: Model turns on a path.
+        generated: Generated tokens on a path, of those whose turns all have usage; None if there are none.
+    """
+
+    rollouts: int
+    turns: float
+    generated: float | None
+
+
+class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What one finished task came to.
+
+    Attributes:
+        task: Its id: not safe to print.
+        rollouts: Its rollouts.
+        scored: Rollouts with a reward.
+        reward: Their mean reward; None if there are none.
+        tokens: Tokens, flat and as a tree.
+        usage: What its calls cost.
+        paths: Model turns on the paths of all rollouts: the calls that as many chains would have made.
+        actions: Different first actions.
+        answers: Different answers.
+        effective: Independent tries that would say as much as its scored rollouts, with the run's correlation; None
+            where that is not known.
+    """
+
+    task: str
+    rollouts: int
+    scored: int
+    reward: float | None
+    tokens: Tokens
+    usage: Usage
+    paths: int
+    actions: int
+    answers: int
+    effective: float | None
+
+
+def ended(row: RolloutRow) -> bool:
+    """Whether a rollout ended by itself, so that its answer and its reward count."""
+    return row.termination is not None and row.termination not in UNSCORED
+
+
+def tried(row: RolloutRow) -> Try:
+    """What diversity needs to know of a rollout; what a value function said of one that was cut is no reward."""
+    counts = ended(row)
+    reward = row.reward if counts and row.reward is not None else math.nan
+    return Try(row.subgroup, reward, row.answer if counts else None, row.action)
+
+
+def length(rows: Sequence[RolloutRow], *, cut: bool) -> Length | None:
+    """Measure rollouts; shared trunks count for each.
+
+    Args:
+        rows: Rollouts.
+        cut: Measure those that were cut (``censored``), in place of those that ended by themselves.
+
+    Returns:
+        Means; None if there are none such.
+    """
+    found = [row for row in rows if (row.termination == Termination.CENSORED if cut else ended(row))]
+    if not found:
+        return None
+    counted = [row.length for row in found if row.length is not None]
+    generated = sum(counted) / len(counted) if counted else None
+    return Length(len(found), sum(row.turns for row in found) / len(found), generated)
+
+
+def tokens(trees: Sequence[TreeRow]) -> Tokens:
+    """Add up the tokens of trees."""
+    return Tokens(
+        flat=sum(tree.flat for tree in trees),
+        tree=sum(tree.tree for tree in trees),
+        flat_generated=sum(tree.flat_generated for tree in trees),
+        tree_generated=sum(tree.tree_generated for tree in trees),
+        longest=max((tree.longest for tree in trees), default=0),
+        unreported=sum(tree.unreported for tree in trees),
+        exact=bool(trees) and all(tree.exact == 1 for tree in trees),
+    )
+
+
+def by_task(
+    trees: Iterable[tuple[int, TreeRow]], rollouts: Iterable[tuple[int, RolloutRow]], names: Sequence[str]
+) -> list[TaskSummary]:
+    """Sum rollouts up by task.
+
+    Args:
+        trees: Rows of finished tasks with their numbers.
+        rollouts: Rows of their rollouts with the number of the task.
+        names: Ids of all tasks.
+
+    Returns:
+        A summary of each finished task, in the order of the tasks.
+    """
+    rows: dict[int, list[RolloutRow]] = {}
+    for number, row in rollouts:
+        rows.setdefault(number, []).append(row)
+    tries = {number: [tried(row) for row in listed] for number, listed in rows.items()}
+    found = diversity(tries.values())
+    rho = None if found is None else found.rho
+    return [_task(names[number], tree, rows.get(number, []), tries, number, rho) for number, tree in trees]
+
+
+def _task(
+    name: str,
+    tree: TreeRow,
+    rows: Sequence[RolloutRow],
+    tries: Mapping[int, Sequence[Try]],
+    number: int,
+    rho: float | None,
+) -> TaskSummary:
+    own = tries.get(number, [])
+    alone = diversity([own])
+    scored = [given for given in own if not math.isnan(given.reward)]
+    chains = {given.subgroup for given in scored}
+    sizes = [sum(given.subgroup == chain for given in scored) for chain in chains]
+    usage = Usage()
+    for row in rows:
+        usage += row.usage
+    return TaskSummary(
+        task=name,
+        rollouts=len(rows),
+        scored=len(scored),
+        reward=math.fsum(given.reward for given in scored) / len(scored) if scored else None,
+        tokens=tokens([tree]),
+        usage=usage,
+        paths=sum(row.turns for row in rows),
+        actions=0 if alone is None else round(alone.actions.found),
+        answers=0 if alone is None else round(alone.answers.found),
+        effective=effective(sizes, rho) if scored and rho is not None else None,
+    )

@@ -1,0 +1,90 @@
+"""Every strategy in real runs: equal trees for any number of processes, and figures that add up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from every_strategy import STRATEGIES
+
+from trunkline.cli.demo import simulator
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Agent
+from trunkline.rollout.strategy import Strategy
+from trunkline.runtime.result import Run
+from trunkline.runtime.run import run
+from trunkline.score.diversity import diversity, tries
+from trunkline.score.rewards import exact_match
+from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
+from trunkline.sim.world.files import write_world
+from trunkline.sim.world.generator import make_world
+from trunkline.store.dataset import load_tasks
+from trunkline.store.reader import RunReader
+from trunkline.types import Task
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Task]]:
+    folder = tmp_path_factory.mktemp("world")
+    write_world(make_world(3, 200, 20), folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CORPUS_VARIABLE, str(folder / "corpus.jsonl"))
+        yield load_tasks(str(folder / "questions.jsonl"), limit=5)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with simulator("default", False) as url:
+        yield url
+
+
+def grow(url: str, tasks: list[Task], strategy: Strategy, workers: int, out: Path | None = None) -> Run:
+    return run(
+        Agent(model="sim-agent", tools=[search, visit], max_turns=10),
+        tasks,
+        llm=EndpointSpec(url, max_concurrency=8),
+        strategy=strategy,
+        reward=exact_match,
+        workers=workers,
+        seed=5,
+        out=out,
+    )
+
+
+@pytest.mark.parametrize("name", ["tree-grpo", "mcts with a value"])
+def test_trees_are_the_same_in_any_number_of_processes(url: str, tasks: list[Task], name: str):
+    digests = [
+        {tree.task.id: tree.digest() for tree in grow(url, listed, STRATEGIES[name], workers)}
+        for workers, listed in ((0, tasks), (1, tasks[::-1]), (2, tasks[::-1]))
+    ]
+    assert digests[0] == digests[1] == digests[2]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_figures_of_a_run_are_those_of_its_trees(url: str, tasks: list[Task], name: str, tmp_path: Path):
+    strategy = STRATEGIES[name]
+    alone = grow(url, tasks, strategy, 0, tmp_path / "run")
+    with RunReader.open(alone.path) as reader:
+        assert reader.check() == [], "every row is derived from the deltas"
+    trees, summary, listed = list(alone), alone.summary(), alone.by_task()
+    assert summary.strategy.startswith(f"{type(strategy).__name__}(")
+    assert ("value='halfway'" in summary.strategy) == (name == "mcts with a value"), "functions have names"
+    assert [(task.tokens, task.rollouts, task.usage) for task in listed] == [
+        (tree.tokens, len(tree.rollouts), tree.usage) for tree in trees
+    ]
+    assert summary.tokens.flat == sum(task.tokens.flat for task in listed)
+    assert summary.paths == sum(task.paths for task in listed) >= summary.usage.calls
+    assert summary.diversity == diversity([tries(tree) for tree in trees])
+    kept = [rollout for tree in trees for rollout in tree.rollouts if rollout.termination != "censored"]
+    cut = [rollout for tree in trees for rollout in tree.rollouts if rollout.termination == "censored"]
+    for length, rollouts in ((summary.kept, kept), (summary.cut, cut)):
+        generated = [rollout.generated for rollout in rollouts]
+        assert (length is None) == (not rollouts)
+        if length is not None:
+            assert (length.rollouts, length.turns) == (len(rollouts), sum(r.turns for r in rollouts) / len(rollouts))
+            assert length.generated == pytest.approx(math.fsum(map(float, generated)) / len(generated))
+    requests = [call for _, call in alone.calls()]
+    assert summary.prompt == sum(call.prompt for call in requests) <= summary.usage.prompt
+    assert summary.uncached == sum(call.prompt - call.cached for call in requests)
