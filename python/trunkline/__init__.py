@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Agent
     from trunkline.rollout.strategies.chain import Chain
     from trunkline.rollout.strategies.mcts import MCTS
-    from trunkline.rollout.strategy import Fork, Strategy
-    from trunkline.runtime.plan import Options
+    from trunkline.rollout.strategies.tree_grpo import TreeGRPO
+    from trunkline.rollout.strategies.tree_search import TreeSearch
+    from trunkline.rollout.strategy import Drop, Fork, Stop, Strategy
+    from trunkline.runtime.outline import Outline
+    from trunkline.runtime.plan import Options, plan
     from trunkline.runtime.result import Run
     from trunkline.runtime.run import Interrupted, arun, run, stream
     from trunkline.runtime.snapshot import Snapshot
@@ -44,21 +47,23 @@ if TYPE_CHECKING:
     from trunkline.types import Task, Termination, Usage
 
 _HOMES = {
-    "LLM": "llm.spec:EndpointSpec",
-    "MCTS": "rollout.strategies.mcts",
     "Agent": "rollout.agent",
     "BatchLLM": "llm.batch",
     "Chain": "rollout.strategies.chain",
     "ClientLLM": "llm.client",
     "Completion": "llm.completion",
     "Dialect": "llm.dialects.dialect",
+    "Drop": "rollout.strategy",
     "Environment": "tools.environment",
     "Fork": "rollout.strategy",
     "Hermes": "llm.dialects.hermes",
     "Interrupted": "runtime.run",
+    "LLM": "llm.spec:EndpointSpec",
     "Limits": "llm.limits",
+    "MCTS": "rollout.strategies.mcts",
     "Node": "tree.node",
     "Options": "runtime.plan",
+    "Outline": "runtime.outline",
     "Parsed": "llm.dialects.dialect",
     "Price": "llm.price",
     "Prompt": "llm.prompt",
@@ -68,6 +73,7 @@ _HOMES = {
     "Sampling": "llm.request",
     "SearchR1": "llm.dialects.search_r1",
     "Snapshot": "runtime.snapshot",
+    "Stop": "rollout.strategy",
     "Strategy": "rollout.strategy",
     "Task": "types",
     "Termination": "types",
@@ -77,6 +83,8 @@ _HOMES = {
     "ToolError": "errors",
     "Trajectory": "tree.trajectory",
     "Tree": "tree.tree",
+    "TreeGRPO": "rollout.strategies.tree_grpo",
+    "TreeSearch": "rollout.strategies.tree_search",
     "TrunklineError": "errors",
     "Usage": "types",
     "__version__": "_core",
@@ -86,6 +94,7 @@ _HOMES = {
     "exact_match": "score.rewards",
     "load_tasks": "store.dataset",
     "numeric_match": "score.rewards",
+    "plan": "runtime.plan",
     "run": "runtime.run",
     "stream": "runtime.run",
     "tool": "tools.tool",
@@ -100,6 +109,7 @@ __all__ = [
     "ClientLLM",
     "Completion",
     "Dialect",
+    "Drop",
     "Environment",
     "Fork",
     "Hermes",
@@ -107,6 +117,7 @@ __all__ = [
     "Limits",
     "Node",
     "Options",
+    "Outline",
     "Parsed",
     "Price",
     "Prompt",
@@ -116,6 +127,7 @@ __all__ = [
     "Sampling",
     "SearchR1",
     "Snapshot",
+    "Stop",
     "Strategy",
     "Task",
     "Termination",
@@ -125,6 +137,8 @@ __all__ = [
     "ToolError",
     "Trajectory",
     "Tree",
+    "TreeGRPO",
+    "TreeSearch",
     "TrunklineError",
     "Usage",
     "__version__",
@@ -134,6 +148,7 @@ __all__ = [
     "exact_match",
     "load_tasks",
     "numeric_match",
+    "plan",
     "run",
     "stream",
     "tool",

@@ -7,6 +7,7 @@ can be written down by hand. Who asks is read from the seed: every state has a b
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -65,11 +66,13 @@ class Scripted:
     def __init__(self, script: Callable[[list[dict], int], Say]) -> None:
         self.script = script
         self.asked: list[list[dict]] = []
+        self.bodies: list[dict] = []
         self.seeds: list[int] = []
 
     async def complete(self, request: Request) -> Reply:
         body = json.loads(request.body)
         self.asked.append(body["messages"])
+        self.bodies.append(body)
         self.seeds.append(body["seed"])
         said = self.script(body["messages"], body["seed"])
         message: dict[str, object] = {"role": "assistant", "content": said.thought or None}
@@ -102,6 +105,26 @@ class Silent:
     def called(self, reply: Reply) -> None: ...
 
     def grew(self, size: int = 0, turns: int = 0) -> None: ...
+
+
+class Table:
+    """A script from what was looked up so far to the draws there, in their order; ``!`` before a text answers it."""
+
+    def __init__(self, draws: dict[tuple[str, ...], Sequence[str]]) -> None:
+        self._draws = draws
+        self._taken: Counter[tuple[str, ...]] = Counter()
+
+    def __call__(self, conversation: list[dict], seed: int) -> Say:
+        path = looked_up(conversation)
+        said = self._draws[path][self._taken[path]]
+        self._taken[path] += 1
+        return Say(said.removeprefix("!"), final=said.startswith("!"))
+
+
+def looked_up(conversation: Sequence[dict]) -> tuple[str, ...]:
+    """What the tool was asked for in a conversation."""
+    calls = (call for message in conversation for call in message.get("tool_calls") or ())
+    return tuple(json.loads(call["function"]["arguments"])["what"] for call in calls)
 
 
 async def grow(

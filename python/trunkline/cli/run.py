@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trunkline.cli.drive import drive
+from trunkline.cli.named import make_named
 from trunkline.cli.options import PriceOption, Threshold, load_named, load_tools, run_path
+from trunkline.cli.outline import print_outline
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.catalog import DIALECTS
 from trunkline.llm.limits import Limits
 from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategies.catalog import STRATEGIES, find
+from trunkline.rollout.strategy import Strategy
+from trunkline.runtime.plan import plan
 from trunkline.score import rewards
 from trunkline.store.dataset import load_tasks
 
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-_STRATEGIES = {"chain": Chain}
 _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 
 
@@ -41,10 +44,15 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option("--environment", metavar="MODULE:ATTR", help="Class of the environment that the tools work on.")
 @click.option("--system", default="", help="System prompt.")
 @click.option(
-    "--rollouts", "--num-rollouts", "--epochs", "-r", default=1, show_default=True, help="Tries of each question."
+    "--rollouts", "--num-rollouts", "--epochs", "-r", type=int, help="Tries of each question, as chains.  [default: 1]"
 )
 @click.option(
-    "--strategy", type=click.Choice(list(_STRATEGIES)), default="chain", show_default=True, help="Where tries start."
+    "--strategy",
+    default="chain",
+    show_default=True,
+    metavar="NAME[:OPTION=VALUE,...]",
+    help=f"Where tries start: {', '.join(STRATEGIES)}, or your own as MODULE:CLASS. "
+    "For example tree-grpo:trees=2,forks=2,rounds=1",
 )
 @click.option(
     "--reward", metavar="NAME|MODULE:ATTR", help=f"{', '.join(_REWARDS)}, or your own.  [default: exact_match]"
@@ -104,6 +112,7 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 )
 @click.option("--out", "-o", help="Run file, which must not exist.  [default: runs/TIME-MODEL.run]")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
+@click.option("--dry-run", is_flag=True, help="Check everything, print what would be done, and send nothing.")
 @click.pass_context
 def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
     """Run an agent over QUESTIONS: JSONL, CSV, TSV or Parquet, a Hugging Face dataset path, or - for JSONL on stdin."""
@@ -127,21 +136,35 @@ def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
         price=given["price"],
         limits=Limits(requests_per_minute=given["rpm"], tokens_per_minute=given["tpm"]),
     )
-    code = drive(
-        agent,
-        tasks,
-        llm=llm,
-        strategy=_STRATEGIES[given["strategy"]](given["rollouts"]),
-        reward=_reward(given["reward"], tasks),
-        workers=given["workers"],
-        seed=given["seed"],
-        cache=given["cache"],
-        out=run_path(given["out"], given["model"]),
-        labels={"questions": questions},
-        threshold=given["fail_on_error"],
-        as_json=given["as_json"],
-    )
-    ctx.exit(code)
+    options: dict[str, Any] = {
+        "llm": llm,
+        "strategy": _strategy(given["strategy"], given["rollouts"]),
+        "reward": _reward(given["reward"], tasks),
+        "workers": given["workers"],
+        "seed": given["seed"],
+        "cache": given["cache"],
+        "out": run_path(given["out"], given["model"]),
+        "labels": {"questions": questions},
+    }
+    if given["dry_run"]:
+        print_outline(plan(agent, tasks, **options), as_json=given["as_json"])
+        return
+    ctx.exit(drive(agent, tasks, threshold=given["fail_on_error"], as_json=given["as_json"], **options))
+
+
+def _strategy(given: str, rollouts: int | None) -> Strategy:
+    """Return the strategy that a text stands for; how many tries chains are may be told apart."""
+    if rollouts is not None:
+        if given.partition(":")[0] != "chain":
+            raise ConfigError(
+                f"--rollouts {rollouts} is for chains; --strategy {given!r} itself says how many rollouts it makes, "
+                "which --dry-run shows"
+            )
+        given += f"{',' if ':' in given else ':'}n={rollouts}"
+    made = make_named(given, "--strategy", STRATEGIES, find)
+    if not isinstance(made, Strategy):
+        raise ConfigError(f"--strategy {given!r}: {type(made).__name__} has no rollouts() and start(view)")
+    return made
 
 
 def _dialect(name: str) -> Any:

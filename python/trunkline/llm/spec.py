@@ -199,6 +199,20 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         key, headers = msgspec.json.decode(secret, type=tuple[str | None, dict[str, str]])
         return msgspec.structs.replace(self, private=Private.holding(key, headers))
 
+    def key(self) -> str | None:
+        """Read the key, the one given directly or that of the environment. Never store it.
+
+        Raises:
+            ConfigError: It is missing although the endpoint is OpenAI's, or it cannot stand in a header.
+        """
+        given, _ = self.private.values
+        found = given if given is not None else os.environ.get(self.api_key_env) or None
+        if found is not None:
+            return _key(found, self.api_key_env)
+        if any(urlsplit(url).hostname == urlsplit(DEFAULT_URL).hostname for url in self.base_urls):
+            raise ConfigError(f"the environment variable {self.api_key_env} is not set; set it, or give a base URL")
+        return None
+
     def open(self, **options: Any) -> HttpLLM:
         """Read the key and make the client. Nothing is sent.
 
@@ -212,13 +226,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         # Here, because a controller whose workers do the talking needs no HTTP client.
         from trunkline.llm.http import HttpLLM  # noqa: PLC0415
 
-        key, headers = self.private.values
-        if key is None:
-            key = os.environ.get(self.api_key_env) or None
-        if key is not None:
-            key = _key(key, self.api_key_env)
-        elif any(urlsplit(url).hostname == urlsplit(DEFAULT_URL).hostname for url in self.base_urls):
-            raise ConfigError(f"the environment variable {self.api_key_env} is not set; set it, or give a base URL")
+        key, headers = self.key(), self.private.values[1]
         make_room(self.max_concurrency, self.max_concurrency * len(self.base_urls))
         return HttpLLM(
             self.base_urls,

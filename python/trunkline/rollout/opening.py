@@ -9,7 +9,7 @@ from trunkline.errors import ConfigError, StrategyError, TreeError
 from trunkline.llm import messages
 from trunkline.printable import said
 from trunkline.rollout.speech import Speech
-from trunkline.rollout.strategy import Fork, Stop
+from trunkline.rollout.strategy import Fork, Move
 from trunkline.rollout.view import View
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trunkline._core import Tree as Core
     from trunkline.rollout.agent import Agent
-    from trunkline.rollout.strategy import Move, Strategy
+    from trunkline.rollout.strategy import Strategy
     from trunkline.tree.tree import Tree
 
 __all__ = ["begin", "moves", "open_fork", "plant", "prompt"]
@@ -79,7 +79,7 @@ def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
         what = f"{type(problem).__name__}: {said(problem)}"
         raise error(f"strategy {name} raised in {hook}() of task {task!r}: {what}") from problem
     for move in listed:
-        if not isinstance(move, Fork if hook == "start" else (Fork, Stop)):
+        if not isinstance(move, Fork if hook == "start" else Move):
             raise error(f"strategy {name} yields {type(move).__name__} in {hook}() of task {task!r}")
     if hook == "start" and not listed:
         raise error(f"strategy {name} begins task {task!r} with no rollout; it must begin with one")

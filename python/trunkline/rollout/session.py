@@ -27,9 +27,10 @@ from trunkline.rollout.opening import moves, open_fork, plant
 from trunkline.rollout.rollout import Finished, Rollout
 from trunkline.rollout.siblings import Siblings
 from trunkline.rollout.state import States
-from trunkline.rollout.strategy import Fork, Stop
+from trunkline.rollout.strategy import Drop, Fork, Stop
 from trunkline.rollout.view import View
 from trunkline.score.rewards import Reward, apply
+from trunkline.score.verdicts import Verdict, note
 from trunkline.tree.failure import Failure
 from trunkline.tree.trajectory import Trajectory
 from trunkline.types import UNSCORED, Termination
@@ -120,7 +121,10 @@ class Session:
         return moves(self._strategy, hook, View(self.tree, numbers, self._seed))
 
     def _move(self, wanted: Sequence[Move], group: asyncio.TaskGroup) -> None:
-        """Begin a round: open forks, end who is stopped, let the others go on."""
+        """Begin a round: note who is dropped, open forks, end who is stopped, let the others go on."""
+        for move in wanted:
+            if isinstance(move, Drop):
+                self._drop(move)
         stopped = {move.rollout: move.reason for move in wanted if isinstance(move, Stop)}
         for number in stopped.keys() - self._live.keys():
             raise StrategyError(f"rollout {number} does not wait between two steps, so it cannot be stopped")
@@ -138,6 +142,13 @@ class Session:
             reason = stopped.get(rollout.id)
             rollout.join(siblings.get(rollout.leaf))
             self._barrier.go(rollout.id, None if reason is None else Finished(Termination.CENSORED, None, reason))
+
+    def _drop(self, move: Drop) -> None:
+        """Note that a rollout is left out of what is made of the tree."""
+        core = self.tree.core
+        if move.rollout >= core.rollouts:
+            raise StrategyError(f"there is no rollout {move.rollout}, so it cannot be dropped")
+        note(core, move.rollout, Verdict(type(self._strategy).__name__, "drop", move.reason))
 
     def _open(self, number: int, fork: Fork, siblings: dict[int, Siblings], group: asyncio.TaskGroup) -> None:
         """Let a rollout of a fork grow."""

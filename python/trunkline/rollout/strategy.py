@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trunkline.rollout.view import View
 
-__all__ = ["Fork", "Move", "Stop", "Strategy", "at_once"]
+__all__ = ["Drop", "Fork", "Move", "Stop", "Strategy", "at_once"]
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -79,7 +79,26 @@ class Stop(msgspec.Struct, frozen=True):
         text("Stop: reason", self.reason)
 
 
-Move = Fork | Stop
+class Drop(msgspec.Struct, frozen=True):
+    """Leave a rollout out of what is made of the tree: it stays in it, noted as dropped; see ``score/verdicts.py``.
+
+    Attributes:
+        rollout: Its id.
+        reason: Why, for the record.
+
+    Raises:
+        ConfigError: If a field has a value it cannot have.
+    """
+
+    rollout: int
+    reason: str = "dropped by the strategy"
+
+    def __post_init__(self) -> None:
+        whole("Drop: rollout", self.rollout, 0)
+        text("Drop: reason", self.reason)
+
+
+Move = Fork | Stop | Drop
 """What a hook may yield."""
 
 
@@ -95,8 +114,9 @@ class Strategy(Protocol):
     Only :meth:`rollouts` and :meth:`start` are needed. Optional:
 
     * ``ended(view)``: rollouts have ended; they are ``view.rollouts``, in logical order (round, fork path). Yields
-      forks.
-    * ``stepped(view)``: rollouts wait between two steps, likewise. Yields forks and stops; who is not stopped goes on.
+      forks and drops.
+    * ``stepped(view)``: rollouts wait between two steps, likewise. Yields forks, stops and drops; who is not stopped
+      goes on.
     * ``stepwise``: whether rollouts wait after each step until all have taken it. True where there is a ``stepped``.
     * ``at_once()``: how many rollouts of a task grow at a time, at most; as many as it is planned to get without it.
     * ``formula()``: how :meth:`rollouts` comes about, for people: ``"M (1 + N L) = 2 (1 + 2 x 1) = 6"``.

@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from trunkline._core import __version__
 from trunkline.errors import ConfigError, CrossingError
@@ -19,9 +19,10 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.controller import Controller
 from trunkline.runtime.crossing import importing_script
-from trunkline.runtime.job import Job, settings
-from trunkline.runtime.pool import make_pool
-from trunkline.runtime.ready import ready
+from trunkline.runtime.job import Job, pack_job, settings
+from trunkline.runtime.outline import Outline, check_out, outline
+from trunkline.runtime.pool import LocalPool, make_pool
+from trunkline.runtime.ready import check, ready
 from trunkline.runtime.result import Run, Shelf
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.score.rewards import Reward
 
-__all__ = ["Options", "Plan"]
+__all__ = ["Draft", "Options", "Plan", "plan"]
 
 
 class Options(TypedDict, total=False):
@@ -67,8 +68,8 @@ class Options(TypedDict, total=False):
     watch: Callable[[Snapshot], None] | None
 
 
-class Plan:
-    """One run, checked and ready to start.
+class Draft:
+    """One run as it was described, with everything checked that can be without a request or a file.
 
     Args:
         agent: Who plays.
@@ -84,7 +85,7 @@ class Plan:
         watch: Called as the run goes on.
 
     Raises:
-        UsageError: If something in it cannot be done; nothing was sent and no file is left.
+        UsageError: If something in it cannot be done.
     """
 
     def __init__(
@@ -119,16 +120,51 @@ class Plan:
             reward=reward,
             llm=_as_llm(llm),
             seed=secrets.randbits(31) if seed is None else seed,
-            cache=None if cache is None else _cache(cache),
+            cache=None if cache is None else place(cache),
         )
         self._job = job
-        pool = make_pool(job, workers, len(self._tasks))
-        self._shelf = Shelf() if out is None else None
-        self.path = self._shelf.path / "run" if self._shelf else Path(out or "").absolute()
-        described = settings(job) | {"trunkline": __version__, "labels": dict(labels or {})}
+        self._pool = make_pool(job, workers, len(self._tasks))
+        self._out = None if out is None else Path(out).absolute()
+        self._watch = watch
+        self._seed = seed
+        self._described = settings(job) | {"trunkline": __version__, "labels": dict(labels or {})}
+
+    def outline(self) -> Outline:
+        """Return what would be done.
+
+        Raises:
+            UsageError: If something cannot cross to a worker, or there is a file where the run file should be.
+        """
+        check_out(self._out)
+        check(self._job)
+        workers = self._pool.workers if isinstance(self._pool, LocalPool) else 0
+        if workers:
+            pack_job(self._job)
+        return outline(self._job, len(self._tasks), self._described | {"seed": self._seed}, workers, self._out)
+
+
+class Plan(Draft):
+    """One run, checked and ready to start: its file is there.
+
+    Args:
+        agent: Who plays.
+        tasks: The problems; their ids must be unique.
+        **options: See :class:`Options`.
+
+    Raises:
+        UsageError: If something in it cannot be done; nothing was sent and no file is left.
+    """
+
+    def __init__(self, agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> None:
+        super().__init__(agent, tasks, **options)
+        if self._job.cache is not None:
+            # Refuses what no worker could open.
+            Cache(self._job.cache).close()
+        self._shelf = Shelf() if self._out is None else None
+        self.path = self._shelf.path / "run" if self._shelf else Path(self._out or "")
         self._state = "running"
-        self._writer = RunWriter.create(self.path, described, self._tasks)
-        self.controller = Controller(job, self._tasks, self._writer, pool, watch)
+        self._writer = RunWriter.create(self.path, self._described, self._tasks)
+        self.controller = Controller(self._job, self._tasks, self._writer, self._pool, self._watch)
 
     async def execute(self) -> Run:
         """Run to the end, and leave a closed run file, or none if nothing came of it.
@@ -158,6 +194,20 @@ class Plan:
         return Run(self.path, self._state, self._shelf)
 
 
+def plan(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> Outline:
+    """Check a run and work out what it would do at most; nothing is sent, and no file made.
+
+    Args:
+        agent: Who would play.
+        tasks: The problems; their ids must be unique.
+        **options: See :class:`Options`.
+
+    Raises:
+        UsageError: If something in it cannot be done.
+    """
+    return Draft(agent, tasks, **options).outline()
+
+
 def _checked(tasks: Iterable[Task]) -> list[Task]:
     """Return the tasks as a list; refuse what could only fail once requests are paid for."""
     if isinstance(tasks, Task | str):
@@ -179,13 +229,6 @@ def _checked(tasks: Iterable[Task]) -> list[Task]:
         except ConfigError as error:
             raise ConfigError(f"task {task.id!r}: {error}") from None
     return listed
-
-
-def _cache(path: object) -> str:
-    """Return where answers are kept, for processes with folders of their own; refuse what no worker could open."""
-    found = place(path)
-    Cache(found).close()
-    return found
 
 
 def _as_llm(llm: Any) -> EndpointSpec | BatchLLM | LLM:

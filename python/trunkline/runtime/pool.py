@@ -100,16 +100,19 @@ class LocalPool:
 
     Args:
         workers: How many, at least 1; fewer are started when the run's concurrency is below that.
+
+    Attributes:
+        workers: The same.
     """
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
+        self.workers = workers
         self._processes: list[Process] = []
 
     async def start(self, job: Job, inbox: Inbox) -> Sequence[Seat]:
         """Start the processes and greet them with the job."""
         assert isinstance(job.llm, EndpointSpec)
-        hellos = [encode(Hello(PROTOCOL, __version__, pack_job(part))) for part in _parts(job, self._workers)]
+        hellos = [encode(Hello(PROTOCOL, __version__, pack_job(part))) for part in _parts(job, self.workers)]
         for number, hello in enumerate(hellos):
             process = Process.start(
                 number,

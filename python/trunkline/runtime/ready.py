@@ -13,7 +13,29 @@ from trunkline.rollout.speech import Speech
 if TYPE_CHECKING:
     from trunkline.runtime.job import Job
 
-__all__ = ["ready"]
+__all__ = ["check", "ready"]
+
+
+def check(job: Job) -> None:
+    """Check what needs no endpoint: that there is a key where one is needed, and that tokens can be asked for.
+
+    Raises:
+        ConfigError: A setting cannot be kept; the message names it.
+    """
+    if not isinstance(job.llm, EndpointSpec):
+        return
+    job.llm.key()
+    if job.llm.tokens is None:
+        return
+    # Here, because a controller whose workers do the talking needs none of it.
+    from trunkline.llm.tokens import form_of  # noqa: PLC0415
+
+    agent, mode = job.agent, job.llm.tokens
+    form_of(mode, agent.model, Speech(agent.dialect, agent.tools, agent.sampling).sampling)
+    if mode.tokenizer is not None:
+        from trunkline.llm.renderer.local import LocalRenderer  # noqa: PLC0415
+
+        LocalRenderer(mode.tokenizer, mode.template)
 
 
 async def ready(job: Job) -> None:
@@ -24,19 +46,13 @@ async def ready(job: Job) -> None:
         EndpointError: An endpoint serves nobody.
         LLMError: An endpoint gave no answer.
     """
+    check(job)
     if not isinstance(job.llm, EndpointSpec) or job.llm.tokens is None:
         return
-    # Here, because a controller whose workers do the talking needs none of it.
     from trunkline.llm.probe import needs, probe, require  # noqa: PLC0415
-    from trunkline.llm.tokens import form_of  # noqa: PLC0415
 
     agent, mode = job.agent, job.llm.tokens
     speech = Speech(agent.dialect, agent.tools, agent.sampling)
-    form_of(mode, agent.model, speech.sampling)
-    if mode.tokenizer is not None:
-        from trunkline.llm.renderer.local import LocalRenderer  # noqa: PLC0415
-
-        LocalRenderer(mode.tokenizer, mode.template)
     wanted = needs(mode, tools=bool(agent.tools) and speech.native)
     for url in job.llm.base_urls:
         one = msgspec.structs.replace(job.llm, base_urls=(url,))

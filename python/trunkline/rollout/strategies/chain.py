@@ -1,20 +1,35 @@
-"""Independent chains: the baseline every tree is compared with."""
+"""Independent chains: the baseline every tree is compared with, and what makes them begin differently."""
 
 from __future__ import annotations
 
+import math
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.bounds import whole
+from trunkline._core import split_evenly
+from trunkline.bounds import number, shown, whole
+from trunkline.errors import ConfigError
+from trunkline.llm.request import Sampling
+from trunkline.printable import quoted
 from trunkline.rollout.strategy import Fork
+from trunkline.tree.node import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trunkline.rollout.view import View
+    from trunkline.tree.trajectory import Trajectory
+    from trunkline.tree.tree import Tree
 
 __all__ = ["Chain"]
+
+_MOST = 16
+"""First actions that a chain is told to avoid, the latest ones."""
+
+_WIDTH = 200
+"""Characters shown of each."""
 
 
 class Chain(msgspec.Struct, frozen=True):
@@ -22,24 +37,102 @@ class Chain(msgspec.Struct, frozen=True):
 
     Args:
         n: Rollouts a task, at least 1.
+        temperatures: A ladder for the first turn alone: the n draws are split evenly into one block for each
+            temperature, in this order. Empty: the agent's own.
+        wave: How many start at a time, so that a task that is settled early saves the rest; all when None.
+        avoid: Whether each chain is told, in a message of the user behind the prompt, how the chains before it began,
+            and to begin differently. They then start one after the other, and all take their steps together: n rounds
+            instead of one, each as slow as its slowest call, and a prompt that is shared up to the message only.
 
     Raises:
-        ConfigError: If ``n`` is below 1.
+        ConfigError: If an option has a value it cannot have, or no effect.
     """
 
     n: int = 1
+    temperatures: tuple[float, ...] = ()
+    wave: int | None = None
+    avoid: bool = False
 
     def __post_init__(self) -> None:
         whole("Chain: n", self.n, 1)
+        given: object = self.temperatures
+        if not isinstance(given, list | tuple):
+            raise ConfigError(f"Chain: temperatures must be a list of numbers, not {shown(given)}")
+        msgspec.structs.force_setattr(self, "temperatures", tuple(given))
+        for place, temperature in enumerate(given):
+            number(f"Chain: temperatures[{place}]", temperature, 0.0, math.inf)
+        if len(given) > self.n:
+            raise ConfigError(f"Chain: {len(given)} temperatures need n of at least {len(given)}, not {self.n}")
+        if self.wave is not None:
+            whole("Chain: wave", self.wave, 1, self.n)
+        if not isinstance(self.avoid, bool):
+            raise ConfigError(f"Chain: avoid must be true or false, not {shown(self.avoid)}")
+        if self.avoid and self.n == 1:
+            raise ConfigError("Chain: avoid needs n of at least 2: a single chain has none before it")
+        if self.avoid and self.wave is not None:
+            raise ConfigError("Chain: avoid starts one chain at a time, so there is no wave: leave one of them out")
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether rollouts wait for each other after each step: a chain must have begun before the next is told how."""
+        return self.avoid
 
     def rollouts(self) -> int:
         """Return n."""
         return self.n
 
+    def at_once(self) -> int:
+        """Return how many grow at a time."""
+        return self.n if self.wave is None else self.wave
+
     def formula(self) -> str:
         """Return how many rollouts, for people."""
-        return f"n = {self.n}"
+        pace = ", begun one after the other" if self.avoid else "" if self.wave is None else f", {self.wave} at a time"
+        return f"n = {self.n}{pace}"
 
     def start(self, view: View) -> Iterable[Fork]:
-        """Yield n forks of the prompt."""
-        yield Fork(n=self.n)
+        """Yield the chains that begin at once: forks of the prompt."""
+        yield from self._next(view)
+
+    def ended(self, view: View) -> Iterable[Fork]:
+        """Yield the chains that begin next, if those that began last have all ended."""
+        # Of a round that opens one chain alone, the newest has either ended or taken a step: one hook follows it.
+        if view.rollouts[-1].id == view.tree.core.rollouts - 1:
+            yield from self._next(view)
+
+    def stepped(self, view: View) -> Iterable[Fork]:
+        """Yield the next chain, if the one before it has just begun."""
+        return self.ended(view)
+
+    def _next(self, view: View) -> Iterable[Fork]:
+        """Yield the chains after those that have begun: all, a wave, or one that is told how they did."""
+        begun = view.tree.core.rollouts
+        size = 1 if self.avoid else self.at_once()
+        say = _told(view.tree) if self.avoid else ""
+        for sampling, draws in groupby(self._samplings()[begun : begun + size]):
+            yield Fork(n=len(list(draws)), say=say, sampling=sampling)
+
+    def _samplings(self) -> list[Sampling | None]:
+        """What each draw is sampled with in its first turn; equal ones stand together and go out as one request."""
+        if not self.temperatures:
+            return [None] * self.n
+        rungs = zip(split_evenly(self.n, len(self.temperatures)), self.temperatures, strict=True)
+        return [sampling for size, rung in rungs for sampling in [Sampling(temperature=rung)] * size]
+
+
+def _told(tree: Tree) -> str:
+    """What the next chain is told of how those before it began; "" where nothing is known of any."""
+    begun = list(dict.fromkeys(filter(None, map(_first_action, tree.rollouts))))[-_MOST:]
+    listed = "".join(f"\n- {action}" for action in begun)
+    said = f"Other tries of this task began with the actions below. Begin with a different one.{listed}"
+    return said if begun else ""
+
+
+def _first_action(rollout: Trajectory) -> str:
+    """What a rollout did first, quoted on one line: its tool calls, else the end of what it said; "" for nothing."""
+    turn = next((node for node in rollout.nodes if node.kind is Kind.TURN), None)
+    if turn is None:
+        return ""
+    calls = [call["function"] for call in turn.message.get("tool_calls", ())]
+    made = ", ".join(f"{call['name']}({call['arguments']})" for call in calls)
+    return quoted(made or turn.text.strip()[-_WIDTH:], _WIDTH)

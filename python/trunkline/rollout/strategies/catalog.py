@@ -1,0 +1,30 @@
+"""The strategies there are, by the names that command lines and files know them by."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from trunkline.rollout.strategy import Strategy
+
+__all__ = ["STRATEGIES", "find"]
+
+STRATEGIES: Final = {
+    "chain": "chain:Chain",
+    "mcts": "mcts:MCTS",
+    "tree-grpo": "tree_grpo:TreeGRPO",
+    "tree-search": "tree_search:TreeSearch",
+}
+"""For each name its module here and its class."""
+
+
+def find(name: str) -> type[Strategy]:
+    """Return the class of a strategy.
+
+    Raises:
+        KeyError: There is none of that name.
+    """
+    module, _, kind = STRATEGIES[name].partition(":")
+    found: type[Strategy] = getattr(importlib.import_module(f"trunkline.rollout.strategies.{module}"), kind)
+    return found
