@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Agent
     from trunkline.rollout.strategies.chain import Chain
     from trunkline.rollout.strategies.mcts import MCTS
+    from trunkline.rollout.strategies.partial import Partial
     from trunkline.rollout.strategies.tree_grpo import TreeGRPO
     from trunkline.rollout.strategies.tree_search import TreeSearch
     from trunkline.rollout.strategy import Drop, Fork, Stop, Strategy
@@ -65,6 +66,7 @@ _HOMES = {
     "Options": "runtime.plan",
     "Outline": "runtime.outline",
     "Parsed": "llm.dialects.dialect",
+    "Partial": "rollout.strategies.partial",
     "Price": "llm.price",
     "Prompt": "llm.prompt",
     "Routing": "llm.limits",
@@ -119,6 +121,7 @@ __all__ = [
     "Options",
     "Outline",
     "Parsed",
+    "Partial",
     "Price",
     "Prompt",
     "Routing",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from operator import add
+from operator import add, sub
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -197,3 +197,6 @@ class Usage(msgspec.Struct, array_like=True):
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(*map(add, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(*map(sub, msgspec.structs.astuple(self), msgspec.structs.astuple(other)))

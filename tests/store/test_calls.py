@@ -18,7 +18,7 @@ from trunkline.llm.price import Price
 from trunkline.store.calls import Spending, by_endpoint, total
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
-from trunkline.store.schema import CallRow
+from trunkline.store.schema import SCHEMA_VERSION, CallRow
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
 
@@ -389,5 +389,7 @@ def test_a_run_of_the_schema_before_is_refused_by_its_number(tmp_path: Path):
         connection.execute("DROP TABLE calls")
         connection.execute("PRAGMA user_version = 2")
     connection.close()
-    with pytest.raises(RunFileError, match="is a Trunkline run of schema version 2, but 5 is read here"):
+    with pytest.raises(
+        RunFileError, match=f"is a Trunkline run of schema version 2, but {SCHEMA_VERSION} is read here"
+    ):
         RunReader.open(tmp_path / "run")

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trunkline._core import Tree as Core
 from trunkline.llm.protocol import Reply, Request
 from trunkline.llm.reply import read
 from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.desk import Outlet
 from trunkline.rollout.draws import Draws
 from trunkline.rollout.session import Session
 from trunkline.rollout.strategy import Strategy
@@ -32,12 +33,14 @@ class Say(NamedTuple):
         final: Whether it is the answer.
         logprobs: For each token of the turn the log-probabilities of the likeliest ones, the sampled one first.
         thought: Text before the call or the answer.
+        spelled: The tokens themselves, where it matters what they spell; as many as ``logprobs``.
     """
 
     text: str
     final: bool = False
     logprobs: Sequence[Sequence[float]] = ()
     thought: str = ""
+    spelled: Sequence[str] = ()
 
 
 @tool
@@ -86,7 +89,7 @@ class Scripted:
         choice: dict[str, object] = {"index": 0, "message": message, "finish_reason": "stop"}
         if said.logprobs:
             choice["logprobs"] = {
-                "content": [_token(place, likeliest) for place, likeliest in enumerate(said.logprobs)]
+                "content": [_token(place, likeliest, said.spelled) for place, likeliest in enumerate(said.logprobs)]
             }
         usage = {"prompt_tokens": 10 * len(body["messages"]), "completion_tokens": tokens}
         data = json.dumps({"choices": [choice], "usage": usage}).encode()
@@ -136,13 +139,15 @@ async def grow(
     max_turns: int = 8,
     tools: Sequence[Tool] = (look,),
     core: Core | None = None,
-    environment: object = None,
+    outlet: Outlet | None = None,
+    llm: Scripted | None = None,
+    **agent: Any,
 ) -> tuple[Tree, Scripted]:
     """Grow one task's tree with a scripted model."""
-    llm = Scripted(script)
+    llm = llm or Scripted(script)
     tree = Tree(Task.ask("what?", "yes", id="q"), core)
-    kit = Kit(Agent(model="scripted", tools=tools, max_turns=max_turns, environment=environment))
-    await Session(tree, kit, strategy, reward, seed, Draws(llm), Silent()).run()
+    kit = Kit(Agent(model="scripted", tools=tools, max_turns=max_turns, **agent))
+    await Session(tree, kit, strategy, reward, seed, Draws(llm), outlet or Silent()).run()
     tree.core.check()
     return tree, llm
 
@@ -152,6 +157,8 @@ def paths(tree: Tree) -> list[tuple[int, ...]]:
     return [rollout.path for rollout in tree.rollouts]
 
 
-def _token(place: int, likeliest: Sequence[float]) -> dict[str, object]:
+def _token(place: int, likeliest: Sequence[float], spelled: Sequence[str]) -> dict[str, object]:
     listed = [{"token": f"t{place}.{rank}", "logprob": value, "bytes": None} for rank, value in enumerate(likeliest)]
+    if spelled:
+        listed[0]["token"] = spelled[place]
     return {**listed[0], "top_logprobs": listed}

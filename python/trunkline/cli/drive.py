@@ -38,6 +38,7 @@ def drive(
     labels: Mapping[str, Any],
     threshold: float,
     cache: str | None = None,
+    start_from: str | None = None,
     as_json: bool = False,
 ) -> int:
     """Run, show, and judge.
@@ -54,6 +55,7 @@ def drive(
         labels: Kept with the settings.
         threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
         cache: File of answers; None for none.
+        start_from: Run file to go on from; None to begin anew.
         as_json: Print the summary as JSON.
 
     Returns:
@@ -69,6 +71,7 @@ def drive(
             workers=workers,
             seed=seed,
             cache=cache,
+            start_from=start_from,
             out=out,
             labels=labels,
             watch=progress.update,
@@ -82,7 +85,10 @@ def drive(
 def judge(summary: Summary, threshold: float) -> int:
     """Return 1 if more rollouts broke than allowed, else 0. ``threshold`` is a share below 1, a count from 1 on.
 
+    What had broken in an earlier run that this one continues does not count.
+
     A task that broke as a whole counts even where no rollout of it did, as when its worker died while it was scored.
     """
     allowed = threshold * summary.rollouts if threshold < 1 else threshold
-    return int(max(summary.failed, summary.broken) > allowed)
+    before = 0 if summary.taken is None else summary.taken.failed
+    return int(max(summary.failed - before, summary.broken) > allowed)

@@ -21,6 +21,7 @@ from trunkline.rollout.strategy import Strategy
 from trunkline.runtime.plan import plan
 from trunkline.score import rewards
 from trunkline.store.dataset import load_tasks
+from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
     from trunkline.score.rewards import Reward
@@ -32,7 +33,7 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 
 
 @click.command()
-@click.argument("questions", type=click.Path())
+@click.argument("questions", type=click.Path(), required=False)
 @click.option("--model", "-m", required=True, help="Model name, as the endpoint knows it.")
 @click.option(
     "--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: $OPENAI_BASE_URL]"
@@ -55,6 +56,13 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
     "For example tree-grpo:trees=2,forks=2,rounds=1",
 )
 @click.option(
+    "--from",
+    "start_from",
+    type=click.Path(),
+    metavar="RUN",
+    help="Go on from the trees of an earlier run; QUESTIONS then names some of its tasks, or is left out.",
+)
+@click.option(
     "--reward", metavar="NAME|MODULE:ATTR", help=f"{', '.join(_REWARDS)}, or your own.  [default: exact_match]"
 )
 @click.option(
@@ -75,7 +83,17 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option("--max-tokens", type=int, help="Tokens a turn may generate.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
 @click.option("--top-p", type=float, help="Nucleus sampling.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the run.  [default: random, and recorded]")
+@click.option(
+    "--top-logprobs",
+    type=click.IntRange(0, 20),
+    metavar="N",
+    help="Ask for the log-probabilities of the N likeliest tokens.  [default: 16 where the strategy needs them]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    help="Seed of the run.  [default: that of --from, else random; recorded]",
+)
 @click.option(
     "--cache",
     type=click.Path(),
@@ -114,9 +132,10 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print what would be done, and send nothing.")
 @click.pass_context
-def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
+def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     """Run an agent over QUESTIONS: JSONL, CSV, TSV or Parquet, a Hugging Face dataset path, or - for JSONL on stdin."""
-    tasks = load_tasks(questions, limit=given["limit"])
+    tasks = _tasks(questions, given["start_from"], given["limit"])
+    strategy = _strategy(given["strategy"], given["rollouts"])
     agent = Agent(
         model=given["model"],
         tools=load_tools(given["tools"]),
@@ -125,7 +144,12 @@ def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
         malformed=given["malformed"],
         environment=given["environment"] and load_named(given["environment"], "--environment"),
         max_turns=given["max_turns"],
-        sampling=Sampling(temperature=given["temperature"], top_p=given["top_p"], max_tokens=given["max_tokens"]),
+        sampling=Sampling(
+            temperature=given["temperature"],
+            top_p=given["top_p"],
+            max_tokens=given["max_tokens"],
+            **_logprobs(given["top_logprobs"], strategy),
+        ),
     )
     llm = EndpointSpec(
         *given["base_url"],
@@ -138,11 +162,12 @@ def run(ctx: click.Context, /, questions: str, **given: Any) -> None:
     )
     options: dict[str, Any] = {
         "llm": llm,
-        "strategy": _strategy(given["strategy"], given["rollouts"]),
+        "strategy": strategy,
         "reward": _reward(given["reward"], tasks),
         "workers": given["workers"],
         "seed": given["seed"],
         "cache": given["cache"],
+        "start_from": given["start_from"],
         "out": run_path(given["out"], given["model"]),
         "labels": {"questions": questions},
     }
@@ -165,6 +190,23 @@ def _strategy(given: str, rollouts: int | None) -> Strategy:
     if not isinstance(made, Strategy):
         raise ConfigError(f"--strategy {given!r}: {type(made).__name__} has no rollouts() and start(view)")
     return made
+
+
+def _tasks(questions: str | None, earlier: str | None, limit: int | None) -> list[Task]:
+    """Read the questions, or take all those of the run to go on from."""
+    if questions is not None:
+        return load_tasks(questions, limit=limit)
+    if earlier is None:
+        raise click.UsageError("name QUESTIONS, or a run to go on from with --from RUN")
+    with RunReader.open(earlier) as reader:
+        return reader.tasks()[:limit]
+
+
+def _logprobs(top: int | None, strategy: Strategy) -> dict[str, Any]:
+    """Return what to ask for so that uncertainty is known, where it is wanted."""
+    if top is None:
+        top = 16 if getattr(strategy, "uncertain", None) else None
+    return {} if top is None else {"logprobs": True, "top_logprobs": top}
 
 
 def _dialect(name: str) -> Any:

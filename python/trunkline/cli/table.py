@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from trunkline.score.metrics import Estimate
     from trunkline.store.calls import Spending
-    from trunkline.store.summary import Summary
+    from trunkline.store.summary import Summary, Taken
     from trunkline.store.tasks import Length
 
 __all__ = ["cost", "duration", "rows_of", "table"]
@@ -159,6 +159,17 @@ def _parts(summary: Summary) -> str:
     return f"  ({', '.join(shown)})" if shown else ""
 
 
+def _taken(taken: Taken) -> str:
+    """What was taken over of an earlier run."""
+    on = f", {taken.growing:,} of which went on" if taken.growing else ""
+    trees, rollouts = _count(taken.trees, "tree"), _count(taken.rollouts, "rollout")
+    return f"{taken.run}: {trees}, {rollouts} taken over{on}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def rows_of(summary: Summary) -> list[Row]:
     """The lines of the table, each a label and a value, safe to print.
 
@@ -168,6 +179,8 @@ def rows_of(summary: Summary) -> list[Row]:
     done = f"{summary.finished:,} of {summary.tasks:,}"
     rows: list[Row] = [("strategy", summary.strategy)] if summary.strategy else []
     rows.append(("tasks finished", done if summary.state == "done" else f"{done}  ({summary.state})"))
+    if summary.taken is not None:
+        rows.append(("continues", _taken(summary.taken)))
     if summary.broken:
         rows.append(("tasks broken", f"{summary.broken:,}"))
     ended = ", ".join(f"{word} {count:,}" for word, count in summary.terminations.items())

@@ -11,6 +11,7 @@ from trunkline.llm.protocol import Request
 from trunkline.llm.request import draws as ending
 from trunkline.rollout.conversation import Conversation
 from trunkline.rollout.exact import ExactTurns
+from trunkline.rollout.recorded import recorded
 from trunkline.rollout.turns import Turns
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from trunkline._core import Tree as Core
     from trunkline.errors import RolloutError
-    from trunkline.llm.protocol import Reply
+    from trunkline.llm.protocol import Choice, Reply
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.draws import Draws
     from trunkline.rollout.exact import Exact
@@ -99,6 +100,11 @@ class Desk:
             self._point, self._trunk = point, Conversation(self._core)
             self._trunk.to(point)
         return self._trunk.fork()
+
+    def heard(self, kit: Kit, turn: int) -> Choice:
+        """Return a turn of the tree as the program was given it, or would have been."""
+        choice, exact = recorded(self._core, turn), self._draws.exact
+        return choice if exact is None else exact.heard(kit, choice)
 
     async def ask(self, asks: Sequence[Ask], told: Told | None = None) -> list[Turn | RolloutError]:
         """Ask for draws of one state, whose seeds follow one another.

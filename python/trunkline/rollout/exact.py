@@ -109,6 +109,15 @@ class Exact:
             raise BadRequest(f"the prompt cannot be rendered: {error}") from None
         return Prompt(request_ids(core, leaf, form.head, tail, context), len(end), form, context, None)
 
+    def heard(self, kit: Kit, choice: Choice) -> Choice:
+        """Return a turn that is on a tree as the program was given it.
+
+        Args:
+            kit: Who said it.
+            choice: The turn.
+        """
+        return _apart(self._way(kit).form, kit, choice)
+
     def _way(self, kit: Kit) -> _Way:
         known = self._ways.get(id(kit))
         if known is None:
@@ -180,12 +189,17 @@ class ExactTurns(Turns):
         )
 
     def _said(self, choice: Choice) -> Choice:
-        """A choice for the program. Native calls that no server has taken out of the text are read there."""
-        if self._prompt.form.route == bodies.CHAT or not self._kit.speech.native:
-            return choice
-        parsed = _RAW.parse(choice, ())
-        choice.content, choice.tool_calls = parsed.answer or "", parsed.calls
+        """A choice for the program."""
+        return _apart(self._prompt.form, self._kit, choice)
+
+
+def _apart(form: Form, kit: Kit, choice: Choice) -> Choice:
+    """Read native calls where no server has taken them out of the text."""
+    if form.route == bodies.CHAT or not kit.speech.native:
         return choice
+    parsed = _RAW.parse(choice, ())
+    choice.content, choice.tool_calls = parsed.answer or "", parsed.calls
+    return choice
 
 
 def _last_turn(core: Core, leaf: int) -> tuple[int, list[int]]:

@@ -81,7 +81,7 @@ def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
     for move in listed:
         if not isinstance(move, Fork if hook == "start" else Move):
             raise error(f"strategy {name} yields {type(move).__name__} in {hook}() of task {task!r}")
-    if hook == "start" and not listed:
+    if hook == "start" and not listed and not view.taken:
         raise error(f"strategy {name} begins task {task!r} with no rollout; it must begin with one")
     return listed
 

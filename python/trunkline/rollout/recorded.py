@@ -20,6 +20,12 @@ __all__ = ["Step", "recorded", "steps"]
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
+class _Malformed(msgspec.Struct, forbid_unknown_fields=True):
+    """How arguments travel that are no JSON object; see :func:`trunkline.llm.messages.assistant`."""
+
+    malformed: str
+
+
 class Step(NamedTuple):
     """A model turn and what followed it on a path.
 
@@ -77,10 +83,12 @@ def _written(arguments: str) -> str:
     What is no JSON object stands in histories as one that holds it; see :func:`trunkline.llm.messages.assistant`. A
     model that wrote just such an object is misread: it cannot be told apart.
     """
-    fields = msgspec.json.decode(arguments)
-    written = fields["malformed"] if fields.keys() == {"malformed"} else None
-    if not isinstance(written, str) or not written.strip():
+    try:
+        written = msgspec.json.decode(arguments, type=_Malformed).malformed
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return arguments
+    if not written.strip():
+        return arguments  # blank arguments mean none, and do not travel like this
     try:
         _object.decode(written)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

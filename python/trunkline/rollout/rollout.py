@@ -91,6 +91,7 @@ class Rollout:
         self._siblings = siblings
         self._sampling = sampling
         self._between = between
+        self._heard: Choice | None = None
         self._said = desk.conversation(facts.point)
         self.state: State | None = None
         self.lane = desk.lanes.open()
@@ -110,6 +111,10 @@ class Rollout:
             LLMError: If no usable reply came.
             EndpointError: If the endpoint serves nobody.
         """
+        if self._heard is not None:
+            choice, self._heard = self._heard, None
+            self.turn += 1
+            return _usable(choice)
         if self._sampling is not None:
             kit, self._sampling = kit.sampled(self._sampling), None
         if self._between is not None and self.turn > self.start:
@@ -128,12 +133,23 @@ class Rollout:
         self.turn += 1
         self._next_seed = base_seed(self._seed, self.task.id, self._path, self.turn)
         self._outlet.grew(turn.size, 1)
-        choice = turn.choice
-        if choice.finish == "content_filter":
-            raise ContentFiltered("the provider's filter withheld the reply")
-        if choice.finish in _BROKEN_OFF:
-            raise LLMError(f"the server broke the reply off: finish reason {choice.finish!r}", retryable=True)
-        return choice
+        return _usable(turn.choice)
+
+    def take_up(self, heard: Choice | None, tool_calls: int) -> None:
+        """Stand where the tree has the rollout, which was opened by an earlier run and has not ended.
+
+        Args:
+            heard: The last turn, where nothing came of it yet: the next :meth:`ask` returns it and asks nobody.
+            tool_calls: Tool calls it has made.
+        """
+        facts = self._core.rollout(self.id)
+        self.leaf = facts.leaf
+        self.tool_calls = tool_calls
+        self._heard = heard
+        self._said = self._desk.conversation(facts.leaf)
+        if facts.turns > self.start:
+            self._next_seed = base_seed(self._seed, self.task.id, self._path, facts.turns)
+        self.turn = facts.turns - (heard is not None)
 
     def join(self, siblings: Siblings | None) -> None:
         """Ask for the next turn together with other draws of the same state, if there are any."""
@@ -159,12 +175,15 @@ class Rollout:
         observations = await kit.toolbox.call_all(list(calls), environment)
         self.lane.run()
         agent = self._desk.name(kit.agent.name)
+        size = 0
         for index, (call, seen) in enumerate(zip(calls, observations, strict=True)):
             # The ids in the history are ours, made from the position: a server's may be missing, repeated or hostile.
             message = kit.speech.observation(call, seen.text, messages.call_id(self.turn - 1, index))
             self.leaf = self._core.observe(self.id, message, agent, seen.micros, not seen.ok)
             self.tool_calls += 1
-            self._outlet.grew(len(message))
+            size += len(message)
+        # Once for all, so that no delta has a part of them.
+        self._outlet.grew(size)
         if self.state is not None:
             self.lane.leave()
             await self.state.passed()
@@ -192,3 +211,16 @@ class Rollout:
             Finished: Always; the session catches it.
         """
         raise Finished(termination, answer)
+
+
+def _usable(choice: Choice) -> Choice:
+    """Return a choice that the server ended as it should.
+
+    Raises:
+        LLMError: It did not; ContentFiltered where its provider's filter cut in.
+    """
+    if choice.finish == "content_filter":
+        raise ContentFiltered("the provider's filter withheld the reply")
+    if choice.finish in _BROKEN_OFF:
+        raise LLMError(f"the server broke the reply off: finish reason {choice.finish!r}", retryable=True)
+    return choice

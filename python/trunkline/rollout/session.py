@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trunkline.errors import (
@@ -24,6 +26,7 @@ from trunkline.rollout.barrier import Barrier
 from trunkline.rollout.desk import Desk, Outlet
 from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.opening import moves, open_fork, plant
+from trunkline.rollout.resume import go_on
 from trunkline.rollout.rollout import Finished, Rollout
 from trunkline.rollout.siblings import Siblings
 from trunkline.rollout.state import States
@@ -36,8 +39,9 @@ from trunkline.tree.trajectory import Trajectory
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from trunkline.llm.protocol import ToolCall
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.draws import Draws
     from trunkline.rollout.strategy import Move, Strategy
@@ -61,7 +65,7 @@ class Session:
     """One task's tree while it grows. It has one owner and lives in one event loop.
 
     Args:
-        tree: The task's tree, with nothing in it yet.
+        tree: The task's tree: with nothing in it yet, or as an earlier run left it.
         kit: The agent that plays it.
         strategy: Where rollouts start.
         reward: Scores each finished rollout; None leaves them unscored.
@@ -88,11 +92,13 @@ class Session:
         self._live: dict[int, Rollout] = {}
         self._ended: list[int] = []
         self._worth: dict[int, float] = {}
+        self._taken = tree.core.rollouts
 
     async def run(self) -> None:
         """Grow every rollout the strategy asks for, and score it.
 
-        A failed rollout is recorded and the others go on.
+        A failed rollout is recorded and the others go on. What an earlier run left is brought to its end first: who had
+        not ended goes on, and who had no reward yet is scored.
 
         Raises:
             ConfigError: If the strategy breaks at the start.
@@ -102,6 +108,10 @@ class Session:
         plant(self.tree, self._kit.agent)
         try:
             async with asyncio.TaskGroup() as group:
+                self._take_over(group)
+                await self._barrier.rest()
+                self._score()
+                self._ended.clear()
                 wanted = self._ask("start", [])
                 while wanted or self._live:
                     self._move(wanted, group)
@@ -118,7 +128,41 @@ class Session:
         """Ask a hook of the strategy, if there is anything to ask it about."""
         if not numbers and hook != "start":
             return []
-        return moves(self._strategy, hook, View(self.tree, numbers, self._seed))
+        return moves(self._strategy, hook, View(self.tree, numbers, self._seed, self._taken, self._calls))
+
+    def _calls(self, turn: int) -> Sequence[ToolCall]:
+        """The tool calls of a turn; a dialect that cannot read it finds none."""
+        try:
+            return self._kit.speech.read(self._desk.heard(self._kit, turn)).calls
+        except LLMError:
+            return ()
+
+    def _take_over(self, group: asyncio.TaskGroup) -> None:
+        """Let the rollouts of an earlier run go on that have not ended, and score those that lack it."""
+        core = self.tree.core
+        for number in core.growing:
+            rollout = Rollout(core, number, self.tree.task, self._seed, self._desk, self._outlet)
+            go_on(rollout, core, self._kit, partial(self._desk.heard, self._kit))
+            self._live[number] = rollout
+        together = self._together(rollout.leaf for rollout in self._live.values())
+        for rollout in self._live.values():
+            rollout.join(together.get(rollout.leaf))
+            self._barrier.start()
+            group.create_task(self._play(rollout))
+        for number in range(self._taken):
+            facts = core.rollout(number)
+            if facts.termination is not None and math.isnan(facts.reward):
+                self._barrier.start()
+                group.create_task(self._rejudge(number, Termination(facts.termination)))
+
+    def _together(self, points: Iterable[int]) -> dict[int, Siblings]:
+        """Where more than one draw is taken: these are asked for together, whoever takes them."""
+        return {point: Siblings(self._desk) for point, draws in Counter(points).items() if draws > 1}
+
+    async def _rejudge(self, number: int, termination: Termination) -> None:
+        """Score a rollout that ended before its run could."""
+        await self._judge(number, termination)
+        self._barrier.end()
 
     def _move(self, wanted: Sequence[Move], group: asyncio.TaskGroup) -> None:
         """Begin a round: note who is dropped, open forks, end who is stopped, let the others go on."""
@@ -131,10 +175,9 @@ class Session:
         self._states.next_round()
         waiting = list(self._live.values())
         opened = [(fork, open_fork(self.tree.core, fork)) for fork in wanted if isinstance(fork, Fork)]
-        # Draws of one state are asked for together, whoever takes them.
-        asked = Counter(rollout.leaf for rollout in waiting if rollout.id not in stopped)
-        asked.update(self.tree.core.rollout(number).point for _, numbers in opened for number in numbers)
-        siblings = {point: Siblings(self._desk) for point, draws in asked.items() if draws > 1}
+        going = [rollout.leaf for rollout in waiting if rollout.id not in stopped]
+        starting = [self.tree.core.rollout(number).point for _, numbers in opened for number in numbers]
+        siblings = self._together([*going, *starting])
         for fork, numbers in opened:
             for number in numbers:
                 self._open(number, fork, siblings, group)

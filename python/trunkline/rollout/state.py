@@ -48,7 +48,8 @@ class States:
         self.tree = tree
         self.kit = kit
         # Without these hooks nothing forks but the prompt.
-        self._forks = hasattr(strategy, "ended") or hasattr(strategy, "stepped")
+        hooks = hasattr(strategy, "ended") or hasattr(strategy, "stepped")
+        self._forks = bool(getattr(strategy, "branches", hooks))
         self._snapshots: Snapshots | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()

@@ -124,7 +124,10 @@ class Strategy(Protocol):
       score of the run.
     * ``uncertain``: the region (``"think"``, ``"tool"``, ``"all"``, ``"mixed"``) whose log-probabilities it needs; a
       server that gives none for it is refused before the run.
-    * ``continues``: whether :meth:`start` takes up the rollouts of an earlier run.
+    * ``branches``: whether it forks beyond the prompt. True where there is an ``ended`` or a ``stepped``.
+    * ``continues``: whether :meth:`start` takes up the rollouts of an earlier run: the first ``view.taken`` of the
+      tree, which have all ended by then.
+    * ``fits(agent)``: raises a ``ConfigError`` if it cannot be played by this agent.
     """
 
     def rollouts(self) -> int:

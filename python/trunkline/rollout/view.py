@@ -6,11 +6,13 @@ from hashlib import blake2b
 from struct import pack
 from typing import TYPE_CHECKING
 
+from trunkline.rollout.recorded import recorded
 from trunkline.tree.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from trunkline.llm.protocol import ToolCall
     from trunkline.tree.tree import Tree
 
 __all__ = ["View"]
@@ -23,14 +25,26 @@ class View:
         tree: The tree.
         numbers: Ids of the rollouts that the hook is asked about.
         seed: The run's seed.
+        taken: How many rollouts, the first ones, an earlier run has grown.
+        hear: Returns the tool calls of a model turn; those of the message's own field when not given.
 
     Attributes:
+        taken: How many rollouts, the first ones, were taken over from an earlier run.
         tree: The tree; ``tree.core`` has the columns that selection in the core is fed with.
         rollouts: Those that the hook is asked about, in logical order: as they were opened.
     """
 
-    def __init__(self, tree: Tree, numbers: Sequence[int], seed: int) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        numbers: Sequence[int],
+        seed: int,
+        taken: int = 0,
+        hear: Callable[[int], Sequence[ToolCall]] | None = None,
+    ) -> None:
         self.tree = tree
+        self.taken = taken
+        self._hear = hear
         self.rollouts = [Trajectory(tree, number) for number in sorted(numbers)]
         self._seed = seed
 
@@ -54,3 +68,11 @@ class View:
         core = self.tree.core
         facts = map(core.rollout, range(core.rollouts))
         return [rollout.leaf for rollout in facts if rollout.subgroup == number]
+
+    def calls(self, turn: int) -> Sequence[ToolCall]:
+        """Return the tool calls of a model turn, as the agent's dialect reads them: a model's words, so anything.
+
+        Args:
+            turn: The turn's node.
+        """
+        return recorded(self.tree.core, turn).tool_calls if self._hear is None else self._hear(turn)

@@ -15,14 +15,14 @@ from trunkline.rollout.opening import begin
 from trunkline.runtime.pool import Gone, Inbox, Pool, Seat
 from trunkline.runtime.refusals import Refusals
 from trunkline.runtime.snapshot import Snapshot
-from trunkline.runtime.wire import Ack, Batch, Bye, Done, Fatal, FromWorker, Ready, Stop, Work, write_task
+from trunkline.runtime.wire import Ack, Batch, Bye, Done, Earlier, Fatal, FromWorker, Ready, Stop, Work, write_task
 from trunkline.store.derive import rows
 from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
 from trunkline.types import FAILED, Task, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from trunkline.runtime.job import Job
     from trunkline.store.writer import RunWriter
@@ -50,6 +50,7 @@ class Controller:
         writer: The run file, created for these tasks.
         pool: Where engines live.
         watch: Called with the state of the run whenever it has changed.
+        taken: Tasks that an earlier run has begun; what it made of them is in the run file.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class Controller:
         writer: RunWriter,
         pool: Pool,
         watch: Callable[[Snapshot], None] | None = None,
+        taken: Collection[int] = (),
     ) -> None:
+        self._taken = taken
         self._job = job
         self._tasks = tasks
         self._writer = writer
@@ -232,6 +235,7 @@ class Controller:
             if self._credits[seat] <= 0:
                 break
             index = self._waiting.popleft()
+            self._send_earlier(seat, index)
             data = write_task(self._tasks[index])
             self._credits[seat] -= 1
             self._owned[seat].add(index)
@@ -243,6 +247,17 @@ class Controller:
         for seat, tasks in work.items():
             if tasks:
                 self._seats[seat].send(Work(tasks))
+
+    def _send_earlier(self, seat: int, index: int) -> None:
+        """Send what an earlier run made of a task, in messages of a size that can be sent."""
+        part: list[bytes] = []
+        for data in self._writer.deltas(index) if index in self._taken else ():
+            if part and sum(map(len, part)) + len(data) > _WORK_BYTES:
+                self._seats[seat].send(Earlier(index, part))
+                part = []
+            part.append(data)
+        if part:
+            self._seats[seat].send(Earlier(index, part))
 
     def _bury(self, seat: int, reason: str) -> None:
         """End the tasks of a dead worker: everything it sent is in the file, what it still held is lost."""

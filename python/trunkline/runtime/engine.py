@@ -7,6 +7,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, cast
 
+from trunkline._core import Tree as Core
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
 from trunkline.llm.batch import BatchLLM
 from trunkline.llm.cache import Cache
@@ -19,7 +20,7 @@ from trunkline.rollout.exact import Exact
 from trunkline.rollout.session import Session
 from trunkline.rollout.strategy import at_once
 from trunkline.runtime.outbox import Growth, Outbox
-from trunkline.runtime.wire import Ack, Bye, Fatal, FromWorker, Stop, ToWorker, Work, read_task
+from trunkline.runtime.wire import Ack, Bye, Earlier, Fatal, FromWorker, Stop, ToWorker, Work, read_task
 from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
 from trunkline.types import Task, Termination
@@ -68,12 +69,15 @@ class Engine:
         self._draws = Draws(self._llm, self._cache, _exact(job, self._llm))
         self._send = send
         self._outbox = Outbox(_concurrency(job), send, self._fail)
+        self._earlier: dict[int, list[bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     def receive(self, message: ToWorker) -> None:
         """Take a message of the controller."""
         match message:
+            case Earlier(index, deltas):
+                self._earlier.setdefault(index, []).extend(deltas)
             case Work(tasks):
                 for index, task in tasks:
                     self._start(index, read_task(task))
@@ -112,9 +116,13 @@ class Engine:
                 logger.warning("%d tasks did not end within %.0f s of being cancelled", len(left), _LEAVE_WITHIN)
 
     def _start(self, index: int, task: Task) -> None:
-        """Begin a task's tree."""
+        """Begin a task's tree, or go on with it."""
+        earlier = self._earlier.pop(index, [])
         if not self._stopping:
-            growth = Growth(self._outbox, index, Tree(task))
+            core = Core()
+            for data in earlier:
+                core.apply(data)
+            growth = Growth(self._outbox, index, Tree(task, core), len(earlier))
             job = self._job
             session = Session(growth.tree, self._kit, job.strategy, job.reward, job.seed, self._draws, growth)
             self._spawn(self._run(session, growth))

@@ -50,6 +50,8 @@ class Job(msgspec.Struct, kw_only=True):
         if self.reward is not None and not callable(self.reward):
             raise ConfigError(f"reward must be a function of a trajectory, not {self.reward!r:.60}")
         whole("seed", self.seed, 0, 2**63 - 1)
+        if (fits := getattr(self.strategy, "fits", None)) is not None:
+            fits(self.agent)
         whole(f"the number of rollouts that strategy {type(self.strategy).__name__} plans", self.strategy.rollouts(), 1)
 
 

@@ -84,17 +84,18 @@ class Growth:
         outbox: Where it is sent from.
         index: The task's index in the run.
         tree: The tree.
+        known: How many of its deltas the run file has.
     """
 
-    def __init__(self, outbox: Outbox, index: int, tree: Tree) -> None:
+    def __init__(self, outbox: Outbox, index: int, tree: Tree, known: int = 0) -> None:
         self.index = index
         self.tree = tree
         self.done = False
         self.broke: str | None = None
         self._outbox = outbox
-        self._seq = 0
+        self._seq = known
         self._turns = 0
-        self._ended = 0
+        self._ended = tree.core.rollouts - len(tree.core.growing)
         self._calls: list[tuple[Reply, int]] = []
 
     async def reserve(self) -> None:

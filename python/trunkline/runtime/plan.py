@@ -6,10 +6,12 @@ import asyncio
 import secrets
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from trunkline._core import __version__
+from trunkline.bounds import shown
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
 from trunkline.llm.batch import BatchLLM
@@ -19,6 +21,7 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.controller import Controller
 from trunkline.runtime.crossing import importing_script
+from trunkline.runtime.earlier import EarlierRun
 from trunkline.runtime.job import Job, pack_job, settings
 from trunkline.runtime.outline import Outline, check_out, outline
 from trunkline.runtime.pool import LocalPool, make_pool
@@ -52,6 +55,10 @@ class Options(TypedDict, total=False):
         seed: Seed of the run: every draw's seed derives from it. Drawn at random, and recorded, when None.
         cache: Path of a file of answers: a draw that was answered once, in this run or an earlier one of the same
             seed, is not asked for again. None for none.
+        start_from: An earlier run, or the path of its file: its trees are taken over and go on, those that never ended
+            too; for strategies that continue, such as :class:`trunkline.Partial`. System prompt, dialect and tools
+            must be the same; tasks are the earlier run's, all of them when none are given; the seed is its seed when
+            None.
         out: Path of the run file, which must not exist; a temporary file that lives as long as the result when None.
         labels: Anything JSON holds, kept with the settings.
         watch: Called with a :class:`trunkline.runtime.snapshot.Snapshot` as the run goes on.
@@ -63,6 +70,7 @@ class Options(TypedDict, total=False):
     workers: int | None
     seed: int | None
     cache: str | Path | None
+    start_from: str | Path | Run | None
     out: str | Path | None
     labels: Mapping[str, Any] | None
     watch: Callable[[Snapshot], None] | None
@@ -73,13 +81,14 @@ class Draft:
 
     Args:
         agent: Who plays.
-        tasks: The problems; their ids must be unique.
+        tasks: The problems; their ids must be unique. None for all those of ``start_from``.
         llm: See :class:`Options`, as for the rest.
         strategy: Where rollouts start.
         reward: Scores finished rollouts.
         workers: Worker processes.
         seed: Seed of the run.
         cache: Path of a file of answers.
+        start_from: An earlier run to go on from.
         out: Path of the run file.
         labels: Kept with the settings.
         watch: Called as the run goes on.
@@ -91,7 +100,7 @@ class Draft:
     def __init__(
         self,
         agent: Agent,
-        tasks: Iterable[Task],
+        tasks: Iterable[Task] | None = None,
         *,
         llm: Any = None,
         strategy: Strategy | None = None,
@@ -99,6 +108,7 @@ class Draft:
         workers: int | None = None,
         seed: int | None = None,
         cache: str | Path | None = None,
+        start_from: str | Path | Run | None = None,
         out: str | Path | None = None,
         labels: Mapping[str, Any] | None = None,
         watch: Callable[[Snapshot], None] | None = None,
@@ -113,21 +123,25 @@ class Draft:
             )
         if labels is not None and not isinstance(labels, Mapping):
             raise ConfigError(f"labels must be a mapping, not {labels!r:.60}")
-        self._tasks = _checked(tasks)
-        job = Job(
-            agent=agent,
-            strategy=Chain() if strategy is None else strategy,
-            reward=reward,
-            llm=_as_llm(llm),
-            seed=secrets.randbits(31) if seed is None else seed,
-            cache=None if cache is None else place(cache),
-        )
-        self._job = job
+        self._start_from = None if start_from is None else _path_of(start_from)
+        with nullcontext() if self._start_from is None else EarlierRun(self._start_from) as earlier:
+            self._tasks = _checked(tasks if earlier is None else earlier.tasks(_listed(tasks)))
+            self._job = job = Job(
+                agent=agent,
+                strategy=Chain() if strategy is None else strategy,
+                reward=reward,
+                llm=_as_llm(llm),
+                seed=_seed(earlier) if seed is None else seed,
+                cache=None if cache is None else place(cache),
+            )
+            self._described = settings(job) | {"trunkline": __version__, "labels": dict(labels or {})}
+            if earlier is not None:
+                earlier.check(job)
+                self._described["continues"] = {"run": str(earlier.path), "settings": earlier.settings}
         self._pool = make_pool(job, workers, len(self._tasks))
         self._out = None if out is None else Path(out).absolute()
         self._watch = watch
-        self._seed = seed
-        self._described = settings(job) | {"trunkline": __version__, "labels": dict(labels or {})}
+        self._seed = job.seed if self._start_from else seed
 
     def outline(self) -> Outline:
         """Return what would be done.
@@ -148,14 +162,14 @@ class Plan(Draft):
 
     Args:
         agent: Who plays.
-        tasks: The problems; their ids must be unique.
+        tasks: The problems; their ids must be unique. None for all those of ``start_from``.
         **options: See :class:`Options`.
 
     Raises:
         UsageError: If something in it cannot be done; nothing was sent and no file is left.
     """
 
-    def __init__(self, agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> None:
+    def __init__(self, agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(agent, tasks, **options)
         if self._job.cache is not None:
             # Refuses what no worker could open.
@@ -164,7 +178,18 @@ class Plan(Draft):
         self.path = self._shelf.path / "run" if self._shelf else Path(self._out or "")
         self._state = "running"
         self._writer = RunWriter.create(self.path, self._described, self._tasks)
-        self.controller = Controller(self._job, self._tasks, self._writer, self._pool, self._watch)
+        taken = set() if self._start_from is None else self._take_over(self._start_from)
+        self.controller = Controller(self._job, self._tasks, self._writer, self._pool, self._watch, taken)
+
+    def _take_over(self, start_from: Path) -> set[int]:
+        """Write what an earlier run made of the tasks into this one's file; no file is left if that cannot be."""
+        try:
+            self._writer.note("continues", str(start_from))
+            with EarlierRun(start_from) as earlier:
+                return earlier.take_over(self._job, self._tasks, self._writer)
+        except BaseException:
+            self._writer.discard()
+            raise
 
     async def execute(self) -> Run:
         """Run to the end, and leave a closed run file, or none if nothing came of it.
@@ -194,7 +219,7 @@ class Plan(Draft):
         return Run(self.path, self._state, self._shelf)
 
 
-def plan(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> Outline:
+def plan(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Outline:
     """Check a run and work out what it would do at most; nothing is sent, and no file made.
 
     Args:
@@ -208,11 +233,31 @@ def plan(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> Out
     return Draft(agent, tasks, **options).outline()
 
 
-def _checked(tasks: Iterable[Task]) -> list[Task]:
+def _path_of(run: object) -> Path:
+    """Return where an earlier run is."""
+    if isinstance(run, Run):
+        return run.path
+    if not isinstance(run, str | Path) or not str(run):
+        raise ConfigError(f"start_from must be a run or the path of a run file, not {shown(run)}")
+    return Path(run).absolute()
+
+
+def _seed(earlier: EarlierRun | None) -> int:
+    """Return the seed of a run that was given none."""
+    known = None if earlier is None else earlier.seed
+    return secrets.randbits(31) if known is None else known
+
+
+def _listed(tasks: Iterable[Task] | None) -> list[Task] | None:
+    """Return tasks as a checked list, if there are any."""
+    return None if tasks is None else _checked(tasks)
+
+
+def _checked(tasks: Iterable[Task] | None) -> list[Task]:
     """Return the tasks as a list; refuse what could only fail once requests are paid for."""
     if isinstance(tasks, Task | str):
         raise ConfigError(f"tasks must be a list of tasks, not {tasks!r:.60}; load_tasks(path) reads one from a file")
-    listed = list(tasks)
+    listed = list(tasks or ())
     if not listed:
         raise ConfigError("there are no tasks to run")
     seen: set[str] = set()

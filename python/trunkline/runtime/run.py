@@ -43,7 +43,7 @@ class Interrupted(KeyboardInterrupt):
         self.run = run
 
 
-def run(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> Run:
+def run(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
     """Run an agent over tasks and wait until every tree is complete.
 
     Ctrl-C stops the run and keeps what has grown; a second one does not wait for it. Inside a running event loop, as
@@ -51,7 +51,7 @@ def run(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> Run:
 
     Args:
         agent: Who plays.
-        tasks: The problems; their ids must be unique.
+        tasks: The problems; their ids must be unique. None for those of an earlier run that is continued.
         **options: See :class:`trunkline.runtime.plan.Options`.
 
     Raises:
@@ -64,12 +64,12 @@ def run(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> Run:
     return _drive_in_thread(plan) if _in_a_loop() else _drive(plan)
 
 
-async def arun(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> Run:
+async def arun(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
     """Like :func:`run`, in the running event loop. Cancelling it ends every process it started."""
     return await Plan(agent, tasks, **options).execute()
 
 
-async def stream(agent: Agent, tasks: Iterable[Task], **options: Unpack[Options]) -> AsyncIterator[Tree]:
+async def stream(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> AsyncIterator[Tree]:
     """Like :func:`arun`, yielding each task's tree as soon as it is complete. Closing the iterator stops the run."""
     plan = Plan(agent, tasks, **options)
     running = asyncio.ensure_future(plan.execute())

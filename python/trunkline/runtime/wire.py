@@ -15,6 +15,7 @@ __all__ = [
     "Bye",
     "Delta",
     "Done",
+    "Earlier",
     "Fatal",
     "FromWorker",
     "Hello",
@@ -29,7 +30,7 @@ __all__ = [
     "write_task",
 ]
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of these messages; a worker of another build is refused at the hello."""
 
 MAX_FRAME = 64 * 1024 * 1024
@@ -58,6 +59,18 @@ class Work(_Message):
     """Controller to worker: tasks to take on, each its index in the run and what :func:`write_task` made of it."""
 
     tasks: list[tuple[int, bytes]]
+
+
+class Earlier(_Message):
+    """Controller to worker, before a task of an earlier run: deltas of its tree. Many come in several of these.
+
+    Attributes:
+        task: The task's index in the run.
+        deltas: Its next deltas, in order.
+    """
+
+    task: int
+    deltas: list[bytes]
 
 
 class Ack(_Message):
@@ -146,7 +159,7 @@ class Bye(_Message):
     """Worker to controller, last: everything was sent."""
 
 
-ToWorker = Hello | Work | Ack | Stop
+ToWorker = Hello | Earlier | Work | Ack | Stop
 FromWorker = Ready | Batch | Fatal | Bye
 
 _task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)

@@ -96,7 +96,7 @@ def _call(values: list[Any]) -> CallRow:
     return call
 
 
-def misfits(core: _core.Tree, calls: CallTotals) -> Iterator[str]:
+def misfits(core: _core.Tree, calls: CallTotals, paid: Usage) -> Iterator[str]:
     """Compare the calls of a task with its turns.
 
     A turn in the file has its call in the file. A call can have brought fewer turns than draws: some were of no use, or
@@ -105,8 +105,9 @@ def misfits(core: _core.Tree, calls: CallTotals) -> Iterator[str]:
     Args:
         core: The task's tree.
         calls: What its calls come to.
+        paid: What its turns had cost in an earlier run that this one continues; those calls are there.
     """
-    turns = Usage()
+    turns = Usage() - paid
     for rollout in range(core.rollouts):
         turns += Usage(*core.rollout(rollout).usage)
     if turns.calls > calls.draws:

@@ -11,18 +11,19 @@ from trunkline import _core
 from trunkline.errors import TreeError
 from trunkline.printable import printable, quoted
 from trunkline.store.audit import CallTotals, audit, misfits
-from trunkline.store.derive import rows
+from trunkline.store.derive import rows, taken
 from trunkline.store.identify import versions_of
-from trunkline.store.schema import HERE, ROLLOUT_COLUMNS, TREE_COLUMNS
-from trunkline.types import Task
+from trunkline.store.schema import HERE, ROLLOUT_COLUMNS, TAKEN_COLUMNS, TREE_COLUMNS
+from trunkline.types import Task, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 __all__ = ["check"]
 
 # The names in these statements are our own.
 _ROLLOUTS = f"SELECT {', '.join(ROLLOUT_COLUMNS)} FROM rollouts WHERE task = ? ORDER BY rollout"  # noqa: S608
+_TAKEN = f"SELECT {', '.join(TAKEN_COLUMNS)} FROM taken WHERE task = ?"  # noqa: S608
 _TREE = f"SELECT {', '.join(TREE_COLUMNS)} FROM trees WHERE task = ?"  # noqa: S608
 _ORPHANS = "SELECT DISTINCT task FROM {} WHERE task NOT IN (SELECT task FROM tasks) ORDER BY task"
 
@@ -42,10 +43,12 @@ def _differences(columns: tuple[str, ...], stored: tuple[Any, ...], derived: tup
             yield f"{column} is {_shown(here)} in the row and {_shown(there)} in the deltas"
 
 
-def _rebuild(connection: sqlite3.Connection, number: int) -> tuple[_core.Tree, int, list[str]]:
+def _rebuild(connection: sqlite3.Connection, number: int, most: int | None = None) -> tuple[_core.Tree, int, list[str]]:
     core = _core.Tree()
     count = 0
     for seq, data in connection.execute("SELECT seq, data FROM deltas WHERE task = ? ORDER BY seq", (number,)):
+        if count == most:
+            break
         count += 1
         try:
             new = core.apply(data)
@@ -66,7 +69,8 @@ def _task(connection: sqlite3.Connection, number: int, calls: CallTotals, *, dig
         # What cannot be derived cannot be compared.
         yield from problems
         return
-    yield from misfits(core, calls)
+    paid = yield from _taken(connection, number, digests=digests)
+    yield from misfits(core, calls, paid)
     stored = connection.execute(_TREE, (number,)).fetchone()
     held = connection.execute(_ROLLOUTS, (number,)).fetchall()
     if stored is None:
@@ -92,6 +96,20 @@ def _task(connection: sqlite3.Connection, number: int, calls: CallTotals, *, dig
         yield f"rollout {rollout}: no row, but it is in the deltas"
 
 
+def _taken(connection: sqlite3.Connection, number: int, *, digests: bool) -> Generator[str, None, Usage]:
+    """Check what was taken over of an earlier run, and return what that had cost there."""
+    stored = connection.execute(_TAKEN, (number,)).fetchone()
+    if stored is None:
+        return Usage()
+    core, deltas, _ = _rebuild(connection, number, stored[0])
+    row = taken(core, deltas)
+    if not digests:
+        row = msgspec.structs.replace(row, digest=stored[TAKEN_COLUMNS.index("digest")])
+    for problem in _differences(TAKEN_COLUMNS, stored, msgspec.structs.astuple(row)):
+        yield f"taken: {problem}"
+    return row.usage
+
+
 def _tasks(connection: sqlite3.Connection, calls: dict[int, CallTotals], *, digests: bool) -> Iterator[str]:
     for number, name, record in connection.execute("SELECT task, id, record FROM tasks ORDER BY task").fetchall():
         where = f"task {_shown(name)}"
@@ -109,7 +127,7 @@ def _run(connection: sqlite3.Connection) -> Iterator[str]:
     for (line,) in connection.execute("PRAGMA integrity_check(20)"):
         if line != "ok":
             yield f"SQLite: {printable(str(line), 200)}"
-    for table in ("deltas", "calls", "rollouts", "trees"):
+    for table in ("deltas", "taken", "calls", "rollouts", "trees"):
         for (number,) in connection.execute(_ORPHANS.format(table)):
             yield f"{table}: rows of task number {_shown(number)}, which is in no row of tasks"
     made = versions_of(connection)

@@ -9,14 +9,15 @@ import msgspec
 
 from trunkline import _core
 from trunkline.score.actions import action
-from trunkline.store.schema import RolloutRow, TreeRow
+from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
 from trunkline.tree.failure import usage_of
 from trunkline.tree.tokens import Tokens
+from trunkline.types import FAILED, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["rows"]
+__all__ = ["rows", "taken"]
 
 
 def rows(core: _core.Tree, error: str | None = None) -> tuple[TreeRow, list[RolloutRow]]:
@@ -84,3 +85,23 @@ def _paths(core: _core.Tree) -> tuple[Sequence[int | None], Sequence[str | None]
         lengths.append(length)
         actions.append(first)
     return lengths, actions
+
+
+def taken(core: _core.Tree, deltas: int) -> TakenRow:
+    """Derive what a run notes of a tree that it takes over.
+
+    Args:
+        core: The tree as the earlier run left it.
+        deltas: How many deltas made it.
+    """
+    tree, rollouts = rows(core)
+    return TakenRow(
+        deltas=deltas,
+        rollouts=tree.rollouts,
+        growing=len(core.growing),
+        failed=sum(row.termination in FAILED for row in rollouts),
+        digest=tree.digest,
+        llm_micros=sum(row.llm_micros for row in rollouts),
+        tool_micros=sum(row.tool_micros for row in rollouts),
+        **msgspec.structs.asdict(sum((row.usage for row in rollouts), Usage())),
+    )

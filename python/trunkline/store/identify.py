@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, Version
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["connect", "describe", "fault", "files_of", "versions_of"]
+__all__ = ["connect", "describe", "fault", "files_of", "is_written", "versions_of"]
 
 
 def files_of(path: Path) -> list[Path]:
@@ -35,6 +37,23 @@ def connect(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
     """
     uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
+
+
+def is_written(path: Path) -> bool:
+    """Whether a process writes this run file now."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # A file system without such locks.
+    finally:
+        os.close(file)
+    return False
 
 
 def versions_of(connection: sqlite3.Connection) -> Versions | None:

@@ -19,7 +19,16 @@ from trunkline.printable import printable, quoted
 from trunkline.store.calls import Bill, Spending
 from trunkline.store.check import check
 from trunkline.store.identify import connect, fault, files_of
-from trunkline.store.schema import CALL_COLUMNS, ROLLOUT_COLUMNS, TREE_COLUMNS, CallRow, RolloutRow, TreeRow
+from trunkline.store.schema import (
+    CALL_COLUMNS,
+    ROLLOUT_COLUMNS,
+    TAKEN_COLUMNS,
+    TREE_COLUMNS,
+    CallRow,
+    RolloutRow,
+    TakenRow,
+    TreeRow,
+)
 from trunkline.store.summary import Summary, summarise
 from trunkline.store.tasks import TaskSummary, by_task
 from trunkline.tree.tree import Tree
@@ -145,11 +154,19 @@ class RunReader:
             raise UsageError(f"no task {quoted(task_id)} in {where}; it begins with {some or 'no task'}")
         return int(found[0][0])
 
+    def deltas(self, number: int) -> list[bytes]:
+        """The deltas of a task, in order.
+
+        Args:
+            number: The task's number.
+        """
+        return [data for (data,) in self._query("SELECT data FROM deltas WHERE task = ? ORDER BY seq", number)]
+
     def _tree(self, number: int) -> Tree:
         ((record,),) = self._query("SELECT record FROM tasks WHERE task = ?", number)
         task, core = self._task(number, record), _core.Tree()
         try:
-            for (data,) in self._query("SELECT data FROM deltas WHERE task = ? ORDER BY seq", number):
+            for data in self.deltas(number):
                 core.apply(data)
         except (TreeError, TypeError) as problem:
             raise self._damaged(f"task {quoted(task.id)}: {printable(str(problem), 200)}") from None
@@ -191,6 +208,12 @@ class RunReader:
         for number, *values in self._query(query):
             yield number, self._convert("rollouts", tuple(values), RolloutRow)
 
+    def taken(self) -> Iterator[tuple[int, TakenRow]]:
+        """What was taken over of an earlier run, each task with its number; empty for a run that began anew."""
+        columns = ", ".join(TAKEN_COLUMNS)
+        for number, *values in self._query(f"SELECT task, {columns} FROM taken ORDER BY task"):  # noqa: S608 - our own names
+            yield number, self._convert("taken", tuple(values), TakenRow)
+
     def calls(self) -> Iterator[tuple[int, CallRow]]:
         """The rows of all calls, each with the task's number, in the order in which they were written.
 
@@ -219,7 +242,8 @@ class RunReader:
         """The run's totals, computed from its rows."""
         (tasks,) = self._query("SELECT count(*) FROM tasks")[0]
         trees = (row for _number, row in self.rows())
-        return summarise(self.meta, tasks, trees, self.rollouts(), self.calls(), self.prices)
+        taken = list(self.taken())
+        return summarise(self.meta, tasks, trees, self.rollouts(), self.calls(), self.prices, taken)
 
     def check(self) -> list[str]:
         """Derive everything again from the deltas and compare.

@@ -17,9 +17,11 @@ __all__ = [
     "ROLLOUT_COLUMNS",
     "SCHEMA_VERSION",
     "TABLES",
+    "TAKEN_COLUMNS",
     "TREE_COLUMNS",
     "CallRow",
     "RolloutRow",
+    "TakenRow",
     "TreeRow",
     "Versions",
 ]
@@ -35,6 +37,13 @@ CREATE TABLE tasks (task INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, record BL
 CREATE TABLE deltas (
     task INTEGER NOT NULL, seq INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (task, seq)
 ) WITHOUT ROWID;
+CREATE TABLE taken (
+    task INTEGER PRIMARY KEY, deltas INTEGER NOT NULL, rollouts INTEGER NOT NULL, growing INTEGER NOT NULL,
+    failed INTEGER NOT NULL, digest TEXT NOT NULL, calls INTEGER NOT NULL, prompt INTEGER NOT NULL,
+    cached INTEGER NOT NULL, generated INTEGER NOT NULL, unreported INTEGER NOT NULL, retries INTEGER NOT NULL,
+    tools INTEGER NOT NULL, tool_errors INTEGER NOT NULL, bridged INTEGER NOT NULL, realigned INTEGER NOT NULL,
+    forked INTEGER NOT NULL, llm_micros INTEGER NOT NULL, tool_micros INTEGER NOT NULL
+);
 CREATE TABLE endpoints (endpoint INTEGER PRIMARY KEY, name TEXT NOT NULL);
 CREATE TABLE calls (
     call INTEGER PRIMARY KEY, task INTEGER NOT NULL, seq INTEGER NOT NULL, endpoint INTEGER NOT NULL,
@@ -192,6 +201,55 @@ class TreeRow(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
 
 
+class TakenRow(msgspec.Struct, frozen=True, array_like=True):
+    """What a task had when this run took it over from an earlier one; it was paid for there.
+
+    Attributes:
+        deltas: Its first deltas, which are the earlier run's.
+        rollouts: Its first rollouts, likewise.
+        growing: Of these, rollouts that had not ended; they go on in this run.
+        failed: Of these, rollouts that had broken.
+        digest: The digest of its tree at that time.
+        calls: What all of these had cost, as for :class:`RolloutRow`; so are the counts that follow.
+        prompt: Prompt tokens.
+        cached: Cached prompt tokens.
+        generated: Completion tokens.
+        unreported: Calls without usage.
+        retries: Attempts beyond the first.
+        tools: Tool calls.
+        tool_errors: Of these, calls that failed.
+        bridged: Drifted turns, as for :class:`RolloutRow`.
+        realigned: Likewise.
+        forked: Likewise.
+        llm_micros: Microseconds in model calls.
+        tool_micros: Microseconds in tool calls.
+    """
+
+    deltas: int
+    rollouts: int
+    growing: int
+    failed: int
+    digest: str
+    calls: int = 0
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+    unreported: int = 0
+    retries: int = 0
+    tools: int = 0
+    tool_errors: int = 0
+    bridged: int = 0
+    realigned: int = 0
+    forked: int = 0
+    llm_micros: int = 0
+    tool_micros: int = 0
+
+    @property
+    def usage(self) -> Usage:
+        """What its calls had cost."""
+        return Usage(*(getattr(self, name) for name in Usage.__struct_fields__))
+
+
 class Versions(msgspec.Struct, frozen=True):
     """What made a run file, as its table ``meta`` has it under ``versions`` (JSON).
 
@@ -213,4 +271,5 @@ HERE: Final = Versions(_core.__version__, platform.python_version(), _core.FORMA
 
 CALL_COLUMNS: Final = CallRow.__struct_fields__
 ROLLOUT_COLUMNS: Final = RolloutRow.__struct_fields__
+TAKEN_COLUMNS: Final = TakenRow.__struct_fields__
 TREE_COLUMNS: Final = TreeRow.__struct_fields__

@@ -22,9 +22,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trunkline.llm.price import Price
-    from trunkline.store.schema import CallRow, RolloutRow, TreeRow
+    from trunkline.store.schema import CallRow, RolloutRow, TakenRow, TreeRow
 
-__all__ = ["Summary", "summarise"]
+__all__ = ["Summary", "Taken", "summarise"]
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What a run took over of an earlier one, in which it was paid for.
+
+    Attributes:
+        run: The earlier run's file.
+        trees: Tasks that had begun.
+        rollouts: Rollouts of these.
+        growing: Of these, rollouts that had not ended and went on.
+        failed: Of these, rollouts that had broken.
+    """
+
+    run: str
+    trees: int
+    rollouts: int
+    growing: int
+    failed: int
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +61,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         best_of_n: The best reward of each task; None if nothing is scored.
         majority: The reward of each task's most frequent answer; None if nothing is scored.
         tokens: Tokens, flat and as a tree, as the server reported them.
-        usage: Calls, tokens, retries and tool calls.
+        usage: Calls, tokens, retries and tool calls; those of an earlier run that this one continues are left out, as
+            they are in all times.
         terminations: How many rollouts ended for each reason; ``growing`` for those that never ended.
         failed: Rollouts that broke.
         failures: Why: the most frequent messages among them, at most three, each with how many rollouts it broke.
@@ -64,6 +83,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         kept: How long rollouts are that ended by themselves; None if there are none.
         cut: How long those are that were cut (``censored``), likewise.
         diversity: How much the tries of a task differ; None if there are none.
+        taken: What was taken over of an earlier run; its rollouts are in all counts of rollouts and in every score.
     """
 
     state: str
@@ -109,6 +129,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         """Those among them that the servers did not have cached, or did not say so."""
         return sum(endpoint.prompt - endpoint.cached for endpoint in self.endpoints)
 
+    taken: Taken | None = None
+
     @property
     def per_task(self) -> float | None:
         """What a task cost in the mean; None if that is not known."""
@@ -122,7 +144,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rate(self) -> float:
         """Rollouts per second of wall time; 0 where no time was measured."""
-        return self.rollouts / self.seconds if self.seconds > 0 else 0.0
+        before = 0 if self.taken is None else self.taken.rollouts - self.taken.growing
+        return max(0, self.rollouts - before) / self.seconds if self.seconds > 0 else 0.0
 
 
 def _seconds(meta: Mapping[str, str]) -> float:
@@ -148,6 +171,23 @@ def _strategy(meta: Mapping[str, str]) -> str:
     return f"{name}({', '.join(f'{option}={value!r}' for option, value in options.items())})"
 
 
+def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow]) -> Taken | None:
+    """Sum up what was taken over, if the run continues another."""
+    if "continues" not in meta:
+        return None
+    try:
+        name = msgspec.json.decode(meta["continues"], type=str)
+    except msgspec.MsgspecError:
+        name = "a run"
+    return Taken(
+        run=name,
+        trees=len(rows),
+        rollouts=sum(row.rollouts for row in rows),
+        growing=sum(row.growing for row in rows),
+        failed=sum(row.failed for row in rows),
+    )
+
+
 def _noting(calls: Iterable[tuple[int, CallRow]], tasks: set[int]) -> Iterator[CallRow]:
     """Pass calls on, and note whose they are."""
     for task, call in calls:
@@ -162,6 +202,7 @@ def summarise(
     rollouts: Iterable[tuple[int, RolloutRow]],
     calls: Iterable[tuple[int, CallRow]] = (),
     prices: Mapping[str, Price] | None = None,
+    taken: Sequence[tuple[int, TakenRow]] = (),
 ) -> Summary:
     """Compute the totals.
 
@@ -172,6 +213,7 @@ def summarise(
         rollouts: The rows of their rollouts with the number of the task.
         calls: The rows of all calls with the number of the task.
         prices: Prices by base URL.
+        taken: What was taken over of an earlier run, with the number of the task.
 
     Returns:
         The summary.
@@ -193,6 +235,12 @@ def summarise(
             failure = Failure.decode(row.error)
             refusals.update([failure.message] if failure.kind == ForkRefused.__name__ else [])
         usage += row.usage
+    llm_micros, tool_micros = sum(row.llm_micros for row in rows), sum(row.tool_micros for row in rows)
+    for task, before in taken:
+        if task in tries:
+            usage -= before.usage
+            llm_micros -= before.llm_micros
+            tool_micros -= before.tool_micros
     called: set[int] = set()
     endpoints = by_endpoint(_noting(calls, called), prices or {})
     listed = [tries[task] for task in sorted(tries)]
@@ -218,8 +266,8 @@ def summarise(
         forks_refused=refusals.total(),
         refusals=_frequent(refusals),
         replayed=sum(replays(row.note) for row in rows),
-        llm_seconds=sum(row.llm_micros for row in rows) / 1e6,
-        tool_seconds=sum(row.tool_micros for row in rows) / 1e6,
+        llm_seconds=llm_micros / 1e6,
+        tool_seconds=tool_micros / 1e6,
         seconds=_seconds(meta),
         endpoints=endpoints,
         spent=total(endpoints),
@@ -231,4 +279,5 @@ def summarise(
         kept=length(rows, cut=False),
         cut=length(rows, cut=True),
         diversity=diversity(listed),
+        taken=_taken(meta, [row for _, row in taken]),
     )

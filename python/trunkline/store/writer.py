@@ -27,9 +27,11 @@ from trunkline.store.schema import (
     ROLLOUT_COLUMNS,
     SCHEMA_VERSION,
     TABLES,
+    TAKEN_COLUMNS,
     TREE_COLUMNS,
     CallRow,
     RolloutRow,
+    TakenRow,
     TreeRow,
 )
 
@@ -45,6 +47,7 @@ _LOOK_EVERY = 1.0  # seconds between looks at whether the file is still where it
 _META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _DELTA = "INSERT INTO deltas VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _CALL = f"INSERT INTO calls VALUES (NULL, ?, ?{', ?' * len(CALL_COLUMNS)})"  # noqa: S608 - our own names
+_TAKEN = f"INSERT INTO taken VALUES (?{', ?' * len(TAKEN_COLUMNS)})"  # noqa: S608 - our own names
 _TREE = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(TREE_COLUMNS)})"  # noqa: S608 - our own names
 _ROLLOUT = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(ROLLOUT_COLUMNS)})"  # noqa: S608 - our own names
 
@@ -203,6 +206,21 @@ class RunWriter:
             for name, draws, prompt, cached, generated, tries, queue, first, micros, begun in map(astuple, made):
                 started = begun - origin if begun > origin else 0
                 yield task, seq, numbers[name], draws, prompt, cached, generated, tries, queue, first, micros, started
+
+    def take_over(self, task: int, deltas: Sequence[bytes], row: TakenRow) -> None:
+        """Write what an earlier run made of a task, before anything else of that task.
+
+        Args:
+            task: The task's number.
+            deltas: All of its deltas, in order.
+            row: What they come to.
+
+        Raises:
+            InfrastructureError: The disk is full or failed.
+        """
+        with self._guard, _written(self.path), _transaction(self._connection) as connection:
+            connection.executemany(_DELTA, ((task, seq, data) for seq, data in enumerate(deltas)))
+            connection.execute(_TAKEN, (task, *astuple(row)))
 
     def _is_there(self) -> bool:
         try:

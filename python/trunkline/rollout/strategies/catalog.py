@@ -13,6 +13,7 @@ __all__ = ["STRATEGIES", "find"]
 STRATEGIES: Final = {
     "chain": "chain:Chain",
     "mcts": "mcts:MCTS",
+    "partial": "partial:Partial",
     "tree-grpo": "tree_grpo:TreeGRPO",
     "tree-search": "tree_search:TreeSearch",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -33,7 +33,7 @@ _WIDTH = 200
 
 
 class Chain(msgspec.Struct, frozen=True):
-    """``n`` tries of each question, each from the prompt to its end.
+    """``n`` tries of each question, each from the prompt to its end; ``n`` more, where an earlier run goes on.
 
     Args:
         n: Rollouts a task, at least 1.
@@ -52,6 +52,9 @@ class Chain(msgspec.Struct, frozen=True):
     temperatures: tuple[float, ...] = ()
     wave: int | None = None
     avoid: bool = False
+
+    branches: ClassVar[bool] = False
+    continues: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         whole("Chain: n", self.n, 1)
@@ -106,7 +109,7 @@ class Chain(msgspec.Struct, frozen=True):
 
     def _next(self, view: View) -> Iterable[Fork]:
         """Yield the chains after those that have begun: all, a wave, or one that is told how they did."""
-        begun = view.tree.core.rollouts
+        begun = view.tree.core.rollouts - view.taken
         size = 1 if self.avoid else self.at_once()
         say = _told(view.tree) if self.avoid else ""
         for sampling, draws in groupby(self._samplings()[begun : begun + size]):

@@ -1,0 +1,149 @@
+"""Partial rollouts (ParallelMuse): the most uncertain turns of a few rollouts, drawn again and played to the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+
+import msgspec
+
+from trunkline._core import partial_top_up, top_turns
+from trunkline.bounds import shown, text, whole
+from trunkline.errors import ConfigError
+from trunkline.rollout.branching import candidates, founders
+from trunkline.rollout.strategy import Fork
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from trunkline.rollout.agent import Agent
+    from trunkline.rollout.view import View
+
+__all__ = ["Partial", "Region"]
+
+Region = Literal["think", "tool", "all", "mixed"]
+
+
+class Partial(msgspec.Struct, frozen=True, kw_only=True):
+    """I rollouts; R times the K most uncertain turns of each are drawn again T times; fresh ones fill the budget up.
+
+    That is ParallelMuse (arXiv 2510.24698): ``I (1 + K R T)`` rollouts, and for each initial one as many more as
+    ``floor(B / I)`` leaves room for. A fork is at the state before the turn, which is itself drawn again; then
+    the rollout goes on to its end, and limits hold for its whole path. A round looks at all rollouts that were expanded
+    for an initial one so far, and takes states that none of them was forked at yet. Never taken are turns that call no
+    tool, and turns without log-probabilities in the region.
+
+    The initial rollouts are new, or those of an earlier run that is continued; what is missing there is new.
+
+    Args:
+        initial: I, initial rollouts.
+        top_k: K, turns of each initial rollout and those expanded for it, in a round.
+        rounds: R.
+        samples: T, draws of each of these turns.
+        budget: B, rollouts in all, the initial ones included.
+        region: Whose perplexity counts: ``think``, ``tool`` (the call), ``all`` of the turn; or ``mixed``, half of the
+            turns by ``tool``, rounded up, and the rest by ``think``.
+        tools: Names of tools: only turns that call one of these are taken; any tool will do if empty.
+
+    Raises:
+        ConfigError: If an option has a value it cannot have, or the budget is less than ``I (1 + K R T)``.
+    """
+
+    initial: int = 1
+    top_k: int = 2
+    rounds: int = 1
+    samples: int = 3
+    budget: int = 8
+    region: Region = "tool"
+    tools: tuple[str, ...] = ()
+
+    continues: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("initial", "top_k", "rounds", "samples", "budget"):
+            whole(f"Partial: {name}", getattr(self, name), 1, 2**20)
+        if self.region not in get_args(Region):
+            raise ConfigError(f"Partial: region must be {', '.join(get_args(Region))}, not {shown(self.region)}")
+        if not isinstance(self.tools, list | tuple):
+            raise ConfigError(f"Partial: tools must be a list of names, not {shown(self.tools)}")
+        for tool in self.tools:
+            text("Partial: tools", tool)
+        if self.budget < self._least:
+            raise ConfigError(f"Partial: budget must be at least I (1 + K R T) = {self._least}, not {self.budget}")
+
+    @property
+    def _least(self) -> int:
+        return self.initial * (1 + self.top_k * self.rounds * self.samples)
+
+    @property
+    def uncertain(self) -> Region:
+        """The region whose log-probabilities it needs."""
+        return self.region
+
+    def fits(self, agent: Agent) -> None:
+        """Refuse an agent that lacks a tool of :attr:`tools`.
+
+        Raises:
+            ConfigError: Naming the tool.
+        """
+        known = [tool.name for tool in agent.tools]
+        for tool in self.tools:
+            if tool not in known:
+                has = ", ".join(known) or "no tool"
+                raise ConfigError(f"Partial: tools names {shown(tool)}, which the agent lacks; it has {has}")
+
+    def rollouts(self) -> int:
+        """Return how many there are in all: B, less what is left over when it is divided by I."""
+        return self.budget // self.initial * self.initial
+
+    def at_once(self) -> int:
+        """Return the rollouts of a round, or those that are fresh."""
+        return max(self.initial * self.top_k * self.samples, self.rollouts() - self._least)
+
+    def formula(self) -> str:
+        """Return how many rollouts, for people."""
+        branches = f"I (1 + K R T) = {self.initial} (1 + {self.top_k} x {self.rounds} x {self.samples})"
+        return f"{branches} = {self._least}; {self.rollouts() - self._least} fresh or more: {self.rollouts()}"
+
+    def start(self, view: View) -> Iterable[Fork]:
+        """Yield the initial rollouts that an earlier run does not have, else the first round."""
+        missing = self.initial - len(founders(view, self.initial))
+        return [Fork(n=missing)] if missing else self.ended(view)
+
+    def ended(self, view: View) -> Iterable[Fork]:
+        """Yield the next round, or what fills the budget up.
+
+        Which round that is follows from the tree: those before it are made again, on what was there at the time.
+        """
+        core, first = view.tree.core, founders(view, self.initial)
+        there = view.taken + self.initial - len(first)
+        first += range(view.taken, there)
+        branched = [0] * self.initial
+        for _ in range(self.rounds):
+            turns = [self._turns(view, founder, there) for founder in first]
+            picked = sum(map(len, turns))
+            if picked and there == core.rollouts:
+                return self._forks(view, first, turns)
+            there += picked * self.samples
+            branched = [before + len(now) for before, now in zip(branched, turns, strict=True)]
+        if there < core.rollouts:
+            return []
+        fresh = partial_top_up(self.budget, branched, self.top_k, self.rounds, self.samples)
+        return [
+            Fork(n=n, subgroup=core.rollout(founder).subgroup) for founder, n in zip(first, fresh, strict=True) if n
+        ]
+
+    def _forks(self, view: View, first: Sequence[int], turns: Sequence[Sequence[int]]) -> list[Fork]:
+        """Fork before turns, the initial rollouts in order."""
+        core = view.tree.core
+        return [
+            Fork(core.node(turn).parent, self.samples, subgroup=core.rollout(founder).subgroup)
+            for founder, picked in zip(first, turns, strict=True)
+            for turn in picked
+        ]
+
+    def _turns(self, view: View, founder: int, there: int) -> list[int]:
+        """Pick the turns of a round, when so many rollouts were there."""
+        core = view.tree.core
+        turns = list(candidates(view, core.rollout(founder).subgroup, there, self.tools))
+        unsure = [value for turn in turns for value in core.node(turn).perplexity]
+        return [turns[place] for place in top_turns(unsure, self.top_k, region=self.region)]

@@ -1,0 +1,200 @@
+"""An earlier run that a new one goes on from: whether that can be, and what is taken over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from trunkline.errors import ConfigError
+from trunkline.llm.dialects import catalog
+from trunkline.printable import printable, quoted
+from trunkline.rollout.opening import prompt
+from trunkline.rollout.speech import Speech
+from trunkline.runtime.job import reward_name
+from trunkline.store.derive import taken
+from trunkline.store.identify import is_written
+from trunkline.store.reader import RunReader
+from trunkline.store.redact import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from trunkline._core import Tree as Core
+    from trunkline.runtime.job import Job
+    from trunkline.store.writer import RunWriter
+    from trunkline.types import Task
+
+__all__ = ["EarlierRun"]
+
+_REGIONS = {"think": (0,), "tool": (1,), "all": (2,), "mixed": (0, 1)}
+_BEFORE, _SHOWN = 20, 60
+
+
+class EarlierRun:
+    """A run file to go on from. Use it as a context manager.
+
+    Args:
+        path: The file.
+
+    Raises:
+        RunFileError: It is no run that can be read here.
+        ConfigError: The run is still going on.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._name = printable(str(path))
+        self._reader = RunReader.open(path)
+        if is_written(path):
+            self._reader.close()
+            raise ConfigError(f"start_from: {self._name} is still going on: wait for it, or stop it first")
+        self.settings = self._reader.settings
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._reader.close()
+
+    @property
+    def seed(self) -> int | None:
+        """The run's seed."""
+        seed = self.settings.get("seed")
+        return seed if type(seed) is int else None
+
+    def tasks(self, named: Iterable[Task] | None) -> list[Task]:
+        """Return the tasks to go on with.
+
+        Args:
+            named: Some of the run's tasks; all of them when None.
+
+        Raises:
+            ConfigError: One is not in the run, or is another there.
+        """
+        known = {task.id: task for task in self._reader.tasks()}
+        if named is None:
+            return list(known.values())
+        listed = list(named)
+        for task in listed:
+            there = known.get(task.id)
+            if there is None:
+                raise ConfigError(f"start_from: task {quoted(task.id)} is not in {self._name}; name tasks that it has")
+            for field in ("messages", "reference"):
+                if getattr(task, field) != getattr(there, field):
+                    raise ConfigError(
+                        f"start_from: task {quoted(task.id)} has other {field} than in {self._name}; leave the tasks "
+                        "out to go on with those of the run, or begin a new run"
+                    )
+        return listed
+
+    def check(self, job: Job) -> None:
+        """Refuse a job that cannot go on from this run; the trees are looked at later, one by one.
+
+        Raises:
+            ConfigError: Saying what is different.
+        """
+        if not getattr(job.strategy, "continues", False):
+            raise ConfigError(
+                f"start_from: strategy {type(job.strategy).__name__} begins every task anew; Chain and Partial go on "
+                "from an earlier run, and so does any strategy that says continues = True"
+            )
+        there, agent = self.settings.get("agent"), job.agent
+        there = there if isinstance(there, dict) else {}
+        tools = redact([tool.definition for tool in agent.tools])
+        if there.get("tools") != msgspec.to_builtins(tools):
+            raise self._changed("tools", _tool_change(there.get("tools"), tools))
+        dialect = redact(msgspec.to_builtins(catalog.describe(catalog.find(agent.dialect)), enc_hook=str))
+        if there.get("dialect") != dialect:
+            raise self._changed("dialect", f"{_shown(there.get('dialect'))} there, {_shown(dialect)} here")
+        reward, before = None if job.reward is None else reward_name(job.reward), self.settings.get("reward")
+        if before is not None and reward != before:
+            raise self._changed("reward", f"{_shown(before)} there, {_shown(reward)} here")
+
+    def take_over(self, job: Job, tasks: Sequence[Task], writer: RunWriter) -> set[int]:
+        """Write what this run made of some tasks into the new run's file.
+
+        Args:
+            job: The new run's job.
+            tasks: The new run's tasks.
+            writer: Its file.
+
+        Returns:
+            The numbers that tasks have there which this run has begun.
+
+        Raises:
+            ConfigError: A tree begins with another prompt; or none has log-probabilities, and the strategy needs them.
+            RunFileError: The file is damaged.
+        """
+        speech = Speech(job.agent.dialect, job.agent.tools, job.agent.sampling)
+        numbers = {name: number for number, name in enumerate(self._reader.task_ids())}
+        begun: set[int] = set()
+        turns = known = False
+        for number, task in enumerate(tasks):
+            deltas = self._reader.deltas(numbers[task.id])
+            if not deltas:
+                continue
+            core = self._reader.tree(task.id).core
+            self._same_prompt(task, core, speech.opening(job.agent.system, task.messages))
+            writer.take_over(number, deltas, taken(core, len(deltas)))
+            begun.add(number)
+            turns |= any(core.rollout(rollout).turns for rollout in range(core.rollouts))
+            known = known or _sure(core, getattr(job.strategy, "uncertain", None))
+        if turns and not known:
+            raise ConfigError(
+                f"start_from: strategy {type(job.strategy).__name__} chooses turns by log-probabilities of the region "
+                f"{job.strategy.uncertain!r}, and no turn in {self._name} has any: "  # type: ignore[attr-defined]
+                "make a run with Sampling(logprobs=True, top_logprobs=16), or choose another region"
+            )
+        return begun
+
+    def _same_prompt(self, task: Task, core: Core, here: Sequence[bytes]) -> None:
+        """Refuse a tree that begins with other messages than this run would write."""
+        there = [core.message(node) for node in core.path(prompt(core))]
+        if there == list(here):
+            return
+        pairs = zip(there, here, strict=False)
+        counted = f"{len(there)} messages there, {len(here)} here"
+        what = next((_difference(old, new) for old, new in pairs if old != new), counted)
+        raise self._changed(f"the prompt of task {quoted(task.id)}", what)
+
+    def _changed(self, what: str, how: str) -> ConfigError:
+        return ConfigError(
+            f"start_from: {what} must be as in {self._name}: {how}; what has grown there would mean something else"
+        )
+
+
+def _sure(core: Core, region: str | None) -> bool:
+    """Whether a turn has a perplexity in a region, or none is needed."""
+    if region is None:
+        return True
+    figures = (core.node(node).perplexity[place] for node in range(len(core)) for place in _REGIONS[region])
+    return any(figure == figure for figure in figures)  # noqa: PLR0124 - NaN is not itself
+
+
+def _tool_change(there: Any, here: Any) -> str:
+    """Say which tools differ."""
+    old = {_tool_name(tool): tool for tool in there} if isinstance(there, list) else {}
+    new = {_tool_name(tool): tool for tool in here}
+    if old.keys() == new.keys():
+        changed = [name for name in new if new[name] != old[name]]
+        return f"{', '.join(map(_shown, changed))} is defined otherwise" if changed else "they are in another order"
+    return f"{', '.join(map(_shown, old)) or 'none'} there, {', '.join(map(_shown, new)) or 'none'} here"
+
+
+def _tool_name(tool: Any) -> str:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return str(function.get("name")) if isinstance(function, dict) else "?"
+
+
+def _difference(old: bytes, new: bytes) -> str:
+    """Show two messages where they begin to differ."""
+    there, here = old.decode("utf-8", "replace"), new.decode("utf-8", "replace")
+    same = next((place for place, (a, b) in enumerate(zip(there, here, strict=False)) if a != b), -1)
+    start = max(0, (same if same >= 0 else min(len(there), len(here))) - _BEFORE)
+    return f"{quoted(there[start:], _SHOWN)} there, {quoted(here[start:], _SHOWN)} here"
+
+
+def _shown(value: object) -> str:
+    return printable(str(value), _SHOWN)

@@ -1,0 +1,146 @@
+"""Rollouts of an earlier run that never ended: they go on as the same rollouts, where they stand on the tree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from recorder import Recorder, replayed
+from scripted import Say, Scripted, grow, look, paths
+
+from trunkline._core import TURN
+from trunkline._core import Tree as Core
+from trunkline.llm import messages
+from trunkline.llm.protocol import ToolCall
+from trunkline.rollout.agent import Agent
+from trunkline.rollout.opening import begin
+from trunkline.rollout.recorded import recorded
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategy import Fork
+from trunkline.tree.tree import Tree
+from trunkline.types import Task
+
+
+class Nothing:
+    """Goes on with what is there, and begins nothing."""
+
+    continues = True
+    stepwise = False
+
+    def rollouts(self) -> int:
+        return 1
+
+    def start(self, view) -> list[Fork]:
+        self.seen = [rollout.termination for rollout in view.tree.rollouts]
+        return [] if view.taken else [Fork()]
+
+
+def steps(conversation: list[dict], seed: int) -> Say:
+    turn = sum(message["role"] == "assistant" for message in conversation)
+    return Say(f"{seed}", final=turn == 2)
+
+
+async def grown(strategy: object, script: Callable = steps, **options: object) -> tuple[Tree, list[bytes], Scripted]:
+    """A whole run, delta by delta."""
+    recorder = Recorder(Core())
+    tree, llm = await grow(strategy, script, core=recorder.core, outlet=recorder, **options)
+    return tree, recorder.deltas, llm
+
+
+async def test_a_run_that_broke_off_after_any_delta_goes_on_to_the_same_tree():
+    whole, deltas, llm = await grown(Nothing())
+    assert len(deltas) >= 7, "opened, three turns, two observations, the end"
+    points = set()
+    for kept in range(1, len(deltas) + 1):
+        core = replayed(deltas[:kept])
+        before = sum(core.node(node).kind == TURN for node in range(len(core)))
+        tree, again = await grow(Nothing(), steps, core=core)
+        assert tree.digest() == whole.digest(), f"broken off after delta {kept}"
+        assert paths(tree) == paths(whole), "the same rollout, under the same name"
+        assert len(again.asked) == 3 - before, "nothing is asked for again"
+        assert again.seeds == llm.seeds[before:]
+        points.add(before)
+    assert points == {0, 1, 2, 3}
+
+
+async def test_calls_that_nobody_has_run_are_run_first():
+    _, deltas, _ = await grown(Nothing())
+    core = next(
+        core
+        for core in map(replayed, (deltas[:n] for n in range(len(deltas))))
+        if core.node(len(core) - 1).kind == TURN
+    )
+    (number,) = core.growing
+    leaf = core.rollout(number).leaf
+    tree, llm = await grow(Nothing(), steps, core=core)
+    seen = tree.core.node(leaf + 1)
+    assert seen.parent == leaf
+    assert json.loads(tree.core.message(leaf + 1))["content"].startswith("seen ")
+    assert len(llm.asked) == 2
+    assert [message["role"] for message in llm.asked[0]] == ["user", "assistant", "tool"]
+
+
+async def test_the_strategy_is_asked_when_all_have_ended():
+    _, deltas, _ = await grown(Chain(3))
+    core = replayed(deltas[: len(deltas) // 2])
+    assert core.growing
+    strategy = Nothing()
+    tree, _ = await grow(strategy, steps, core=core)
+    assert strategy.seen == [rollout.termination for rollout in tree.rollouts]
+    assert None not in strategy.seen
+    assert len(tree.rollouts) == 3
+
+
+async def test_rollouts_that_were_not_scored_are_and_others_keep_their_reward():
+    def reward(trajectory) -> float:
+        return 0.5
+
+    tree, _ = await grow(Chain(2), steps)
+    tree.core.score(0, 0.25)
+    assert tree.rollouts[1].reward != tree.rollouts[1].reward
+    again, _ = await grow(Nothing(), steps, core=tree.core, reward=reward)
+    assert [rollout.reward for rollout in again.rollouts] == [0.25, 0.5]
+
+
+async def test_a_limit_of_tool_calls_counts_those_of_the_earlier_run():
+    _, deltas, _ = await grown(Nothing(), max_tool_calls=1)
+    tree, _ = await grow(Nothing(), steps, core=replayed(deltas[:4]), max_tool_calls=1)
+    whole, _ = await grow(Nothing(), steps, max_tool_calls=1)
+    assert tree.digest() == whole.digest()
+    assert tree.rollouts[0].termination == "tool_limit"
+    assert tree.rollouts[0].usage.tools == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"what":"x"}', '{"what":', "[1]", "", 'é"\u2028', '{"malformed": 1}', '{"a":' * 9000]
+)
+async def test_a_turn_is_read_back_as_the_model_wrote_it(arguments: str):
+    """Empty arguments travel as an empty object; all others come back as they were."""
+    core = Core()
+    point = core.append(0, 1, b'{"role":"user","content":"?"}')
+    number = core.open(point, [0, 0])
+    message = messages.assistant("hm", [ToolCall("x", "look", arguments)], 0)
+    name = core.name("")
+    node = core.turn(number, message, name, name, core.name("stop"), 1, 0, 1, 0, 5, b"aside")
+    choice = recorded(core, node)
+    assert (choice.content, choice.reasoning, choice.finish) == ("hm", "aside", "stop")
+    (call,) = choice.tool_calls
+    assert (call.name, call.arguments) == ("look", arguments or "{}")
+
+
+async def test_draws_of_one_state_that_nobody_answered_are_asked_for_together():
+    core = Core()
+    begin(Tree(Task.ask("what?", "yes", id="q"), core), Agent(model="scripted", tools=(look,)), Chain(3), 7)
+    asked: list[int] = []
+
+    class Counting(Scripted):
+        siblings = True
+
+        async def complete(self, request):
+            asked.append(request.n)
+            return await super().complete(request)
+
+    tree, _ = await grow(Nothing(), steps, core=core, llm=Counting(steps))
+    assert asked[0] == 3
+    assert len(tree.rollouts) == 3

@@ -1,0 +1,136 @@
+"""Runs that go on from another, and what happens to them: deaths, long histories, streams, files that are none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from atlas import CAPITALS, agent, suicide, tasks
+from foreign import message, serving
+from goers import More
+
+from trunkline.cli.drive import judge
+from trunkline.errors import ConfigError, WorkerError
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime import controller
+from trunkline.runtime.result import Run
+from trunkline.runtime.run import run, stream
+from trunkline.score.rewards import exact_match
+from trunkline.store.reader import RunReader
+from trunkline.types import Termination
+
+
+def answer(body: dict) -> dict:
+    """Answers at once."""
+    return message(CAPITALS[asked(body)])
+
+
+def asked(body: dict) -> str:
+    return body["messages"][0]["content"].removeprefix("Capital of ").rstrip("?")
+
+
+def call_the_tool(body: dict) -> dict:
+    """Calls whatever tool there is, then answers."""
+    if any(m["role"] == "tool" for m in body["messages"]):
+        return answer(body)
+    country = asked(body)
+    name = body["tools"][0]["function"]["name"]
+    return message(None, [(name, json.dumps({"country": country}))])
+
+
+def first(tmp_path: Path, **options: object) -> Run:
+    """An earlier run whose server answers at once."""
+    with serving(answer) as server:
+        given = {"llm": EndpointSpec(server.url), "strategy": Chain(2), "workers": 0, "seed": 3, "reward": exact_match}
+        return run(agent(tools=[suicide]), tasks(), out=tmp_path / "first", **(given | options))
+
+
+def test_a_worker_that_dies_keeps_what_the_earlier_run_had(tmp_path: Path):
+    earlier = first(tmp_path)
+    with serving(call_the_tool) as server:
+        llm = EndpointSpec(server.url, max_concurrency=2)
+        with pytest.raises(WorkerError, match="no worker is left"):
+            run(agent(tools=[suicide]), llm=llm, strategy=More(), workers=1, reward=exact_match,
+                start_from=earlier, out=tmp_path / "on")  # fmt: skip
+    with RunReader.open(tmp_path / "on") as reader:
+        assert reader.check() == []
+        brazil = reader.tree("Brazil")
+        errors = [row.error for number, row in reader.rows() if reader.task_ids()[number] == "Brazil"]
+    assert "SIGKILL" in errors[0]
+    # The fork's delta may have left the worker, or not.
+    ends = [rollout.termination for rollout in brazil.rollouts]
+    assert ends in (["answer", "answer", "lost"], ["answer", "answer"])
+    assert [rollout.reward for rollout in brazil.rollouts[:2]] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_long_histories_travel_in_several_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int):
+    earlier = first(tmp_path)
+    with serving(answer) as server:
+        options = {"llm": EndpointSpec(server.url), "strategy": More(2), "reward": exact_match, "start_from": earlier}
+        whole = run(agent(tools=[suicide]), workers=0, **options)
+        sent: list[int] = []
+        made = controller.Earlier
+        monkeypatch.setattr(controller, "_WORK_BYTES", 1)
+        monkeypatch.setattr(controller, "Earlier", lambda task, part: sent.append(len(part)) or made(task, part))
+        parts = run(agent(tools=[suicide]), workers=workers, **options)
+    assert {tree.task.id: tree.digest() for tree in parts} == {tree.task.id: tree.digest() for tree in whole}
+    with RunReader.open(earlier.path) as reader:
+        deltas = [len(reader.deltas(number)) for number in range(len(tasks()))]
+    assert sent == [1] * sum(deltas)
+    assert all(len(tree.rollouts) == 4 for tree in parts)
+
+
+def test_nothing_to_do_is_a_run_that_is_done(tmp_path: Path):
+    earlier = first(tmp_path)
+    with serving(answer) as server:
+        on = run(agent(tools=[suicide]), llm=EndpointSpec(server.url), strategy=More(0), workers=0, reward=exact_match,
+                 start_from=earlier)  # fmt: skip
+        assert server.bodies == []
+    assert on.state == "done"
+    assert {tree.task.id: tree.digest() for tree in on} == {tree.task.id: tree.digest() for tree in earlier}
+    summary = on.summary()
+    assert (summary.usage.calls, summary.rollouts, summary.rate) == (0, 10, 0.0)
+
+
+def test_rollouts_that_an_earlier_run_did_not_score_are_scored(tmp_path: Path):
+    earlier = first(tmp_path, reward=None)
+    with serving(answer) as server:
+        on = run(agent(tools=[suicide]), llm=EndpointSpec(server.url), strategy=More(0), workers=0, reward=exact_match,
+                 start_from=earlier)  # fmt: skip
+    assert [rollout.reward for tree in on for rollout in tree.rollouts] == [1.0] * 10
+
+
+async def test_a_stream_goes_on_too(tmp_path: Path):
+    earlier = run_apart(tmp_path)
+    with serving(answer) as server:
+        options = {"llm": EndpointSpec(server.url), "strategy": Chain(), "workers": 0, "reward": exact_match}
+        found = {tree.task.id: len(tree.rollouts) async for tree in stream(agent(), start_from=earlier, **options)}
+    assert found == {task.id: 2 for task in tasks()}
+
+
+def run_apart(tmp_path: Path) -> Path:
+    """An earlier run, made beside the loop of a test."""
+    with serving(answer) as server:
+        return run(agent(), tasks(), llm=EndpointSpec(server.url), workers=0, out=tmp_path / "apart").path
+
+
+def test_rollouts_that_had_broken_before_are_named_and_not_counted_against_this_run(tmp_path: Path):
+    with serving(call_the_tool) as server:
+        llm = EndpointSpec(server.url, max_concurrency=2)
+        brazil = [task for task in tasks() if task.id == "Brazil"]
+        run(agent(tools=[suicide]), brazil, llm=llm, workers=1, out=tmp_path / "broken")
+    with serving(answer) as server:
+        on = run(agent(tools=[suicide]), llm=EndpointSpec(server.url), strategy=More(), workers=0,
+                 start_from=tmp_path / "broken")  # fmt: skip
+    assert [rollout.termination for rollout in on["Brazil"].rollouts] == [Termination.LOST, Termination.ANSWER]
+    summary = on.summary()
+    assert (summary.failed, summary.taken.failed) == (1, 1)
+    assert judge(summary, 0) == 0
+
+
+def test_a_run_without_tasks_says_how_to_name_some():
+    with pytest.raises(ConfigError, match="there are no tasks to run"):
+        run(agent(), llm="http://127.0.0.1:9/v1")

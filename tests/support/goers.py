@@ -1,0 +1,23 @@
+"""Strategies that go on from an earlier run, for tests; importable by workers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from trunkline.rollout.strategy import Fork
+from trunkline.rollout.view import View
+
+
+class More(msgspec.Struct, frozen=True):
+    """``n`` more chains, whatever an earlier run has."""
+
+    n: int = 1
+    continues: ClassVar[bool] = True
+
+    def rollouts(self) -> int:
+        return max(1, self.n)
+
+    def start(self, view: View) -> list[Fork]:
+        return [Fork(n=self.n)] if self.n else []

@@ -1,0 +1,38 @@
+"""What a run would have written by the time it breaks off: a tree's deltas, one for every change that is told of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trunkline._core import Tree as Core
+from trunkline.llm.protocol import Reply
+
+
+class Recorder:
+    """An outlet that never lets anybody wait, and takes a delta whenever the tree grew.
+
+    Args:
+        core: The tree.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.deltas: list[bytes] = []
+
+    async def reserve(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def called(self, reply: Reply) -> None: ...
+
+    def grew(self, size: int = 0, turns: int = 0) -> None:
+        if (data := self.core.delta()) is not None:
+            self.deltas.append(data)
+
+
+def replayed(deltas: Iterable[bytes]) -> Core:
+    """The tree that some deltas make."""
+    core = Core()
+    for data in deltas:
+        core.apply(data)
+    return core
