@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from trunkline.llm.price import Price
     from trunkline.llm.prompt import Prompt
     from trunkline.llm.protocol import ToolCall
+    from trunkline.llm.renderer.local import tokens_with
     from trunkline.llm.request import Sampling
     from trunkline.llm.spec import EndpointSpec as LLM  # noqa: N814 - the name that users know it by
     from trunkline.llm.tokens import TokenMode
     from trunkline.rollout.agent import Agent
+    from trunkline.rollout.strategies.adaptive import Adaptive
     from trunkline.rollout.strategies.chain import Chain
+    from trunkline.rollout.strategies.entropy_tree import EntropyTree
     from trunkline.rollout.strategies.mcts import MCTS
     from trunkline.rollout.strategies.partial import Partial
     from trunkline.rollout.strategies.tree_grpo import TreeGRPO
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task, Termination, Usage
 
 _HOMES = {
+    "Adaptive": "rollout.strategies.adaptive",
     "Agent": "rollout.agent",
     "BatchLLM": "llm.batch",
     "Chain": "rollout.strategies.chain",
@@ -55,6 +59,7 @@ _HOMES = {
     "Completion": "llm.completion",
     "Dialect": "llm.dialects.dialect",
     "Drop": "rollout.strategy",
+    "EntropyTree": "rollout.strategies.entropy_tree",
     "Environment": "tools.environment",
     "Fork": "rollout.strategy",
     "Hermes": "llm.dialects.hermes",
@@ -99,12 +104,14 @@ _HOMES = {
     "plan": "runtime.plan",
     "run": "runtime.run",
     "stream": "runtime.run",
+    "tokens_with": "llm.renderer.local",
     "tool": "tools.tool",
 }
 
 __all__ = [
     "LLM",
     "MCTS",
+    "Adaptive",
     "Agent",
     "BatchLLM",
     "Chain",
@@ -112,6 +119,7 @@ __all__ = [
     "Completion",
     "Dialect",
     "Drop",
+    "EntropyTree",
     "Environment",
     "Fork",
     "Hermes",
@@ -154,6 +162,7 @@ __all__ = [
     "plan",
     "run",
     "stream",
+    "tokens_with",
     "tool",
 ]
 

@@ -458,6 +458,13 @@ class Node:
         """Exponential of :attr:`entropy`, as the reply gave it."""
 
     @property
+    def opening(self) -> float:
+        """What :meth:`arpo` divides: a sum of entropies in nats; NaN where not known."""
+
+    def arpo(self, vocabulary: int, /) -> float:
+        """ARPO's uncertainty of a turn, see :meth:`Choice.arpo`; NaN where not known or for less than two tokens."""
+
+    @property
     def visits(self) -> int:
         """Scored rollouts whose path holds it."""
 
@@ -1028,6 +1035,7 @@ def take_ids(
     node: int,
     context: int | None = None,
     parting: tuple[str, int] | None = None,
+    kept: tuple[int, int, str] | None = None,
     /,
 ) -> tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str]:
     """:func:`take` for a reply to the conversation at ``node`` whose every token must be known.
@@ -1049,6 +1057,9 @@ def take_ids(
         context: The drift of a prompt that was sent as ids (:func:`request_ids`), if it drifted.
         parting: For a prompt that the server made: policy and limit for its ids, see :func:`settle_ids`. Without it
             a server that says it was given other ids than were sent is a fault.
+        kept: ``(turn, tokens, text)`` where the prompt went on with the first ``tokens`` of an earlier turn at
+            ``node``, which say ``text``: the choices become whole turns that begin with them, as they were sampled
+            then. Neither the reply's own text nor what it counts as generated includes them.
     """
 
 def request_ids(tree: Tree, node: int, head: Buffer, tail: Buffer, context: int | None = None, /) -> bytes:

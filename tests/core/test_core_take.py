@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from hypothesis import given, settings
@@ -115,3 +116,28 @@ def test_a_rollout_that_has_ended_has_a_fault():
         tree, rollouts, Reading(), b'{"choices":[{"message":{"content":"x"}}]}', 0, 0, 0, 0, 0
     )[0]
     assert (node, fault) == (-1, "the rollout had ended before its reply came")
+
+
+def test_arpos_figure_is_kept_with_the_turn():
+    """Two places: -2 (1/2) ln (1/2) and -(1/4) ln (1/4), summed, over ln V; nothing is renormalised."""
+    tree, rollouts = planted(2)
+    places = [[math.log(0.5)] * 2, [math.log(0.25)]]
+    listed = [
+        {"token": "a", "logprob": tops[0], "top_logprobs": [{"token": "a", "logprob": top} for top in tops]}
+        for tops in places
+    ]
+    choices = [
+        {"index": 0, "message": {"content": "a"}, "logprobs": {"content": listed}},
+        {"index": 1, "message": {"content": "b"}},
+    ]
+    taken = take(tree, rollouts, Reading(), json.dumps({"choices": choices}).encode(), 0, 0, 0, 0, 0)[0]
+    known, unknown = (tree.node(choice[4]) for choice in taken)
+    nats = math.log(2) + math.log(4) / 4
+    assert known.opening == pytest.approx(nats, rel=1e-6)
+    assert known.arpo(100) == pytest.approx(nats / math.log(100), rel=1e-6)
+    assert math.isnan(known.arpo(1))
+    assert math.isnan(unknown.opening)
+    assert math.isnan(unknown.arpo(100))
+    other = Tree()
+    other.apply(tree.delta())
+    assert other.node(taken[0][4]).opening == known.opening, "it travels"

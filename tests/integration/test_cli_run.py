@@ -86,6 +86,19 @@ def test_a_run_from_file_to_table(questions: Path, tmp_path: Path, workers: str)
     assert "deep/er/r.run" in only_line(again.stderr)
 
 
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [([], (None, None)), (["--logprobs"], (True, None)), (["--top-logprobs", "5"], (True, 5))],
+)
+def test_log_probs_are_asked_for_by_option(
+    questions: Path, tmp_path: Path, options: list[str], asked: tuple[bool | None, int | None]
+):
+    with serving(capital_cities) as server:
+        done = trunkline("run", questions.name, "-m", "m", "--base-url", server.url, "-w", "0", *options, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert {(body.get("logprobs"), body.get("top_logprobs")) for body in server.bodies} == {asked}
+
+
 def test_csv_and_stdin(tmp_path: Path):
     (tmp_path / "q.csv").write_text("id,question,answer\nFrance,Capital of France?,Paris\n")
     with serving(capital_cities) as server:
@@ -137,6 +150,7 @@ def test_bad_questions_are_one_line(tmp_path: Path, content: str | None, says: s
         (["-m", "m", "--temperature", "-1"], 2, "temperature"),
         (["-m", "m", "-r", "0"], 2, "at least 1"),
         (["-m", "m", "--workers", "-3"], 2, "workers"),
+        (["-m", "m", "--top-logprobs", "21"], 2, "--top-logprobs"),
         (["-m", "m", "--base-url", "http://127.0.0.1:9/v1"], 3, "127.0.0.1:9"),
     ],
 )

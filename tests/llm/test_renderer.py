@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.messages import call_id
-from trunkline.llm.renderer.local import LocalRenderer
+from trunkline.llm.renderer.local import LocalRenderer, tokens_with
 from trunkline.llm.renderer.protocol import Renderer
 from trunkline.llm.renderer.server import ServerRenderer
 from trunkline.llm.renderer.suffix import Suffix
@@ -153,6 +153,38 @@ def test_json_is_written_as_templates_ask_for_it():
     assert text == '[{"role": "user", "content": "ü"}] [{"a":"ü","b":1}]'
 
 
+@given(said=text)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_ids_are_read_with_the_special_tokens_among_them(model, said):
+    name, renderer, tokenizer = model
+    end = chat_templates.ENDS[name]
+    ids = tokenizer.encode(said, add_special_tokens=False).ids
+    assert await renderer.decode([*ids, tokenizer.token_to_id(end)]) == tokenizer.decode(ids) + end
+    with pytest.raises(ConfigError, match="does not decode these ids"):
+        await renderer.decode([-1])
+
+
+async def test_an_answer_that_is_no_text_is_an_error_that_names_another_way():
+    async def post(route: str, body: bytes, key: int = 0) -> bytes:
+        return b'{"prompt": 7}'
+
+    with pytest.raises(LLMError, match=r"TokenMode\(tokenizer"):
+        await ServerRenderer(post, "m").decode([1])
+
+
+def test_tokens_are_found_by_the_words_in_them(tmp_path: Path):
+    folder = chat_templates.write("chatml", tmp_path)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    end = chat_templates.ENDS["chatml"]
+    assert tokens_with(folder, end) == (tokenizer.token_to_id(end),)
+    every = tokens_with(folder / "tokenizer.json", "e")
+    assert every == tuple(sorted(i for i in tokenizer.get_vocab().values() if "e" in tokenizer.decode([i], False)))
+    assert set(every) < set(tokens_with(folder, "e", "t"))
+    assert tokens_with(folder, "no such word at all") == tokens_with(folder) == ()
+    with pytest.raises(ConfigError, match="a word is empty"):
+        tokens_with(folder, "")
+
+
 async def test_a_server_renders_as_it_does_for_a_chat():
     server = await start_server()
     llm = EndpointSpec(server.base_url, max_retries=0).open()
@@ -166,6 +198,9 @@ async def test_a_server_renders_as_it_does_for_a_chat():
         for end in (sampled, sampled[:-1]):
             assert prompt + end + await renderer.extend(end, talk[2:]) == await renderer.render(talk, [TOOL])
         assert await renderer.text("abc") == bpe.encode("abc")
+        assert await renderer.decode(sampled) == "the one\nwho asks<|im_end|>"
+        with pytest.raises(ConfigError, match="does not decode"):
+            await renderer.decode([2**31])
         with pytest.raises(ConfigError, match="does not tokenize"):
             await renderer.render([{"role": "nobody", "content": "x"}])
     finally:

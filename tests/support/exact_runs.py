@@ -22,6 +22,7 @@ from trunkline.rollout.draws import Draws
 from trunkline.rollout.exact import Exact
 from trunkline.rollout.session import Session
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategy import Strategy
 from trunkline.sim.server.serve import start_server
 from trunkline.sim.server.settings import Settings
 from trunkline.sim.tools import search, visit
@@ -95,14 +96,16 @@ async def grow(
     draws: int = 2,
     dialect: str = "native",
     cache: Cache | None = None,
+    strategy: Strategy | None = None,
+    max_turns: int = 12,
     **sampling: object,
 ) -> list[Tree]:
     """Play tasks to their end."""
     asked = Sampling(**{"max_tokens": 2000, **sampling})
-    agent = Agent(model="sim-agent", tools=[search, visit], max_turns=12, sampling=asked, dialect=dialect)
+    agent = Agent(model="sim-agent", tools=[search, visit], max_turns=max_turns, sampling=asked, dialect=dialect)
     kit = Kit(agent)
     asker = Draws(llm, cache, Exact(mode, renderers(mode, llm.call)))
-    sessions = [Session(Tree(task), kit, Chain(draws), None, 5, asker, Silent()) for task in tasks]
+    sessions = [Session(Tree(task), kit, strategy or Chain(draws), None, 5, asker, Silent()) for task in tasks]
     await asyncio.gather(*(session.run() for session in sessions))
     await kit.toolbox.close()
     return [session.tree for session in sessions]

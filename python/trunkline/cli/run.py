@@ -83,11 +83,12 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option("--max-tokens", type=int, help="Tokens a turn may generate.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
 @click.option("--top-p", type=float, help="Nucleus sampling.")
+@click.option("--logprobs", is_flag=True, help="Ask for the log-probabilities of what is sampled.")
 @click.option(
     "--top-logprobs",
     type=click.IntRange(0, 20),
     metavar="N",
-    help="Ask for the log-probabilities of the N likeliest tokens.  [default: 16 where the strategy needs them]",
+    help="Ask for those of the N likeliest tokens at each place too.  [default: 16 where the strategy needs them]",
 )
 @click.option(
     "--seed",
@@ -144,12 +145,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         malformed=given["malformed"],
         environment=given["environment"] and load_named(given["environment"], "--environment"),
         max_turns=given["max_turns"],
-        sampling=Sampling(
-            temperature=given["temperature"],
-            top_p=given["top_p"],
-            max_tokens=given["max_tokens"],
-            **_logprobs(given["top_logprobs"], strategy),
-        ),
+        sampling=_sampling(given, strategy),
     )
     llm = EndpointSpec(
         *given["base_url"],
@@ -202,11 +198,18 @@ def _tasks(questions: str | None, earlier: str | None, limit: int | None) -> lis
         return reader.tasks()[:limit]
 
 
-def _logprobs(top: int | None, strategy: Strategy) -> dict[str, Any]:
-    """Return what to ask for so that uncertainty is known, where it is wanted."""
-    if top is None:
-        top = 16 if getattr(strategy, "uncertain", None) else None
-    return {} if top is None else {"logprobs": True, "top_logprobs": top}
+def _sampling(given: dict[str, Any], strategy: Strategy) -> Sampling:
+    """Return how to sample; a strategy that goes by uncertainty has the figures that it needs asked for."""
+    top = given["top_logprobs"]
+    if top is None and getattr(strategy, "uncertain", None) is not None:
+        top = max(16, getattr(strategy, "likeliest", 1))
+    return Sampling(
+        temperature=given["temperature"],
+        top_p=given["top_p"],
+        max_tokens=given["max_tokens"],
+        logprobs=True if given["logprobs"] or top is not None else None,
+        top_logprobs=top,
+    )
 
 
 def _dialect(name: str) -> Any:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trunkline.llm.tokens import TokenMode
     from trunkline.types import JSON
 
-__all__ = ["ABILITIES", "Capabilities", "needs", "probe", "require"]
+__all__ = ["ABILITIES", "QUESTION", "Capabilities", "needs", "probe", "require"]
 
 ABILITIES: Final = {
     "ids": "token ids of prompt and reply in chat completions",
@@ -29,6 +29,7 @@ ABILITIES: Final = {
     "n": "several completions in one request",
     "seeds": "equal seeds give equal completions",
     "tokenize": "/tokenize of messages",
+    "detokenize": "/detokenize of token ids",
     "completions": "/v1/completions with a prompt of ids, and ids and log-probs in return",
     "generate": "SGLang's /generate with ids and log-probs",
 }
@@ -42,14 +43,15 @@ _ALTERNATIVES: Final = {
     "n": "leave siblings on: where n is ignored, draws are asked for one by one",
     "seeds": "without them a run cannot be repeated; nothing else depends on it",
     "tokenize": "give a tokenizer of your own: TokenMode(tokenizer=...)",
+    "detokenize": "give a tokenizer of your own: TokenMode(tokenizer=...)",
     "completions": "use TokenMode(api='chat'), or 'generate' on SGLang",
     "generate": "use TokenMode(api='completions') on vLLM",
 }
 
 _TOKENS: Final = 96
-_QUESTION: Final = "Who is the person who directs the employer of Kosa Garener?"
+QUESTION: Final = "Who is the person who directs the employer of Kosa Garener?"
 """Nobody knows, so that a model with a tool calls it, and no two answers are alike but by their seeds."""
-_ASK: Final[tuple[JSON, ...]] = ({"role": "user", "content": _QUESTION},)
+_ASK: Final[tuple[JSON, ...]] = ({"role": "user", "content": QUESTION},)
 _TOOL: Final[JSON] = {
     "type": "function",
     "function": {
@@ -77,6 +79,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         n: They give several completions for one request.
         seeds: Equal seeds give equal completions.
         tokenize: ``/tokenize`` takes messages.
+        detokenize: ``/detokenize`` takes ids.
         completions: ``/v1/completions`` takes ids, and gives ids and log-probs.
         generate: SGLang's ``/generate`` takes ids, and gives ids and log-probs.
     """
@@ -90,6 +93,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     n: bool | None = None
     seeds: bool | None = None
     tokenize: bool | None = None
+    detokenize: bool | None = None
     completions: bool | None = None
     generate: bool | None = None
 
@@ -120,12 +124,13 @@ async def probe(open_llm: Callable[[], HttpLLM], model: str, only: Sequence[str]
     return Capabilities(site=site, model=model, **{name: found[name] for name in only})
 
 
-def needs(mode: TokenMode, *, tools: bool) -> dict[str, str]:
+def needs(mode: TokenMode, *, tools: bool, inside: bool = False) -> dict[str, str]:
     """What a mode cannot do without.
 
     Args:
         mode: The mode.
         tools: Whether the model is given tools.
+        inside: Whether rollouts fork inside turns.
 
     Returns:
         Names of abilities, and what of the mode needs each.
@@ -137,6 +142,8 @@ def needs(mode: TokenMode, *, tools: bool) -> dict[str, str]:
     found = {mode.api: api}
     if mode.tokenizer is None:
         found["tokenize"] = f"{api} without a tokenizer"
+        if inside:
+            found["detokenize"] = "forks inside turns"
     return found
 
 
@@ -171,6 +178,7 @@ class _Probe:
             "n": self._siblings,
             "seeds": self._seeds,
             "tokenize": self._tokenize,
+            "detokenize": self._detokenize,
             "completions": self._completions,
             "generate": self._generate,
         }
@@ -245,6 +253,15 @@ class _Probe:
         self._prompt = found or self._prompt
         return {"tokenize": bool(found)}
 
+    async def _detokenize(self) -> dict[str, bool | None]:
+        ids = await self._ids()
+        data = await self._post("//detokenize", {"model": self._model, "tokens": list(ids)})
+        try:
+            found = bool(msgspec.json.decode(data or b"{}", type=_Detokenized).prompt)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            found = False
+        return {"detokenize": found}
+
     async def _completions(self) -> dict[str, bool | None]:
         body: dict[str, JSON] = {
             "model": self._model,
@@ -295,6 +312,10 @@ class _Probe:
             return None
         finally:
             await llm.close()
+
+
+class _Detokenized(msgspec.Struct):
+    prompt: str = ""
 
 
 class _Tokenized(msgspec.Struct):

@@ -10,7 +10,7 @@ from trunkline._core import ROOT
 from trunkline.llm.protocol import Request
 from trunkline.llm.request import draws as ending
 from trunkline.rollout.conversation import Conversation
-from trunkline.rollout.exact import ExactTurns
+from trunkline.rollout.exact import ExactTurns, Kept
 from trunkline.rollout.recorded import recorded
 from trunkline.rollout.turns import Turns
 
@@ -58,6 +58,7 @@ class Ask(NamedTuple):
         turn: Model turns on it.
         seed: Seed of the draw.
         said: The conversation in pieces.
+        kept: What is kept of a turn that followed the leaf; None where the whole turn is wanted.
     """
 
     kit: Kit
@@ -66,11 +67,12 @@ class Ask(NamedTuple):
     turn: int
     seed: int
     said: Conversation
+    kept: Kept | None = None
 
     def follows(self, other: Ask) -> bool:
         """Whether it is for the next draw of the same state."""
         same = self.kit is other.kit and self.leaf == other.leaf and self.turn == other.turn
-        return same and self.seed == other.seed + 1
+        return same and self.kept == other.kept and self.seed == other.seed + 1
 
 
 class Desk:
@@ -93,6 +95,11 @@ class Desk:
         self._point, self._trunk = ROOT, Conversation(core)
         # The same for every request of this tree, so that they meet the endpoint that holds its prefix.
         self._key = crc32(task_id.encode("utf-8", "surrogatepass"))
+
+    @property
+    def inside(self) -> bool:
+        """Whether a rollout can fork inside a turn."""
+        return self._draws.exact is not None and self._draws.exact.inside
 
     def conversation(self, point: int) -> Conversation:
         """Return the conversation up to a fork point, for a rollout that grows from there to go on with."""
@@ -126,7 +133,7 @@ class Desk:
 
     def _plain(self, asks: Sequence[Ask], told: Told | None) -> tuple[Request, Turns]:
         """The request for some draws, with messages."""
-        kit, _, leaf, turn, seed, said = asks[0]
+        kit, _, leaf, turn, seed, said, _ = asks[0]
         end = ending(seed, len(asks))
         content = said.body(leaf, kit.head, kit.constant + end)
         rollouts = [ask.rollout for ask in asks]
@@ -135,9 +142,12 @@ class Desk:
 
     async def _exact(self, exact: Exact, asks: Sequence[Ask], told: Told | None) -> tuple[Request, Turns]:
         """The request for some draws whose every token will be known."""
-        kit, _, leaf, turn, seed, said = asks[0]
+        kit, _, leaf, turn, seed, said, kept = asks[0]
         n = len(asks)
-        prompt = await exact.prompt(self._core, kit, leaf, said, seed, n)
+        if kept is None:
+            prompt = await exact.prompt(self._core, kit, leaf, said, seed, n)
+        else:
+            prompt = await exact.within(self._core, kit, leaf, kept, seed, n)
         rollouts = [ask.rollout for ask in asks]
         turns = ExactTurns(prompt, leaf, self._core, kit, rollouts, turn, self.name, self._outlet.called, told)
         content, constant = prompt.content, _size(prompt.content) - prompt.end

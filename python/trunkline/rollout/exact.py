@@ -24,13 +24,29 @@ if TYPE_CHECKING:
     from trunkline.rollout.conversation import Conversation
     from trunkline.types import JSON, Message
 
-__all__ = ["Exact", "ExactTurns", "Prompt"]
+__all__ = ["Exact", "ExactTurns", "Kept", "Prompt"]
 
 _RAW = Hermes()
 """How models write native calls where no server takes these apart."""
 
 _CLOSING = 64
 """Ids at the end of a turn that a renderer may look at, to see how much of the closing it has already."""
+
+
+_CHARACTER = 4
+"""Bytes of the longest character, so that a token which begins inside one has at most three before it there."""
+
+
+class Kept(NamedTuple):
+    """What a fork inside a turn keeps of it.
+
+    Attributes:
+        turn: The turn.
+        tokens: How many of its tokens.
+    """
+
+    turn: int
+    tokens: int
 
 
 class Prompt(NamedTuple):
@@ -42,6 +58,7 @@ class Prompt(NamedTuple):
         form: Where it goes and how the reply is read.
         context: The drift of a prompt that is sent as ids, if it drifts.
         parting: What to do with the ids of a prompt that the server makes; None where it is sent as ids.
+        kept: What the model goes on from inside a turn: the turn, how many of its tokens, and what they say.
     """
 
     content: bytes | list[bytes]
@@ -49,6 +66,7 @@ class Prompt(NamedTuple):
     form: Form
     context: int | None
     parting: tuple[str, int] | None
+    kept: tuple[int, int, str] | None = None
 
 
 class _Way(NamedTuple):
@@ -81,6 +99,11 @@ class Exact:
         self._mode = mode
         self._renderer = renderer
         self._ways: dict[int, _Way] = {}
+
+    @property
+    def inside(self) -> bool:
+        """Whether a turn can be gone on from where it is cut: prompts are sent as ids."""
+        return self._mode.api != "chat"
 
     async def prompt(self, core: Core, kit: Kit, leaf: int, said: Conversation, seed: int, n: int) -> Prompt:
         """Make the prompt of a turn; where it is sent as ids, every node up to ``leaf`` has its own after that.
@@ -117,6 +140,35 @@ class Exact:
             choice: The turn.
         """
         return _apart(self._way(kit).form, kit, choice)
+
+    async def within(self, core: Core, kit: Kit, leaf: int, kept: Kept, seed: int, n: int) -> Prompt:
+        """Make the prompt of a turn that goes on from the beginning of an earlier one.
+
+        It has the ids that the earlier one was given, then those that are kept of it, and may be as long as that one
+        might have been.
+
+        Args:
+            core: The tree.
+            kit: Who is asked.
+            leaf: The node whose path is the conversation; the turn follows it.
+            kept: What is kept.
+            seed: Seed of the first draw.
+            n: Draws wanted.
+
+        Raises:
+            BadRequest: What the kept tokens say is not how the turn begins, or they are as many as a turn may have.
+            LLMError: A server that decodes gave no answer.
+        """
+        way = self._way(kit)
+        if way.renderer is None:
+            raise BadRequest(f"the first {kept.tokens} tokens of a turn cannot be gone on from in a chat")
+        ids, text = await _beginning(core, kept, way.renderer)
+        form = _shorter(self._mode, kit, len(ids))
+        end = bodies.draws(seed, n, form.route)
+        tail = b"".join((*(b",%d" % token for token in ids), form.constant, end))
+        context = core.node(kept.turn).context
+        content = request_ids(core, leaf, form.head, tail, context)
+        return Prompt(content, len(end), form, context, None, (kept.turn, len(ids), text))
 
     def _way(self, kit: Kit) -> _Way:
         known = self._ways.get(id(kit))
@@ -157,6 +209,39 @@ def _pending(core: Core, leaf: int) -> list[int]:
     return align_ids(core, leaf, ())[2]
 
 
+async def _beginning(core: Core, kept: Kept, renderer: Renderer) -> tuple[list[int], str]:
+    """The ids that are kept of a turn, and what they say.
+
+    Where the next one begins inside a character, the ids before it in that character go as well: nobody could put the
+    two halves of its text together.
+    """
+    tokens = core.tokens_of(kept.turn)
+    known = [] if tokens is None else list(tokens.ids)
+    said = str(msgspec.json.decode(core.message(kept.turn)).get("content") or "")
+    for count in range(kept.tokens, max(kept.tokens - _CHARACTER, 0), -1):
+        try:
+            text = await renderer.decode(known[:count])
+        except ConfigError as error:
+            raise BadRequest(f"the beginning of a turn cannot be read: {error}") from None
+        if text and said.startswith(text):
+            return known[:count], text
+    raise BadRequest(
+        f"what the first {kept.tokens} token ids of a turn spell is not how its text begins, so nothing can go on from "
+        "there: the server writes special tokens in another way than its tokenizer"
+    )
+
+
+def _shorter(mode: TokenMode, kit: Kit, tokens: int) -> Form:
+    """The form of a request for the rest of a turn, of which so many tokens are there: all of it has one limit."""
+    sampling = kit.speech.sampling
+    left = (sampling.max_tokens or 0) - tokens
+    if left < 1:
+        raise BadRequest(
+            f"{tokens} tokens are kept of a turn that may have {sampling.max_tokens} (sampling.max_tokens)"
+        )
+    return form_of(mode, kit.agent.model, msgspec.structs.replace(sampling, max_tokens=left))
+
+
 class ExactTurns(Turns):
     """Turns with their token ids; see :class:`Turns`.
 
@@ -186,10 +271,13 @@ class ExactTurns(Turns):
             self._leaf,
             prompt.context,
             prompt.parting,
+            prompt.kept,
         )
 
     def _said(self, choice: Choice) -> Choice:
-        """A choice for the program."""
+        """A choice for the program, whole."""
+        if self._prompt.kept is not None:
+            choice.content = self._prompt.kept[2] + choice.content
         return _apart(self._prompt.form, self._kit, choice)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trunkline._core import MESSAGE, PROMPT, ROOT
+from trunkline._core import MESSAGE, PROMPT, ROOT, TURN
 from trunkline.errors import ConfigError, StrategyError, TreeError
 from trunkline.llm import messages
 from trunkline.printable import said
@@ -97,9 +97,12 @@ def open_fork(core: Core, fork: Fork) -> list[int]:
         Their ids, in the order of their draws.
 
     Raises:
-        StrategyError: The point is no state.
+        StrategyError: The point is no state, or with ``at`` no turn of more tokens.
     """
     point = prompt(core) if fork.point is None else fork.point
+    owner = None
+    if fork.at is not None:
+        point, owner = _before(core, point, fork.at)
     if fork.say:
         point = core.append(point, MESSAGE, messages.encode({"role": "user", "content": fork.say}))
     try:
@@ -107,5 +110,18 @@ def open_fork(core: Core, fork: Fork) -> list[int]:
     except TreeError as error:
         raise StrategyError(str(error)) from None
     draws: Sequence[int] = range(first, first + fork.n)
-    group = subgroup if fork.subgroup is None else fork.subgroup
+    group = (subgroup if owner is None else owner) if fork.subgroup is None else fork.subgroup
     return [core.open(point, (*path, turn, draw), draw if group is None else group) for draw in draws]
+
+
+def _before(core: Core, turn: int, at: int) -> tuple[int, int]:
+    """The state before a turn that is gone on from inside, and the subgroup of who came through the turn first."""
+    if turn >= len(core) or core.node(turn).kind != TURN:
+        raise StrategyError(f"node {turn} is no model turn, so no token of it can be drawn again")
+    tokens = core.tokens_of(turn)
+    if tokens is None or at >= len(tokens):
+        count = 0 if tokens is None else len(tokens)
+        raise StrategyError(f"token {at} of turn {turn} cannot be drawn again: it has {count} tokens")
+    facts = map(core.rollout, range(core.rollouts))
+    first = next(rollout for rollout in facts if turn in core.path(rollout.leaf))
+    return core.node(turn).parent, first.subgroup

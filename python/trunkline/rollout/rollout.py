@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trunkline.llm.request import Sampling
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.desk import Desk, Outlet
+    from trunkline.rollout.exact import Kept
     from trunkline.rollout.siblings import Siblings
     from trunkline.rollout.state import State
     from trunkline.rollout.turns import Turn
@@ -59,6 +60,7 @@ class Rollout:
         siblings: Those that grow from the same fork; None where it grows alone.
         sampling: What its first turn is sampled with, where that is not what the agent says.
         between: Called before every turn of its own but the first; it may wait there, and raise :class:`Finished`.
+        kept: What its first turn goes on from, where it forks inside a turn.
 
     Attributes:
         state: What its tools work on; None where its agent has no environment.
@@ -75,6 +77,7 @@ class Rollout:
         siblings: Siblings | None = None,
         sampling: Sampling | None = None,
         between: Callable[[Rollout], Awaitable[None]] | None = None,
+        kept: Kept | None = None,
     ) -> None:
         facts = core.rollout(id)
         *trunk, turn, draw = facts.path
@@ -92,6 +95,7 @@ class Rollout:
         self._sampling = sampling
         self._between = between
         self._heard: Choice | None = None
+        self._kept = kept
         self._said = desk.conversation(facts.point)
         self.state: State | None = None
         self.lane = desk.lanes.open()
@@ -123,7 +127,8 @@ class Rollout:
         self.lane.ask()
         await self._outlet.reserve()
         try:
-            turn = await self._next(Ask(kit, self.id, self.leaf, self.turn, self._next_seed, self._said))
+            kept, self._kept = self._kept, None
+            turn = await self._next(Ask(kit, self.id, self.leaf, self.turn, self._next_seed, self._said, kept))
         except BaseException:
             self._outlet.release()
             raise

@@ -24,13 +24,14 @@ from trunkline.errors import (
 )
 from trunkline.rollout.barrier import Barrier
 from trunkline.rollout.desk import Desk, Outlet
+from trunkline.rollout.exact import Kept
 from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.opening import moves, open_fork, plant
 from trunkline.rollout.resume import go_on
 from trunkline.rollout.rollout import Finished, Rollout
 from trunkline.rollout.siblings import Siblings
 from trunkline.rollout.state import States
-from trunkline.rollout.strategy import Drop, Fork, Stop
+from trunkline.rollout.strategy import INSIDE, Drop, Fork, Stop
 from trunkline.rollout.view import View
 from trunkline.score.rewards import Reward, apply
 from trunkline.score.verdicts import Verdict, note
@@ -143,6 +144,7 @@ class Session:
         for number in core.growing:
             rollout = Rollout(core, number, self.tree.task, self._seed, self._desk, self._outlet)
             go_on(rollout, core, self._kit, partial(self._desk.heard, self._kit))
+            rollout.state = self._states.of(rollout)
             self._live[number] = rollout
         together = self._together(rollout.leaf for rollout in self._live.values())
         for rollout in self._live.values():
@@ -172,6 +174,8 @@ class Session:
         stopped = {move.rollout: move.reason for move in wanted if isinstance(move, Stop)}
         for number in stopped.keys() - self._live.keys():
             raise StrategyError(f"rollout {number} does not wait between two steps, so it cannot be stopped")
+        if not self._desk.inside and any(isinstance(move, Fork) and move.at is not None for move in wanted):
+            raise StrategyError(f"{type(self._strategy).__name__} forks inside a turn, which needs {INSIDE}")
         self._states.next_round()
         waiting = list(self._live.values())
         opened = [(fork, open_fork(self.tree.core, fork)) for fork in wanted if isinstance(fork, Fork)]
@@ -206,6 +210,7 @@ class Session:
             siblings.get(core.rollout(number).point),
             fork.sampling,
             self._between if self._stepwise or fork.steps is not None else None,
+            None if fork.at is None or fork.point is None else Kept(fork.point, fork.at),
         )
         if fork.steps is not None:
             self._steps[number] = fork.steps

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from trunkline.rollout.view import View
 
-__all__ = ["Drop", "Fork", "Move", "Stop", "Strategy", "at_once"]
+__all__ = ["INSIDE", "Drop", "Fork", "Move", "Stop", "Strategy", "at_once"]
+
+INSIDE = "an endpoint that goes on from token ids: trunkline.LLM(tokens=TokenMode(api='completions')) or 'generate'"
+"""What a fork inside a turn needs."""
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -26,7 +29,8 @@ class Fork(msgspec.Struct, frozen=True):
             follows, or where a rollout stands that was cut off or waits between two steps. With ``at``, a model turn.
         n: How many draws to take there.
         at: Token of the turn ``point`` from which on it is drawn again; the tokens before it are kept. It needs an
-            endpoint that goes on from given tokens (``trunkline.TokenMode`` over completions or generate).
+            endpoint that goes on from given tokens (``trunkline.TokenMode`` over completions or generate). Inside a
+            character it stands for that character's first token.
         steps: Model turns that each of them may take; one that has taken them ends as ``censored``. To their own end
             when None.
         say: A message of the user that is put in behind the point, on the path of these rollouts.
@@ -123,7 +127,9 @@ class Strategy(Protocol):
     * ``value``: like a reward, for rollouts that ran out of ``Fork.steps``: what it says backs up as V(s), and is in no
       score of the run.
     * ``uncertain``: the region (``"think"``, ``"tool"``, ``"all"``, ``"mixed"``) whose log-probabilities it needs; a
-      server that gives none for it is refused before the run.
+      server that gives none for it is refused before the run, and so is an agent that does not ask for them.
+    * ``likeliest``: how many of the likeliest tokens it needs at each place, for that; 1 without it.
+    * ``inside``: whether it forks inside turns (``Fork.at``); where that cannot be done the run is refused.
     * ``branches``: whether it forks beyond the prompt. True where there is an ``ended`` or a ``stepped``.
     * ``continues``: whether :meth:`start` takes up the rollouts of an earlier run: the first ``view.taken`` of the
       tree, which have all ended by then.

@@ -18,6 +18,7 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategy import Strategy
 from trunkline.runtime.crossing import Crossing, load, pack
+from trunkline.runtime.needs import check_needs
 from trunkline.score.rewards import Reward
 
 __all__ = ["Job", "pack_job", "settings", "unpack_job"]
@@ -53,6 +54,7 @@ class Job(msgspec.Struct, kw_only=True):
         if (fits := getattr(self.strategy, "fits", None)) is not None:
             fits(self.agent)
         whole(f"the number of rollouts that strategy {type(self.strategy).__name__} plans", self.strategy.rollouts(), 1)
+        check_needs(self.strategy, self.agent, self.llm)
 
 
 class _Packed(msgspec.Struct):

@@ -9,8 +9,11 @@ import msgspec
 
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.speech import Speech
+from trunkline.runtime.needs import forks_inside, region_of
+from trunkline.tools.runner import Toolbox
 
 if TYPE_CHECKING:
+    from trunkline.llm.tokens import TokenMode
     from trunkline.runtime.job import Job
 
 __all__ = ["check", "ready"]
@@ -47,13 +50,38 @@ async def ready(job: Job) -> None:
         LLMError: An endpoint gave no answer.
     """
     check(job)
-    if not isinstance(job.llm, EndpointSpec) or job.llm.tokens is None:
+    if not isinstance(job.llm, EndpointSpec):
         return
-    from trunkline.llm.probe import needs, probe, require  # noqa: PLC0415
-
     agent, mode = job.agent, job.llm.tokens
     speech = Speech(agent.dialect, agent.tools, agent.sampling)
-    wanted = needs(mode, tools=bool(agent.tools) and speech.native)
-    for url in job.llm.base_urls:
-        one = msgspec.structs.replace(job.llm, base_urls=(url,))
-        require(await probe(partial(EndpointSpec.open, one), agent.model, tuple(wanted)), wanted)
+    if mode is not None:
+        await _exact(job, job.llm, mode, speech)
+    # Where prompts are sent as ids, the server takes nothing apart, and log-probs come for every token or none.
+    if region_of(job.strategy) is not None and (mode is None or mode.api == "chat"):
+        await _uncertain(job, job.llm, speech)
+
+
+async def _exact(job: Job, llm: EndpointSpec, mode: TokenMode, speech: Speech) -> None:
+    """What token-exact mode needs."""
+    # Here, because a controller whose workers do the talking needs none of it.
+    from trunkline.llm.probe import needs, probe, require  # noqa: PLC0415
+
+    tools = bool(job.agent.tools) and speech.native
+    wanted = needs(mode, tools=tools, inside=forks_inside(job.strategy))
+    for url in llm.base_urls:
+        one = msgspec.structs.replace(llm, base_urls=(url,))
+        require(await probe(partial(EndpointSpec.open, one), job.agent.model, tuple(wanted)), wanted)
+
+
+async def _uncertain(job: Job, llm: EndpointSpec, speech: Speech) -> None:
+    """What a strategy needs that looks at how sure the model was, asked for as the agent would ask."""
+    from trunkline.llm.probe import QUESTION  # noqa: PLC0415 - as above
+    from trunkline.llm.regions import find_regions, require_region  # noqa: PLC0415
+
+    agent, region = job.agent, region_of(job.strategy)
+    opening = speech.opening(agent.system, [{"role": "user", "content": QUESTION}])
+    tools = Toolbox(agent.tools).definitions() if speech.native else b""
+    for url in llm.base_urls:
+        one = msgspec.structs.replace(llm, base_urls=(url,))
+        found = await find_regions(partial(EndpointSpec.open, one), agent.model, speech.sampling, opening, tools)
+        require_region(found, region or "all", type(job.strategy).__name__)

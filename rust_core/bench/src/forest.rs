@@ -107,7 +107,7 @@ fn climb(
     for step in depth..STEPS {
         let said = format!(r#"{{"role":"assistant","content":"Search for clue {}."}}"#, random.bits());
         let sampled = TokenBuffer::sampled(ids(random, TURN), vec![-0.25; TURN as usize], 1)?;
-        let uncertainty = Uncertainty { entropy: [0.5; 3], perplexity: [1.6; 3] };
+        let uncertainty = Uncertainty { entropy: [0.5; 3], perplexity: [1.6; 3], opening: 2.0 };
         let call = Call { uncertainty, ..Call::default() };
         tree.turn(rollout, said.as_bytes(), Some(sampled.as_slice()), call)?;
         if step + 1 < STEPS {

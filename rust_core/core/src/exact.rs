@@ -20,7 +20,7 @@ impl Tree {
         &mut self,
         rollouts: &[crate::RolloutId],
         reply: &Reply,
-        asked: Asked,
+        asked: Asked<'_>,
         node: NodeId,
         parting: Option<Parting>,
     ) -> Result<Vec<Taken>> {
@@ -31,7 +31,7 @@ impl Tree {
                 asked.context = self.settle(node, prompt, parting)?;
                 None
             }
-            (Some(prompt), None) => self.same_prompt(node, asked.context, prompt).err().map(|error| error.to_string()),
+            (Some(prompt), None) => self.same_prompt(node, asked, prompt).err().map(|error| error.to_string()),
             _ => None,
         };
         match refused {

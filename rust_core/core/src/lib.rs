@@ -55,7 +55,7 @@ pub use schedule::amount::{Amount, Bounds, Currency};
 pub use schedule::ledger::{Lease, Ledger, Refusal, Reservation};
 pub use schedule::ready::Scheduler;
 pub use schedule::work::{Refused, Round, Start, Work, WorkKind};
-pub use take::{Asked, LONGEST, MOST_CALLS, Taken};
+pub use take::{Asked, Kept, LONGEST, MOST_CALLS, Taken};
 pub use tally::{Answer, Tally, Votes};
 pub use tokens::{Region, TokenBuffer, Uncertainty};
 pub use tree::Tree;

@@ -1,9 +1,10 @@
 //! A reply on a tree: its choices become turns of the rollouts that asked.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exact;
 use crate::id::{ContextId, NameId, NodeId, RolloutId};
 use crate::reply::{Choice, Reply};
+use crate::tokens::{TokenBuffer, Uncertainty};
 use crate::tree::Tree;
 use crate::wire::op::Call;
 
@@ -15,9 +16,20 @@ pub const LONGEST: usize = 16 << 20;
 
 const ENDED: &str = "the rollout had ended before its reply came";
 
+/// The beginning of an earlier turn that the model was given to go on from, where a rollout forks inside a turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept<'a> {
+    /// The turn.
+    pub turn: NodeId,
+    /// How many of its tokens.
+    pub tokens: usize,
+    /// What they say.
+    pub text: &'a str,
+}
+
 /// What the turns of one reply have in common.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct Asked<'a> {
     /// Who spoke.
     pub agent: NameId,
     /// Model, sampling parameters and weight version.
@@ -32,6 +44,8 @@ pub struct Asked {
     pub micros: u64,
     /// Whether a choice needs token ids and log-probabilities.
     pub exact: bool,
+    /// What every choice goes on from, inside a turn.
+    pub kept: Option<Kept<'a>>,
 }
 
 /// What became of one choice.
@@ -50,13 +64,17 @@ impl Tree {
     /// the first that is a turn; so do retries. Generated tokens are those that are listed; where that is not known of every choice, the sum
     /// is shared out by the length of the messages.
     ///
+    /// Where the model went on from the beginning of a turn, its choices are whole turns with that beginning, which was
+    /// generated before and is counted as generated nowhere here. How uncertain they are as a whole nobody knows.
+    ///
     /// # Errors
-    /// If a rollout, a name or a context does not exist. Turns before that one stay.
-    pub fn take(&mut self, rollouts: &[RolloutId], reply: &Reply, asked: Asked) -> Result<Vec<Taken>> {
+    /// If a rollout, a name or a context does not exist, or what was kept. Turns before that one stay.
+    pub fn take(&mut self, rollouts: &[RolloutId], reply: &Reply, asked: Asked<'_>) -> Result<Vec<Taken>> {
         let pairs = rollouts.len().min(reply.choices.len());
         let messages = reply.choices[..pairs].iter().map(|choice| message(choice, asked)).collect::<Vec<_>>();
         let lengths = messages.iter().map(|message| message.as_ref().map_or(0, Vec::len)).collect::<Vec<_>>();
         let generated = generated(reply, &lengths);
+        let beginning = asked.kept.map(|kept| self.beginning(kept)).transpose()?;
         let mut taken = Vec::with_capacity(pairs);
         let mut first = true;
         for (place, message) in messages.into_iter().enumerate() {
@@ -81,19 +99,31 @@ impl Tree {
                 micros: asked.micros,
                 aside: choice.message.reasoning.as_deref().filter(|thought| !thought.is_empty()),
                 context: asked.context,
-                uncertainty: choice.uncertainty(),
+                uncertainty: if beginning.is_some() { Uncertainty::UNKNOWN } else { choice.uncertainty() },
             };
-            let tokens = choice.tokens.as_ref().map(|tokens| tokens.as_slice());
+            let sampled = choice.tokens.as_ref().map(TokenBuffer::as_slice);
+            let whole = beginning.as_ref().map(|kept| kept.followed_by(sampled.as_ref()));
+            let tokens = whole.as_ref().map(TokenBuffer::as_slice).or(sampled);
             let node = self.turn(rollouts[place], &message, tokens, call)?;
             taken.push(Taken::Turn(node, message.len()));
             first = false;
         }
         Ok(taken)
     }
+
+    /// The tokens that a fork inside a turn keeps.
+    pub(crate) fn beginning(&self, kept: Kept<'_>) -> Result<TokenBuffer> {
+        let tokens = self.tokens_of(kept.turn)?.map_or_else(TokenBuffer::default, |all| all.first(kept.tokens).into());
+        if tokens.ids.len() == kept.tokens {
+            return Ok(tokens);
+        }
+        let value = format!("node {} has no {} tokens", kept.turn.get(), kept.tokens);
+        Err(Error::Value { value, want: "a turn with the tokens that are kept of it" })
+    }
 }
 
 /// The message of a choice for the history, or why it cannot have one.
-fn message(choice: &Choice, asked: Asked) -> std::result::Result<Vec<u8>, String> {
+fn message(choice: &Choice, asked: Asked<'_>) -> std::result::Result<Vec<u8>, String> {
     if let Some(fault) = Some(choice).filter(|_| asked.exact).and_then(exact::fault) {
         return Err(fault);
     }
@@ -101,7 +131,11 @@ fn message(choice: &Choice, asked: Asked) -> std::result::Result<Vec<u8>, String
     if calls > MOST_CALLS {
         return Err(format!("the reply asks for {calls} tool calls; a turn may make {MOST_CALLS}"));
     }
-    let message = choice.message.canonical(asked.turn).map_err(|error| error.to_string())?;
+    let message = match asked.kept {
+        Some(kept) => choice.message.after(kept.text).canonical(asked.turn),
+        None => choice.message.canonical(asked.turn),
+    };
+    let message = message.map_err(|error| error.to_string())?;
     if message.len() > LONGEST {
         return Err(format!("the reply has {} bytes; at most {LONGEST} are kept", message.len()));
     }
@@ -153,7 +187,7 @@ mod tests {
     use crate::Kind;
     use crate::reply::{Options, read};
 
-    const ASKED: Asked = Asked {
+    const ASKED: Asked<'_> = Asked {
         agent: NameId::EMPTY,
         namespace: NameId::EMPTY,
         context: None,
@@ -161,6 +195,7 @@ mod tests {
         retries: 2,
         micros: 9,
         exact: false,
+        kept: None,
     };
 
     fn reply(choices: &str, usage: &str) -> Reply {
@@ -237,6 +272,40 @@ mod tests {
         let one = r#"{"message":{"content":"x"}}"#;
         assert_eq!(tree.take(&rollouts[1..], &reply(one, usage), ASKED).unwrap().len(), 1);
         assert_eq!(tree.rollout(rollouts[1]).unwrap().usage.generated, 80);
+    }
+
+    #[test]
+    fn what_goes_on_from_inside_a_turn_becomes_a_whole_one() {
+        let (mut tree, rollouts) = planted(3);
+        let exact = |choices: &str| reply(choices, r#"{"prompt_tokens":5,"completion_tokens":9}"#);
+        let logprobs = |values: &str| format!(r#""logprobs":{{"tokens":["",""],"token_logprobs":{values}}}"#);
+        let first = format!(r#"{{"message":{{"content":"abcd"}},"token_ids":[7,8],{}}}"#, logprobs("[-0.5,-1.5]"));
+        let taken = tree.take(&rollouts[..1], &exact(&first), Asked { exact: true, ..ASKED }).unwrap();
+        let [Taken::Turn(turn, _)] = taken[..] else { panic!("{taken:?}") };
+        let asked = Asked { exact: true, kept: Some(Kept { turn, tokens: 1, text: "ab" }), ..ASKED };
+        let rest = |index, text, ids, logs| {
+            format!(r#"{{"index":{index},"message":{{"content":"{text}"}},"token_ids":{ids},{}}}"#, logprobs(logs))
+        };
+        let two = format!("{},{}", rest(0, "xy", "[9,10]", "[-0.25,-3]"), rest(1, "cd", "[8]", "[-1.5]"));
+        let two = two.replacen(r#"["",""],"token_logprobs":[-1.5]"#, r#"[""],"token_logprobs":[-1.5]"#, 1);
+        let taken = tree.take(&rollouts[1..], &exact(&two), asked).unwrap();
+        let [Taken::Turn(branch, _), Taken::Turn(same, _)] = taken[..] else { panic!("{taken:?}") };
+        assert_eq!(same, turn, "the same tokens are the same turn");
+        let tokens = tree.tokens_of(branch).unwrap().unwrap();
+        assert_eq!((tokens.ids, tokens.logprobs), (&[7, 9, 10][..], &[-0.5, -0.25, -3.0][..]));
+        assert_eq!(tree.message(branch).unwrap(), br#"{"role":"assistant","content":"abxy"}"#);
+        assert!(tree.node(branch).unwrap().uncertainty.is_unknown());
+        let generated = rollouts.iter().map(|&rollout| tree.rollout(rollout).unwrap().usage.generated);
+        assert_eq!(generated.collect::<Vec<_>>(), [9, 2, 1], "what was kept is nobody's cost");
+        let point = tree.rollout(rollouts[0]).unwrap().point;
+        let prompt = |tree: &Tree, ids: &[u32]| tree.same_prompt(point, asked, ids).is_ok();
+        tree.give(point, &[1, 2]).unwrap();
+        assert_eq!(
+            [&[1, 2, 7][..], &[1, 2], &[1, 2, 8], &[1, 2, 7, 7]].map(|ids| prompt(&tree, ids)),
+            [true, false, false, false]
+        );
+        let beyond = Asked { kept: Some(Kept { turn, tokens: 3, text: "" }), ..asked };
+        assert!(tree.take(&rollouts[2..], &exact(&first), beyond).unwrap_err().to_string().contains("has no 3 tokens"));
     }
 
     #[test]

@@ -37,11 +37,13 @@ pub struct Uncertainty {
     pub entropy: [f32; 3],
     /// Its exponential.
     pub perplexity: [f32; 3],
+    /// What ARPO sums up over how the turn begins, before it is divided: see [`crate::reply::Arpo`].
+    pub opening: f32,
 }
 
 impl Uncertainty {
     /// Nothing is known.
-    pub const UNKNOWN: Self = Self { entropy: [f32::NAN; 3], perplexity: [f32::NAN; 3] };
+    pub const UNKNOWN: Self = Self { entropy: [f32::NAN; 3], perplexity: [f32::NAN; 3], opening: f32::NAN };
 
     /// Whether every figure is one that can be measured.
     ///
@@ -56,13 +58,17 @@ impl Uncertainty {
                 }
             }
         }
+        if self.opening < 0.0 || self.opening.is_infinite() {
+            let value = format!("the entropy of the opening is {}", self.opening);
+            return Err(Error::Value { value, want: "0 or more and finite, or NaN where it is not known" });
+        }
         Ok(())
     }
 
     /// Whether nothing is known.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
-        self.entropy.iter().chain(&self.perplexity).all(|figure| figure.is_nan())
+        self.entropy.iter().chain(&self.perplexity).chain([&self.opening]).all(|figure| figure.is_nan())
     }
 }
 
@@ -70,7 +76,9 @@ impl Uncertainty {
 impl PartialEq for Uncertainty {
     fn eq(&self, other: &Self) -> bool {
         let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
-        self.entropy.iter().zip(&other.entropy).all(same) && self.perplexity.iter().zip(&other.perplexity).all(same)
+        self.entropy.iter().zip(&other.entropy).all(same)
+            && self.perplexity.iter().zip(&other.perplexity).all(same)
+            && same((&self.opening, &other.opening))
     }
 }
 
@@ -112,6 +120,15 @@ impl TokenBuffer {
         self.logprobs.extend_from_slice(more.logprobs);
         self.versions.extend_from_slice(more.versions);
         self.flags.extend_from_slice(more.flags);
+    }
+
+    /// These tokens and then others.
+    pub(crate) fn followed_by(&self, more: Option<&TokenSlice<'_>>) -> Self {
+        let mut whole = self.clone();
+        if let Some(more) = more {
+            whole.extend(more);
+        }
+        whole
     }
 
     /// The four columns as slices.

@@ -203,8 +203,9 @@ fn operations_are_judged_by_what_comes_before_them() {
     let known_run = [&[10, 1][..], &token(5, 0.0, -1, 0)].concat();
     let other_run = [&[10, 1][..], &token(5, -0.5, 3, 1)].concat();
     let call = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let figures = [[0; 20].as_slice(), &(-1f32).to_le_bytes()].concat();
-    let negative = [&[6, 0, 0, 0][..], &call[..10], &[1], &figures[20..], &figures[..20]].concat();
+    let figures = [[0; 24].as_slice(), &(-1f32).to_le_bytes()].concat();
+    let negative = [&[6, 0, 0, 0][..], &call[..10], &[1], &figures[24..], &figures[..24]].concat();
+    let below = [&[6, 0, 0, 0][..], &call[..10], &[1], &figures].concat();
     let cases: &[(&[u8], usize, &str)] = &[
         (&[5, 0, 1, 9, 0, 5, 0, 1, 9, 0], 1, "fork path [9] is open already"),
         (&[5, 0, 2, 0, 0, 0], 0, "fork path [0, 0] is open already"),
@@ -238,6 +239,7 @@ fn operations_are_judged_by_what_comes_before_them() {
         (&[&known_run[..], &[7, 0, 0, 0, 1, 0, 0, 11, 2, 0]].concat(), 2, "node 2 has other tokens already"),
         (&[&known_run[..], &other_run, &[4, 1, 1, 0, 0, 1, 4, 1, 1, 0, 0, 2, 4, 3, 1, 0, 0, 0]].concat(), 4, "node 3"),
         (&negative, 0, "the entropy of region think is -1"),
+        (&below, 0, "the entropy of the opening is -1"),
     ];
     let mut writer = small();
     let first = writer.delta().unwrap().unwrap();
@@ -335,7 +337,7 @@ fn the_format_is_fixed() {
     let mut call = common::call(9, 1);
     (call.agent, call.retries, call.micros, call.aside) = (agent, 1, 70_000, Some("hm"));
     call.context = Some(tree.context(&[0]).unwrap());
-    call.uncertainty.entropy[2] = 0.5;
+    (call.uncertainty.entropy[2], call.uncertainty.opening) = (0.5, 2.0);
     let tokens = TokenBuffer::sampled(vec![7, 300], vec![-0.5, -1.0], 3).unwrap();
     tree.turn(rollout, br#"{"n":1}"#, Some(tokens.as_slice()), call).unwrap();
     tree.tokenise(prompt, TokenBuffer::given(vec![9]).as_slice()).unwrap();
@@ -347,7 +349,7 @@ fn the_format_is_fixed() {
     let hex: Vec<String> = delta.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(FORMAT, 4);
     let expected = [
-        "544b444c0400000000000000950000000000000000000000", // header
+        "544b444c0400000000000000990000000000000000000000", // header
         "010161",                                           // name
         "02027b7d",                                         // fragment
         "040001000100",                                     // append
@@ -358,14 +360,14 @@ fn the_format_is_fixed() {
         "070000002c010000000000bf000080bf03000000030000000101",
         "060001010100000a000201f0a20403686d01", // turn
         "01",                                   // and its uncertainty
-        "0000c07f0000c07f0000003f0000c07f0000c07f0000c07f",
+        "0000c07f0000c07f0000003f0000c07f0000c07f0000c07f00000040",
         "0a010900000000000000ffffffff00", // run
         "0b0101",                         // tokenise
         "07000000000501",                 // observe
         "080000023200",                   // close
         "0900000000000000f03f",           // score
         "0c0002c3a9",                     // note
-        "8d749efce820c3a6",               // checksum
+        "35fb6146735d5099",               // checksum
     ];
     assert_eq!(hex.concat(), expected.concat());
     assert_eq!(format!("{:032x}", tree.digest()), "b5ae06593e2ca739bc100fa26faa238b");

@@ -38,7 +38,7 @@ fn tell(tree: &mut Tree, chapter: u32) -> Result<()> {
         generated: Tokens::new(2, "generated")?,
         aside: Some("hm"),
         context: Some(tree.context(&[fragment.get(), chapter])?),
-        uncertainty: Uncertainty { entropy: [0.5; 3], perplexity: [1.6; 3] },
+        uncertainty: Uncertainty { entropy: [0.5; 3], perplexity: [1.6; 3], opening: 2.0 },
         ..Call::default()
     };
     for draw in 0..2 {

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use trunkline_core::reply::{Choice, Reply};
-use trunkline_core::{Asked, ContextId, Taken};
+use trunkline_core::{Asked, ContextId, Kept, Taken};
 
 use crate::error::raise;
 use crate::ids;
@@ -38,6 +38,7 @@ pub fn take<'py>(
         retries,
         micros,
         exact: false,
+        kept: None,
     };
     let taken = tree.with(py, |tree| tree.take(&rollouts, &reply, asked))?;
     told(py, &reply, &taken)
@@ -47,7 +48,8 @@ pub fn take<'py>(
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "as above")]
 #[pyo3(signature = (
-    tree, rollouts, reading, data, agent, namespace, turn, retries, micros, node, context=None, parting=None, /
+    tree, rollouts, reading, data, agent, namespace, turn, retries, micros, node, context=None, parting=None,
+    kept=None, /
 ))]
 pub fn take_ids<'py>(
     py: Python<'py>,
@@ -63,6 +65,7 @@ pub fn take_ids<'py>(
     #[pyo3(from_py_with = number)] node: u32,
     #[pyo3(from_py_with = number)] context: Option<u32>,
     parting: Option<(Text<'_>, u32)>,
+    kept: Option<(u32, usize, Text<'_>)>,
 ) -> PyResult<Bound<'py, PyTuple>> {
     let parting = parting.map(|(policy, limit)| ids::parting(&policy, limit)).transpose();
     let parting = parting.map_err(|error| raise(py, &error))?;
@@ -75,7 +78,8 @@ pub fn take_ids<'py>(
         turn,
         retries,
         micros,
-        exact: false,
+        exact: true,
+        kept: kept.as_ref().map(|(turn, tokens, text)| Kept { turn: (*turn).into(), tokens: *tokens, text }),
     };
     let taken = tree.with(py, |tree| tree.take_exact(&rollouts, &reply, asked, node.into(), parting))?;
     told(py, &reply, &taken)

@@ -3,7 +3,10 @@
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use trunkline_core as core;
+use trunkline_core::reply::per_vocabulary;
 use trunkline_core::{ContextId, NodeView, RolloutView};
+
+use crate::input::number;
 
 /// Numbers that Python sees as a tuple.
 pub struct Numbers<T>(Box<[T]>);
@@ -45,6 +48,8 @@ pub struct Node {
     entropy: (f32, f32, f32),
     /// Its exponential.
     perplexity: (f32, f32, f32),
+    /// The entropies of its first twenty places summed up, in nats; NaN where not known.
+    opening: f32,
     /// Scored rollouts whose path holds it.
     visits: u32,
     /// The sum of their rewards.
@@ -68,6 +73,7 @@ impl From<NodeView<'_>> for Node {
             context: view.context.map(ContextId::get),
             entropy: view.uncertainty.entropy.into(),
             perplexity: view.uncertainty.perplexity.into(),
+            opening: view.uncertainty.opening,
             visits: view.visits,
             value: view.value,
             passes: view.passes,
@@ -77,6 +83,12 @@ impl From<NodeView<'_>> for Node {
 
 #[pymethods]
 impl Node {
+    /// The uncertainty of ARPO.
+    #[pyo3(signature = (vocabulary, /))]
+    fn arpo(&self, #[pyo3(from_py_with = number)] vocabulary: u32) -> f64 {
+        per_vocabulary(self.opening.into(), vocabulary)
+    }
+
     fn __repr__(&self) -> String {
         format!("<Node: kind {}, depth {}, parent {}>", self.kind, self.depth, self.parent)
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline.bounds import kind
+from trunkline.bounds import kind, text
 from trunkline.errors import ConfigError
 from trunkline.llm.renderer.suffix import Suffix
 from trunkline.llm.renderer.template import Template
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from trunkline.types import JSON, Message
 
-__all__ = ["LocalRenderer"]
+__all__ = ["LocalRenderer", "tokens_with"]
 
 _LARGE: Final = 1 << 14
 """Characters from which on a text is encoded in a thread, so that the event loop goes on; encoding frees the GIL."""
@@ -41,9 +41,8 @@ class LocalRenderer:
     """
 
     def __init__(self, tokenizer: str | Path, template: str | Path | None = None) -> None:
-        path = Path(tokenizer)
-        path = path / "tokenizer.json" if path.is_dir() else path
-        self._encode = _encoder(path)
+        path = _found(tokenizer)
+        self._tokenizer = _read(path)
         config = _config(path.with_name("tokenizer_config.json"))
         self._template = Template(_source(path, template, config), _tokens(config))
         self._suffix = Suffix(partial(self._render, tools=()))
@@ -56,24 +55,62 @@ class LocalRenderer:
         """Write what follows a turn; see :meth:`.protocol.Renderer.extend`."""
         return await self._suffix.extend(previous, messages)
 
-    async def _render(self, messages: Sequence[Message], *, opened: bool, tools: Sequence[JSON]) -> list[int]:
-        text = self._template.text(messages, tools, opened=opened)
-        if len(text) < _LARGE:
-            return self._ids(text)
-        return await asyncio.to_thread(self._ids, text)
+    async def decode(self, ids: Sequence[int]) -> str:
+        """Say what ids spell; see :meth:`.protocol.Renderer.decode`."""
+        try:
+            spelled: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
+            raise ConfigError(f"the tokenizer does not decode these ids: {excerpt(str(error), 200)}") from None
+        return spelled
 
-    def _ids(self, text: str) -> list[int]:
+    async def _render(self, messages: Sequence[Message], *, opened: bool, tools: Sequence[JSON]) -> list[int]:
+        written = self._template.text(messages, tools, opened=opened)
+        if len(written) < _LARGE:
+            return self._ids(written)
+        return await asyncio.to_thread(self._ids, written)
+
+    def _ids(self, written: str) -> list[int]:
         # The template has written the special tokens already.
         try:
-            ids: list[int] = self._encode(text, add_special_tokens=False).ids
+            ids: list[int] = self._tokenizer.encode(written, add_special_tokens=False).ids
         except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
             said = excerpt(str(error), 200)
             raise ConfigError(f"the tokenizer does not take this conversation: {said}") from None
         return ids
 
 
-def _encoder(path: Path) -> Any:
-    """Read a tokenizer; what it does with a text."""
+def tokens_with(tokenizer: str | Path, *words: str) -> tuple[int, ...]:
+    """Find the tokens whose text contains a word, for :class:`trunkline.EntropyTree`. Needs the extra ``tokens``.
+
+    Args:
+        tokenizer: Path of a ``tokenizer.json``, or of the folder it is in.
+        words: The words; letters count as they are written.
+
+    Returns:
+        Their ids, ascending.
+
+    Raises:
+        ConfigError: The file is missing or is no tokenizer, the extra is not installed, or a word is empty or no text.
+    """
+    for word in words:
+        if not text("tokens_with: a word", word):
+            raise ConfigError("tokens_with: a word is empty; every token contains it")
+    found = _read(_found(tokenizer))
+    spelled = ((token, found.decode([token], skip_special_tokens=False)) for token in found.get_vocab().values())
+    return tuple(sorted(token for token, spells in spelled if any(word in spells for word in words)))
+
+
+def _found(tokenizer: str | Path) -> Path:
+    path = Path(tokenizer)
+    return path / "tokenizer.json" if path.is_dir() else path
+
+
+def _read(path: Path) -> Any:
+    """Read a ``tokenizer.json``.
+
+    Raises:
+        ConfigError: It is missing or is none, or the extra is not installed.
+    """
     try:
         from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
     except ImportError:
@@ -88,7 +125,7 @@ def _encoder(path: Path) -> Any:
     # Some files were saved with the limit of a training run.
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return tokenizer.encode
+    return tokenizer
 
 
 def _config(path: Path) -> dict[str, Any]:

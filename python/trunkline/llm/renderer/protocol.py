@@ -44,3 +44,12 @@ class Renderer(Protocol):
             LLMError: A server that renders gave no answer.
         """
         ...
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """Say what token ids spell, special tokens included; what is no character is U+FFFD.
+
+        Raises:
+            ConfigError: An id is none of the tokenizer's.
+            LLMError: A server that decodes gave no answer.
+        """
+        ...

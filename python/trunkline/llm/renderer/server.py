@@ -1,4 +1,4 @@
-"""A renderer at the server that serves the model: its `/tokenize`, as vLLM has it."""
+"""A renderer at the server that serves the model: its `/tokenize` and `/detokenize`, as vLLM has them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Post", "ServerRenderer"]
 
-_ROUTE = "//tokenize"
+_ENCODE = "//tokenize"
+_DECODE = "//detokenize"
 
 
 class Post(Protocol):
@@ -30,6 +31,10 @@ class Post(Protocol):
 
 class _Tokenized(msgspec.Struct):
     tokens: list[Annotated[int, msgspec.Meta(ge=0, lt=2**32)]]
+
+
+class _Decoded(msgspec.Struct):
+    prompt: str
 
 
 class ServerRenderer:
@@ -53,6 +58,18 @@ class ServerRenderer:
         """Write what follows a turn; see :meth:`.protocol.Renderer.extend`."""
         return await self._suffix.extend(previous, messages)
 
+    async def decode(self, ids: Sequence[int]) -> str:
+        """Say what ids spell; see :meth:`.protocol.Renderer.decode`."""
+        body = msgspec.json.encode({"model": self._model, "tokens": list(ids)})
+        try:
+            data = await self._post(_DECODE, body)
+        except BadRequest as error:
+            raise ConfigError(f"the server does not decode these ids: {error}") from None
+        try:
+            return msgspec.json.decode(data, type=_Decoded).prompt
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise LLMError("the answer of /detokenize has no text; use TokenMode(tokenizer=...)") from None
+
     async def text(self, text: str) -> list[int]:
         """Token ids of a plain text, without special tokens around it.
 
@@ -70,7 +87,7 @@ class ServerRenderer:
 
     async def _tokens(self, body: dict[str, JSON]) -> list[int]:
         try:
-            data = await self._post(_ROUTE, msgspec.json.encode({"model": self._model, **body}))
+            data = await self._post(_ENCODE, msgspec.json.encode({"model": self._model, **body}))
         except BadRequest as error:
             raise ConfigError(f"the server does not tokenize this: {error}") from None
         try:

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 __all__ = ["STRATEGIES", "find"]
 
 STRATEGIES: Final = {
+    "adaptive": "adaptive:Adaptive",
     "chain": "chain:Chain",
+    "entropy-tree": "entropy_tree:EntropyTree",
     "mcts": "mcts:MCTS",
     "partial": "partial:Partial",
     "tree-grpo": "tree_grpo:TreeGRPO",

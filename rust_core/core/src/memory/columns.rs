@@ -47,6 +47,14 @@ impl<'a> TokenSlice<'a> {
         self.ids.len()
     }
 
+    /// The first of them, as many as there are up to `most`.
+    #[must_use]
+    pub fn first(&self, most: usize) -> Self {
+        let end = most.min(self.len());
+        let Self { ids, logprobs, versions, flags } = *self;
+        Self { ids: &ids[..end], logprobs: &logprobs[..end], versions: &versions[..end], flags: &flags[..end] }
+    }
+
     /// Whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

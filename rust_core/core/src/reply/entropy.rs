@@ -99,12 +99,24 @@ impl Arpo {
         self.known |= !top.is_empty();
     }
 
+    /// The sum in nats; NaN where no log-probabilities were listed.
+    #[must_use]
+    pub const fn sum(&self) -> f64 {
+        if self.known { self.sum } else { f64::NAN }
+    }
+
     /// The figure for a vocabulary of this many tokens; NaN where no log-probabilities were listed, or for a vocabulary of
     /// less than two tokens.
     #[must_use]
     pub fn over(&self, vocabulary: u32) -> f64 {
-        if !self.known || vocabulary < 2 { f64::NAN } else { self.sum / log(f64::from(vocabulary)) }
+        per_vocabulary(self.sum(), vocabulary)
     }
+}
+
+/// A sum of entropies over the logarithm of how many tokens there are; NaN for less than two.
+#[must_use]
+pub fn per_vocabulary(sum: f64, vocabulary: u32) -> f64 {
+    if vocabulary < 2 { f64::NAN } else { sum / log(f64::from(vocabulary)) }
 }
 
 /// Put log-probabilities into falling order.

@@ -24,7 +24,7 @@ pub struct Logprobs {
     pub logprobs: Vec<f32>,
     /// Their entropies in nats, as [`Options::entropy`] defines them; NaN where not known.
     pub entropies: Vec<f32>,
-    /// Mean entropy and perplexity by region.
+    /// Mean entropy and perplexity by region, and ARPO's sum.
     pub uncertainty: Uncertainty,
     /// The uncertainty of ARPO.
     pub arpo: Arpo,
@@ -137,8 +137,10 @@ impl Reader {
 
     /// The columns, and figures of the whole.
     pub fn finish(self, options: &Options) -> Listed {
-        let uncertainty = uncertainty(&self.text, &self.ends, &self.entropies, &options.think, &options.tool);
+        let regions = uncertainty(&self.text, &self.ends, &self.entropies, &options.think, &options.tool);
         let Self { logprobs, entropies, ids, arpo, .. } = self;
+        #[expect(clippy::cast_possible_truncation, reason = "the columns are f32")]
+        let uncertainty = Uncertainty { opening: arpo.sum() as f32, ..regions };
         let ids = Some(ids).filter(|ids| !ids.is_empty() && ids.len() == logprobs.len());
         Listed { logprobs: Logprobs { logprobs, entropies, uncertainty, arpo }, ids }
     }

@@ -49,6 +49,12 @@ impl Message {
         assistant(self.text(), &self.tool_calls, turn)
     }
 
+    /// The message that this one is the rest of.
+    #[must_use]
+    pub(crate) fn after(&self, beginning: &str) -> Self {
+        Self { content: format!("{beginning}{}", self.text()), ..self.clone() }
+    }
+
     /// Read a text that no server has taken apart.
     pub(super) fn raw(scan: &mut Scanner<'_>) -> Result<Self> {
         Ok(Self { content: scan.string()?.into_owned(), ..Self::default() })

@@ -20,7 +20,7 @@ mod string;
 
 pub use choice::Choice;
 pub use counts::Counts;
-pub use entropy::{Arpo, Entropy};
+pub use entropy::{Arpo, Entropy, per_vocabulary};
 pub use error::ReplyError;
 pub use form::Form;
 pub use logprobs::Logprobs;

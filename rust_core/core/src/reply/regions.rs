@@ -159,7 +159,7 @@ pub fn uncertainty(text: &[u8], ends: &[usize], entropies: &[f32], think: &Tags,
     #[expect(clippy::cast_possible_truncation, reason = "the columns are f32")]
     let [entropy, perplexity] =
         [means.map(|mean| mean as f32), means.map(|mean| exp(mean).clamp(0.0, f64::from(f32::MAX)) as f32)];
-    Uncertainty { entropy, perplexity }
+    Uncertainty { entropy, perplexity, ..Uncertainty::UNKNOWN }
 }
 
 #[cfg(test)]

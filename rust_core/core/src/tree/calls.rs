@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     fn said(aside: Option<&'static str>, entropy: f32) -> Call<'static> {
-        let uncertainty = Uncertainty { entropy: [entropy; 3], perplexity: [entropy.exp(); 3] };
+        let uncertainty = Uncertainty { entropy: [entropy; 3], perplexity: [entropy.exp(); 3], opening: entropy };
         Call { aside, uncertainty, ..Call::default() }
     }
 

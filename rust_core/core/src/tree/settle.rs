@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NodeId, RunId, count};
 use crate::memory::columns::{TRUNCATED, TokenSlice};
+use crate::take::Asked;
 use crate::tokens::TokenBuffer;
 use crate::tree::Tree;
 use crate::tree::align::Alignment;
@@ -104,14 +105,16 @@ impl Tree {
         (!cut && !before.contains(&end)).then_some(end)
     }
 
-    /// Refuse a prompt that is not, to the id, what a model is given at a node.
+    /// Refuse a prompt that is not, to the id, what a model is given at a node, and what is kept of a turn there.
     ///
     /// # Errors
     /// [`Error::Value`] saying where it differs.
-    pub fn same_prompt(&self, node: NodeId, context: Option<ContextId>, prompt: &[u32]) -> Result<()> {
+    pub fn same_prompt(&self, node: NodeId, asked: Asked<'_>, prompt: &[u32]) -> Result<()> {
         let mut at = 0;
-        let ids = self.prompt(node, context)?;
-        let same = ids.len() == prompt.len()
+        let ids = self.prompt(node, asked.context)?;
+        let kept = asked.kept.map(|kept| self.beginning(kept)).transpose()?.map_or_else(Vec::new, |kept| kept.ids);
+        let same = ids.len() + kept.len() == prompt.len()
+            && prompt.ends_with(&kept)
             && ids.iter().all(|piece| {
                 at += piece.len();
                 prompt[at - piece.len()..at] == *piece

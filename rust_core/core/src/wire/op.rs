@@ -219,8 +219,12 @@ fn encode_call(call: &Call<'_>, out: &mut Vec<u8>) {
     codec::put_option(out, call.context.map(ContextId::get));
     out.push(u8::from(!call.uncertainty.is_unknown()));
     if !call.uncertainty.is_unknown() {
-        let Uncertainty { entropy, perplexity } = call.uncertainty;
-        entropy.iter().chain(&perplexity).for_each(|figure| out.extend_from_slice(&figure.to_le_bytes()));
+        let Uncertainty { entropy, perplexity, opening } = call.uncertainty;
+        entropy
+            .iter()
+            .chain(&perplexity)
+            .chain([&opening])
+            .for_each(|figure| out.extend_from_slice(&figure.to_le_bytes()));
     }
 }
 
@@ -242,7 +246,7 @@ fn decode_call<'a>(reader: &mut Reader<'a>) -> Result<Call<'a>, Reason> {
 
 fn uncertainty(reader: &mut Reader<'_>) -> Result<Uncertainty, Reason> {
     let mut regions = || -> Result<_, Reason> { Ok([reader.single()?, reader.single()?, reader.single()?]) };
-    Ok(Uncertainty { entropy: regions()?, perplexity: regions()? })
+    Ok(Uncertainty { entropy: regions()?, perplexity: regions()?, opening: reader.single()? })
 }
 
 fn tokens(reader: &mut Reader<'_>) -> Result<Tokens, Reason> {

@@ -41,7 +41,11 @@ pub fn tokens(number: u8) -> TokenBuffer {
 
 pub fn uncertainty(number: Option<u8>) -> Uncertainty {
     let figure = number.map_or(f32::NAN, f32::from);
-    Uncertainty { entropy: [figure, f32::NAN, figure], perplexity: [figure.exp(), f32::NAN, figure.exp()] }
+    Uncertainty {
+        entropy: [figure, f32::NAN, figure],
+        perplexity: [figure.exp(), f32::NAN, figure.exp()],
+        opening: figure,
+    }
 }
 
 pub fn message(number: u8) -> Vec<u8> {
