@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trunkline import errors
+    from trunkline import errors, train
     from trunkline._core import __version__
     from trunkline.errors import ToolError, TrunklineError
     from trunkline.llm.batch import BatchLLM
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     from trunkline.runtime.result import Run
     from trunkline.runtime.run import Interrupted, arun, run, stream
     from trunkline.runtime.snapshot import Snapshot
+    from trunkline.score import filters
+    from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import contains, exact_match, numeric_match
+    from trunkline.score.verdicts import Verdict
     from trunkline.store.dataset import load_tasks
     from trunkline.store.reader import RunReader
     from trunkline.tools.environment import Environment
@@ -61,6 +64,7 @@ _HOMES = {
     "Drop": "rollout.strategy",
     "EntropyTree": "rollout.strategies.entropy_tree",
     "Environment": "tools.environment",
+    "Filter": "score.filters.filter",
     "Fork": "rollout.strategy",
     "Hermes": "llm.dialects.hermes",
     "Interrupted": "runtime.run",
@@ -94,11 +98,13 @@ _HOMES = {
     "TreeSearch": "rollout.strategies.tree_search",
     "TrunklineError": "errors",
     "Usage": "types",
+    "Verdict": "score.verdicts",
     "__version__": "_core",
     "arun": "runtime.run",
     "contains": "score.rewards",
     "errors": "errors:",
     "exact_match": "score.rewards",
+    "filters": "score.filters:",
     "load_tasks": "store.dataset",
     "numeric_match": "score.rewards",
     "plan": "runtime.plan",
@@ -106,6 +112,7 @@ _HOMES = {
     "stream": "runtime.run",
     "tokens_with": "llm.renderer.local",
     "tool": "tools.tool",
+    "train": "train:",
 }
 
 __all__ = [
@@ -121,6 +128,7 @@ __all__ = [
     "Drop",
     "EntropyTree",
     "Environment",
+    "Filter",
     "Fork",
     "Hermes",
     "Interrupted",
@@ -152,11 +160,13 @@ __all__ = [
     "TreeSearch",
     "TrunklineError",
     "Usage",
+    "Verdict",
     "__version__",
     "arun",
     "contains",
     "errors",
     "exact_match",
+    "filters",
     "load_tasks",
     "numeric_match",
     "plan",
@@ -164,6 +174,7 @@ __all__ = [
     "stream",
     "tokens_with",
     "tool",
+    "train",
 ]
 
 

@@ -31,7 +31,7 @@ _COMMANDS = {
 _EPILOG = """\b
 Exit codes:
   0    done
-  1    more rollouts broke than --fail-on-error allows
+  1    more rollouts broke than --fail-on-error allows, or fewer groups were kept than --groups
   2    a mistake in the call or its input files
   3    infrastructure: the endpoint, a worker, the disk
   130  interrupted (143 by SIGTERM)"""

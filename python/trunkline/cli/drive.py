@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trunkline.llm.spec import EndpointSpec
     from trunkline.rollout.agent import Agent
     from trunkline.rollout.strategy import Strategy
+    from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import Reward
     from trunkline.store.summary import Summary
     from trunkline.types import Task
@@ -39,6 +40,9 @@ def drive(
     threshold: float,
     cache: str | None = None,
     start_from: str | None = None,
+    filters: Sequence[Filter] = (),
+    groups: int | None = None,
+    max_tasks: int | None = None,
     as_json: bool = False,
 ) -> int:
     """Run, show, and judge.
@@ -56,10 +60,13 @@ def drive(
         threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
         cache: File of answers; None for none.
         start_from: Run file to go on from; None to begin anew.
+        filters: Who judges each group.
+        groups: Groups to keep; all tasks are run when None.
+        max_tasks: The most tasks that this may take.
         as_json: Print the summary as JSON.
 
     Returns:
-        The exit code: 0, or 1 if more rollouts broke than allowed.
+        The exit code: 0, or 1 if more rollouts broke than allowed, or too few groups were kept.
     """
     with Progress(len(tasks), len(tasks) * strategy.rollouts()) as progress:
         result = run(
@@ -72,6 +79,9 @@ def drive(
             seed=seed,
             cache=cache,
             start_from=start_from,
+            filters=filters,
+            groups=groups,
+            max_tasks=max_tasks,
             out=out,
             labels=labels,
             watch=progress.update,
@@ -79,6 +89,10 @@ def drive(
     summary = result.summary()
     print_summary(summary, as_json=as_json)
     click.echo(printable(f"run file: {out}"), err=True)
+    if result.state == "exhausted":
+        missing = f"only {summary.groups_kept} of {summary.groups} groups were kept of {summary.finished} tasks"
+        click.echo(f"{missing}: give more questions, or loosen a filter", err=True)
+        return 1
     return judge(summary, threshold)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trunkline.printable import cells, printable, quoted
+from trunkline.score.verdicts import read
 from trunkline.tree.node import Kind, Node
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["call_text", "picture"]
 
 _SIGNS = {Kind.PROMPT: "prompt", Kind.TURN: "turn", Kind.OBSERVATION: "tool", Kind.MESSAGE: "message"}
+_DONE = {"mask": "masked", "drop": "dropped", "penalty": "penalised", "failed": "not judged"}
 _NARROW = 40
 
 
@@ -71,7 +73,7 @@ def _words(node: Node) -> str:
 
 def _ends(rollouts: list[Trajectory], width: int) -> list[str]:
     """What stands under a leaf: one line for all rollouts that ended alike."""
-    alike: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    alike: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for rollout in rollouts:
         ended = rollout.termination
         word = "still growing" if ended is None else ended.value
@@ -82,11 +84,13 @@ def _ends(rollouts: list[Trajectory], width: int) -> list[str]:
             # Nothing stands behind a failure: it may take what the line has.
             said = "" if failure is None else printable(failure.message, width)
         reward = "" if math.isnan(rollout.reward) else f"reward {rollout.reward:g}"
-        alike[word, said, reward].append(f"#{rollout.id}")
+        judged = ", ".join(f"{_DONE[one.action]} by {one.filter}" for one in read(rollout.note))
+        alike[word, said, reward, judged].append(f"#{rollout.id}")
     lines: list[str] = []
-    for (word, said, reward), names in alike.items():
+    for (word, said, reward, judged), names in alike.items():
         who = " ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        lines.append(f"◆ {who} {word}" + (f": {said}" if said else "") + (f"  {reward}" if reward else ""))
+        answered = f"{word}: {said}" if said else word
+        lines.append(f"◆ {who} " + "  ".join(filter(None, (answered, reward, judged))))
     return lines
 
 

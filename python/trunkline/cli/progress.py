@@ -56,6 +56,13 @@ def _console(stream: TextIO) -> Console:
     return Lasting(file=stream)
 
 
+def _done(snapshot: Snapshot, tasks: int, rollouts: int) -> tuple[str, str]:
+    if snapshot.groups is not None:
+        kept = f"{snapshot.kept:,}/{snapshot.groups:,} groups kept of {snapshot.tasks_done:,} tasks"
+        return kept, f"{snapshot.rollouts_done:,} rollouts"
+    return f"{snapshot.tasks_done:,}/{tasks:,} tasks", f"{snapshot.rollouts_done:,}/{rollouts:,} rollouts"
+
+
 class Progress:
     """Shows how far a run is. Losing the stream never stops the run.
 
@@ -146,11 +153,11 @@ class Progress:
         spent = (snapshot.prompt + snapshot.generated - tokens) / span
         left = self._rollouts - snapshot.rollouts_done
         passed = now - self._began
-        ahead = left > 0 and snapshot.rollouts_done > 0
+        # How many tasks a refill takes, nobody knows before.
+        ahead = left > 0 and snapshot.rollouts_done > 0 and snapshot.groups is None
         # What matters most comes first: a narrow terminal cuts the end off.
         parts = [
-            f"{snapshot.tasks_done:,}/{self._tasks:,} tasks",
-            f"{snapshot.rollouts_done:,}/{self._rollouts:,} rollouts",
+            *_done(snapshot, self._tasks, self._rollouts),
             f"{duration(passed * left / snapshot.rollouts_done)} left" if ahead else duration(passed),
             f"{snapshot.failed:,} errors, {snapshot.retries:,} retries",
             f"{rate:,.1f} rollouts/s",

@@ -20,6 +20,7 @@ from trunkline.rollout.strategies.catalog import STRATEGIES, find
 from trunkline.rollout.strategy import Strategy
 from trunkline.runtime.plan import plan
 from trunkline.score import rewards
+from trunkline.score.filters.catalog import FILTERS
 from trunkline.store.dataset import load_tasks
 from trunkline.store.reader import RunReader
 
@@ -79,6 +80,13 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
     show_default=True,
     help="A tool call of broken JSON goes back to the model, or is repaired (extra: repair).",
 )
+@click.option(
+    "--void",
+    type=click.Choice(["tell", "stop"]),
+    default="tell",
+    show_default=True,
+    help="A turn that neither calls a tool nor answers is told so, or ends its try.",
+)
 @click.option("--max-turns", default=30, show_default=True, help="Model turns a try may take.")
 @click.option("--max-tokens", type=int, help="Tokens a turn may generate.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
@@ -90,6 +98,15 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
     metavar="N",
     help="Ask for those of the N likeliest tokens at each place too.  [default: 16 where the strategy needs them]",
 )
+@click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="NAME[:OPTION=VALUE,...]",
+    help=f"Who is not to be trained on: {', '.join(FILTERS)}, or your own as MODULE:CLASS; repeatable.",
+)
+@click.option("--groups", type=int, help="Take questions until N groups were kept by the filters.  [default: take all]")
+@click.option("--max-tasks", type=int, help="The most questions that --groups may take.")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
@@ -143,6 +160,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         system=given["system"],
         dialect=_dialect(given["dialect"]),
         malformed=given["malformed"],
+        void=given["void"],
         environment=given["environment"] and load_named(given["environment"], "--environment"),
         max_turns=given["max_turns"],
         sampling=_sampling(given, strategy),
@@ -164,6 +182,9 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         "seed": given["seed"],
         "cache": given["cache"],
         "start_from": given["start_from"],
+        "filters": [make_named(one, "--filter", FILTERS, FILTERS.__getitem__) for one in given["filters"]],
+        "groups": given["groups"],
+        "max_tasks": given["max_tasks"],
         "out": run_path(given["out"], given["model"]),
         "labels": {"questions": questions},
     }

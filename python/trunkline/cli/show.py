@@ -16,6 +16,7 @@ from trunkline.cli.picture import picture
 from trunkline.cli.table import rows_of, table
 from trunkline.cli.tasks import tasks_table
 from trunkline.printable import printable
+from trunkline.score.verdicts import read
 from trunkline.store.reader import RunReader
 from trunkline.tree.tokens import Tokens
 
@@ -74,6 +75,7 @@ def _tree_data(tree: Tree) -> dict[str, Any]:
                 "answer": rollout.answer,
                 "reward": rollout.reward,
                 "error": rollout.error,
+                "verdicts": read(rollout.note),
                 "turns": rollout.turns,
                 "nodes": [node.id for node in rollout.nodes],
             }

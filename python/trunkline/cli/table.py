@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from trunkline.score.metrics import Estimate
     from trunkline.store.calls import Spending
+    from trunkline.store.judgements import Filtered
     from trunkline.store.summary import Summary, Taken
     from trunkline.store.tasks import Length
 
@@ -170,6 +171,18 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
+def _filtered(found: Filtered) -> str:
+    """What a filter did, in one line."""
+    groups = "1 whole group" if found.groups == 1 else f"{found.groups:,} whole groups"
+    parts = [
+        f"{found.masked:,} rollouts masked" if found.masked else "",
+        f"{found.dropped:,} dropped" + (f" ({groups})" if found.groups else "") if found.dropped else "",
+        f"{found.penalised:,} penalised" if found.penalised else "",
+        f"broke on {found.failed:,} groups, which are not judged" if found.failed else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
 def rows_of(summary: Summary) -> list[Row]:
     """The lines of the table, each a label and a value, safe to print.
 
@@ -177,10 +190,16 @@ def rows_of(summary: Summary) -> list[Row]:
         summary: The run's totals.
     """
     done = f"{summary.finished:,} of {summary.tasks:,}"
+    if summary.state != "done":
+        done += f"  ({summary.state})"
+    elif summary.finished < summary.tasks:
+        done += f"  ({summary.tasks - summary.finished:,} not needed)"
     rows: list[Row] = [("strategy", summary.strategy)] if summary.strategy else []
-    rows.append(("tasks finished", done if summary.state == "done" else f"{done}  ({summary.state})"))
+    rows.append(("tasks finished", done))
     if summary.taken is not None:
         rows.append(("continues", _taken(summary.taken)))
+    if summary.groups is not None:
+        rows.append(("groups kept", f"{summary.groups_kept:,} of {summary.groups:,} wanted"))
     if summary.broken:
         rows.append(("tasks broken", f"{summary.broken:,}"))
     ended = ", ".join(f"{word} {count:,}" for word, count in summary.terminations.items())
@@ -192,6 +211,7 @@ def rows_of(summary: Summary) -> list[Row]:
     for message, _count in summary.refusals[:1]:
         rows.append(("forks refused", f"{summary.forks_refused:,}, most often because {message}"))
     rows.extend(_lengths(summary))
+    rows.extend(("judged by " + found.filter, _filtered(found)) for found in summary.filters)
     rows.extend(_scores(summary))
     rows.extend(_diversity(summary))
     rows.extend(_costs(summary))

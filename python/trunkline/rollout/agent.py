@@ -36,6 +36,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             :class:`trunkline.llm.dialects.dialect.Dialect`.
         malformed: What happens to a tool call whose JSON is broken: ``return`` tells the model what is wrong,
             ``repair`` repairs it where possible (needs the repair extra), and the observation says so.
+        void: What happens after a turn in which the dialect reads neither a call nor an answer: ``tell`` tells the
+            model, which goes on; ``stop`` ends the rollout as ``filtered`` (see ``trunkline.filters.VoidTurns``).
         environment: What makes the environment that tools of a rollout work on: a class derived from
             :class:`~trunkline.tools.environment.Environment`, or a function without arguments that returns one.
 
@@ -52,6 +54,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "agent"
     dialect: Any = "native"
     malformed: Literal["return", "repair"] = "return"
+    void: Literal["tell", "stop"] = "tell"
     environment: Any = None
 
     def __post_init__(self) -> None:
@@ -67,6 +70,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"Agent: tools must be a list of tools, not {shown(self.tools)}")
         if self.malformed not in {"return", "repair"}:
             raise ConfigError(f"Agent: malformed must be return or repair, not {shown(self.malformed)}")
+        if self.void not in {"tell", "stop"}:
+            raise ConfigError(f"Agent: void must be tell or stop, not {shown(self.void)}")
         Toolbox(self.tools, repair=self.malformed == "repair")
         Speech(self.dialect, self.tools, self.sampling)
         check_environment(self.environment, self.tools)

@@ -17,9 +17,9 @@ __all__ = ["agent_loop"]
 async def agent_loop(rollout: Rollout, kit: Kit) -> NoReturn:
     """Ask, run the tools that were called, and again, until the model answers or a limit ends the rollout.
 
-    What is a call and what an answer, the agent's dialect says. A turn that is neither is told so, and costs a turn. A
-    turn cut off by the token limit ends the rollout as ``max_tokens``: half a tool call must not be run, and half an
-    answer must not be scored as one.
+    What is a call and what an answer, the agent's dialect says. A turn that is neither is told so and costs a turn, or
+    ends the rollout, as the agent is set. A turn cut off by the token limit ends the rollout as ``max_tokens``: half a
+    tool call must not be run, and half an answer must not be scored as one.
 
     Args:
         rollout: The try to grow.
@@ -37,6 +37,8 @@ async def agent_loop(rollout: Rollout, kit: Kit) -> NoReturn:
         if not turn.calls:
             if turn.answer is not None:
                 rollout.finish(extract_answer(turn.answer))
+            if kit.agent.void == "stop":
+                rollout.finish(None, Termination.FILTERED, "the turn neither calls a tool nor answers")
             rollout.tell(kit, turn.problem)
             continue
         if limit is not None and rollout.tool_calls + len(turn.calls) > limit:

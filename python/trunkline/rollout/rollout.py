@@ -205,17 +205,18 @@ class Rollout:
         self.leaf = self._core.observe(self.id, message, self._desk.name(kit.agent.name), 0, True)
         self._outlet.grew(len(message))
 
-    def finish(self, answer: str | None, termination: Termination = Termination.ANSWER) -> NoReturn:
+    def finish(self, answer: str | None, termination: Termination = Termination.ANSWER, reason: str = "") -> NoReturn:
         """End the rollout here.
 
         Args:
             answer: Its answer, if it has one.
             termination: Why it ends.
+            reason: What the record says of it, where the termination does not say it all.
 
         Raises:
             Finished: Always; the session catches it.
         """
-        raise Finished(termination, answer)
+        raise Finished(termination, answer, reason)
 
 
 def _usable(choice: Choice) -> Choice:

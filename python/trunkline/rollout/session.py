@@ -33,6 +33,8 @@ from trunkline.rollout.siblings import Siblings
 from trunkline.rollout.state import States
 from trunkline.rollout.strategy import INSIDE, Drop, Fork, Stop
 from trunkline.rollout.view import View
+from trunkline.score.filters.filter import judge
+from trunkline.score.filters.group import Group
 from trunkline.score.rewards import Reward, apply
 from trunkline.score.verdicts import Verdict, note
 from trunkline.tree.failure import Failure
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.draws import Draws
     from trunkline.rollout.strategy import Move, Strategy
+    from trunkline.score.filters.filter import Filter
     from trunkline.tree.tree import Tree
 
 __all__ = ["Session"]
@@ -73,10 +76,19 @@ class Session:
         seed: The run's seed.
         draws: Who answers.
         outlet: Where rollouts say that they grew.
+        filters: Who judges the tree once it is complete, in this order.
     """
 
     def __init__(
-        self, tree: Tree, kit: Kit, strategy: Strategy, reward: Reward | None, seed: int, draws: Draws, outlet: Outlet
+        self,
+        tree: Tree,
+        kit: Kit,
+        strategy: Strategy,
+        reward: Reward | None,
+        seed: int,
+        draws: Draws,
+        outlet: Outlet,
+        filters: Sequence[Filter] = (),
     ) -> None:
         self.tree = tree
         self._kit = kit
@@ -86,6 +98,7 @@ class Session:
         self._reward = reward
         self._seed = seed
         self._outlet = outlet
+        self._filters = filters
         self._desk = Desk(tree.core, tree.task.id, draws, outlet)
         self._barrier = Barrier()
         self._states = States(tree, kit, strategy)
@@ -96,7 +109,7 @@ class Session:
         self._taken = tree.core.rollouts
 
     async def run(self) -> None:
-        """Grow every rollout the strategy asks for, and score it.
+        """Grow every rollout the strategy asks for, score it, and let filters judge the tree.
 
         A failed rollout is recorded and the others go on. What an earlier run left is brought to its end first: who had
         not ended goes on, and who had no reward yet is scored.
@@ -124,6 +137,9 @@ class Session:
             # One that is cancelled ends nothing itself.
             for rollout in self._live.values():
                 rollout.lane.end()
+        if self._filters:
+            judge(self._filters, Group(self.tree, self._kit.speech.read))
+            self._outlet.grew()
 
     def _ask(self, hook: str, numbers: Sequence[int]) -> list[Move]:
         """Ask a hook of the strategy, if there is anything to ask it about."""

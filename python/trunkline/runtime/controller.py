@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from typing import TYPE_CHECKING
 
 from trunkline import errors
 from trunkline._core import Tree as Core
 from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
 from trunkline.rollout.opening import begin
+from trunkline.runtime.handout import Handout, Refill
 from trunkline.runtime.pool import Gone, Inbox, Pool, Seat
 from trunkline.runtime.refusals import Refusals
 from trunkline.runtime.snapshot import Snapshot
 from trunkline.runtime.wire import Ack, Batch, Bye, Done, Earlier, Fatal, FromWorker, Ready, Stop, Work, write_task
 from trunkline.store.derive import rows
+from trunkline.store.judgements import kept
 from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
 from trunkline.types import FAILED, Task, Termination
@@ -51,6 +52,7 @@ class Controller:
         pool: Where engines live.
         watch: Called with the state of the run whenever it has changed.
         taken: Tasks that an earlier run has begun; what it made of them is in the run file.
+        refill: How many groups are wanted of the tasks; all tasks are run when None.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Controller:
         pool: Pool,
         watch: Callable[[Snapshot], None] | None = None,
         taken: Collection[int] = (),
+        refill: Refill | None = None,
     ) -> None:
         self._taken = taken
         self._job = job
@@ -69,11 +72,10 @@ class Controller:
         self._pool = pool
         self._watch = watch
         self._inbox: Inbox = asyncio.Queue()
-        self._waiting = deque(range(len(tasks)))
+        self.handout = Handout(len(tasks), refill)
         self._owned: dict[int, set[int]] = {}
         self._credits: dict[int, int] = {}
         self._seats: Sequence[Seat] = ()
-        self._open = len(tasks)
         self._refusals = Refusals(len(tasks))
         self._fatal: TrunklineError | None = None
         self._fallen: set[int] = set()
@@ -82,7 +84,10 @@ class Controller:
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self.snapshot = Snapshot(tasks=len(tasks), rollouts=len(tasks) * job.strategy.rollouts())
+        planned = len(tasks) if refill is None else refill.groups
+        self.snapshot = Snapshot(
+            tasks=len(tasks), rollouts=planned * job.strategy.rollouts(), groups=refill.groups if refill else None
+        )
         self.finished: asyncio.Queue[str | None] = asyncio.Queue()
 
     def stop(self) -> None:
@@ -102,7 +107,7 @@ class Controller:
         return self._stop.is_set()
 
     async def run(self) -> None:
-        """Run until every task is done, or stopped.
+        """Run until every task that is needed is done, or stopped.
 
         Raises:
             EndpointError: If the endpoint serves nobody.
@@ -113,7 +118,7 @@ class Controller:
         try:
             self._seats = await self._pool.start(self._job, self._inbox)
             self._owned = {number: set() for number in range(len(self._seats))}
-            while self._open and not self._ending:
+            while self.handout.open and not self._ending:
                 event = asyncio.ensure_future(self._inbox.get())
                 await asyncio.wait((event, stop), timeout=self._start_left(), return_when=asyncio.FIRST_COMPLETED)
                 if not event.done():
@@ -127,7 +132,7 @@ class Controller:
                     )
                 self._take([event.result(), *self._queued()])
                 self._feed()
-            if self._open:
+            if self.handout.open:
                 await self._wind_down()
             if self._fatal is not None:
                 raise self._fatal
@@ -207,8 +212,9 @@ class Controller:
 
     def _complete(self, done: Done) -> None:
         """Note a finished task."""
-        self._open -= 1
+        self.handout.done(kept=kept(done.tree.error, done.rollouts, scored=self._job.reward is not None))
         self.snapshot.tasks_done += 1
+        self.snapshot.kept = self.handout.kept
         for row in done.rollouts:
             if row.termination in FAILED:
                 self.snapshot.failed += 1
@@ -230,11 +236,11 @@ class Controller:
             return
         work: dict[int, list[tuple[int, bytes]]] = {seat: [] for seat in self._credits}
         sizes = dict.fromkeys(work, 0)
-        while self._waiting and self._credits:
+        while self._credits:
             seat = max(self._credits, key=lambda number: (self._credits[number], -number))
-            if self._credits[seat] <= 0:
+            index = self.handout.take() if self._credits[seat] > 0 else None
+            if index is None:
                 break
-            index = self._waiting.popleft()
             self._send_earlier(seat, index)
             data = write_task(self._tasks[index])
             self._credits[seat] -= 1
@@ -274,8 +280,8 @@ class Controller:
             for index in lost:
                 self._lose(index, reason)
             self.snapshot.lost += len(lost)
-        if not self._credits and self._open:
-            self._fail(WorkerError(f"{reason}, and no worker is left; {self._open} tasks were not finished"))
+        if not self._credits and self.handout.open:
+            self._fail(WorkerError(f"{reason}, and no worker is left; {self.handout.open} tasks were not finished"))
 
     def _lose(self, index: int, reason: str) -> None:
         """Close a lost task's rollouts with a typed error, as one more delta of its tree."""

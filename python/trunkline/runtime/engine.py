@@ -124,7 +124,9 @@ class Engine:
                 core.apply(data)
             growth = Growth(self._outbox, index, Tree(task, core), len(earlier))
             job = self._job
-            session = Session(growth.tree, self._kit, job.strategy, job.reward, job.seed, self._draws, growth)
+            session = Session(
+                growth.tree, self._kit, job.strategy, job.reward, job.seed, self._draws, growth, job.filters
+            )
             self._spawn(self._run(session, growth))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategy import Strategy
 from trunkline.runtime.crossing import Crossing, load, pack
 from trunkline.runtime.needs import check_needs
+from trunkline.score.filters.filter import Filter, check, name_of
 from trunkline.score.rewards import Reward
 
 __all__ = ["Job", "pack_job", "settings", "unpack_job"]
@@ -34,6 +36,7 @@ class Job(msgspec.Struct, kw_only=True):
         llm: Endpoints as data, or a batch engine or live LLM, which stays in its process.
         seed: Seed of the run; every draw's seed derives from it.
         cache: File of answers that need not be asked for again; None for none.
+        filters: Who judges each tree once it is complete.
     """
 
     agent: Agent
@@ -42,6 +45,7 @@ class Job(msgspec.Struct, kw_only=True):
     llm: EndpointSpec | BatchLLM | LLM
     seed: int
     cache: str | None = None
+    filters: Sequence[Filter] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.agent, Agent):
@@ -50,6 +54,7 @@ class Job(msgspec.Struct, kw_only=True):
             raise ConfigError(f"strategy must have rollouts() and start(view), which {self.strategy!r:.60} lacks")
         if self.reward is not None and not callable(self.reward):
             raise ConfigError(f"reward must be a function of a trajectory, not {self.reward!r:.60}")
+        self.filters = check(self.filters, scored=self.reward is not None)
         whole("seed", self.seed, 0, 2**63 - 1)
         if (fits := getattr(self.strategy, "fits", None)) is not None:
             fits(self.agent)
@@ -74,6 +79,7 @@ class _Packed(msgspec.Struct):
     secret: str | None
     seed: int
     cache: str | None
+    filters: list[Crossing]
     path: list[str]
 
 
@@ -100,6 +106,7 @@ def pack_job(job: Job) -> bytes:
         secret=job.llm.secret,
         seed=job.seed,
         cache=job.cache,
+        filters=[pack(one, f"filter {name_of(one)}") for one in job.filters],
         path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
     )
     return msgspec.msgpack.encode(packed)
@@ -126,6 +133,7 @@ def unpack_job(data: bytes) -> Job:
         llm=packed.llm.with_secret(packed.secret),
         seed=packed.seed,
         cache=packed.cache,
+        filters=[load(one) for one in packed.filters],
     )
 
 
@@ -141,6 +149,7 @@ def settings(job: Job) -> dict[str, Any]:
             "environment": None if agent.environment is None else _named(agent.environment),
         },
         "strategy": {"kind": type(job.strategy).__name__, "options": _options(job.strategy)},
+        "filters": [{"kind": name_of(one), "options": _options(one)} for one in job.filters],
         "reward": None if job.reward is None else reward_name(job.reward),
         "llm": job.llm.settings() if isinstance(job.llm, EndpointSpec) else _live(job.llm),
         "seed": job.seed,
@@ -164,12 +173,12 @@ def _named(environment: Any) -> str:
     return str(getattr(environment, "__qualname__", type(environment).__name__))
 
 
-def _options(strategy: Strategy) -> Any:
-    """Return a strategy's options, as far as they are data; functions are called by their names."""
+def _options(given: Strategy | Filter) -> Any:
+    """Return the options of a strategy or a filter, as far as they are data; functions are called by their names."""
     try:
-        return msgspec.to_builtins(strategy, enc_hook=_called)
+        return msgspec.to_builtins(given, enc_hook=_called)
     except (TypeError, msgspec.MsgspecError):
-        return repr(strategy)
+        return repr(given)
 
 
 def _called(option: object) -> str:

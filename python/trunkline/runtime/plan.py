@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import sys
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.controller import Controller
 from trunkline.runtime.crossing import importing_script
 from trunkline.runtime.earlier import EarlierRun
+from trunkline.runtime.handout import Refill
 from trunkline.runtime.job import Job, pack_job, settings
 from trunkline.runtime.outline import Outline, check_out, outline
 from trunkline.runtime.pool import LocalPool, make_pool
@@ -31,15 +33,18 @@ from trunkline.store.writer import RunWriter
 from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from trunkline.llm.protocol import LLM
     from trunkline.rollout.agent import Agent
     from trunkline.rollout.strategy import Strategy
     from trunkline.runtime.snapshot import Snapshot
+    from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import Reward
 
 __all__ = ["Draft", "Options", "Plan", "plan"]
+
+logger = logging.getLogger(__name__)
 
 
 class Options(TypedDict, total=False):
@@ -60,6 +65,9 @@ class Options(TypedDict, total=False):
             must be the same; tasks are the earlier run's, all of them when none are given; the seed is its seed when
             None.
         out: Path of the run file, which must not exist; a temporary file that lives as long as the result when None.
+        filters: Who judges each group once it is complete; see :mod:`trunkline.score.filters`.
+        groups: Take tasks in their order until so many groups were kept, and leave the others; run all when None.
+        max_tasks: The most tasks that ``groups`` may take; all when None.
         labels: Anything JSON holds, kept with the settings.
         watch: Called with a :class:`trunkline.runtime.snapshot.Snapshot` as the run goes on.
     """
@@ -72,6 +80,9 @@ class Options(TypedDict, total=False):
     cache: str | Path | None
     start_from: str | Path | Run | None
     out: str | Path | None
+    filters: Sequence[Filter]
+    groups: int | None
+    max_tasks: int | None
     labels: Mapping[str, Any] | None
     watch: Callable[[Snapshot], None] | None
 
@@ -90,6 +101,9 @@ class Draft:
         cache: Path of a file of answers.
         start_from: An earlier run to go on from.
         out: Path of the run file.
+        filters: Who judges each group.
+        groups: Groups to keep.
+        max_tasks: The most tasks that this may take.
         labels: Kept with the settings.
         watch: Called as the run goes on.
 
@@ -110,6 +124,9 @@ class Draft:
         cache: str | Path | None = None,
         start_from: str | Path | Run | None = None,
         out: str | Path | None = None,
+        filters: Sequence[Filter] = (),
+        groups: int | None = None,
+        max_tasks: int | None = None,
         labels: Mapping[str, Any] | None = None,
         watch: Callable[[Snapshot], None] | None = None,
         **unknown: object,
@@ -133,8 +150,11 @@ class Draft:
                 llm=_as_llm(llm),
                 seed=_seed(earlier) if seed is None else seed,
                 cache=None if cache is None else place(cache),
+                filters=filters,
             )
-            self._described = settings(job) | {"trunkline": __version__, "labels": dict(labels or {})}
+            self._refill = Refill.of(groups, max_tasks, len(self._tasks))
+            wanted = None if self._refill is None else self._refill._asdict()
+            self._described = settings(job) | {"trunkline": __version__, "refill": wanted, "labels": dict(labels or {})}
             if earlier is not None:
                 earlier.check(job)
                 self._described["continues"] = {"run": str(earlier.path), "settings": earlier.settings}
@@ -179,7 +199,7 @@ class Plan(Draft):
         self._state = "running"
         self._writer = RunWriter.create(self.path, self._described, self._tasks)
         taken = set() if self._start_from is None else self._take_over(self._start_from)
-        self.controller = Controller(self._job, self._tasks, self._writer, self._pool, self._watch, taken)
+        self.controller = Controller(self._job, self._tasks, self._writer, self._pool, self._watch, taken, self._refill)
 
     def _take_over(self, start_from: Path) -> set[int]:
         """Write what an earlier run made of the tasks into this one's file; no file is left if that cannot be."""
@@ -202,17 +222,25 @@ class Plan(Draft):
         try:
             await ready(self._job)
             await self.controller.run()
-            self._state = "interrupted" if self.controller.stopped else "done"
+            self._state = "interrupted" if self.controller.stopped else self._ended()
         except asyncio.CancelledError:
             self._state = "interrupted"
             raise
         finally:
             shot = self.controller.snapshot
-            if self._state == "done" or shot.calls or shot.lost:
+            if self._state in {"done", "exhausted"} or shot.calls or shot.lost:
                 self._writer.finish(self._state)
             else:
                 self._writer.discard()
         return self.result()
+
+    def _ended(self) -> str:
+        """What a run that came to its end is called."""
+        handout, shot = self.controller.handout, self.controller.snapshot
+        if not handout.short:
+            return "done"
+        logger.warning("only %d of %s groups were kept of %d tasks", shot.kept, shot.groups, shot.tasks_done)
+        return "exhausted"
 
     def result(self) -> Run:
         """Return what the run came to, once it is over."""

@@ -35,7 +35,7 @@ class Run:
 
     Args:
         path: The run file.
-        state: ``done`` or ``interrupted``.
+        state: ``done``, ``exhausted`` (tasks ran out before enough groups were kept) or ``interrupted``.
         shelf: Where the file is, when it has no other home; the file goes with this object.
     """
 

@@ -21,7 +21,7 @@ class Snapshot(msgspec.Struct):
     Attributes:
         tasks: Tasks in the run.
         tasks_done: Tasks whose trees are complete.
-        rollouts: Rollouts the strategy will make in all.
+        rollouts: Rollouts the strategy will make in all; with ``groups``, those of as many tasks, or more.
         rollouts_done: Rollouts that have ended.
         failed: Of these, rollouts that broke.
         lost: Tasks that ended with the worker that had them.
@@ -31,6 +31,8 @@ class Snapshot(msgspec.Struct):
         retries: Attempts beyond the first.
         workers: Engines alive.
         seconds: Wall time since the run began.
+        groups: Groups that are wanted, of as many tasks as it takes; None where all tasks are run.
+        kept: Groups that no filter has dropped and that can be trained on.
         latencies: Seconds of the latest model calls.
     """
 
@@ -46,6 +48,8 @@ class Snapshot(msgspec.Struct):
     retries: int = 0
     workers: int = 0
     seconds: float = 0.0
+    groups: int | None = None
+    kept: int = 0
     latencies: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=512))
 
     def called(self, calls: Iterable[CallRow]) -> None:

@@ -146,8 +146,19 @@ def _run(connection: sqlite3.Connection) -> Iterator[str]:
         (missing,) = connection.execute(
             "SELECT count(*) FROM tasks WHERE task NOT IN (SELECT task FROM trees)"
         ).fetchone()
-        if missing:
+        if missing and not _refilled(connection):
             yield f"meta: the run is done, but {missing} of its tasks are not finished"
+
+
+def _refilled(connection: sqlite3.Connection) -> bool:
+    """Whether a run took only as many tasks as it needed; those that it began are finished."""
+    (wanted,) = connection.execute(
+        "SELECT json_extract(value, '$.refill.groups') FROM meta WHERE key = 'settings'"
+    ).fetchone()
+    (begun,) = connection.execute(
+        "SELECT count(DISTINCT task) FROM deltas WHERE task NOT IN (SELECT task FROM trees)"
+    ).fetchone()
+    return wanted is not None and not begun
 
 
 def check(connection: sqlite3.Connection) -> list[str]:

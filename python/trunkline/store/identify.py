@@ -105,5 +105,5 @@ def describe(path: Path) -> str:
             connection.close()
     except (sqlite3.Error, TypeError):
         return "is a file, and not a database that can be read"
-    done = "is a Trunkline run" if state == "done" else "is an unfinished Trunkline run"
+    done = "is a Trunkline run" if state in {"done", "exhausted"} else "is an unfinished Trunkline run"
     return f"{done} of {tasks} task{'' if tasks == 1 else 's'}"

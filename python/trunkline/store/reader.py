@@ -241,9 +241,11 @@ class RunReader:
     def summary(self) -> Summary:
         """The run's totals, computed from its rows."""
         (tasks,) = self._query("SELECT count(*) FROM tasks")[0]
-        trees = (row for _number, row in self.rows())
+        trees = list(self.rows())
+        broken = {number for number, row in trees if row.error is not None}
+        rows = (row for _number, row in trees)
         taken = list(self.taken())
-        return summarise(self.meta, tasks, trees, self.rollouts(), self.calls(), self.prices, taken)
+        return summarise(self.meta, tasks, rows, self.rollouts(), self.calls(), self.prices, taken, broken)
 
     def check(self) -> list[str]:
         """Derive everything again from the deltas and compare.

@@ -12,6 +12,7 @@ from trunkline.errors import ForkRefused
 from trunkline.score.diversity import Diversity, Try, diversity
 from trunkline.score.metrics import Estimate, accuracy, best_of_n, majority_at_n
 from trunkline.store.calls import EndpointSummary, Spending, by_endpoint, total
+from trunkline.store.judgements import Filtered, Judgements
 from trunkline.store.tasks import Length, length, tokens, tried
 from trunkline.tree.failure import Failure
 from trunkline.tree.replays import replays
@@ -19,7 +20,7 @@ from trunkline.tree.tokens import Tokens
 from trunkline.types import FAILED, Termination, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from trunkline.llm.price import Price
     from trunkline.store.schema import CallRow, RolloutRow, TakenRow, TreeRow
@@ -49,7 +50,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to. Only finished tasks are in it, but for ``endpoints`` and what follows from them.
 
     Attributes:
-        state: How the run ended; ``running`` while it goes on or after it was killed.
+        state: How the run ended; ``running`` while it goes on or after it was killed, ``exhausted`` if its tasks ran
+            out before enough groups were kept.
         tasks: Tasks of the run.
         finished: Tasks that are done.
         broken: Finished tasks that broke as a whole.
@@ -77,6 +79,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         spent: What that cost; None without a price.
         called: Tasks that it was spent on.
         solved: Finished tasks of which a rollout has a reward of 1 or more.
+        filters: What each filter did.
+        groups: Groups that were wanted, of as many tasks as it takes; None where all tasks were run.
+        groups_kept: Finished groups that can be trained on.
         strategy: What started the rollouts, with its options; empty where the run does not say. Not safe to print.
         ids: The part of ``tokens`` that is counted from token ids; the rest is as the servers reported it.
         paths: Model turns on the paths of all rollouts: the calls that as many chains would have made.
@@ -112,6 +117,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     spent: Spending | None = None
     called: int = 0
     solved: int = 0
+    filters: list[Filtered] = []
+    groups: int | None = None
+    groups_kept: int = 0
     strategy: str = ""
     ids: Tokens = Tokens(0, 0, 0, 0, 0, 0)
     paths: int = 0
@@ -146,6 +154,21 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         """Rollouts per second of wall time; 0 where no time was measured."""
         before = 0 if self.taken is None else self.taken.rollouts - self.taken.growing
         return max(0, self.rollouts - before) / self.seconds if self.seconds > 0 else 0.0
+
+
+class _Settings(msgspec.Struct):
+    """What of a run's settings its summary depends on."""
+
+    reward: str | None = None
+    refill: dict[str, int] | None = None
+
+
+def _settings(meta: Mapping[str, str]) -> _Settings:
+    try:
+        return msgspec.json.decode(meta.get("settings", "{}"), type=_Settings)
+    except (msgspec.MsgspecError, UnicodeError):
+        # Damage, which `trunkline check` names; a summary needs none of it.
+        return _Settings()
 
 
 def _seconds(meta: Mapping[str, str]) -> float:
@@ -203,6 +226,7 @@ def summarise(
     calls: Iterable[tuple[int, CallRow]] = (),
     prices: Mapping[str, Price] | None = None,
     taken: Sequence[tuple[int, TakenRow]] = (),
+    broken: Collection[int] = (),
 ) -> Summary:
     """Compute the totals.
 
@@ -214,11 +238,14 @@ def summarise(
         calls: The rows of all calls with the number of the task.
         prices: Prices by base URL.
         taken: What was taken over of an earlier run, with the number of the task.
+        broken: The numbers of finished tasks that broke as a whole.
 
     Returns:
         The summary.
     """
     trees = list(trees)
+    settings = _settings(meta)
+    judgements = Judgements(scored=settings.reward is not None)
     rows: list[RolloutRow] = []
     tries: dict[int, list[Try]] = {}
     terminations: Counter[str] = Counter()
@@ -231,6 +258,7 @@ def summarise(
         terminations["growing" if row.termination is None else row.termination] += 1
         if row.termination in FAILED and row.error:
             failures[Failure.decode(row.error).message] += 1
+        judgements.add(task, row)
         if row.termination == Termination.CANCELLED and row.error:
             failure = Failure.decode(row.error)
             refusals.update([failure.message] if failure.kind == ForkRefused.__name__ else [])
@@ -273,6 +301,9 @@ def summarise(
         spent=total(endpoints),
         called=len(called),
         solved=sum(any(reward >= 1 for reward in task) for task in worth),
+        filters=judgements.filtered(),
+        groups=settings.refill.get("groups") if settings.refill else None,
+        groups_kept=len(judgements.kept.difference(broken)),
         strategy=_strategy(meta),
         ids=tokens([tree for tree in trees if tree.exact == 1]),
         paths=sum(row.turns for row in rows),

@@ -1,0 +1,7 @@
+"""Views for training: what a run's trees hold, as records. Nothing is trained here, and no verdict is passed over."""
+
+from trunkline.train.pairs import Pair, pairs
+from trunkline.train.records import write_jsonl
+from trunkline.train.turns import TurnSample, turns
+
+__all__ = ["Pair", "TurnSample", "pairs", "turns", "write_jsonl"]

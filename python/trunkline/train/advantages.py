@@ -1,0 +1,135 @@
+"""Advantages of every turn of a run, by any estimator of the core."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trunkline._core import TURN, estimate, presets
+from trunkline.bounds import shown
+from trunkline.errors import ConfigError
+from trunkline.train.selection import Chosen, Rules, select
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trunkline.tree.tree import Tree
+
+__all__ = ["Advantages", "Worth", "turns_of"]
+
+
+class Worth(NamedTuple):
+    """What a turn of one rollout is worth.
+
+    Attributes:
+        advantage: Its advantage; 0 where it is not trained.
+        trained: Whether it is trained.
+    """
+
+    advantage: float
+    trained: bool
+
+
+def turns_of(tree: Tree, rollout: int) -> list[int]:
+    """Return the model turns on a rollout's path, in order."""
+    core = tree.core
+    return [node for node in core.path(core.rollout(rollout).leaf) if core.node(node).kind == TURN]
+
+
+class Advantages:
+    """Advantages of a run's turns. Baselines may span all groups, so it reads every tree first, and keeps none.
+
+    A row of the estimator is a rollout; or a turn, where it compares agents, anchors (equal observations before a
+    turn) or steps; the reward then comes with the last turn. A rollout whose reward does not count is unscored to it,
+    one that is not trained is masked.
+
+    Args:
+        trees: The trees; tree number t is the t-th of them.
+        rules: What becomes of rollouts without an outcome.
+        estimator: A preset of the core (``trunkline._core.presets()``).
+        options: Options of the preset.
+
+    Attributes:
+        rollouts: Of each tree the rollouts that are part of it.
+
+    Raises:
+        ConfigError: There is no such preset.
+        ArgumentError: It does not take these options or rewards.
+        UsageError: As of :func:`select`.
+    """
+
+    def __init__(self, trees: Iterable[Tree], rules: Rules, estimator: str, options: dict[str, Any]) -> None:
+        known = presets()
+        if estimator not in known:
+            raise ConfigError(f"estimator must be one of {', '.join(known)}, not {shown(estimator)}")
+        preset = known[estimator] | options
+        scopes = str(preset.get("scopes", "")).replace(",", "+").split("+")
+        self._steps = "gamma" in preset
+        self._by_turn = self._steps or not {"agent", "anchor"}.isdisjoint(scopes)
+        self._by_node = preset["lands"] == "nodes"
+        self._parents = array("I")
+        self._columns = {name: array("I") for name in ("group", "subgroup", "trajectory", "agent", "anchor", "leaves")}
+        self._rewards, self._masked, self._step_rewards = array("d"), array("B"), array("d")
+        self._rows: list[dict[int, int]] = []
+        self._roots: list[int] = []
+        self._names: dict[object, int] = {}
+        self.rollouts: list[list[Chosen]] = []
+        for tree in trees:
+            self.rollouts.append(select(tree, rules))
+            self._add(tree, self.rollouts[-1])
+        self._values, self._kept = self._estimate(estimator, options)
+
+    def _add(self, tree: Tree, rollouts: list[Chosen]) -> None:
+        """Append the rows of a tree."""
+        root = len(self._parents)
+        self._roots.append(root)
+        parents, _, leaves = tree.core.shape()
+        self._parents.extend(root + parent for parent in parents)
+        firsts: dict[int, int] = {}
+        for chosen in rollouts:
+            firsts[chosen.rollout] = len(self._rewards)
+            turns = turns_of(tree, chosen.rollout) if self._by_turn else [leaves[chosen.rollout]]
+            for node in turns:
+                self._row(tree, chosen, node, root)
+                self._step_rewards.append(chosen.compared if node == turns[-1] else 0.0)
+        self._rows.append(firsts)
+
+    def _row(self, tree: Tree, chosen: Chosen, node: int, root: int) -> None:
+        core, columns, group = tree.core, self._columns, len(self._roots) - 1
+        columns["group"].append(group)
+        columns["subgroup"].append(core.rollout(chosen.rollout).subgroup)
+        columns["leaves"].append(root + node)
+        if self._by_turn:
+            facts = core.node(node)
+            columns["trajectory"].append(self._number((group, chosen.rollout)))
+            columns["agent"].append(self._number(facts.agent))
+            columns["anchor"].append(self._number(core.message(facts.parent)))
+        self._rewards.append(chosen.compared)
+        self._masked.append(not chosen.trained)
+
+    def _number(self, name: object) -> int:
+        return self._names.setdefault(name, len(self._names))
+
+    def _estimate(self, estimator: str, options: dict[str, Any]) -> tuple[memoryview, memoryview]:
+        if not self._rewards:
+            return memoryview(b""), memoryview(b"")
+        given: dict[str, Any] = {name: column for name, column in self._columns.items() if column}
+        if self._steps:
+            given["step_rewards"] = self._step_rewards
+        return estimate(estimator, self._rewards, masked=self._masked, parents=self._parents, **given, **options)
+
+    def of(self, tree: int, chosen: Chosen, place: int, node: int) -> Worth:
+        """Return what a turn is worth.
+
+        Args:
+            tree: Number of the tree.
+            chosen: The rollout.
+            place: Which turn of its path it is, from 0.
+            node: The turn.
+        """
+        first = self._rows[tree][chosen.rollout]
+        row = self._roots[tree] + node if self._by_node else first + place * self._by_turn
+        advantage = float(self._values[row])
+        trained = chosen.trained and bool(self._kept[row]) and not math.isnan(advantage)
+        return Worth(advantage if trained else 0.0, trained)

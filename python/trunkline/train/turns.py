@@ -1,0 +1,153 @@
+"""Single-turn samples: every model turn of a run with the conversation before it, for trainers that know no turns."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+
+from trunkline.bounds import shown
+from trunkline.errors import ConfigError
+from trunkline.train.advantages import Advantages, Worth, turns_of
+from trunkline.train.selection import Chosen, Rules, again
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trunkline.tree.tree import Tree
+    from trunkline.types import Message
+
+__all__ = ["TurnSample", "turns"]
+
+
+class TurnSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One model turn.
+
+    Attributes:
+        task: Id of the task.
+        group: Number of the task's tree among those that were given.
+        subgroup: The initial chain that the rollout was expanded for.
+        rollout: The rollout; of a turn that several share and that stands here once, the first of those trained.
+        node: The turn's node in its tree.
+        turn: Which turn of the path it is, from 0.
+        draw: Which sample of its state it is, as in the rollout's fork path.
+        conversation: The messages before it, a JSON array.
+        reply: The turn's own message, JSON.
+        aside: What the model said that is not sent again, such as its reasoning.
+        reward: Reward of the trajectory, with penalties; of a turn that stands here once, the mean over the rollouts
+            that count. NaN while unscored, never 0.
+        advantage: Its advantage; 0 where it is not trained.
+        weight: How many rollouts it is trained for; 0 where it is not trained.
+        trained: Whether it is trained: no filter masked it, and it has a reward.
+    """
+
+    task: str
+    group: int
+    subgroup: int
+    rollout: int
+    node: int
+    turn: int
+    draw: int
+    conversation: msgspec.Raw
+    reply: msgspec.Raw
+    aside: str | None
+    reward: float
+    advantage: float
+    weight: int
+    trained: bool
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation before it, and the turn."""
+        before: list[Message] = msgspec.json.decode(self.conversation)
+        return [*before, msgspec.json.decode(self.reply)]
+
+
+def turns(
+    run: Iterable[Tree],
+    *,
+    estimator: str,
+    shared: Literal["once", "repeat"],
+    censored: Literal["mask", "keep"] | None = None,
+    on_failed: Literal["mask", "drop_group"] = "mask",
+    keep_masked: bool = True,
+    **options: str | float | bool,
+) -> Iterator[TurnSample]:
+    """Take the turns of multi-turn trajectories apart (as AgentFly trains them, Wang et al. 2025, arXiv 2507.14897).
+
+    They come tree by tree, rollout by rollout, turn by turn. Dropped rollouts are left out, and so are groups that a
+    filter broke on, which is logged.
+
+    Args:
+        run: A run, or trees.
+        estimator: A preset of ``trunkline._core.presets()``.
+        shared: A turn that several rollouts share stands here ``once``, with their mean advantage and their number as
+            its weight; or ``repeat``, once for each of them. The sum of advantage times weight is the same.
+        censored: ``mask`` or ``keep`` for rollouts that were cut off; a group that has such is refused without it.
+        on_failed: ``mask`` trains nothing of rollouts that broke, ``drop_group`` leaves their groups out.
+        keep_masked: Whether turns that are not trained are listed.
+        options: Options of the preset.
+
+    Returns:
+        The samples, made as they are asked for; each holds its conversation once.
+
+    Raises:
+        ConfigError: A setting has a value it cannot have.
+        ArgumentError: The estimator does not take these options or rewards.
+        UsageError: A group has rollouts that were cut off, and ``censored`` is not said.
+    """
+    if shared not in {"once", "repeat"}:
+        raise ConfigError(f"shared must be once or repeat, not {shown(shared)}")
+    trees = again(run)
+    advantages = Advantages(trees, Rules(censored, on_failed).check(), estimator, options)
+    samples = _samples(trees, advantages, once=shared == "once")
+    return samples if keep_masked else (sample for sample in samples if sample.trained)
+
+
+class _Passing(NamedTuple):
+    """A rollout at one of its turns."""
+
+    chosen: Chosen
+    turn: int
+    worth: Worth
+
+
+def _samples(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> Iterator[TurnSample]:
+    for group, tree in enumerate(trees):
+        shared: dict[object, tuple[int, list[_Passing]]] = {}
+        for chosen in advantages.rollouts[group]:
+            for turn, node in enumerate(turns_of(tree, chosen.rollout)):
+                key = node if once else (chosen.rollout, node)
+                worth = advantages.of(group, chosen, turn, node)
+                shared.setdefault(key, (node, []))[1].append(_Passing(chosen, turn, worth))
+        for node, rollouts in shared.values():
+            yield _sample(tree, group, node, rollouts)
+
+
+def _sample(tree: Tree, group: int, node: int, rollouts: list[_Passing]) -> TurnSample:
+    """Make the sample of a turn for the rollouts that it stands for."""
+    core = tree.core
+    trained = [passing for passing in rollouts if passing.worth.trained]
+    chosen, turn, _ = (trained or rollouts)[0]
+    facts = core.rollout(chosen.rollout)
+    return TurnSample(
+        task=tree.task.id,
+        group=group,
+        subgroup=facts.subgroup,
+        rollout=chosen.rollout,
+        node=node,
+        turn=turn,
+        draw=dict(zip(facts.path[::2], facts.path[1::2], strict=True)).get(turn, 0),
+        conversation=msgspec.Raw(core.messages(core.node(node).parent)),
+        reply=msgspec.Raw(core.message(node)),
+        aside=core.aside(node),
+        reward=_mean([one.chosen.reward for one in rollouts if one.chosen.counted or len(rollouts) == 1]),
+        advantage=_mean([one.worth.advantage for one in trained]) if trained else 0.0,
+        weight=len(trained),
+        trained=bool(trained),
+    )
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan

@@ -1,0 +1,82 @@
+"""Trees written down by hand: each rollout as the turns on its path, its reward and how it ended."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from trunkline._core import PROMPT
+from trunkline.llm.dialects.catalog import find
+from trunkline.score.filters.group import Group
+from trunkline.tree.tree import Tree
+from trunkline.types import Task
+
+
+class Try(NamedTuple):
+    """One rollout.
+
+    Attributes:
+        turns: What the model says in each turn; equal beginnings are shared.
+        reward: Its reward.
+        ended: How it ended.
+        subgroup: Its initial chain.
+        finish: Why the model stopped in the last turn.
+        generated: Tokens of each turn; -1 where not reported.
+    """
+
+    turns: Sequence[str]
+    reward: float = math.nan
+    ended: str = "answer"
+    subgroup: int = 0
+    finish: str = "stop"
+    generated: int = 5
+
+
+def said(role: str, content: str) -> bytes:
+    return json.dumps({"role": role, "content": content}, separators=(",", ":")).encode()
+
+
+def grove(tries: Sequence[Try], id: str = "q") -> Tree:
+    """Make a tree; between two turns of a rollout stands an observation."""
+    tree = Tree(Task.ask("what?", "yes", id=id))
+    core = tree.core
+    prompt = core.append(0, PROMPT, said("user", "what?"))
+    agent, model = core.name("agent"), core.name("m")
+    for draw, one in enumerate(tries):
+        rollout = core.open(prompt, [0, draw], one.subgroup)
+        for place, text in enumerate(one.turns):
+            last = place == len(one.turns) - 1
+            finish = core.name(one.finish if last else "stop")
+            core.turn(rollout, said("assistant", text), agent, model, finish, 10, 0, one.generated, 0, 1)
+            if not last:
+                core.observe(rollout, said("user", f"seen {text}"), agent, 1)
+        core.close(rollout, one.ended, one.turns[-1] if one.ended == "answer" and one.turns else None)
+        if not math.isnan(one.reward):
+            core.score(rollout, one.reward)
+    core.check()
+    return tree
+
+
+def group(tree: Tree, dialect: str = "native") -> Group:
+    """The tree as filters see it, read in a dialect."""
+    speech = find(dialect)
+    return Group(tree, lambda choice: speech.parse(choice, []))
+
+
+D6 = (
+    Try(["A", "A1"], 1.0),
+    Try(["A", "A2"], 0.0),
+    Try(["A", "A3"], 0.0),
+    Try(["B", "B1", "B1a"], 1.0),
+    Try(["B", "B1", "B1b"], 1.0),
+    Try(["B", "B2"], 0.0),
+)
+"""The uneven tree: q -> A{A1=1, A2=0, A3=0}, B{ B1{B1a=1, B1b=1}, B2=0 }."""
+
+E6 = (
+    *(Try([f"T1{name}"], reward, subgroup=0) for name, reward in zip("abc", (1.0, 0.0, 0.0), strict=True)),
+    *(Try([f"T2{name}"], reward, subgroup=1) for name, reward in zip("def", (1.0, 1.0, 0.0), strict=True)),
+)
+"""The flat group: two initial chains of three rollouts each."""

@@ -1,0 +1,30 @@
+"""Filters for tests; importable by workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from trunkline.score.filters.group import Group
+from trunkline.score.verdicts import Verdict
+
+
+class Unlucky(msgspec.Struct, frozen=True):
+    """Drops the groups of some countries whole."""
+
+    countries: tuple[str, ...] = ("Brazil", "Japan")
+
+    def judge(self, group: Group) -> Iterator[tuple[int, Verdict]]:
+        if group.tree.task.id in self.countries:
+            for rollout in group.rollouts:
+                yield rollout.id, Verdict("unlucky", "drop", f"{group.tree.task.id} is out", count_in_baseline=False)
+
+
+class Breaking(msgspec.Struct, frozen=True):
+    """Raises on some countries."""
+
+    def judge(self, group: Group) -> Iterator[tuple[int, Verdict]]:
+        if group.tree.task.id == "Japan":
+            raise RuntimeError("cannot say")
+        yield 0, Verdict("breaking", "mask")
