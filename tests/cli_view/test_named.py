@@ -94,10 +94,10 @@ def test_ones_own_classes_are_made_from_their_constructors():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tree-grop", "'tree-grop' is none of chain, .*tree-grpo.*; your own is written module:Class"),
-        ("tree-grop:trees=2", "'tree-grop' is none of chain"),
-        ("", "is none of chain"),
-        ("m:", "is none of chain"),
+        ("tree-grop", "'tree-grop' is none of adaptive, .*tree-grpo.*; your own is written module:Class"),
+        ("tree-grop:trees=2", "'tree-grop' is none of adaptive"),
+        ("", "is none of adaptive"),
+        ("m:", "is none of adaptive"),
         ("tree-grpo:tress=2", "'tress=2' is no option=value that it knows; its options are trees, forks, rounds, keep"),
         ("tree-grpo:trees", "'trees' is no option=value"),
         ("tree-grpo:trees=2,", "'' is no option=value"),

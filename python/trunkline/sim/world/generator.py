@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -12,17 +12,25 @@ from trunkline.sim.world.draws import Draws
 from trunkline.sim.world.language import ANSWER_KIND, Chain, Fact, alias_sentence, ask, ask_variants, sentence
 from trunkline.sim.world.names import Namer
 
-__all__ = ["FEWEST_DOCUMENTS", "Document", "Question", "World", "make_world"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["FEWEST_DOCUMENTS", "HOPS", "MOST_HOPS", "Document", "Question", "World", "make_world"]
 
 FEWEST_DOCUMENTS: Final = 60
 """The smallest world in which chains of four hops exist."""
+
+HOPS: Final = (1, 1, 2, 2, 2, 3, 3, 3, 4, 4)
+"""Hops of questions, each as likely as another."""
+
+MOST_HOPS: Final = 12
+"""The most phrases that the language reads in one question."""
 
 _SHARES: Final = (("place", 0.16), ("organisation", 0.16), ("work", 0.22), ("event", 0.12), ("person", 0.34))
 _REGION_SHARE: Final = 0.15
 _TWIN_SHARE: Final = 0.14
 _ALIAS_SHARE: Final = 0.15
 _ARITHMETIC_SHARE: Final = 0.15
-_HOPS: Final = (1, 1, 2, 2, 2, 3, 3, 3, 4, 4)
 _TRIES_PER_QUESTION: Final = 5000
 
 
@@ -87,22 +95,25 @@ class _Entity(msgspec.Struct, eq=False):
     about: list[Fact] = []
 
 
-def make_world(seed: int, documents: int = 2000, questions: int = 500) -> World:
+def make_world(seed: int, documents: int = 2000, questions: int = 500, hops: Sequence[int] = HOPS) -> World:
     """Make a world; the same arguments give the same world on every machine.
 
     Args:
         seed: Any integer. Worlds of different seeds have different names, facts and questions.
         documents: How many documents, one for each entity.
         questions: How many questions: about 85 % need one to four hops, the others are arithmetic.
+        hops: What the number of hops of a question is drawn from, each at most 12.
 
     Raises:
-        ConfigError: There are too few documents, a negative number of questions, or more questions than this
-            many documents can give.
+        ConfigError: There are too few documents, a negative number of questions, numbers of hops that cannot be, or
+            more questions than this many documents can give.
     """
     if documents < FEWEST_DOCUMENTS:
         raise ConfigError(f"a world needs at least {FEWEST_DOCUMENTS} documents, not {documents}")
     if questions < 0:
         raise ConfigError(f"a world cannot have {questions} questions")
+    if not hops or not all(1 <= count <= MOST_HOPS for count in hops):
+        raise ConfigError(f"hops: questions have 1 to {MOST_HOPS} of them, not {list(hops)}")
     entities = _entities(seed, documents)
     _relate(entities, Draws(seed, "facts"))
     by_name = {entity.name: entity for entity in entities}
@@ -118,7 +129,7 @@ def make_world(seed: int, documents: int = 2000, questions: int = 500) -> World:
         )
         for entity in order
     )
-    return World(seed, pages, _questions(seed, questions, entities, by_name, ids))
+    return World(seed, pages, _questions(seed, questions, hops, entities, by_name, ids))
 
 
 def _entities(seed: int, documents: int) -> list[_Entity]:
@@ -226,11 +237,16 @@ def _page(entity: _Entity, by_name: dict[str, _Entity], draws: Draws) -> str:
 
 
 def _questions(
-    seed: int, count: int, entities: list[_Entity], by_name: dict[str, _Entity], ids: dict[str, str]
+    seed: int,
+    count: int,
+    hops: Sequence[int],
+    entities: list[_Entity],
+    by_name: dict[str, _Entity],
+    ids: dict[str, str],
 ) -> tuple[Question, ...]:
     sums = round(count * _ARITHMETIC_SHARE)
     drafts = _sums(Draws(seed, "arithmetic"), sums)
-    drafts += _lookups(Draws(seed, "questions"), count - sums, entities, by_name, ids)
+    drafts += _lookups(Draws(seed, "questions"), count - sums, hops, entities, by_name, ids)
     width = max(4, len(str(count)))
     order = Draws(seed, "question order").shuffled(drafts)
     return tuple(msgspec.structs.replace(draft, id=f"q{i:0{width}}") for i, draft in enumerate(order, 1))
@@ -246,7 +262,12 @@ def _sums(draws: Draws, count: int) -> list[Question]:
 
 
 def _lookups(
-    draws: Draws, count: int, entities: list[_Entity], by_name: dict[str, _Entity], ids: dict[str, str]
+    draws: Draws,
+    count: int,
+    hops: Sequence[int],
+    entities: list[_Entity],
+    by_name: dict[str, _Entity],
+    ids: dict[str, str],
 ) -> list[Question]:
     """Random walks along the facts, each asked once; none comes back to an entity it has been at."""
     drafts: dict[tuple[str, tuple[str, ...]], Question] = {}
@@ -254,7 +275,7 @@ def _lookups(
     while len(drafts) < count and tries < _TRIES_PER_QUESTION:
         tries += 1
         start = draws.pick(entities)
-        path, relations = _walk(start, draws.pick(_HOPS), by_name, draws)
+        path, relations = _walk(start, draws.pick(hops), by_name, draws)
         if not relations or (start.name, tuple(relations)) in drafts:
             continue
         answer = path[-1]

@@ -99,6 +99,7 @@ class Index:
                 ((place, page.title, page.text) for place, page in enumerate(self._documents)),
             )
         self._ranked = lru_cache(maxsize=4096)(self._rank)
+        self._shown = lru_cache(maxsize=4096)(self._hit)
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -129,7 +130,7 @@ class Index:
             for words, places in zip(asked, ranks, strict=True):
                 if turn < len(places) and len(found) < k:
                     found.setdefault(places[turn], words)
-        return [self._hit(place, words) for place, words in found.items()]
+        return [self._shown(place, words) for place, words in found.items()]
 
     def _rank(self, words: tuple[str, ...], k: int) -> tuple[int, ...]:
         # Neighbours count as a term of their own, so that a whole name weighs more than its parts.

@@ -1,0 +1,131 @@
+"""``trunkline bench``: strategies compared on the embedded simulator; no key, no network."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from trunkline.cli.output import put
+from trunkline.errors import ConfigError, InputError
+from trunkline.printable import printable
+from trunkline.sim.model.dials import PRESETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["bench"]
+
+_COMMA = re.compile(r",(?![^(]*\))")
+"""A comma that does not stand between the parentheses of a strategy's name."""
+
+_OUT = click.option("--out", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables here, too.")
+
+
+@click.group()
+def bench() -> None:
+    """Compare strategies on the embedded simulator."""
+
+
+@bench.command()
+@click.option("--presets", default=",".join(PRESETS), show_default=True, help="How the model errs: some, by comma.")
+@click.option("--strategies", default="", help="Strategies by how their names begin, by comma.  [default: all]")
+@click.option("--seeds", type=click.IntRange(2, 1000), help="Held-out worlds.  [default: 5]")
+@click.option("--questions", type=click.IntRange(1, 300), help="Questions of each world.  [default: 40]")
+@click.option("--judged", type=click.IntRange(0, 300), help="Of them, judge the steps of so many.  [default: 1]")
+@click.option("--quick", is_flag=True, help="A small study, in seconds; what is not named is small.")
+@click.option("--workers", "-w", type=click.IntRange(0, 256), help="Processes.  [default: one a core]")
+@click.option("--json", "as_json", is_flag=True, help="Print what was measured as JSON, one group a line.")
+@_OUT
+@click.pass_context
+def strategies(
+    ctx: click.Context,
+    presets: str,
+    strategies: str,
+    seeds: int | None,
+    questions: int | None,
+    judged: int | None,
+    quick: bool,
+    workers: int | None,
+    as_json: bool,
+    out: Path | None,
+) -> None:
+    """Compare strategies with chains of equal cost, question by question, and estimators with the truth.
+
+    The exit code is 1 where a strategy does not show what theory says in the preset null.
+    """
+    from trunkline.sim.study.arms import find_arms
+    from trunkline.sim.study.study import Plan, run_study
+    from trunkline.sim.study.tables import checks_of, markdown
+
+    arms = find_arms([name for name in _COMMA.split(strategies) if name.strip()])
+    size = Plan(_presets(presets), tuple(arms), processes=os.cpu_count() or 1)
+    if quick:
+        size = size._replace(seeds=2, questions=6, judged=1, continuations=32)
+    given: dict[str, Any] = {"seeds": seeds, "questions": questions, "judged": judged, "processes": workers}
+    plan = size._replace(**{name: value for name, value in given.items() if value is not None})
+    if plan.judged > plan.questions:
+        raise ConfigError(f"--judged: of {plan.questions} questions, {plan.judged} cannot be judged")
+    _writable(out)
+    groups = run_study(plan, _tell)
+    report = markdown(groups, arms)
+    _write(out, report)
+    put("\n".join(msgspec.json.encode(group._asdict()).decode() for group in groups) if as_json else report)
+    failed = [check for check in checks_of(groups, arms) if not check.passed]
+    for check in failed:
+        _tell(f"null: {check.arm}: {check.figure} is {check.found.value:.4f} where theory says {check.theory:.4f}")
+    ctx.exit(bool(failed))
+
+
+@bench.command()
+@click.option(
+    "--questions", type=click.IntRange(2, 300), default=24, show_default=True, help="Questions of each length."
+)
+@_OUT
+def sharing(questions: int, out: Path | None) -> None:
+    """Measure how many rollouts a token budget buys as chains and as Tree-GRPO trees, beside the prediction."""
+    from trunkline.sim.study.sharing import LENGTHS, run_sharing
+    from trunkline.sim.study.tables import sharing_markdown
+
+    _writable(out)
+    found = []
+    for length in LENGTHS:
+        found.append(run_sharing(length, questions))
+        _tell(f"{length.steps} steps")
+    report = sharing_markdown(found)
+    _write(out, report)
+    put(report)
+
+
+def _presets(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in PRESETS]
+    if unknown or not names:
+        raise ConfigError(f"--presets: there is no {', '.join(unknown) or 'name'}; there are {', '.join(PRESETS)}")
+    return names
+
+
+def _tell(line: str) -> None:
+    click.echo(printable(line), err=True)
+
+
+def _writable(out: Path | None) -> None:
+    """Find out before the work is done whether its tables can be kept."""
+    if out is not None:
+        _attempt(out, lambda: out.open("a").close())
+
+
+def _write(out: Path | None, report: str) -> None:
+    if out is not None:
+        _attempt(out, lambda: out.write_text(report, "utf-8"))
+
+
+def _attempt(out: Path, work: Callable[[], object]) -> None:
+    try:
+        work()
+    except OSError as error:
+        raise InputError(f"cannot write the tables here: {error.strerror or error}", str(out)) from error

@@ -1,0 +1,139 @@
+"""One cell of the study: a preset and a world, in which every arm answers every question."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from trunkline.llm.request import Sampling
+from trunkline.rollout.agent import Kit
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.sim.server.settings import Settings
+from trunkline.sim.study.arms import ARMS
+from trunkline.sim.study.engine import SimLLM
+from trunkline.sim.study.estimators import guesses
+from trunkline.sim.study.growth import agent, grow
+from trunkline.sim.study.null import deciding_turn, draws_of
+from trunkline.sim.study.tries import tries_of
+from trunkline.sim.study.truth import true_steps
+from trunkline.sim.tools import CORPUS_VARIABLE
+from trunkline.store.dataset import load_tasks
+
+if TYPE_CHECKING:
+    from trunkline.sim.study.estimators import Guess
+    from trunkline.sim.study.tries import Try
+    from trunkline.sim.study.truth import Worth
+    from trunkline.tree.tree import Tree
+    from trunkline.types import Task
+
+__all__ = ["POOL", "Cell", "Group", "run_cell"]
+
+POOL: Final = "pool"
+"""Name of the chains that every arm is compared with."""
+
+_PLAIN: Final = Sampling(temperature=1.0)
+_SURE: Final = Sampling(temperature=1.0, logprobs=True, top_logprobs=16)
+
+
+class Cell(NamedTuple):
+    """What is to be run.
+
+    Attributes:
+        preset: How the model errs.
+        seed: Of the world and of the run.
+        corpus: Path of the world's documents.
+        tasks: Path of its questions.
+        questions: How many of them.
+        judged: Of so many, steps are judged by the truth.
+        pool: Chains of each question that arms are compared with.
+        continuations: Of each state whose truth is wanted.
+        arms: Names of the arms.
+    """
+
+    preset: str
+    seed: int
+    corpus: str
+    tasks: str
+    questions: int
+    judged: int
+    pool: int
+    continuations: int
+    arms: tuple[str, ...]
+
+
+class Group(NamedTuple):
+    """What came of one question under one arm.
+
+    Attributes:
+        preset: Of the cell.
+        seed: Of the cell.
+        question: Its id.
+        stratum: Its kind and number of hops: what decides how long its chains are, and is known before anybody answers.
+        arm: The arm, or ``POOL``.
+        tries: Its rollouts, in the order they were opened.
+        draws: In ``null``, how many of them drew the choice that decides; else 0.
+        guesses: What estimators say of the steps of one of them, where the truth was found out.
+    """
+
+    preset: str
+    seed: int
+    question: str
+    stratum: str
+    arm: str
+    tries: list[Try]
+    draws: int
+    guesses: list[Guess]
+
+
+def run_cell(cell: Cell) -> list[Group]:
+    """Run a cell in this process; the answers depend on the cell alone."""
+    os.environ[CORPUS_VARIABLE] = cell.corpus
+    return asyncio.run(_cell(cell))
+
+
+async def _cell(cell: Cell) -> list[Group]:
+    plain, sure = (Kit(agent(f"sim-agent:{cell.preset}", sampling)) for sampling in (_PLAIN, _SURE))
+    groups = []
+    # Each preset judges other questions: how hard one is, it is under all of them.
+    first = _whole(cell.preset, cell.questions)
+    judged = {(first + count) % cell.questions for count in range(cell.judged)}
+    for place, task in enumerate(load_tasks(cell.tasks, limit=cell.questions)):
+        # Chains of another run seed, so that no arm shares a draw with what it is compared with.
+        pool = await grow(task, plain, Chain(cell.pool), SimLLM(Settings()), cell.seed + _APART)
+        turn = deciding_turn(task.question, pool) if cell.preset == "null" else None
+        groups.append(_group(cell, task, POOL, pool, turn, []))
+        known: dict[bytes, Worth] = {}
+        for name in cell.arms:
+            arm = ARMS[name]
+            kit = sure if arm.logprobs else plain
+            tree = await grow(task, kit, arm.strategy, SimLLM(Settings()), cell.seed, guide=arm.guide)
+            found = await _judge(cell, tree, plain, known) if place in judged else []
+            groups.append(_group(cell, task, name, tree, turn, found))
+    return groups
+
+
+async def _judge(cell: Cell, tree: Tree, kit: Kit, known: dict[bytes, Worth]) -> list[Guess]:
+    """Let estimators say what the steps of one of a tree's rollouts were worth, each rollout as likely as another."""
+    scored = [rollout for rollout in tree.rollouts if rollout.reward == rollout.reward]
+    if len(scored) < 2:
+        return []
+    picked = scored[_whole(f"{cell.seed} {tree.task.id}", len(scored))]
+    steps = await true_steps(tree, picked, kit, cell.seed + 2 * _APART, known, cell.continuations)
+    return guesses(tree, steps)
+
+
+def _group(cell: Cell, task: Task, arm: str, tree: Tree, turn: int | None, found: list[Guess]) -> Group:
+    stratum = f"{task.metadata['kind']} {task.metadata['hops']}"
+    draws = 0 if turn is None else draws_of(tree, turn)
+    return Group(cell.preset, cell.seed, task.id, stratum, arm, tries_of(tree), draws, found)
+
+
+def _whole(key: str, below: int) -> int:
+    """A whole number below another, which is a hash of a key."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") % below
+
+
+_APART: Final = 1_000_003
+"""Between the seeds of arms, of the chains they are compared with, and of continuations."""

@@ -1,0 +1,98 @@
+"""One question's tree, grown in this process by a strategy that is shown no label."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.draws import Draws
+from trunkline.rollout.session import Session
+from trunkline.score.rewards import exact_match
+from trunkline.sim.tools import search, visit
+from trunkline.tree.tree import Tree
+from trunkline.types import UNSCORED
+
+if TYPE_CHECKING:
+    from trunkline._core import Tree as Core
+    from trunkline.llm.protocol import LLM, Reply
+    from trunkline.llm.request import Sampling
+    from trunkline.rollout.strategy import Strategy
+    from trunkline.score.rewards import Reward
+    from trunkline.tools.tool import Tool
+    from trunkline.types import Task
+
+__all__ = ["SYSTEM", "agent", "grow", "label"]
+
+SYSTEM = "Answer the question with the tools you have. Put the final answer between <answer> and </answer>."
+
+
+class Open:
+    """An outlet that never lets anybody wait: nothing is sent anywhere."""
+
+    async def reserve(self) -> None:
+        """Go on."""
+
+    def release(self) -> None:
+        """Nothing was held."""
+
+    def called(self, reply: Reply) -> None:
+        """Nothing is recorded; usage is on the tree."""
+
+    def grew(self, size: int = 0, turns: int = 0) -> None:
+        """Nothing is sent."""
+
+
+def agent(model: str, sampling: Sampling, *, tagged: bool = False, max_turns: int = 30) -> Agent:
+    """The agent of the studies.
+
+    Args:
+        model: A simulated model, with its preset.
+        sampling: How it samples.
+        tagged: Whether it searches in tags and visits nothing, as ``sim-tagged`` does.
+        max_turns: Most turns of a rollout.
+    """
+    tools: list[Tool[..., Any]] = [search] if tagged else [search, visit]
+    dialect = "search-r1" if tagged else "native"
+    return Agent(
+        model=model,
+        tools=tools,
+        system="" if tagged else SYSTEM,
+        sampling=sampling,
+        dialect=dialect,
+        max_turns=max_turns,
+    )
+
+
+async def grow(
+    task: Task,
+    kit: Kit,
+    strategy: Strategy,
+    llm: LLM,
+    seed: int,
+    *,
+    guide: Reward | None = None,
+    core: Core | None = None,
+) -> Tree:
+    """Grow the tree of one question, and score it once nothing grows any more.
+
+    Args:
+        task: The question.
+        kit: Who plays.
+        strategy: Where rollouts start.
+        llm: Who answers.
+        seed: Of the run.
+        guide: What the strategy is shown as reward; it sees none without it, and never the labels.
+        core: A tree to go on with.
+    """
+    tree = Tree(task, core)
+    await Session(tree, kit, strategy, guide, seed, Draws(llm), Open()).run()
+    label(tree)
+    return tree
+
+
+def label(tree: Tree) -> None:
+    """Score every rollout of a tree by the accepted answers; what was cut off or broke has no score."""
+    for rollout in tree.rollouts:
+        scored = rollout.termination not in UNSCORED
+        tree.core.score(rollout.id, exact_match(rollout) or 0.0 if scored else math.nan)

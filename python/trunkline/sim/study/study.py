@@ -1,0 +1,119 @@
+"""The whole study: every preset in every world, in several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from trunkline.errors import WorkerError
+from trunkline.sim.study.arms import ARMS
+from trunkline.sim.study.cell import Cell, run_cell
+from trunkline.sim.study.truth import CONTINUATIONS
+from trunkline.sim.world.files import write_world
+from trunkline.sim.world.generator import make_world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from trunkline.sim.study.cell import Group
+
+__all__ = ["FIRST_SEED", "Plan", "run_study"]
+
+FIRST_SEED = 101
+"""The first held-out world: no strategy, default or dial was ever chosen on worlds from here on."""
+
+_DOCUMENTS = 600
+
+
+class Plan(NamedTuple):
+    """How large a study is.
+
+    Attributes:
+        presets: How the model errs.
+        arms: Names of the arms.
+        seeds: Worlds, from ``FIRST_SEED`` on.
+        questions: Of each world.
+        judged: Of so many of them, steps are judged by the truth.
+        pool: Chains of each question that arms are compared with, at least: half as many again as any arm plans.
+        continuations: Of each state whose truth is wanted.
+        processes: How many work at a time; 0 for this one alone.
+    """
+
+    presets: tuple[str, ...]
+    arms: tuple[str, ...]
+    seeds: int = 5
+    questions: int = 40
+    judged: int = 1
+    pool: int = 16
+    continuations: int = CONTINUATIONS
+    processes: int = 2
+
+
+def run_study(plan: Plan, tell: Callable[[str], None]) -> list[Group]:
+    """Run a study; what comes out depends on the plan's sizes alone, not on the processes.
+
+    Args:
+        plan: How large it is.
+        tell: Told of each cell that is done.
+
+    Raises:
+        WorkerError: A process was killed.
+
+    Returns:
+        One group for each question and arm, and the chains they are compared with, in the order of the plan.
+    """
+    # Questions of one step have trees of chains alone, which must not cost more than the pool.
+    pool = max(plan.pool, *(3 * ARMS[arm].strategy.rollouts() // 2 for arm in plan.arms))
+    with _worlds(plan) as files:
+        cells = [
+            Cell(preset, seed, *files[seed], plan.questions, plan.judged, pool, plan.continuations, plan.arms)
+            for preset in plan.presets
+            for seed in files
+        ]
+        found = []
+        for cell, groups in zip(cells, _run(cells, plan.processes), strict=True):
+            tell(f"{cell.preset}, world {cell.seed}")
+            found += groups
+        return found
+
+
+@contextmanager
+def _worlds(plan: Plan) -> Iterator[dict[int, tuple[str, str]]]:
+    """Files of the worlds, by seed: documents and questions."""
+    with tempfile.TemporaryDirectory(prefix="trunkline-study-") as folder:
+        files: dict[int, tuple[str, str]] = {}
+        for seed in range(FIRST_SEED, FIRST_SEED + plan.seeds):
+            corpus, tasks = write_world(make_world(seed, _DOCUMENTS, plan.questions), Path(folder) / str(seed))
+            files[seed] = str(corpus), str(tasks)
+        yield files
+
+
+def _run(cells: Sequence[Cell], processes: int) -> Iterator[list[Group]]:
+    if not processes:
+        yield from map(run_cell, cells)
+        return
+    others = set(multiprocessing.active_children())
+    # Spawned, since this process may have threads.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_end_quietly) as pool:
+        try:
+            for work in [pool.submit(run_cell, cell) for cell in cells]:
+                yield work.result()
+        except BrokenProcessPool:
+            raise WorkerError("a process of the study was killed; it may have run out of memory: try fewer") from None
+        except BaseException:
+            # Whoever stops a study does not wait for the cells in work.
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()
+            raise
+
+
+def _end_quietly() -> None:
+    """Let an interrupt end a process without a traceback; the one that started it says what happened."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

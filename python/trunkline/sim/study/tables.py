@@ -1,0 +1,178 @@
+"""The tables of a study, in Markdown."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from trunkline._core import tree_ratio, tree_steps
+from trunkline.sim.study.arms import ARMS
+from trunkline.sim.study.compare import by_preset, compare, effective, of_arm
+from trunkline.sim.study.null import check
+from trunkline.sim.study.quality import LEAST, qualities
+from trunkline.sim.study.sharing import SMALL_CACHE, TREE
+from trunkline.sim.study.tries import COSTS, TOKENS, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.sim.study.cell import Group
+    from trunkline.sim.study.compare import Comparison
+    from trunkline.sim.study.interval import Interval
+    from trunkline.sim.study.null import Check
+    from trunkline.sim.study.quality import Quality
+    from trunkline.sim.study.sharing import Sharing
+
+__all__ = ["NOTICE", "checks_of", "markdown", "sharing_markdown"]
+
+NOTICE: Final = "*This describes the simulator `sim-1`, not language models.*"
+
+_FIGURES: Final = (("majority", "majority"), ("passed", "pass@k"), ("mixed", "mixed groups"))
+
+
+def _rows(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, with the notice below it.
+
+    Args:
+        head: Names of the columns.
+        body: The cells.
+    """
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{NOTICE}\n"
+
+
+def markdown(groups: Sequence[Group], arms: Sequence[str]) -> str:
+    """All tables of a study.
+
+    Args:
+        groups: What came of it.
+        arms: Names of the arms.
+    """
+    parts = []
+    for preset, own in by_preset(groups).items():
+        parts.append(f"## {preset}\n\n{_scope(own)}\n")
+        for title, prices in (("equal generated tokens", TOKENS), ("equal cost", COSTS)):
+            table = [_compared(compare(own, arm, prices), own) for arm in arms]
+            parts.append(f"### At {title}\n\n{_rows(_head(title), table)}")
+    if any(group.guesses for group in groups):
+        parts.append(_estimators(groups, arms))
+    checks = checks_of(groups, arms)
+    if checks:
+        parts.append(_nulls(checks))
+    return "\n".join(parts)
+
+
+def sharing_markdown(found: Sequence[Sharing]) -> str:
+    """The table of what a token budget buys as chains and as trees.
+
+    Args:
+        found: What was measured, by length.
+    """
+    head = ["steps", "turns", "tokens", "chains", "predicted", "measured", "measured / predicted", "trees / chains"]
+    head += ["idealised", "prompt: chain", "tree", "saved", "small cache: chain", "tree", "saved"]
+    body = []
+    for one in found:
+        tree, flat = tree_steps(TREE.trees, TREE.forks, one.length.steps)
+        figures = (one.chains, one.predicted, one.measured)
+        cells = [str(one.length.steps), f"{one.turns:.1f}", f"{one.budget:.0f}", *(f"{each:.1f}" for each in figures)]
+        cells += [_plain(one.match, 3), _plain(one.gain, 2), f"{flat / tree:.2f}"]
+        for prompts in (one.roomy, one.tight):
+            cells += [f"{prompts.chain:.0f}", f"{prompts.tree:.0f}", f"{prompts.saved:.0%}"]
+        body.append(cells)
+    text = (
+        f"Rollouts a question that the same generated tokens buy as chains and as {_name()}. `predicted` is what trees "
+        "were to give by the tokens of the steps of other chains of the question; `idealised` takes all steps for "
+        f"equally long ({tree_ratio(TREE.forks, TREE.rounds):.1f} for long chains). `prompt` is uncached prompt tokens "
+        f"a rollout where all questions are asked at once; the small cache holds {SMALL_CACHE:,} tokens."
+    )
+    return f"## What sharing saves\n\n{text}\n\n{_rows(head, body)}"
+
+
+def _name() -> str:
+    return f"TreeGRPO({TREE.trees}, {TREE.forks}, {TREE.rounds})"
+
+
+def checks_of(groups: Sequence[Group], arms: Sequence[str]) -> list[Check]:
+    """The checks of the preset ``null``, for arms that see no labels; none where it was not run.
+
+    Args:
+        groups: What came of the study.
+        arms: Names of the arms.
+    """
+    own = by_preset(groups).get("null", [])
+    blind = [arm for arm in arms if own and not ARMS[arm].labels]
+    found: list[Check] = []
+    for arm in blind:
+        trees = list(of_arm(own, arm).values())
+        measures = [measure(tree.tries) for tree in trees]
+        found += check(arm, measures, [tree.draws for tree in trees], 3 * len(blind))
+    return found
+
+
+def _scope(groups: Sequence[Group]) -> str:
+    seeds = sorted({group.seed for group in groups})
+    questions = len({(group.seed, group.question) for group in groups})
+    return f"{questions} questions of worlds {seeds[0]} to {seeds[-1]}."
+
+
+def _head(title: str) -> list[str]:
+    unit = "tokens" if title.endswith("tokens") else "cost"
+    figures = [name for _, figure in _FIGURES for name in (figure, "gain")]
+    return ["strategy", "rollouts", unit, "as chains", *figures, "effective n"]
+
+
+def _compared(found: Comparison, groups: Sequence[Group]) -> list[str]:
+    cells = [found.arm, f"{found.own['rollouts'].value:.1f}", f"{found.cost.value:.0f}", f"{found.chains:.2f}"]
+    for name, _ in _FIGURES:
+        cells += [f"{found.own[name].value:.3f}", _signed(found.gain[name])]
+    return [*cells, _plain(effective(groups, found.arm).tries, 1)]
+
+
+def _estimators(groups: Sequence[Group], arms: Sequence[str]) -> str:
+    presets = ", ".join(by_preset(groups))
+    body = [_judged(arm, quality) for arm in arms for quality in qualities(groups, arm) if quality.steps]
+    head = ["strategy", "estimator", "of", "steps", "bias", "MSE", "slope", "sign"]
+    text = (
+        f"Steps of one random rollout of a tree, over {presets}. `slope` is how much of a true advantage the estimate "
+        f"has; `sign` counts steps whose true advantage is at least {LEAST}, and an estimate of 0 as half right."
+    )
+    return f"## Estimators\n\n{text}\n\n{_rows(head, body)}"
+
+
+def _judged(arm: str, quality: Quality) -> list[str]:
+    return [
+        arm,
+        quality.estimator,
+        quality.target,
+        str(quality.steps),
+        _signed(quality.bias),
+        _plain(quality.error, 3),
+        _plain(quality.slope, 2),
+        _plain(quality.sign, 2),
+    ]
+
+
+def _nulls(checks: Sequence[Check]) -> str:
+    body = [
+        [one.arm, one.figure, f"{one.theory:.4f}", _plain(one.found, 4), "yes" if one.passed else "**NO**"]
+        for one in checks
+    ]
+    text = f"{len(checks)} intervals that hold together with 95 % (Bonferroni)."
+    head = ["strategy", "figure", "theory", "found", "held"]
+    return f"## The check of null\n\n{text}\n\n{_rows(head, body)}"
+
+
+def _signed(found: Interval) -> str:
+    return _shown(found, "+.3f")
+
+
+def _plain(found: Interval, digits: int) -> str:
+    return _shown(found, f".{digits}f")
+
+
+def _shown(found: Interval, form: str) -> str:
+    if math.isnan(found.value):
+        return "-"
+    if math.isnan(found.low):
+        return format(found.value, form)
+    return f"{found.value:{form}} [{found.low:{form}}, {found.high:{form}}]"

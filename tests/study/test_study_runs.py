@@ -1,0 +1,130 @@
+"""Small studies from end to end: what they depend on, what they must show, and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from click.testing import CliRunner
+from study_kit import kit
+
+from trunkline.cli.app import app
+from trunkline.errors import ConfigError, InputError
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategies.tree_grpo import TreeGRPO
+from trunkline.sim.server.settings import Settings
+from trunkline.sim.study.arms import ARMS, confidence, find_arms
+from trunkline.sim.study.cell import POOL, Cell, run_cell
+from trunkline.sim.study.engine import SimLLM
+from trunkline.sim.study.growth import grow
+from trunkline.sim.study.study import Plan, run_study
+from trunkline.sim.study.tables import NOTICE, checks_of, markdown
+
+SMALL = Plan(("null",), ("Chain(4)", "TreeGRPO(2, 2, 1)"), seeds=2, questions=4, judged=1, pool=9, continuations=4)
+
+
+def run(plan):
+    return run_study(plan, lambda line: None)
+
+
+def test_a_study_does_not_depend_on_its_processes():
+    alone = run(SMALL._replace(processes=0))
+    assert alone == run(SMALL._replace(processes=2))
+    assert len(alone) == 2 * 4 * 3
+    assert [group.arm for group in alone[:3]] == [POOL, *SMALL.arms]
+
+
+def test_every_strategy_shows_in_null_what_theory_says():
+    groups = run(SMALL._replace(questions=16, judged=0, processes=0))
+    checks = checks_of(groups, SMALL.arms)
+    assert len(checks) == 6
+    assert [check for check in checks if not check.passed] == []
+    # A table for each budget and one of the checks, each with its notice.
+    assert markdown(groups, SMALL.arms).count(NOTICE) == 3
+
+
+def test_an_arm_that_selects_by_labels_is_not_checked(monkeypatch):
+    groups = run(SMALL._replace(questions=3, judged=0, processes=0))
+    monkeypatch.setitem(ARMS, "Chain(4)", ARMS["Chain(4)"]._replace(labels=True))
+    assert {check.arm for check in checks_of(groups, SMALL.arms)} == {"TreeGRPO(2, 2, 1)"}
+
+
+def test_arms_and_chains_are_paired_by_question_and_share_no_draw(files, monkeypatch):
+    corpus, tasks = files
+    groups = run_cell(Cell("default", 41, str(corpus), str(tasks), 5, 0, 6, 4, ("Chain(4)",)))
+    assert [group.question for group in groups[::2]] == [group.question for group in groups[1::2]]
+    alike = 0
+    for pool, arm in zip(groups[::2], groups[1::2], strict=True):
+        assert (len(pool.tries), len(arm.tries)) == (6, 4)
+        alike += [each.generated for each in pool.tries[:4]] == [each.generated for each in arm.tries]
+    assert alike == 0
+
+
+async def test_a_strategy_sees_its_guide_and_never_a_label(lookups):
+    seen = []
+
+    class Watch(Chain):
+        def ended(self, view):
+            seen.extend(rollout.reward for rollout in view.rollouts)
+            return []
+
+    tree = await grow(lookups[0], kit(), Watch(3), SimLLM(Settings()), 1)
+    assert all(map(math.isnan, seen))
+    assert {rollout.reward for rollout in tree.rollouts} <= {0.0, 1.0}
+    seen.clear()
+    sure = kit(logprobs=True, top_logprobs=4)
+    guided = await grow(lookups[0], sure, Watch(3), SimLLM(Settings()), 1, guide=confidence)
+    assert all(0 < value < 1 for value in seen)
+    assert guided.reward == tree.reward
+
+
+async def test_without_log_probabilities_there_is_no_confidence(lookups):
+    tree = await grow(lookups[0], kit(), TreeGRPO(), SimLLM(Settings()), 1)
+    assert [confidence(rollout) for rollout in tree.rollouts] == [0.0] * 6
+
+
+def test_arms_are_found_by_how_their_names_begin():
+    assert find_arms([]) == list(ARMS)
+    assert find_arms(["treegrpo(2", " CHAIN"]) == ["Chain(4)", "TreeGRPO(2, 2, 1)"]
+    for wrong in ("nobody", " "):
+        with pytest.raises(ConfigError, match="strategies: there is no"):
+            find_arms([wrong])
+
+
+def test_the_command_prints_the_tables_and_writes_them(tmp_path):
+    out = tmp_path / "tables.md"
+    options = ["--quick", "--presets", "null,default", "--strategies", "chain", "--questions", "3", "-w", "0"]
+    done = CliRunner().invoke(app, ["bench", "strategies", *options, "--out", str(out)])
+    assert done.exit_code == 0
+    assert out.read_text("utf-8") == done.stdout.removesuffix("\n")
+    for part in ("## null", "## default", "### At equal cost", "## Estimators", "## The check of null", NOTICE):
+        assert part in done.stdout
+    assert done.stderr.splitlines() == [
+        f"{preset}, world {seed}" for preset in ("null", "default") for seed in (101, 102)
+    ]
+
+
+def test_the_command_prints_every_group_as_json():
+    options = ["--quick", "--presets", "default", "--strategies", "chain", "--questions", "2", "--judged", "0"]
+    done = CliRunner().invoke(app, ["bench", "strategies", *options, "-w", "0", "--json"])
+    groups = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [group["arm"] for group in groups] == [POOL, "Chain(4)"] * 4
+    assert {len(group["tries"]) for group in groups} == {4, 16}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (["--presets", "hard"], ConfigError, "--presets: there is no hard"),
+        (["--presets", ","], ConfigError, "--presets: there is no name"),
+        (["--strategies", "nobody"], ConfigError, "there is no 'nobody'"),
+        (["--questions", "2", "--judged", "3"], ConfigError, "--judged: of 2 questions, 3"),
+        (["--out", "/no/such/folder/tables.md"], InputError, "cannot write the tables here"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_runs(options, error, message):
+    done = CliRunner().invoke(app, ["bench", "strategies", "--quick", *options])
+    assert isinstance(done.exception, error)
+    assert message in str(done.exception)
+    assert done.stderr == ""

@@ -1,0 +1,12 @@
+"""Who plays in tests of the study."""
+
+from __future__ import annotations
+
+from trunkline.llm.request import Sampling
+from trunkline.rollout.agent import Kit
+from trunkline.sim.study.growth import agent
+
+
+def kit(preset: str = "default", **sampling: object) -> Kit:
+    """The study's agent on a preset."""
+    return Kit(agent(f"sim-agent:{preset}", Sampling(temperature=1.0, **sampling)))
