@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trunkline.llm.spec import EndpointSpec as LLM  # noqa: N814 - the name that users know it by
     from trunkline.llm.tokens import TokenMode
     from trunkline.rollout.agent import Agent
+    from trunkline.rollout.budget import Budget
     from trunkline.rollout.strategies.adaptive import Adaptive
     from trunkline.rollout.strategies.chain import Chain
     from trunkline.rollout.strategies.entropy_tree import EntropyTree
@@ -57,6 +58,7 @@ _HOMES = {
     "Adaptive": "rollout.strategies.adaptive",
     "Agent": "rollout.agent",
     "BatchLLM": "llm.batch",
+    "Budget": "rollout.budget",
     "Chain": "rollout.strategies.chain",
     "ClientLLM": "llm.client",
     "Completion": "llm.completion",
@@ -121,6 +123,7 @@ __all__ = [
     "Adaptive",
     "Agent",
     "BatchLLM",
+    "Budget",
     "Chain",
     "ClientLLM",
     "Completion",

@@ -130,8 +130,8 @@ TRUNCATED: Final = 4
 """Flag of the last token of what was cut off."""
 
 CURRENCIES: Final[tuple[str, ...]]
-"""What budgets count: ``rollouts``, ``calls``, ``prompt`` and ``generated`` tokens, ``tools`` (tool calls), ``micros``
-(microseconds), ``micro_dollars`` (millionths of a dollar)."""
+"""What budgets count: ``rollouts``, ``calls``, ``prompt`` and ``generated`` tokens, ``tokens`` of both kinds, ``tools``
+(tool calls), ``micros`` (microseconds), ``micro_dollars`` (millionths of a dollar)."""
 
 @final
 class Tree:
@@ -1359,7 +1359,7 @@ class Refusal:
 
 @final
 class Ledger:
-    """A budget and everything that draws on it, in seven ``CURRENCIES``.
+    """A budget and everything that draws on it, in eight ``CURRENCIES``.
 
     Amounts are dictionaries from currencies to numbers of 0 to 2**64 - 1; what is left out is 0. Whatever may cost
     something reserves the most that it can cost before it starts, and is settled at what it did cost. In every

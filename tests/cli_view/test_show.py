@@ -91,7 +91,7 @@ def test_the_summary_alone(path: Path, capsys: pytest.CaptureFixture[str]) -> No
         summary = reader.summary()
     print_summary(summary)
     plain = capsys.readouterr().out
-    assert plain.startswith("tasks finished")
+    assert plain.startswith("tasks done")
     print_summary(summary, as_json=True)
     assert json.loads(capsys.readouterr().out)["scored"] == 3
 

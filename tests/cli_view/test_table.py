@@ -76,7 +76,7 @@ def cells(summary: Summary) -> dict[str, str]:
 def test_the_table() -> None:
     found = cells(totals(row(0, "answer", "Ada", 1.0), row(1, "answer", "Bob", 0.0), row(2, "answer", "Ada", 1.0)))
     assert found == {
-        "tasks finished": "1 of 1",
+        "tasks done": "1 of 1",
         "rollouts": "3  (answer 3)",
         "accuracy of one try": "66.7 %",
         "best of 3": "100.0 %",
@@ -108,7 +108,7 @@ def test_what_is_partly_scored_or_unfinished_is_said() -> None:
     meta = META | {"state": "interrupted"}
     found = cells(totals(row(0, "answer", "Ada", 1.0), row(1, None, None, None), meta=meta, tasks=1_500))
     assert found["scored"] == "1 of 2 rollouts"
-    assert found["tasks finished"] == "1 of 1,500  (interrupted)"
+    assert found["tasks done"] == "1 of 1,500  (interrupted)"
     assert found["rollouts"] == "2  (answer 1, growing 1)"
 
 

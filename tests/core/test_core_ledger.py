@@ -144,7 +144,7 @@ def test_a_resumed_run_has_spent_what_its_rows_say() -> None:
 @pytest.mark.parametrize(
     ("most", "error", "text"),
     [
-        ({"tokens": 1}, ArgumentError, '"tokens" is no currency'),
+        ({"token": 1}, ArgumentError, '"token" is no currency'),
         ({"calls": -1}, ArgumentError, "calls is -1; it must be 0 to"),
         ({"calls": 2**64}, ArgumentError, "calls is 18446744073709551616"),
         ({"calls": 1.5}, TypeError, "float"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
 
-Handler = Callable[[dict], "web.Response | dict"]
+Handler = Callable[[dict], "web.Response | dict | Awaitable[dict]"]
 
 
 class Server:
@@ -24,7 +24,10 @@ class Server:
 
 @contextmanager
 def serving(handler: Handler, delay: float = 0.0) -> Iterator[Server]:
-    """Serve ``handler`` at /v1/chat/completions on a free port of the loopback interface."""
+    """Serve ``handler`` at /v1/chat/completions on a free port of the loopback interface.
+
+    One that returns an awaitable is cancelled when its client leaves.
+    """
     server = Server()
     ready = threading.Event()
     loop = asyncio.new_event_loop()
@@ -36,12 +39,14 @@ def serving(handler: Handler, delay: float = 0.0) -> Iterator[Server]:
         if delay:
             await asyncio.sleep(delay)
         answer = handler(body)
+        if isinstance(answer, Awaitable):
+            answer = await answer
         return answer if isinstance(answer, web.StreamResponse) else web.json_response(answer)
 
     async def start() -> web.AppRunner:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/v1/chat/completions", chat)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()

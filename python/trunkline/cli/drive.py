@@ -43,6 +43,7 @@ def drive(
     filters: Sequence[Filter] = (),
     groups: int | None = None,
     max_tasks: int | None = None,
+    limits: Mapping[str, Any] | None = None,
     as_json: bool = False,
 ) -> int:
     """Run, show, and judge.
@@ -63,6 +64,7 @@ def drive(
         filters: Who judges each group.
         groups: Groups to keep; all tasks are run when None.
         max_tasks: The most tasks that this may take.
+        limits: Further options of the run: budgets, and when a task ends early.
         as_json: Print the summary as JSON.
 
     Returns:
@@ -85,6 +87,7 @@ def drive(
             out=out,
             labels=labels,
             watch=progress.update,
+            **(limits or {}),
         )
     summary = result.summary()
     print_summary(summary, as_json=as_json)

@@ -15,9 +15,11 @@ import click
 
 from trunkline.errors import ConfigError
 from trunkline.llm.price import Price, read_price
+from trunkline.rollout.budget import Budget, read_budget
+from trunkline.rollout.stopping import ANSWER
 from trunkline.tools.tool import Tool
 
-__all__ = ["PriceOption", "Threshold", "load_named", "load_tools", "run_path"]
+__all__ = ["BudgetOption", "PriceOption", "Settled", "Threshold", "load_named", "load_tools", "run_path"]
 
 
 class Threshold(click.ParamType[float]):
@@ -34,6 +36,34 @@ class Threshold(click.ParamType[float]):
         if not 0 <= number < math.inf or (number > 1 and number != int(number)):
             self.fail(f"{value!r} must be a share below 1, or a whole number", param, ctx)
         return number
+
+
+class BudgetOption(click.ParamType[Budget]):
+    """The most that may be spent."""
+
+    name = "budget"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Budget:
+        """Read the limits."""
+        try:
+            return value if isinstance(value, Budget) else read_budget(value)
+        except ConfigError as problem:
+            self.fail(str(problem), param, ctx)
+
+
+class Settled(click.ParamType["str | float"]):
+    """When a task is settled."""
+
+    name = "settled"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | float:
+        """Read ``answer``, or a reward."""
+        if value == ANSWER:
+            return ANSWER
+        try:
+            return float(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither answer nor a reward", param, ctx)
 
 
 class PriceOption(click.ParamType[Price]):

@@ -8,7 +8,7 @@ import click
 
 from trunkline.cli.drive import drive
 from trunkline.cli.named import make_named
-from trunkline.cli.options import PriceOption, Threshold, load_named, load_tools, run_path
+from trunkline.cli.options import BudgetOption, PriceOption, Settled, Threshold, load_named, load_tools, run_path
 from trunkline.cli.outline import print_outline
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.catalog import DIALECTS
@@ -140,6 +140,28 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
     help="What a million tokens cost, in your currency; the summary then says what the run cost.",
 )
 @click.option(
+    "--budget",
+    type=BudgetOption(),
+    metavar="WHAT=N,...",
+    help="The most the run may spend: tokens=1e6,money=5 (or rollouts, calls, prompt, generated, tools, seconds).",
+)
+@click.option("--task-budget", type=BudgetOption(), metavar="WHAT=N,...", help="The most each question may spend.")
+@click.option("--enough", type=click.IntRange(1), metavar="N", help="Cut a question's other tries once N are done.")
+@click.option(
+    "--tail",
+    type=click.Choice(["censor", "keep"]),
+    default="censor",
+    show_default=True,
+    help="Tries that --enough cuts end as censored, or stay in the run file to be continued.",
+)
+@click.option(
+    "--settled",
+    type=Settled(),
+    metavar="answer|R",
+    help="Start no more tries of a question whose answer can no longer change, or once one has a reward of R.",
+)
+@click.option("--wave", type=click.IntRange(1), metavar="N", help="Start so many tries of a question at a time.")
+@click.option(
     "--fail-on-error",
     type=Threshold(),
     metavar="N|0.x",
@@ -185,6 +207,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         "filters": [make_named(one, "--filter", FILTERS, FILTERS.__getitem__) for one in given["filters"]],
         "groups": given["groups"],
         "max_tasks": given["max_tasks"],
+        **{name: given[name] for name in ("budget", "task_budget", "enough", "tail", "settled")},
         "out": run_path(given["out"], given["model"]),
         "labels": {"questions": questions},
     }

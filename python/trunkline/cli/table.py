@@ -183,6 +183,20 @@ def _filtered(found: Filtered) -> str:
     return ", ".join(filter(None, parts))
 
 
+def _endings(summary: Summary) -> Iterator[Row]:
+    """How trees ended, where not every strategy was done with its own."""
+    if set(summary.ended) - {"finished", "broken"}:
+        yield "trees ended", ", ".join(f"{word} {count:,}" for word, count in summary.ended.items())
+    if summary.refused:
+        yield "rollouts not started", f"{summary.refused:,}, for want of budget"
+    if summary.timing:
+        yield "depends on timing", ", ".join(summary.timing)
+    budget = summary.budget
+    if budget is not None:
+        refused = f"; refused {budget.refused:,} times, first: {budget.closed}" if budget.refused else ""
+        yield "budget of the run", ", ".join(budget.lines()) + refused
+
+
 def rows_of(summary: Summary) -> list[Row]:
     """The lines of the table, each a label and a value, safe to print.
 
@@ -195,13 +209,14 @@ def rows_of(summary: Summary) -> list[Row]:
     elif summary.finished < summary.tasks:
         done += f"  ({summary.tasks - summary.finished:,} not needed)"
     rows: list[Row] = [("strategy", summary.strategy)] if summary.strategy else []
-    rows.append(("tasks finished", done))
+    rows.append(("tasks done", done))
     if summary.taken is not None:
         rows.append(("continues", _taken(summary.taken)))
     if summary.groups is not None:
         rows.append(("groups kept", f"{summary.groups_kept:,} of {summary.groups:,} wanted"))
     if summary.broken:
         rows.append(("tasks broken", f"{summary.broken:,}"))
+    rows.extend(_endings(summary))
     ended = ", ".join(f"{word} {count:,}" for word, count in summary.terminations.items())
     rows.append(("rollouts", f"{summary.rollouts:,}" + (f"  ({ended})" if ended else "")))
     if summary.failed:

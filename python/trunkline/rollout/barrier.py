@@ -44,9 +44,14 @@ class Barrier:
                 self.start()  # it is stopped where it waits, and ends as one that grows
             raise
 
+    @property
+    def waiting(self) -> set[int]:
+        """Who waits."""
+        return set(self._waiting)
+
     async def rest(self) -> list[int]:
         """Wait until nobody grows; returns who waits, ascending."""
-        if self._growing:
+        while self._growing:
             await self._still.wait()
         return sorted(self._waiting)
 

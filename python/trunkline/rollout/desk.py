@@ -11,11 +11,13 @@ from trunkline.llm.protocol import Request
 from trunkline.llm.request import draws as ending
 from trunkline.rollout.conversation import Conversation
 from trunkline.rollout.exact import ExactTurns, Kept
+from trunkline.rollout.hold import Meter
 from trunkline.rollout.recorded import recorded
 from trunkline.rollout.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import asyncio
+    from collections.abc import Callable, Sequence
 
     from trunkline._core import Tree as Core
     from trunkline.errors import RolloutError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.draws import Draws
     from trunkline.rollout.exact import Exact
+    from trunkline.rollout.hold import Hold
     from trunkline.rollout.turns import Told, Turn
 
 __all__ = ["Ask", "Desk", "Outlet"]
@@ -59,6 +62,7 @@ class Ask(NamedTuple):
         seed: Seed of the draw.
         said: The conversation in pieces.
         kept: What is kept of a turn that followed the leaf; None where the whole turn is wanted.
+        hold: What was set aside for it; None where nothing is limited.
     """
 
     kit: Kit
@@ -68,6 +72,7 @@ class Ask(NamedTuple):
     seed: int
     said: Conversation
     kept: Kept | None = None
+    hold: Hold | None = None
 
     def follows(self, other: Ask) -> bool:
         """Whether it is for the next draw of the same state."""
@@ -83,11 +88,15 @@ class Desk:
         task_id: Id of its task.
         draws: Who answers.
         outlet: Where it says what a request cost.
+
+    Attributes:
+        sent: Requests for draws of several rollouts that are out.
     """
 
     def __init__(self, core: Core, task_id: str, draws: Draws, outlet: Outlet) -> None:
         self.name = cache(core.name)
         self.lanes = draws.lanes
+        self.sent: set[asyncio.Task[None]] = set()
         self._core = core
         self._draws = draws
         self._outlet = outlet
@@ -126,30 +135,42 @@ class Desk:
         Raises:
             EndpointError: The endpoint serves nobody.
         """
+        if asks[0].hold is None:
+            return await self._ask(asks, self._outlet.called, told)
+        with Meter([ask.hold for ask in asks if ask.hold is not None], self._outlet.called, told) as meter:
+            return await self._ask(asks, meter.called, meter.told)
+
+    async def _ask(
+        self, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
+    ) -> list[Turn | RolloutError]:
         exact = self._draws.exact
-        request, turns = self._plain(asks, told) if exact is None else await self._exact(exact, asks, told)
+        request, turns = (
+            self._plain(asks, called, told) if exact is None else await self._exact(exact, asks, called, told)
+        )
         await self._draws.ask(request, turns)
         return [outcome for outcome in turns.found if outcome is not None]
 
-    def _plain(self, asks: Sequence[Ask], told: Told | None) -> tuple[Request, Turns]:
+    def _plain(self, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None) -> tuple[Request, Turns]:
         """The request for some draws, with messages."""
-        kit, _, leaf, turn, seed, said, _ = asks[0]
+        kit, _, leaf, turn, seed, said, *_ = asks[0]
         end = ending(seed, len(asks))
         content = said.body(leaf, kit.head, kit.constant + end)
         rollouts = [ask.rollout for ask in asks]
-        turns = Turns(self._core, kit, rollouts, turn, self.name, self._outlet.called, told)
+        turns = Turns(self._core, kit, rollouts, turn, self.name, called, told)
         return Request(content, self._key, len(asks), seed, _size(content) - len(end), kit.greedy, turns), turns
 
-    async def _exact(self, exact: Exact, asks: Sequence[Ask], told: Told | None) -> tuple[Request, Turns]:
+    async def _exact(
+        self, exact: Exact, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
+    ) -> tuple[Request, Turns]:
         """The request for some draws whose every token will be known."""
-        kit, _, leaf, turn, seed, said, kept = asks[0]
+        kit, _, leaf, turn, seed, said, kept, _ = asks[0]
         n = len(asks)
         if kept is None:
             prompt = await exact.prompt(self._core, kit, leaf, said, seed, n)
         else:
             prompt = await exact.within(self._core, kit, leaf, kept, seed, n)
         rollouts = [ask.rollout for ask in asks]
-        turns = ExactTurns(prompt, leaf, self._core, kit, rollouts, turn, self.name, self._outlet.called, told)
+        turns = ExactTurns(prompt, leaf, self._core, kit, rollouts, turn, self.name, called, told)
         content, constant = prompt.content, _size(prompt.content) - prompt.end
         return Request(content, self._key, n, seed, constant, kit.greedy, turns, prompt.form.route), turns
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.desk import Desk, Outlet
     from trunkline.rollout.exact import Kept
+    from trunkline.rollout.hold import Hold
+    from trunkline.rollout.purse import Purse
     from trunkline.rollout.siblings import Siblings
     from trunkline.rollout.state import State
     from trunkline.rollout.turns import Turn
@@ -61,6 +63,7 @@ class Rollout:
         sampling: What its first turn is sampled with, where that is not what the agent says.
         between: Called before every turn of its own but the first; it may wait there, and raise :class:`Finished`.
         kept: What its first turn goes on from, where it forks inside a turn.
+        purse: Pays for what it does; None where nothing is limited.
 
     Attributes:
         state: What its tools work on; None where its agent has no environment.
@@ -78,6 +81,7 @@ class Rollout:
         sampling: Sampling | None = None,
         between: Callable[[Rollout], Awaitable[None]] | None = None,
         kept: Kept | None = None,
+        purse: Purse | None = None,
     ) -> None:
         facts = core.rollout(id)
         *trunk, turn, draw = facts.path
@@ -96,6 +100,7 @@ class Rollout:
         self._between = between
         self._heard: Choice | None = None
         self._kept = kept
+        self._purse = purse
         self._said = desk.conversation(facts.point)
         self.state: State | None = None
         self.lane = desk.lanes.open()
@@ -114,6 +119,7 @@ class Rollout:
         Raises:
             LLMError: If no usable reply came.
             EndpointError: If the endpoint serves nobody.
+            Finished: The budget does not allow one more turn.
         """
         if self._heard is not None:
             choice, self._heard = self._heard, None
@@ -124,16 +130,14 @@ class Rollout:
         if self._between is not None and self.turn > self.start:
             self.lane.leave()
             await self._between(self)
-        self.lane.ask()
-        await self._outlet.reserve()
+        hold = None if self._purse is None else await self._pay(self._purse, kit)
         try:
             kept, self._kept = self._kept, None
-            turn = await self._next(Ask(kit, self.id, self.leaf, self.turn, self._next_seed, self._said, kept))
+            turn = await self._fly(Ask(kit, self.id, self.leaf, self.turn, self._next_seed, self._said, kept, hold))
         except BaseException:
-            self._outlet.release()
+            if hold is not None:
+                hold.drop()
             raise
-        finally:
-            self.lane.run()
         self.leaf = turn.node
         self.turn += 1
         self._next_seed = base_seed(self._seed, self.task.id, self._path, self.turn)
@@ -160,6 +164,23 @@ class Rollout:
         """Ask for the next turn together with other draws of the same state, if there are any."""
         self._siblings = siblings
 
+    async def _pay(self, purse: Purse, kit: Kit) -> Hold:
+        """Set aside what the next turn can cost; nobody waits for this rollout meanwhile."""
+        self.lane.leave()
+        return await purse.turn(self.id, self.leaf, kit)
+
+    async def _fly(self, ask: Ask) -> Turn:
+        """Get the next turn as soon as one more may be in flight."""
+        self.lane.ask()
+        await self._outlet.reserve()
+        try:
+            return await self._next(ask)
+        except BaseException:
+            self._outlet.release()
+            raise
+        finally:
+            self.lane.run()
+
     async def _next(self, ask: Ask) -> Turn:
         """Get the next turn: with the siblings' where it is a draw of their fork."""
         siblings, self._siblings = self._siblings, None
@@ -174,8 +195,13 @@ class Rollout:
         Args:
             kit: The agent whose tools they are.
             calls: The calls, as the agent's dialect read them.
+
+        Raises:
+            Finished: The budget does not allow them.
         """
         self.lane.leave()
+        if self._purse is not None:
+            await self._purse.tools(self.id, len(calls))
         environment = None if self.state is None else self.state.environment
         observations = await kit.toolbox.call_all(list(calls), environment)
         self.lane.run()

@@ -10,6 +10,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from trunkline.errors import (
     BadRequest,
     ContentFiltered,
@@ -27,11 +29,14 @@ from trunkline.rollout.desk import Desk, Outlet
 from trunkline.rollout.exact import Kept
 from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.opening import moves, open_fork, plant
+from trunkline.rollout.players import Players
+from trunkline.rollout.purse import OutOfBudget, Purse
 from trunkline.rollout.resume import go_on
 from trunkline.rollout.rollout import Finished, Rollout
 from trunkline.rollout.siblings import Siblings
 from trunkline.rollout.state import States
-from trunkline.rollout.strategy import INSIDE, Drop, Fork, Stop
+from trunkline.rollout.stopping import Stopping
+from trunkline.rollout.strategy import INSIDE, Drop, Fork, Stop, stepwise
 from trunkline.rollout.view import View
 from trunkline.score.filters.filter import judge
 from trunkline.score.filters.group import Group
@@ -47,13 +52,18 @@ if TYPE_CHECKING:
     from trunkline.llm.protocol import ToolCall
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.draws import Draws
+    from trunkline.rollout.purse import Allowance
     from trunkline.rollout.strategy import Move, Strategy
     from trunkline.score.filters.filter import Filter
+    from trunkline.store.schema import Ending
     from trunkline.tree.tree import Tree
 
 __all__ = ["Session"]
 
 logger = logging.getLogger(__name__)
+
+_LEAVE_WITHIN = 2.0
+"""Seconds that requests which were given up have to end; an LLM that swallows its cancellation is left behind."""
 
 _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (ContextTooLong, Termination.MAX_CONTEXT),
@@ -77,6 +87,8 @@ class Session:
         draws: Who answers.
         outlet: Where rollouts say that they grew.
         filters: Who judges the tree once it is complete, in this order.
+        stopping: When the tree ends before its strategy is done.
+        allowance: What pays; None where nothing is limited.
     """
 
     def __init__(
@@ -88,12 +100,15 @@ class Session:
         seed: int,
         draws: Draws,
         outlet: Outlet,
+        *,
         filters: Sequence[Filter] = (),
+        stopping: Stopping | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
         self.tree = tree
         self._kit = kit
         self._strategy = strategy
-        self._stepwise = bool(getattr(strategy, "stepwise", hasattr(strategy, "stepped")))
+        self._stepwise = stepwise(strategy)
         self._value: Reward | None = getattr(strategy, "value", None)
         self._reward = reward
         self._seed = seed
@@ -102,6 +117,11 @@ class Session:
         self._desk = Desk(tree.core, tree.task.id, draws, outlet)
         self._barrier = Barrier()
         self._states = States(tree, kit, strategy)
+        self._stopping = Stopping() if stopping is None else stopping
+        self._players = Players(self._barrier)
+        self._purse = None if allowance is None else Purse(allowance, tree.core, self._barrier)
+        self._seconds = None if allowance is None or allowance.task is None else allowance.task.seconds
+        self._done = 0
         self._steps: dict[int, int] = {}
         self._live: dict[int, Rollout] = {}
         self._ended: list[int] = []
@@ -120,26 +140,68 @@ class Session:
             EndpointError: If the endpoint serves nobody: there is no point in going on.
         """
         plant(self.tree, self._kit.agent)
+        deadline = self._deadline()
         try:
             async with asyncio.TaskGroup() as group:
                 self._take_over(group)
-                await self._barrier.rest()
+                await self._rest()
                 self._score()
                 self._ended.clear()
                 wanted = self._ask("start", [])
                 while wanted or self._live:
-                    self._move(wanted, group)
-                    waiting = await self._barrier.rest()
+                    await self._move(wanted, group)
+                    waiting = await self._rest()
                     self._score()
                     ended, self._ended = self._ended, []
-                    wanted = self._ask("ended", ended) + self._ask("stepped", waiting)
+                    wanted = self._next(ended, waiting)
+            if self._players.over and self._desk.sent:
+                await asyncio.wait(self._desk.sent, timeout=_LEAVE_WITHIN)
         finally:
+            if deadline is not None:
+                deadline.cancel()
             # One that is cancelled ends nothing itself.
             for rollout in self._live.values():
                 rollout.lane.end()
         if self._filters:
             judge(self._filters, Group(self.tree, self._kit.speech.read))
             self._outlet.grew()
+
+    @property
+    def ending(self) -> Ending:
+        """How growth ended, once it has."""
+        return self._players.ending
+
+    def cut(self, word: str, why: str) -> None:
+        """End all growth now; see :meth:`Players.cut`."""
+        self._players.cut(word, why)
+
+    def _deadline(self) -> asyncio.TimerHandle | None:
+        """Cut the tree when the task's time is over."""
+        if self._seconds is None:
+            return None
+        why = f"deadline: {self._seconds:g} s for the task"
+        return asyncio.get_running_loop().call_later(self._seconds, self.cut, "deadline", why)
+
+    async def _rest(self) -> list[int]:
+        """Wait until nobody moves, letting those who wait to spend go on; returns who waits between two steps."""
+        while True:
+            waiting = await self._barrier.rest()
+            if self._purse is None or not self._purse.admit():
+                return waiting
+
+    def _next(self, ended: Sequence[int], waiting: Sequence[int]) -> list[Move]:
+        """Decide what the next round is."""
+        if self._players.over:
+            return []
+        wanted = self._ask("ended", ended) + self._ask("stepped", waiting)
+        if self._players.sealed:
+            wanted = [move for move in wanted if not isinstance(move, Fork)]
+        if wanted or waiting:
+            why = self._stopping.is_settled(self.tree.core, self._strategy.rollouts())
+            if why is not None:
+                self.cut("settled", why)
+                return []
+        return wanted
 
     def _ask(self, hook: str, numbers: Sequence[int]) -> list[Move]:
         """Ask a hook of the strategy, if there is anything to ask it about."""
@@ -158,7 +220,7 @@ class Session:
         """Let the rollouts of an earlier run go on that have not ended, and score those that lack it."""
         core = self.tree.core
         for number in core.growing:
-            rollout = Rollout(core, number, self.tree.task, self._seed, self._desk, self._outlet)
+            rollout = Rollout(core, number, self.tree.task, self._seed, self._desk, self._outlet, purse=self._purse)
             go_on(rollout, core, self._kit, partial(self._desk.heard, self._kit))
             rollout.state = self._states.of(rollout)
             self._live[number] = rollout
@@ -182,7 +244,7 @@ class Session:
         await self._judge(number, termination)
         self._barrier.end()
 
-    def _move(self, wanted: Sequence[Move], group: asyncio.TaskGroup) -> None:
+    async def _move(self, wanted: Sequence[Move], group: asyncio.TaskGroup) -> None:
         """Begin a round: note who is dropped, open forks, end who is stopped, let the others go on."""
         for move in wanted:
             if isinstance(move, Drop):
@@ -190,11 +252,14 @@ class Session:
         stopped = {move.rollout: move.reason for move in wanted if isinstance(move, Stop)}
         for number in stopped.keys() - self._live.keys():
             raise StrategyError(f"rollout {number} does not wait between two steps, so it cannot be stopped")
-        if not self._desk.inside and any(isinstance(move, Fork) and move.at is not None for move in wanted):
+        forks = [move for move in wanted if isinstance(move, Fork)]
+        if not self._desk.inside and any(fork.at is not None for fork in forks):
             raise StrategyError(f"{type(self._strategy).__name__} forks inside a turn, which needs {INSIDE}")
+        if self._purse is not None:
+            forks = await self._paid(self._purse, forks)
         self._states.next_round()
-        waiting = list(self._live.values())
-        opened = [(fork, open_fork(self.tree.core, fork)) for fork in wanted if isinstance(fork, Fork)]
+        waiting = [self._live[number] for number in sorted(self._barrier.waiting)]
+        opened = [(fork, open_fork(self.tree.core, fork)) for fork in forks]
         going = [rollout.leaf for rollout in waiting if rollout.id not in stopped]
         starting = [self.tree.core.rollout(number).point for _, numbers in opened for number in numbers]
         siblings = self._together([*going, *starting])
@@ -213,6 +278,18 @@ class Session:
             raise StrategyError(f"there is no rollout {move.rollout}, so it cannot be dropped")
         note(core, move.rollout, Verdict(type(self._strategy).__name__, "drop", move.reason))
 
+    async def _paid(self, purse: Purse, forks: Sequence[Fork]) -> list[Fork]:
+        """Return the forks that are paid for, with as many draws as are; after the first refusal there are none."""
+        paid: list[Fork] = []
+        for place, fork in enumerate(forks):
+            n, why = await purse.open(fork.n)
+            if n:
+                paid.append(msgspec.structs.replace(fork, n=n))
+            if n < fork.n:
+                self._players.refuse(why, sum(fork.n for fork in forks[place:]) - n)
+                break
+        return paid
+
     def _open(self, number: int, fork: Fork, siblings: dict[int, Siblings], group: asyncio.TaskGroup) -> None:
         """Let a rollout of a fork grow."""
         core = self.tree.core
@@ -227,6 +304,7 @@ class Session:
             fork.sampling,
             self._between if self._stepwise or fork.steps is not None else None,
             None if fork.at is None or fork.point is None else Kept(fork.point, fork.at),
+            self._purse,
         )
         if fork.steps is not None:
             self._steps[number] = fork.steps
@@ -245,8 +323,8 @@ class Session:
         """Play one rollout to its end, close it and find out what it is worth."""
         answer, failure = None, None
         try:
-            async with nullcontext() if rollout.state is None else rollout.state.entered():
-                await agent_loop(rollout, self._kit)
+            self._players.enter(rollout.id)
+            await self._program(rollout)
         except Finished as end:
             termination, answer = end.termination, end.answer
             failure = Failure("Stopped", end.reason) if end.reason else None
@@ -260,12 +338,34 @@ class Session:
             logger.exception("task %r, rollout %d broke", self.tree.task.id, rollout.id)
             termination, failure = Termination.LOST, Failure.of(error)
         rollout.lane.end()
-        self.tree.core.close(rollout.id, termination.value, answer, failure.encode() if failure else None)
-        self._outlet.grew()
-        await self._judge(rollout.id, termination)
+        self._players.leave(rollout.id)
+        if not self._players.kept(rollout.id):
+            self.tree.core.close(rollout.id, termination.value, answer, failure.encode() if failure else None)
+            self._outlet.grew()
+            self._count(termination)
+            await self._judge(rollout.id, termination)
         del self._live[rollout.id]
         self._ended.append(rollout.id)
         self._barrier.end()
+
+    async def _program(self, rollout: Rollout) -> None:
+        """Play a rollout's program; one that is cut, or that nobody pays for any more, is finished."""
+        try:
+            async with nullcontext() if rollout.state is None else rollout.state.entered():
+                await agent_loop(rollout, self._kit)
+        except asyncio.CancelledError:
+            raise self._players.caught(rollout.id) from None
+        except OutOfBudget as end:
+            self._players.refuse(end.reason)
+            raise
+
+    def _count(self, termination: Termination) -> None:
+        """Count a rollout that has ended, and cut the others once there are enough."""
+        self._done += termination not in UNSCORED
+        enough, planned = self._stopping.enough, self._strategy.rollouts()
+        if enough is not None and self._done >= enough and (len(self._players) or self.tree.core.rollouts < planned):
+            why = f"enough: {enough} of {planned}"
+            self._players.cut("enough", why, keep=self._stopping.tail == "keep")
 
     async def _judge(self, number: int, termination: Termination) -> None:
         """Ask what an ended rollout is worth, while others still grow."""

@@ -35,7 +35,6 @@ class Siblings:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._waiting: list[_Waiter] = []
-        self._sent: set[asyncio.Task[None]] = set()
 
     async def ask(self, ask: Ask) -> Turn | RolloutError:
         """Ask one question; see :meth:`Desk.ask`."""
@@ -51,8 +50,8 @@ class Siblings:
         waiting, self._waiting = self._waiting, []
         for run in _runs(waiting):
             task = asyncio.get_running_loop().create_task(self._run(run))
-            self._sent.add(task)
-            task.add_done_callback(self._sent.discard)
+            self._desk.sent.add(task)
+            task.add_done_callback(self._desk.sent.discard)
             _Watch(task, run)
 
     async def _run(self, run: list[_Waiter]) -> None:

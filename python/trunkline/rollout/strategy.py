@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trunkline.rollout.view import View
 
-__all__ = ["INSIDE", "Drop", "Fork", "Move", "Stop", "Strategy", "at_once"]
+__all__ = ["INSIDE", "Drop", "Fork", "Move", "Stop", "Strategy", "at_once", "stepwise"]
 
 INSIDE = "an endpoint that goes on from token ids: trunkline.LLM(tokens=TokenMode(api='completions')) or 'generate'"
 """What a fork inside a turn needs."""
@@ -148,3 +148,8 @@ class Strategy(Protocol):
 def at_once(strategy: Strategy) -> int:
     """Return how many rollouts of a task grow at a time, at most."""
     return int(getattr(strategy, "at_once", strategy.rollouts)())
+
+
+def stepwise(strategy: Strategy) -> bool:
+    """Return whether the rollouts of a task wait after each step until all have taken it."""
+    return bool(getattr(strategy, "stepwise", hasattr(strategy, "stepped")))

@@ -7,16 +7,35 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from trunkline import errors
 from trunkline._core import Tree as Core
 from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
 from trunkline.rollout.opening import begin
 from trunkline.runtime.handout import Handout, Refill
-from trunkline.runtime.pool import Gone, Inbox, Pool, Seat
+from trunkline.runtime.pool import Event, Gone, Inbox, Pool, Seat
 from trunkline.runtime.refusals import Refusals
 from trunkline.runtime.snapshot import Snapshot
-from trunkline.runtime.wire import Ack, Batch, Bye, Done, Earlier, Fatal, FromWorker, Ready, Stop, Work, write_task
+from trunkline.runtime.treasury import Treasury
+from trunkline.runtime.wire import (
+    Ack,
+    Batch,
+    Bye,
+    Cut,
+    Done,
+    Drawn,
+    Earlier,
+    Fatal,
+    Ready,
+    Repaid,
+    Stop,
+    Want,
+    Work,
+    write_task,
+)
 from trunkline.store.derive import rows
+from trunkline.store.funds import BUDGET
 from trunkline.store.judgements import kept
 from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
@@ -26,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from trunkline.runtime.job import Job
+    from trunkline.runtime.wire import ToWorker
     from trunkline.store.writer import RunWriter
 
 __all__ = ["Controller"]
@@ -84,6 +104,9 @@ class Controller:
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+        limited = job.budget is not None and job.budget.limits
+        self._treasury = Treasury(job.budget, job.prices, self._tell) if job.budget is not None and limited else None
+        self._expired: str | None = None
         planned = len(tasks) if refill is None else refill.groups
         self.snapshot = Snapshot(
             tasks=len(tasks), rollouts=planned * job.strategy.rollouts(), groups=refill.groups if refill else None
@@ -106,8 +129,17 @@ class Controller:
         """Whether the run was asked to end early."""
         return self._stop.is_set()
 
+    @property
+    def ended(self) -> str | None:
+        """``deadline`` or ``budget`` where that kept tasks from being begun."""
+        if not self.handout.left:
+            return None
+        if self._expired is not None:
+            return "deadline"
+        return "budget" if self._treasury is not None and self._treasury.closed is not None else None
+
     async def run(self) -> None:
-        """Run until every task that is needed is done, or stopped.
+        """Run until every task that is needed is done, or stopped, or the run's budget or time is over.
 
         Raises:
             EndpointError: If the endpoint serves nobody.
@@ -115,10 +147,11 @@ class Controller:
         """
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         stop = asyncio.ensure_future(self._stop.wait())
+        deadline = self._deadline(self._loop)
         try:
             self._seats = await self._pool.start(self._job, self._inbox)
             self._owned = {number: set() for number in range(len(self._seats))}
-            while self.handout.open and not self._ending:
+            while self.handout.open and not self._ending and not self._through:
                 event = asyncio.ensure_future(self._inbox.get())
                 await asyncio.wait((event, stop), timeout=self._start_left(), return_when=asyncio.FIRST_COMPLETED)
                 if not event.done():
@@ -132,12 +165,16 @@ class Controller:
                     )
                 self._take([event.result(), *self._queued()])
                 self._feed()
-            if self.handout.open:
+            if self.handout.open or (self._treasury is not None and self._treasury.lent):
                 await self._wind_down()
             if self._fatal is not None:
                 raise self._fatal
         finally:
             stop.cancel()
+            if deadline is not None:
+                deadline.cancel()
+            if self._treasury is not None:
+                self._writer.note(BUDGET, msgspec.to_builtins(self._treasury.report()))
             self.finished.put_nowait(None)
             await self._pool.close()
 
@@ -145,6 +182,30 @@ class Controller:
     def _ending(self) -> bool:
         """Whether the run is to end before its tasks are done."""
         return self.stopped or self._fatal is not None
+
+    @property
+    def _closed(self) -> bool:
+        """Whether no task is begun any more: time is over, or somebody was denied money."""
+        return self._expired is not None or (self._treasury is not None and self._treasury.closed is not None)
+
+    @property
+    def _through(self) -> bool:
+        """Whether nothing grows and nothing will."""
+        return self._closed and not any(self._owned.values())
+
+    def _deadline(self, loop: asyncio.AbstractEventLoop) -> asyncio.TimerHandle | None:
+        """End what grows when the run's time is over."""
+        seconds = None if self._job.budget is None else self._job.budget.seconds
+        return (
+            None if seconds is None else loop.call_later(seconds, self._expire, f"deadline: {seconds:g} s for the run")
+        )
+
+    def _expire(self, why: str) -> None:
+        self._expired = why
+        self._inbox.put_nowait((-1, Cut("deadline", why)))
+
+    def _tell(self, seat: int, message: ToWorker) -> None:
+        self._seats[seat].send(message)
 
     def _fail(self, error: TrunklineError) -> None:
         """End the run with the first error that says it makes no sense to go on."""
@@ -156,14 +217,14 @@ class Controller:
             return None
         return max(0.0, self._began + _START_WITHIN - time.monotonic())
 
-    def _queued(self) -> list[tuple[int, FromWorker | Gone]]:
+    def _queued(self) -> list[tuple[int, Event]]:
         """Take what has arrived meanwhile, so that it shares one transaction."""
         events = []
         while not self._inbox.empty():
             events.append(self._inbox.get_nowait())
         return events
 
-    def _take(self, events: list[tuple[int, FromWorker | Gone]]) -> None:
+    def _take(self, events: list[tuple[int, Event]]) -> None:
         """Handle messages in order; batches are committed together, before anything counts."""
         self._commit([(seat, message) for seat, message in events if isinstance(message, Batch)])
         for seat, message in events:
@@ -171,6 +232,13 @@ class Controller:
                 case Ready():
                     self._credits[seat] = message.slots
                     self.snapshot.workers += 1
+                    if self._treasury is not None:
+                        self._treasury.seat(seat)
+                case Want() | Drawn() | Repaid() if self._treasury is not None:
+                    self._lend(self._treasury, seat, message)
+                case Cut():
+                    for number in self._owned:
+                        self._tell(number, message)
                 case Fatal():
                     self._fallen.add(seat)
                     self._fail(_rebuild(message))
@@ -182,6 +250,16 @@ class Controller:
         if self._watch is not None:
             self.snapshot.seconds = time.monotonic() - self._began
             self._watch(self.snapshot)
+
+    def _lend(self, treasury: Treasury, seat: int, message: Want | Drawn | Repaid) -> None:
+        """Take a message about leases."""
+        match message:
+            case Want(least):
+                treasury.want(seat, least)
+            case Drawn(lease, most):
+                treasury.drawn(lease, most)
+            case Repaid(lease, spent, estimated):
+                treasury.repaid(lease, spent, estimated)
 
     def _commit(self, batches: list[tuple[int, Batch]]) -> None:
         """Write batches in one transaction; then, and only then, acknowledge and count them."""
@@ -195,6 +273,8 @@ class Controller:
         for seat, batch in batches:
             self._seats[seat].send(Ack(batch.batch))
             self._count(batch)
+            if self._treasury is not None:
+                self._treasury.committed(seat, (call for delta in batch.deltas for call in delta.calls))
             for done in batch.done:
                 self._owned[seat].discard(done.task)
                 self._credits[seat] += 1
@@ -232,7 +312,7 @@ class Controller:
 
         Nothing is handed out before every engine has come up, or the first would take all of a short run.
         """
-        if len(self._credits) < len(self._owned) or self._ending:
+        if len(self._credits) < len(self._owned) or self._ending or self._closed:
             return
         work: dict[int, list[tuple[int, bytes]]] = {seat: [] for seat in self._credits}
         sizes = dict.fromkeys(work, 0)
@@ -270,7 +350,9 @@ class Controller:
         ready = self._credits.pop(seat, None) is not None
         self.snapshot.workers -= ready
         lost = sorted(self._owned.pop(seat))
-        if self._ending:
+        if self._treasury is not None:
+            self._treasury.lost(seat)
+        if self._ending or (self._closed and not lost):
             return
         if not ready:
             self._fail(WorkerError(f"{reason} before it was ready"))
@@ -300,7 +382,9 @@ class Controller:
         self._complete(Done(index, tree, rollouts))
 
     async def _wind_down(self) -> None:
-        """Take the last batches of a run that ends early."""
+        """Take the last batches of a run that ends early, and the leases that are out."""
+        if self._treasury is not None:
+            self._treasury.stop()
         for seat in self._seats:
             seat.send(Stop())
         leaving = set(self._owned) - self._fallen

@@ -17,10 +17,26 @@ from trunkline.printable import said
 from trunkline.rollout.agent import Kit
 from trunkline.rollout.draws import Draws
 from trunkline.rollout.exact import Exact
+from trunkline.rollout.purse import Allowance
 from trunkline.rollout.session import Session
 from trunkline.rollout.strategy import at_once
+from trunkline.runtime.lease import Leases
 from trunkline.runtime.outbox import Growth, Outbox
-from trunkline.runtime.wire import Ack, Bye, Earlier, Fatal, FromWorker, Stop, ToWorker, Work, read_task
+from trunkline.runtime.wire import (
+    Ack,
+    Bye,
+    Cut,
+    Denied,
+    Earlier,
+    Fatal,
+    FromWorker,
+    Lent,
+    Recall,
+    Stop,
+    ToWorker,
+    Work,
+    read_task,
+)
 from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
 from trunkline.types import Task, Termination
@@ -70,6 +86,9 @@ class Engine:
         self._send = send
         self._outbox = Outbox(_concurrency(job), send, self._fail)
         self._earlier: dict[int, list[bytes]] = {}
+        limits = {} if job.budget is None else job.budget.limits
+        self._leases = Leases(limits, send, self._outbox.flush) if limits else None
+        self._sessions: set[Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
@@ -85,8 +104,23 @@ class Engine:
                 self._outbox.acknowledge(batch)
             case Stop():
                 self._spawn(self._stop())
+            case Cut(word, why):
+                for session in list(self._sessions):
+                    session.cut(word, why)
+            case Lent() | Denied() | Recall() if self._leases is not None:
+                self._account(self._leases, message)
             case _:
                 raise TypeError(f"a worker does not take {type(message).__name__}")
+
+    def _account(self, leases: Leases, message: Lent | Denied | Recall) -> None:
+        """Take a message about leases."""
+        match message:
+            case Lent():
+                leases.lent(message)
+            case Denied(reason):
+                leases.denied(reason)
+            case Recall():
+                leases.recall()
 
     async def close(self) -> None:
         """Cancel everything, wait for it as long as is reasonable, and let go of the LLM and the tools."""
@@ -104,6 +138,8 @@ class Engine:
             return
         self._stopping = True
         await self._cancel(self._tasks - {asyncio.current_task()})
+        if self._leases is not None:
+            self._leases.close()
         self._outbox.flush()
         self._send(Bye())
 
@@ -124,10 +160,25 @@ class Engine:
                 core.apply(data)
             growth = Growth(self._outbox, index, Tree(task, core), len(earlier))
             job = self._job
+            allowance = Allowance(job.task_budget, self._leases, job.prices) if self._pays else None
             session = Session(
-                growth.tree, self._kit, job.strategy, job.reward, job.seed, self._draws, growth, job.filters
+                growth.tree,
+                self._kit,
+                job.strategy,
+                job.reward,
+                job.seed,
+                self._draws,
+                growth,
+                filters=job.filters,
+                stopping=job.stopping,
+                allowance=allowance,
             )
             self._spawn(self._run(session, growth))
+
+    @property
+    def _pays(self) -> bool:
+        """Whether anything is limited."""
+        return self._leases is not None or self._job.task_budget is not None
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -136,6 +187,7 @@ class Engine:
 
     async def _run(self, session: Session, growth: Growth) -> None:
         """Run one session to its end, whatever that end is."""
+        self._sessions.add(session)
         try:
             await session.run()
         except Exception as problem:
@@ -148,6 +200,9 @@ class Engine:
             growth.broke = f"{type(error).__name__}: {said(error)}"
             for rollout in core.growing:
                 core.close(rollout, Termination.LOST.value, None, Failure.of(error).encode())
+        finally:
+            self._sessions.discard(session)
+        growth.ending = session.ending
         growth.done = True
         self._outbox.note(growth)
 

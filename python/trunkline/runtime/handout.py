@@ -66,7 +66,12 @@ class Handout:
     @property
     def open(self) -> int:
         """Tasks that grow, and those that may still be handed out."""
-        return self._growing + (0 if self.full else self._tasks - self._next)
+        return self._growing + self.left
+
+    @property
+    def left(self) -> int:
+        """Tasks that may still be handed out."""
+        return 0 if self.full else self._tasks - self._next
 
     @property
     def full(self) -> bool:

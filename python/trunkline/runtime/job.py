@@ -9,14 +9,16 @@ from typing import Any
 
 import msgspec
 
-from trunkline.bounds import whole
+from trunkline.bounds import shown, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.batch import BatchLLM
 from trunkline.llm.dialects import catalog
-from trunkline.llm.price import EVERYWHERE
+from trunkline.llm.price import EVERYWHERE, Price
 from trunkline.llm.protocol import LLM
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
+from trunkline.rollout.budget import Budget
+from trunkline.rollout.stopping import Stopping
 from trunkline.rollout.strategy import Strategy
 from trunkline.runtime.crossing import Crossing, load, pack
 from trunkline.runtime.needs import check_needs
@@ -37,6 +39,9 @@ class Job(msgspec.Struct, kw_only=True):
         seed: Seed of the run; every draw's seed derives from it.
         cache: File of answers that need not be asked for again; None for none.
         filters: Who judges each tree once it is complete.
+        budget: The most that the run may spend.
+        task_budget: The most that each task may spend.
+        stopping: When a tree ends before its strategy is done.
     """
 
     agent: Agent
@@ -46,6 +51,9 @@ class Job(msgspec.Struct, kw_only=True):
     seed: int
     cache: str | None = None
     filters: Sequence[Filter] = ()
+    budget: Budget | None = None
+    task_budget: Budget | None = None
+    stopping: Stopping = Stopping()
 
     def __post_init__(self) -> None:
         if not isinstance(self.agent, Agent):
@@ -60,6 +68,25 @@ class Job(msgspec.Struct, kw_only=True):
             fits(self.agent)
         whole(f"the number of rollouts that strategy {type(self.strategy).__name__} plans", self.strategy.rollouts(), 1)
         check_needs(self.strategy, self.agent, self.llm)
+        for name in ("budget", "task_budget"):
+            if not isinstance(getattr(self, name), Budget | None):
+                raise ConfigError(f"{name} must be a Budget, not {shown(getattr(self, name))}")
+        self.stopping.check(self.strategy, scored=self.reward is not None)
+
+    @property
+    def prices(self) -> dict[str, Price]:
+        """Prices by base URL; empty without one."""
+        if isinstance(self.llm, EndpointSpec):
+            return self.llm.price
+        price = getattr(self.llm, "price", None)
+        return {} if price is None else {EVERYWHERE: price}
+
+    @property
+    def timing(self) -> list[str]:
+        """Options that make the trees depend on who was faster."""
+        found = ["enough"] if self.stopping.enough is not None else []
+        found += ["budget"] if self.budget is not None else []
+        return found + (["deadline"] if self.task_budget is not None and self.task_budget.seconds is not None else [])
 
 
 class _Packed(msgspec.Struct):
@@ -80,6 +107,9 @@ class _Packed(msgspec.Struct):
     seed: int
     cache: str | None
     filters: list[Crossing]
+    budget: Budget | None
+    task_budget: Budget | None
+    stopping: Stopping
     path: list[str]
 
 
@@ -107,6 +137,9 @@ def pack_job(job: Job) -> bytes:
         seed=job.seed,
         cache=job.cache,
         filters=[pack(one, f"filter {name_of(one)}") for one in job.filters],
+        budget=job.budget,
+        task_budget=job.task_budget,
+        stopping=job.stopping,
         path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
     )
     return msgspec.msgpack.encode(packed)
@@ -134,6 +167,9 @@ def unpack_job(data: bytes) -> Job:
         seed=packed.seed,
         cache=packed.cache,
         filters=[load(one) for one in packed.filters],
+        budget=packed.budget,
+        task_budget=packed.task_budget,
+        stopping=packed.stopping,
     )
 
 
@@ -154,6 +190,10 @@ def settings(job: Job) -> dict[str, Any]:
         "llm": job.llm.settings() if isinstance(job.llm, EndpointSpec) else _live(job.llm),
         "seed": job.seed,
         "cache": job.cache,
+        "budget": None if job.budget is None else job.budget.given,
+        "task_budget": None if job.task_budget is None else job.task_budget.given,
+        "stopping": msgspec.to_builtins(job.stopping),
+        "timing_dependent": job.timing,
     }
 
 

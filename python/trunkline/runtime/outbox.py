@@ -11,7 +11,7 @@ from trunkline.errors import InfrastructureError
 from trunkline.llm.text import scrub, without_secrets
 from trunkline.runtime.wire import MAX_FRAME, Batch, Delta, Done
 from trunkline.store.derive import rows
-from trunkline.store.schema import CallRow
+from trunkline.store.schema import CallRow, Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +92,7 @@ class Growth:
         self.tree = tree
         self.done = False
         self.broke: str | None = None
+        self.ending = Ending()
         self._outbox = outbox
         self._seq = known
         self._turns = 0
@@ -209,7 +210,7 @@ class Outbox:
                     deltas.append(delta)
                     size += len(delta.data)
                 if growth.done:
-                    done.append(Done(growth.index, *rows(growth.tree.core, growth.broke)))
+                    done.append(Done(growth.index, *rows(growth.tree.core, growth.broke, growth.ending)))
                 if size >= _BATCH_BYTES:
                     self._batch(deltas, done)
                     deltas, done, size = [], [], 0

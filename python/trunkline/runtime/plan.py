@@ -19,7 +19,9 @@ from trunkline.llm.batch import BatchLLM
 from trunkline.llm.cache import Cache, place
 from trunkline.llm.client import as_llm
 from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.stopping import Stopping
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.afford import check_budgets
 from trunkline.runtime.controller import Controller
 from trunkline.runtime.crossing import importing_script
 from trunkline.runtime.earlier import EarlierRun
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from trunkline.llm.protocol import LLM
     from trunkline.rollout.agent import Agent
+    from trunkline.rollout.budget import Budget
     from trunkline.rollout.strategy import Strategy
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.score.filters.filter import Filter
@@ -64,6 +67,14 @@ class Options(TypedDict, total=False):
             too; for strategies that continue, such as :class:`trunkline.Partial`. System prompt, dialect and tools
             must be the same; tasks are the earlier run's, all of them when none are given; the seed is its seed when
             None.
+        budget: The most that the run may spend, :class:`trunkline.Budget`. Near its limit what is refused depends on
+            timing.
+        task_budget: The most that each task may spend. But for ``seconds``, what is refused does not depend on timing;
+            for that, the rollouts of a task take their turns together.
+        enough: So many rollouts of a task that ended and did not fail: the others are cut at once. Depends on timing.
+        tail: What becomes of those that ``enough`` cuts: ``"censor"``, the default, or ``"keep"``.
+        settled: ``"answer"`` or a reward: no rollout of a task starts or goes on once its answer can no longer change,
+            or one has that reward. Looked at between rounds.
         out: Path of the run file, which must not exist; a temporary file that lives as long as the result when None.
         filters: Who judges each group once it is complete; see :mod:`trunkline.score.filters`.
         groups: Take tasks in their order until so many groups were kept, and leave the others; run all when None.
@@ -79,6 +90,11 @@ class Options(TypedDict, total=False):
     seed: int | None
     cache: str | Path | None
     start_from: str | Path | Run | None
+    budget: Budget | None
+    task_budget: Budget | None
+    enough: int | None
+    tail: str
+    settled: str | float | None
     out: str | Path | None
     filters: Sequence[Filter]
     groups: int | None
@@ -100,6 +116,11 @@ class Draft:
         seed: Seed of the run.
         cache: Path of a file of answers.
         start_from: An earlier run to go on from.
+        budget: The most that the run may spend.
+        task_budget: The most that each task may spend.
+        enough: Rollouts of a task that are enough.
+        tail: What becomes of the others.
+        settled: When a task is settled.
         out: Path of the run file.
         filters: Who judges each group.
         groups: Groups to keep.
@@ -123,6 +144,11 @@ class Draft:
         seed: int | None = None,
         cache: str | Path | None = None,
         start_from: str | Path | Run | None = None,
+        budget: Budget | None = None,
+        task_budget: Budget | None = None,
+        enough: int | None = None,
+        tail: str = "censor",
+        settled: str | float | None = None,
         out: str | Path | None = None,
         filters: Sequence[Filter] = (),
         groups: int | None = None,
@@ -151,7 +177,11 @@ class Draft:
                 seed=_seed(earlier) if seed is None else seed,
                 cache=None if cache is None else place(cache),
                 filters=filters,
+                budget=budget,
+                task_budget=task_budget,
+                stopping=Stopping(enough=enough, tail=tail, settled=settled),
             )
+            check_budgets(job, self._tasks)
             self._refill = Refill.of(groups, max_tasks, len(self._tasks))
             wanted = None if self._refill is None else self._refill._asdict()
             self._described = settings(job) | {"trunkline": __version__, "refill": wanted, "labels": dict(labels or {})}
@@ -222,13 +252,13 @@ class Plan(Draft):
         try:
             await ready(self._job)
             await self.controller.run()
-            self._state = "interrupted" if self.controller.stopped else self._ended()
+            self._state = "interrupted" if self.controller.stopped else self.controller.ended or self._ended()
         except asyncio.CancelledError:
             self._state = "interrupted"
             raise
         finally:
             shot = self.controller.snapshot
-            if self._state in {"done", "exhausted"} or shot.calls or shot.lost:
+            if self._state not in {"failed", "interrupted"} or shot.calls or shot.lost:
                 self._writer.finish(self._state)
             else:
                 self._writer.discard()

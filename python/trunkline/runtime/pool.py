@@ -17,6 +17,7 @@ from trunkline.runtime.job import Job, pack_job
 from trunkline.runtime.supervisor import Process
 from trunkline.runtime.wire import (
     PROTOCOL,
+    Cut,
     FromWorker,
     Hello,
     Ready,
@@ -28,7 +29,7 @@ from trunkline.runtime.wire import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Gone", "Inbox", "InlinePool", "LocalPool", "Pool", "Seat", "make_pool"]
+__all__ = ["Event", "Gone", "Inbox", "InlinePool", "LocalPool", "Pool", "Seat", "make_pool"]
 
 
 _MOST_WORKERS = 256
@@ -44,7 +45,10 @@ class Gone(msgspec.Struct):
     reason: str
 
 
-Inbox = asyncio.Queue[tuple[int, FromWorker | Gone]]
+Event = FromWorker | Gone | Cut
+"""What may come to pass: a message of a worker, its end, or the end of the run's time, which has seat -1."""
+
+Inbox = asyncio.Queue[tuple[int, Event]]
 """What workers sent, each with its seat's number, in order per seat."""
 
 

@@ -13,15 +13,22 @@ __all__ = [
     "Ack",
     "Batch",
     "Bye",
+    "Cut",
     "Delta",
+    "Denied",
     "Done",
+    "Drawn",
     "Earlier",
     "Fatal",
     "FromWorker",
     "Hello",
+    "Lent",
     "Ready",
+    "Recall",
+    "Repaid",
     "Stop",
     "ToWorker",
+    "Want",
     "Work",
     "decode_from_worker",
     "decode_to_worker",
@@ -81,6 +88,67 @@ class Ack(_Message):
 
 class Stop(_Message):
     """Controller to worker: drop what is growing, send what is there, say bye."""
+
+
+class Lent(_Message):
+    """Controller to worker: a lease on the run's budget.
+
+    Attributes:
+        lease: Its number.
+        limits: What may be spent of it.
+    """
+
+    lease: int
+    limits: dict[str, int]
+
+
+class Denied(_Message):
+    """Controller to worker: the budget has too little left for what a lease was wanted for; the ledger's words."""
+
+    reason: str
+
+
+class Recall(_Message):
+    """Controller to worker: give the lease at hand back as soon as nothing is in flight on it."""
+
+
+class Cut(_Message):
+    """Controller to worker: end the growth of every task, and report it.
+
+    Attributes:
+        word: How its trees end, see :class:`trunkline.store.schema.Ending`.
+        why: In words.
+    """
+
+    word: str
+    why: str
+
+
+class Want(_Message):
+    """Worker to controller: a lease is wanted, of so much at least; it is answered by ``Lent`` or ``Denied``."""
+
+    least: dict[str, int]
+
+
+class Drawn(_Message):
+    """Worker to controller: so much of a lease may be spent or reserved from here on."""
+
+    lease: int
+    most: dict[str, int]
+
+
+class Repaid(_Message):
+    """Worker to controller: nothing more is spent of a lease; the calls it paid for are in earlier batches.
+
+    Attributes:
+        lease: Its number.
+        spent: What was spent.
+        estimated: The part of it that nobody measured.
+    """
+
+    lease: int
+    spent: dict[str, int]
+    estimated: dict[str, int]
 
 
 class Ready(_Message):
@@ -159,8 +227,8 @@ class Bye(_Message):
     """Worker to controller, last: everything was sent."""
 
 
-ToWorker = Hello | Earlier | Work | Ack | Stop
-FromWorker = Ready | Batch | Fatal | Bye
+ToWorker = Hello | Earlier | Work | Ack | Stop | Lent | Denied | Recall | Cut
+FromWorker = Ready | Batch | Want | Drawn | Repaid | Fatal | Bye
 
 _task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 _encoder = msgspec.msgpack.Encoder()

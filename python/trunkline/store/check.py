@@ -13,7 +13,7 @@ from trunkline.printable import printable, quoted
 from trunkline.store.audit import CallTotals, audit, misfits
 from trunkline.store.derive import rows, taken
 from trunkline.store.identify import versions_of
-from trunkline.store.schema import HERE, ROLLOUT_COLUMNS, TAKEN_COLUMNS, TREE_COLUMNS
+from trunkline.store.schema import HERE, ROLLOUT_COLUMNS, TAKEN_COLUMNS, TREE_COLUMNS, Ending
 from trunkline.types import Task, Usage
 
 if TYPE_CHECKING:
@@ -77,9 +77,10 @@ def _task(connection: sqlite3.Connection, number: int, calls: CallTotals, *, dig
         if held:
             yield "trees: no row, but rollouts has some"
         return
-    tree, rollouts = rows(core, error=stored[-1])
+    facts = dict(zip(TREE_COLUMNS, stored, strict=True))
+    tree, rollouts = rows(core, facts["error"], Ending(facts["ended"], facts["why"], facts["refused"]))
     if not digests:
-        tree = msgspec.structs.replace(tree, digest=stored[TREE_COLUMNS.index("digest")])
+        tree = msgspec.structs.replace(tree, digest=facts["digest"])
     if deltas == 0 and tree.error is None:
         yield "it is marked as finished, but has no deltas"
     for problem in _differences(TREE_COLUMNS, stored, msgspec.structs.astuple(tree)):

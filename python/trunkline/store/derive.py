@@ -9,7 +9,7 @@ import msgspec
 
 from trunkline import _core
 from trunkline.score.actions import action
-from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
+from trunkline.store.schema import Ending, RolloutRow, TakenRow, TreeRow
 from trunkline.tree.failure import usage_of
 from trunkline.tree.tokens import Tokens
 from trunkline.types import FAILED, Usage
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["rows", "taken"]
 
+_FINISHED = Ending()
 
-def rows(core: _core.Tree, error: str | None = None) -> tuple[TreeRow, list[RolloutRow]]:
+
+def rows(core: _core.Tree, error: str | None = None, ending: Ending = _FINISHED) -> tuple[TreeRow, list[RolloutRow]]:
     """Derive the rows of a tree.
 
     Args:
         core: The tree, with all that is known about its task.
         error: Why the task as a whole broke, if it did.
+        ending: How its growth ended, if it did not break.
 
     Returns:
         The tree's row, and a row for each rollout.
@@ -66,6 +69,9 @@ def rows(core: _core.Tree, error: str | None = None) -> tuple[TreeRow, list[Roll
             unreported=tokens.unreported,
             exact=int(tokens.exact),
             error=error,
+            ended=ending.word if error is None else "broken",
+            why=ending.why,
+            refused=ending.refused,
         ),
         rollouts,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,6 +20,7 @@ __all__ = [
     "TAKEN_COLUMNS",
     "TREE_COLUMNS",
     "CallRow",
+    "Ending",
     "RolloutRow",
     "TakenRow",
     "TreeRow",
@@ -63,7 +64,8 @@ CREATE TABLE rollouts (
 CREATE TABLE trees (
     task INTEGER PRIMARY KEY, nodes INTEGER NOT NULL, rollouts INTEGER NOT NULL, digest TEXT NOT NULL,
     flat INTEGER NOT NULL, tree INTEGER NOT NULL, longest INTEGER NOT NULL, flat_generated INTEGER NOT NULL,
-    tree_generated INTEGER NOT NULL, unreported INTEGER NOT NULL, exact INTEGER NOT NULL, error TEXT
+    tree_generated INTEGER NOT NULL, unreported INTEGER NOT NULL, exact INTEGER NOT NULL, error TEXT,
+    ended TEXT NOT NULL, why TEXT, refused INTEGER NOT NULL
 );
 """
 """Statements that make the tables, each ended by a semicolon."""
@@ -172,7 +174,7 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TreeRow(msgspec.Struct, frozen=True, array_like=True):
-    """One finished task as a row; all but ``error`` can be derived from the deltas.
+    """One finished task as a row; all but ``error`` and what stands behind it can be derived from the deltas.
 
     Attributes:
         nodes: Nodes of its tree, the root included.
@@ -186,6 +188,9 @@ class TreeRow(msgspec.Struct, frozen=True, array_like=True):
         unreported: Model turns without usage.
         exact: 1 if tokens are counted from their ids, else 0.
         error: Why the task as a whole broke, such as a dead worker.
+        ended: How growth ended, see :class:`Ending`; ``broken`` where there is an error.
+        why: See :class:`Ending`.
+        refused: See :class:`Ending`.
     """
 
     nodes: int
@@ -199,6 +204,25 @@ class TreeRow(msgspec.Struct, frozen=True, array_like=True):
     unreported: int
     exact: int = 0
     error: str | None = None
+    ended: str = "finished"
+    why: str | None = None
+    refused: int = 0
+
+
+class Ending(NamedTuple):
+    """How the growth of a tree ended, if it did not break.
+
+    Attributes:
+        word: ``finished``: its strategy was done. ``settled``: its answer could no longer change, or a reward was good
+            enough. ``enough``: so many rollouts were done as were wanted. ``deadline``: its time or the run's was over.
+            ``budget``: its budget or the run's did not pay for all.
+        why: In words; None where it is finished.
+        refused: Rollouts that were to start and that no budget paid for. They are in no tree.
+    """
+
+    word: str = "finished"
+    why: str | None = None
+    refused: int = 0
 
 
 class TakenRow(msgspec.Struct, frozen=True, array_like=True):

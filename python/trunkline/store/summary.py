@@ -12,6 +12,7 @@ from trunkline.errors import ForkRefused
 from trunkline.score.diversity import Diversity, Try, diversity
 from trunkline.score.metrics import Estimate, accuracy, best_of_n, majority_at_n
 from trunkline.store.calls import EndpointSummary, Spending, by_endpoint, total
+from trunkline.store.funds import Funds, funds
 from trunkline.store.judgements import Filtered, Judgements
 from trunkline.store.tasks import Length, length, tokens, tried
 from trunkline.tree.failure import Failure
@@ -89,6 +90,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         cut: How long those are that were cut (``censored``), likewise.
         diversity: How much the tries of a task differ; None if there are none.
         taken: What was taken over of an earlier run; its rollouts are in all counts of rollouts and in every score.
+        ended: How many trees ended in each way, see :class:`~trunkline.store.schema.Ending`.
+        refused: Rollouts that were to start and that no budget paid for; they are in no other figure.
+        budget: What the run's budget came to; None without one, and while the run goes on.
+        timing: Options of the run that make its trees depend on who was faster.
     """
 
     state: str
@@ -138,6 +143,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return sum(endpoint.prompt - endpoint.cached for endpoint in self.endpoints)
 
     taken: Taken | None = None
+    ended: dict[str, int] = {}
+    refused: int = 0
+    budget: Funds | None = None
+    timing: list[str] = []
 
     @property
     def per_task(self) -> float | None:
@@ -209,6 +218,14 @@ def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow]) -> Taken | None:
         growing=sum(row.growing for row in rows),
         failed=sum(row.failed for row in rows),
     )
+
+
+def _timing(meta: Mapping[str, str]) -> list[str]:
+    try:
+        settings = msgspec.json.decode(meta.get("settings", "{}"), type=dict[str, object])
+        return msgspec.convert(settings.get("timing_dependent", []), list[str])
+    except msgspec.MsgspecError:
+        return []
 
 
 def _noting(calls: Iterable[tuple[int, CallRow]], tasks: set[int]) -> Iterator[CallRow]:
@@ -311,4 +328,8 @@ def summarise(
         cut=length(rows, cut=True),
         diversity=diversity(listed),
         taken=_taken(meta, [row for _, row in taken]),
+        ended=dict(sorted(Counter(tree.ended for tree in trees).items())),
+        refused=sum(tree.refused for tree in trees),
+        budget=funds(meta),
+        timing=_timing(meta),
     )

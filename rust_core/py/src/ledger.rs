@@ -97,8 +97,8 @@ impl<'py> FromPyObject<'_, 'py> for Exact {
 }
 
 /// The figures of a dictionary, `rest` for the currencies that it leaves out.
-fn read(value: &Bound<'_, PyAny>, rest: Option<u64>) -> PyResult<[Option<u64>; 7]> {
-    let (py, mut all) = (value.py(), Bounds([rest; 7]));
+fn read(value: &Bound<'_, PyAny>, rest: Option<u64>) -> PyResult<[Option<u64>; 8]> {
+    let (py, mut all) = (value.py(), Bounds([rest; 8]));
     for (name, figure) in value.cast::<PyDict>()? {
         let name: Text<'_> = name.extract()?;
         let currency = Currency::from_name(&name);
@@ -110,7 +110,7 @@ fn read(value: &Bound<'_, PyAny>, rest: Option<u64>) -> PyResult<[Option<u64>; 7
     Ok(all.0)
 }
 
-fn dictionary(py: Python<'_>, figures: [Option<u64>; 7]) -> PyResult<Bound<'_, PyDict>> {
+fn dictionary(py: Python<'_>, figures: [Option<u64>; 8]) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     for (currency, figure) in Currency::ALL.into_iter().zip(figures) {
         if let Some(figure) = figure {

@@ -1,4 +1,4 @@
-//! Amounts of what is budgeted, in seven currencies.
+//! Amounts of what is budgeted, in eight currencies.
 
 /// What a budget counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -12,6 +12,8 @@ pub enum Currency {
     Prompt,
     /// Generated tokens.
     Generated,
+    /// Tokens of both kinds.
+    Tokens,
     /// Tool calls.
     Tools,
     /// Microseconds.
@@ -22,8 +24,16 @@ pub enum Currency {
 
 impl Currency {
     /// Every currency, in the order in which budgets are checked.
-    pub const ALL: [Self; 7] =
-        [Self::Rollouts, Self::Calls, Self::Prompt, Self::Generated, Self::Tools, Self::Micros, Self::MicroDollars];
+    pub const ALL: [Self; 8] = [
+        Self::Rollouts,
+        Self::Calls,
+        Self::Prompt,
+        Self::Generated,
+        Self::Tokens,
+        Self::Tools,
+        Self::Micros,
+        Self::MicroDollars,
+    ];
 
     /// The name that Python uses.
     #[must_use]
@@ -33,6 +43,7 @@ impl Currency {
             Self::Calls => "calls",
             Self::Prompt => "prompt",
             Self::Generated => "generated",
+            Self::Tokens => "tokens",
             Self::Tools => "tools",
             Self::Micros => "micros",
             Self::MicroDollars => "micro_dollars",
@@ -48,11 +59,11 @@ impl Currency {
 
 /// So much of each currency, in the order of [`Currency::ALL`]. Sums stay at 2^64 - 1 and differences at 0 instead of wrapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Amount(pub [u64; 7]);
+pub struct Amount(pub [u64; 8]);
 
 impl Amount {
     /// Nothing.
-    pub const ZERO: Self = Self([0; 7]);
+    pub const ZERO: Self = Self([0; 8]);
 
     /// The same but for one currency.
     #[must_use]
@@ -93,11 +104,11 @@ impl Amount {
 /// An upper bound of each currency in the order of [`Currency::ALL`], where there is one: what a ledger may spend, or the
 /// most that something may cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bounds(pub [Option<u64>; 7]);
+pub struct Bounds(pub [Option<u64>; 8]);
 
 impl Bounds {
     /// No bound at all.
-    pub const NONE: Self = Self([None; 7]);
+    pub const NONE: Self = Self([None; 8]);
 
     /// The same but for one currency.
     #[must_use]

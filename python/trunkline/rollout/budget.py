@@ -1,0 +1,166 @@
+"""Budgets: the most that a task or a run may spend, and the most that one thing can cost."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from trunkline._core import ROOT, TURN
+from trunkline.bounds import number, shown, whole
+from trunkline.errors import ConfigError
+from trunkline.llm.price import Price
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trunkline._core import Refusal
+    from trunkline._core import Tree as Core
+    from trunkline.rollout.agent import Kit
+
+__all__ = ["Amounts", "Budget", "cost", "prompt_bound", "read_budget", "turn_cost", "words"]
+
+Amounts = dict[str, int]
+"""So much of each of the core's ``CURRENCIES``; what is left out is 0."""
+
+_MILLION: Final = 1_000_000
+
+_MOST: Final = 1e12
+"""The most seconds or money that can be counted in millionths."""
+
+_TEMPLATE: Final = 512
+"""Tokens that a chat template adds beside what is said: a system prompt of its own, how tools are told of."""
+
+_MESSAGE: Final = 32
+"""Tokens that a chat template adds to a message."""
+
+_WHOLE: Final = ("rollouts", "calls", "prompt", "generated", "tokens", "tools")
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that a task, or a run, may spend. What is None has no limit.
+
+    Whatever may cost something is checked before it is sent, at the most that it can cost.
+
+    Attributes:
+        rollouts: Rollouts that are started.
+        calls: Model turns; one that came out of a cache costs nothing.
+        prompt: Prompt tokens.
+        generated: Generated tokens.
+        tokens: Both together.
+        tools: Tool calls.
+        seconds: Wall time from the start of the task, or of the run; what grows by then is cut.
+        money: In the currency of the price that the LLM was given.
+
+    Raises:
+        ConfigError: A field has a value it cannot have, or there is no limit at all.
+    """
+
+    rollouts: int | None = None
+    calls: int | None = None
+    prompt: int | None = None
+    generated: int | None = None
+    tokens: int | None = None
+    tools: int | None = None
+    seconds: float | None = None
+    money: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in _WHOLE:
+            if getattr(self, name) is not None:
+                whole(f"Budget: {name}", getattr(self, name), 1, 2**63)
+        for name in ("seconds", "money"):
+            if getattr(self, name) is not None:
+                number(f"Budget: {name}", getattr(self, name), 0, _MOST, above=True)
+        if not self.given:
+            raise ConfigError(f"Budget sets no limit; it may limit {', '.join(self.__struct_fields__)}")
+
+    @property
+    def given(self) -> dict[str, float]:
+        """What is limited, by the names of the fields."""
+        return {name: limit for name in self.__struct_fields__ if (limit := getattr(self, name)) is not None}
+
+    @property
+    def limits(self) -> Amounts:
+        """What a ledger keeps; time has no place there, as nobody can set it aside."""
+        found = {name: int(limit) for name, limit in self.given.items() if name in _WHOLE}
+        return found if self.money is None else found | {"micro_dollars": math.floor(self.money * _MILLION)}
+
+
+def read_budget(text: str) -> Budget:
+    """Read a budget from a command line: ``tokens=1e6,money=5``.
+
+    Raises:
+        ConfigError: It is none; the message says what is wrong with it.
+    """
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, amount = (piece.strip() for piece in part.partition("="))
+        if name not in Budget.__struct_fields__ or name in found:
+            what = "is there twice" if name in found else "is nothing that a budget limits"
+            raise ConfigError(f"{shown(name)} {what}; write tokens=1e6,money=5 ({', '.join(Budget.__struct_fields__)})")
+        try:
+            limit = float(amount)
+        except ValueError:
+            raise ConfigError(f"budget: {name} must be a number, not {shown(amount)}") from None
+        found[name] = int(limit) if name in _WHOLE and limit.is_integer() else limit
+    return Budget(**found)  # type: ignore[arg-type]
+
+
+def prompt_bound(core: Core, leaf: int, kit: Kit) -> int:
+    """The most prompt tokens that the next turn can have.
+
+    What the server reported of the last turn on the path, and a token for each byte since; a token stands for a byte at
+    least, but for those that the chat template puts in.
+
+    Args:
+        core: The tree.
+        leaf: The node whose path is the conversation.
+        kit: Who is asked.
+    """
+    most, node = 0, leaf
+    while node != ROOT:
+        facts = core.node(node)
+        if facts.kind == TURN and facts.prompt is not None and facts.generated is not None:
+            return most + facts.prompt + facts.generated + _MESSAGE
+        most += len(core.message(node)) + _MESSAGE
+        node = facts.parent
+    return most + len(kit.head) + len(kit.constant) + _TEMPLATE
+
+
+def turn_cost(prompt: int, generated: int | None, prices: Mapping[str, Price]) -> dict[str, int | None]:
+    """The most that a model turn can cost.
+
+    Args:
+        prompt: Its prompt tokens, at most.
+        generated: Tokens that it may generate; None where nothing limits them.
+        prices: Prices by base URL; the highest counts.
+    """
+    most: dict[str, int | None] = {"calls": 1, "prompt": prompt, "generated": generated}
+    most["tokens"] = most["micro_dollars"] = None
+    if generated is not None:
+        most["tokens"] = prompt + generated
+        most["micro_dollars"] = max((cost(price, prompt, 0, generated) for price in _dearest(prices)), default=0)
+    return most
+
+
+def _dearest(prices: Mapping[str, Price]) -> list[Price]:
+    """Each price with nothing cached, and with all of it, which may cost more."""
+    every = list(prices.values())
+    return every + [
+        Price(prompt=price.cached, generated=price.generated) for price in every if price.cached is not None
+    ]
+
+
+def cost(price: Price, prompt: int, cached: int, generated: int) -> int:
+    """What tokens cost in millionths, rounded up; what is only the noise of a float is no millionth."""
+    return math.ceil(round(price.of(prompt, cached, generated) * _MILLION, 3))
+
+
+def words(refusal: Refusal) -> str:
+    """What a ledger says, with money as people count it."""
+    if refusal.currency != "micro_dollars" or refusal.wanted is None:
+        return str(refusal)
+    wanted, left, limit = (amount / _MILLION for amount in (refusal.wanted, refusal.left, refusal.limit))
+    return f"{wanted:g} money wanted, {left:g} left of {limit:g}"

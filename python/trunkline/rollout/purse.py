@@ -1,0 +1,254 @@
+"""The purse: pays for what the rollouts of one task do, out of the task's budget and the run's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from trunkline._core import Ledger, Refusal
+from trunkline.rollout.budget import prompt_bound, turn_cost, words
+from trunkline.rollout.hold import Hold
+from trunkline.rollout.rollout import Finished
+from trunkline.types import Termination
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trunkline._core import Tree as Core
+    from trunkline.llm.price import Price
+    from trunkline.rollout.agent import Kit
+    from trunkline.rollout.barrier import Barrier
+    from trunkline.rollout.budget import Amounts, Budget
+    from trunkline.rollout.hold import Claim
+
+__all__ = ["Account", "Allowance", "Denied", "LedgerAccount", "OutOfBudget", "Purse"]
+
+_OF_TURNS = frozenset({"calls", "prompt", "generated", "tokens", "micro_dollars"})
+_BY_TOKENS = _OF_TURNS - {"calls"}
+
+
+class Denied(Exception):
+    """An account does not pay; the message is the ledger's."""
+
+
+class OutOfBudget(Finished):
+    """Ends a rollout that nobody pays for any more.
+
+    Args:
+        reason: What the ledger says.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Termination.CENSORED, None, reason)
+
+
+class Account(Protocol):
+    """What pays."""
+
+    @property
+    def limits(self) -> Amounts:
+        """The limits of the currencies that have one."""
+        ...
+
+    async def claim(self, most: Mapping[str, int | None]) -> Claim:
+        """Set aside the most that something can cost; raises :class:`Denied`."""
+        ...
+
+
+class LedgerAccount:
+    """An account with a ledger of its own. It never waits.
+
+    Args:
+        name: What its budget is called.
+        ledger: The ledger.
+
+    Attributes:
+        ledger: The same.
+        estimated: The part of what was spent that nobody measured.
+    """
+
+    def __init__(self, name: str, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.estimated: Counter[str] = Counter()
+        self._name = name
+
+    @property
+    def limits(self) -> Amounts:
+        """See :class:`Account`."""
+        return self.ledger.limits
+
+    async def claim(self, most: Mapping[str, int | None]) -> Claim:
+        """See :class:`Account`."""
+        claim = self.now(most)
+        if isinstance(claim, Refusal):
+            raise self.denied(claim)
+        return claim
+
+    def denied(self, refusal: Refusal) -> Denied:
+        """Say what the ledger says."""
+        return Denied(f"{self._name}: {words(refusal)}")
+
+    def now(self, most: Mapping[str, int | None]) -> LedgerClaim | Refusal:
+        """Set aside what something can cost, or return why not."""
+        reservation = self.ledger.reserve(dict(most))
+        return reservation if isinstance(reservation, Refusal) else LedgerClaim(self, reservation)
+
+
+class LedgerClaim:
+    """A reservation on a ledger."""
+
+    def __init__(self, account: LedgerAccount, reservation: int) -> None:
+        self._account = account
+        self._reservation = reservation
+
+    def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
+        """See :class:`~trunkline.rollout.hold.Claim`."""
+        self._account.ledger.settle(self._reservation, spent)
+        self._account.estimated.update(estimated or {})
+
+
+class Allowance(NamedTuple):
+    """What pays for a task.
+
+    Attributes:
+        task: The task's budget.
+        run: The run's account.
+        prices: Prices by base URL.
+    """
+
+    task: Budget | None
+    run: Account | None
+    prices: Mapping[str, Price]
+
+
+class Purse:
+    """Pays for one task.
+
+    A task with a budget of its own is paid for in logical order: whoever wants to spend what it limits waits until
+    nobody of the task moves, and then all are served by the numbers of their rollouts. So what is refused does not
+    depend on who was faster.
+
+    Args:
+        allowance: What pays.
+        core: The task's tree.
+        barrier: Where its rollouts wait.
+    """
+
+    def __init__(self, allowance: Allowance, core: Core, barrier: Barrier) -> None:
+        self._prices = allowance.prices
+        self._core = core
+        self._barrier = barrier
+        self._queue: dict[int, Mapping[str, int | None]] = {}
+        self._granted: dict[int, Claim | Refusal] = {}
+        task = allowance.task
+        self._own = LedgerAccount("task budget", Ledger(task.limits)) if task is not None and task.limits else None
+        self._run = allowance.run
+        self._ordered = frozenset() if self._own is None else frozenset(self._own.limits)
+        self._limited = self._ordered | frozenset(() if self._run is None else self._run.limits)
+
+    def admit(self) -> bool:
+        """Serve those who wait to spend, in logical order, and let them go on once all are served.
+
+        Nobody else of the task moves. Returns whether there were any.
+        """
+        queue = sorted(self._queue.keys() & self._barrier.waiting)
+        for rollout in queue:
+            assert self._own is not None
+            self._granted[rollout] = self._own.now(self._queue.pop(rollout))
+        for rollout in queue:
+            self._barrier.go(rollout)
+        return bool(queue)
+
+    async def turn(self, rollout: int, leaf: int, kit: Kit) -> Hold:
+        """Set aside what a rollout's next turn can cost.
+
+        Args:
+            rollout: Its id.
+            leaf: Where it stands.
+            kit: Who is asked.
+
+        Raises:
+            OutOfBudget: Nobody pays.
+        """
+        prompt = prompt_bound(self._core, leaf, kit) if self._limited & _BY_TOKENS else 0
+        most = turn_cost(prompt, kit.agent.sampling.max_tokens, self._prices)
+        claims = await self._claim(most, rollout if self._ordered & _OF_TURNS else None)
+        return Hold(claims, {name: amount for name, amount in most.items() if amount is not None}, self._prices)
+
+    async def tools(self, rollout: int, n: int) -> None:
+        """Pay for tool calls, which have begun once this returns.
+
+        Args:
+            rollout: The rollout that makes them.
+            n: How many.
+
+        Raises:
+            OutOfBudget: Nobody pays.
+        """
+        if "tools" not in self._limited or not n:
+            return
+        await self._spend({"tools": n}, rollout if "tools" in self._ordered else None)
+
+    async def open(self, n: int) -> tuple[int, str]:
+        """Pay for rollouts that are to start.
+
+        Args:
+            n: How many.
+
+        Returns:
+            How many may, and why not all.
+        """
+        for started in range(n if "rollouts" in self._limited else 0):
+            try:
+                await self._spend({"rollouts": 1})
+            except OutOfBudget as problem:
+                return started, problem.reason
+        return n, ""
+
+    async def _spend(self, amount: Amounts, rollout: int | None = None) -> None:
+        for claim in await self._claim(amount, rollout):
+            claim.settle(amount)
+
+    async def _claim(self, most: Mapping[str, int | None], rollout: int | None) -> list[Claim]:
+        """Have every account set something aside, or none.
+
+        Args:
+            most: How much.
+            rollout: Who waits for its turn; None where the order makes no difference.
+        """
+        claims: list[Claim] = []
+        try:
+            if self._own is not None:
+                claims.append(await self._mine(self._own, _of(most, self._own.limits), rollout))
+            if self._run is not None:
+                claims.append(await self._run.claim(_of(most, self._run.limits)))
+        except BaseException as problem:
+            for claim in claims:
+                claim.settle({})
+            if isinstance(problem, Denied):
+                raise OutOfBudget(str(problem)) from None
+            raise
+        return claims
+
+    async def _mine(self, own: LedgerAccount, most: Mapping[str, int | None], rollout: int | None) -> Claim:
+        """Claim something of the task's own budget."""
+        if rollout is None:
+            return await own.claim(most)
+        self._queue[rollout] = most
+        try:
+            await self._barrier.wait(rollout)
+        except BaseException:
+            self._queue.pop(rollout, None)
+            given = self._granted.pop(rollout, None)
+            if given is not None and not isinstance(given, Refusal):
+                given.settle({})
+            raise
+        granted = self._granted.pop(rollout)
+        if isinstance(granted, Refusal):
+            raise own.denied(granted)
+        return granted
+
+
+def _of(most: Mapping[str, int | None], limits: Amounts) -> dict[str, int | None]:
+    """The part of an amount that is limited."""
+    return {name: amount for name, amount in most.items() if name in limits}

@@ -1,0 +1,121 @@
+"""When a task has enough, and when it is settled: two ways to end a tree before its strategy is done."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trunkline._core import Tally
+from trunkline.bounds import number, shown, whole
+from trunkline.errors import ConfigError
+from trunkline.rollout.strategy import at_once, stepwise
+from trunkline.tree.vote import normalise
+from trunkline.types import UNSCORED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trunkline._core import Tree as Core
+    from trunkline.rollout.strategy import Strategy
+
+__all__ = ["ANSWER", "Stopping"]
+
+ANSWER = "answer"
+"""As ``settled``: the answer that most rollouts give can no longer change."""
+
+_TAILS = ("censor", "keep")
+
+
+class Stopping(msgspec.Struct, frozen=True, kw_only=True):
+    """When a tree ends before its strategy is done.
+
+    Attributes:
+        enough: So many rollouts of a task, counted over all rounds, that ended and did not fail: the others are cut at
+            once. None: never.
+        tail: What becomes of those that ``enough`` cuts: ``censor`` ends them as ``censored``; ``keep`` leaves them in
+            the run file as they stand, growing, for a later run to continue.
+        settled: ``"answer"``, or a reward that is good enough. Looked at between rounds, so that it does not depend
+            on who was faster: if it holds, no rollout of the task starts or goes on. None: never.
+
+    Raises:
+        ConfigError: A field has a value it cannot have.
+    """
+
+    enough: int | None = None
+    tail: str = "censor"
+    settled: Any = None
+
+    def __post_init__(self) -> None:
+        if self.enough is not None:
+            whole("enough", self.enough, 1)
+        if self.tail not in _TAILS:
+            raise ConfigError(f"tail must be censor or keep, not {shown(self.tail)}")
+        if self.tail != "censor" and self.enough is None:
+            raise ConfigError(f"tail={self.tail} says what becomes of rollouts that enough= cuts: set enough as well")
+        if self.settled is not None and self.settled != ANSWER:
+            if isinstance(self.settled, str):
+                raise ConfigError(f"settled must be answer or a reward, not {shown(self.settled)}")
+            number("settled", self.settled, -math.inf)
+
+    def check(self, strategy: Strategy, *, scored: bool) -> None:
+        """Refuse what could never come about.
+
+        Args:
+            strategy: Where rollouts start.
+            scored: Whether rollouts get a reward.
+
+        Raises:
+            ConfigError: Saying why.
+        """
+        planned, name = strategy.rollouts(), type(strategy).__name__
+        if self.enough is not None and self.enough > planned:
+            raise ConfigError(f"enough={self.enough} is never reached: {name} plans {planned} rollouts a task")
+        if self.settled is None:
+            return
+        if self.settled != ANSWER and not scored:
+            raise ConfigError(f"settled={self.settled:g} is a reward, but nothing is scored: give the run a reward")
+        if at_once(strategy) >= planned and not stepwise(strategy):
+            raise ConfigError(
+                f"settled is looked at between rounds, and {name} starts its {planned} rollouts at once: nothing would "
+                f"be saved; start them in waves, such as Chain({max(2, planned)}, wave={max(1, planned // 2)})"
+            )
+
+    def is_settled(self, core: Core, planned: int) -> str | None:
+        """Look at a tree at rest.
+
+        Args:
+            core: The tree.
+            planned: How many rollouts its strategy plans.
+
+        Returns:
+            Why it is settled; None if it is not.
+        """
+        if self.settled is None:
+            return None
+        return self._agreed(core, planned) if self.settled == ANSWER else self._rewarded(core)
+
+    def _agreed(self, core: Core, planned: int) -> str | None:
+        tally, ended = Tally(), 0
+        for rollout in range(core.rollouts):
+            facts = core.rollout(rollout)
+            ended += facts.termination is not None
+            if facts.termination is not None and facts.termination not in UNSCORED:
+                tally.vote(normalise(facts.answer or "") or None)
+        left = max(planned, core.rollouts) - ended
+        if tally.leader is None or not tally.settled(left):
+            return None
+        return f"settled: the leading answer is {tally.margin:g} votes ahead with {left} tries left"
+
+    def _rewarded(self, core: Core) -> str | None:
+        rollout = next((number for number, reward in _rewards(core) if reward >= self.settled), None)
+        return None if rollout is None else f"settled: rollout {rollout} has a reward of at least {self.settled:g}"
+
+
+def _rewards(core: Core) -> Iterator[tuple[int, float]]:
+    """Rewards of the rollouts that have one, in logical order; what a value function says is none."""
+    for rollout in range(core.rollouts):
+        facts = core.rollout(rollout)
+        if facts.termination is not None and facts.termination not in UNSCORED:
+            yield rollout, facts.reward

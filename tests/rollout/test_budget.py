@@ -1,0 +1,95 @@
+"""Budgets as data, and the most that a turn can cost."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline import _core
+from trunkline._core import Ledger
+from trunkline.errors import ConfigError
+from trunkline.llm.price import Price
+from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.budget import Budget, cost, prompt_bound, read_budget, turn_cost, words
+
+
+def test_limits_are_those_of_a_ledger_and_time_is_none_of_them():
+    budget = Budget(rollouts=3, tokens=1000, seconds=2.5, money=0.25)
+    assert budget.given == {"rollouts": 3, "tokens": 1000, "seconds": 2.5, "money": 0.25}
+    assert budget.limits == {"rollouts": 3, "tokens": 1000, "micro_dollars": 250_000}
+    assert Ledger(budget.limits).limits == budget.limits
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "Budget sets no limit; it may limit rollouts, calls"),
+        ({"calls": 0}, "Budget: calls must be a whole number from 1"),
+        ({"tokens": 1.5}, "Budget: tokens must be a whole number"),
+        ({"tools": True}, "Budget: tools must be a whole number"),
+        ({"money": 0}, "Budget: money must be a number above 0"),
+        ({"seconds": float("nan")}, "Budget: seconds must be a number above 0"),
+    ],
+)
+def test_what_is_no_budget_is_refused_by_name(fields: dict, text: str):
+    with pytest.raises(ConfigError, match=text):
+        Budget(**fields)
+
+
+def test_a_command_line_says_what_is_limited():
+    assert read_budget("tokens=1e6,money=5") == Budget(tokens=1_000_000, money=5)
+    assert read_budget(" calls = 40 ") == Budget(calls=40)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("dollars=5", "'dollars' is nothing that a budget limits; write tokens=1e6,money=5"),
+        ("calls=1,calls=2", "'calls' is there twice"),
+        ("calls=many", "budget: calls must be a number, not 'many'"),
+        ("calls=1.5", "Budget: calls must be a whole number"),
+        ("tokens=inf", "Budget: tokens must be a whole number"),
+        ("", "'' is nothing that a budget limits"),
+    ],
+)
+def test_a_command_line_that_is_none_is_told_what_is_wrong(text: str, says: str):
+    with pytest.raises(ConfigError, match=says):
+        read_budget(text)
+
+
+def test_a_turn_can_cost_the_dearest_price_rounded_up():
+    prices = {"a": Price(prompt=1.0, generated=2.0), "b": Price(prompt=0.5, generated=3.0, cached=4.0)}
+    most = turn_cost(100, 10, prices)
+    # a: 100 x 1 + 10 x 2 = 120; b: 100 x 0.5 + 10 x 3 = 80, and all of it cached: 100 x 4 + 10 x 3 = 430 millionths.
+    assert most == {"calls": 1, "prompt": 100, "generated": 10, "tokens": 110, "micro_dollars": 430}
+    assert cost(Price(prompt=0.3, generated=0), 1, 0, 0) == 1, "a third of a millionth counts as one"
+
+
+def test_without_a_limit_on_a_turn_nothing_bounds_its_tokens():
+    assert turn_cost(5, None, {})["tokens"] is None
+    refusal = Ledger({"tokens": 10}).reserve({"tokens": None})
+    assert words(refusal) == "unbounded tokens wanted, 10 left of 10"
+
+
+def test_a_ledger_speaks_of_money_as_people_count_it():
+    refusal = Ledger({"micro_dollars": 250_000}).reserve({"micro_dollars": 1_250_000})
+    assert words(refusal) == "1.25 money wanted, 0.25 left of 0.25"
+
+
+@given(st.text(max_size=60), st.integers(0, 400), st.integers(0, 400), st.text(max_size=60))
+def test_the_prompt_is_bounded_by_what_was_reported_and_a_token_for_each_byte_since(
+    question: str, prompt: int, generated: int, seen: str
+):
+    core, kit = _core.Tree(), Kit(Agent(model="m"))
+    asked, told = (json.dumps({"role": "user", "content": text}).encode() for text in (question, seen))
+    first = core.append(_core.ROOT, _core.PROMPT, asked)
+    assert prompt_bound(core, first, kit) >= len(asked) + len(kit.head) + len(kit.constant)
+    rollout = core.open(first, (0, 0), 0)
+    name = core.name("a")
+    turn = core.turn(rollout, b'{"role":"assistant"}', name, name, name, prompt, 0, generated, 0, 5)
+    assert prompt_bound(core, turn, kit) == prompt + generated + 32
+    after = core.observe(rollout, told, name, 0, False)
+    assert prompt_bound(core, after, kit) == prompt + generated + 32 + len(told) + 32
