@@ -151,6 +151,17 @@ def test_a_group_in_which_one_broke_can_be_left_out():
     assert [(s.task, s.group) for s in samples] == [("p", 1)] * 3
 
 
+@pytest.mark.parametrize("word", ["settled", "enough", "budget", "deadline"])
+def test_groups_that_ended_early_are_refused_until_somebody_says_that_this_is_known(word: str):
+    """All of its rollouts ended by themselves; but which ones started, their outcomes or their lengths decided."""
+    tree = grove(FLAT)
+    early = tl.Tree(tree.task, tree.core, word)
+    with pytest.raises(UsageError, match=rf'task "q" ended early \({word}\).*censored='):
+        list(tl.train.turns([early], estimator="dr_grpo", shared="once"))
+    said = list(tl.train.turns([early], estimator="dr_grpo", shared="once", censored="mask"))
+    assert said == list(tl.train.turns([tree], estimator="dr_grpo", shared="once"))
+
+
 CUT = [*FLAT, Try(["d"], 0.9, ended="censored"), Try(["e"], ended="censored")]
 
 

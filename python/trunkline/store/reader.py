@@ -170,7 +170,8 @@ class RunReader:
                 core.apply(data)
         except (TreeError, TypeError) as problem:
             raise self._damaged(f"task {quoted(task.id)}: {printable(str(problem), 200)}") from None
-        return Tree(task, core)
+        ended = self._query("SELECT ended FROM trees WHERE task = ?", number)
+        return Tree(task, core, str(ended[0][0]) if ended else "")
 
     def tree(self, task_id: str) -> Tree:
         """Rebuild the tree of a task from its deltas, also of a task that is not finished.

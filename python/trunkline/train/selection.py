@@ -23,6 +23,7 @@ __all__ = ["Chosen", "Rules", "again", "select"]
 logger = logging.getLogger(__name__)
 
 _CUT = frozenset({Termination.CENSORED, Termination.CANCELLED, None})
+_EARLY = frozenset({"settled", "enough", "budget", "deadline"})
 
 
 class Rules(NamedTuple):
@@ -30,7 +31,7 @@ class Rules(NamedTuple):
 
     Attributes:
         censored: ``mask``: nothing of what was cut off is trained. ``keep``: it is, where a value function has said
-            what it is worth. None: groups with such rollouts are refused.
+            what it is worth. None: groups with such rollouts, and groups that ended early, are refused.
         on_failed: ``mask``: nothing of what broke is trained. ``drop_group``: nor is the rest of its group.
     """
 
@@ -87,7 +88,8 @@ def select(tree: Tree, rules: Rules) -> list[Chosen]:
         rules: What becomes of rollouts without an outcome.
 
     Raises:
-        UsageError: Rollouts of it were cut off, and nobody said what becomes of them.
+        UsageError: Rollouts of it were cut off, or it ended before its strategy was done, and nobody said what becomes
+            of that.
     """
     said = {rollout.id: verdicts.read(rollout.note) for rollout in tree.rollouts}
     if any(one.action == "failed" for listed in said.values() for one in listed):
@@ -96,10 +98,12 @@ def select(tree: Tree, rules: Rules) -> list[Chosen]:
     part = [rollout for rollout in tree.rollouts if not verdicts.dropped(said[rollout.id])]
     if rules.on_failed == "drop_group" and any(rollout.termination in FAILED for rollout in part):
         return []
-    if rules.censored is None and any(rollout.termination in _CUT for rollout in part):
+    cut = any(rollout.termination in _CUT for rollout in part)
+    if rules.censored is None and (cut or tree.ended in _EARLY):
+        what = "has rollouts that were cut off" if cut else f"ended early ({tree.ended})"
         raise UsageError(
-            f"task {quoted(tree.task.id)} has rollouts that were cut off, and stopping early favours short ones: say "
-            "censored='mask' to train nothing of them, or censored='keep' to train those that have a value"
+            f"task {quoted(tree.task.id)} {what}, and stopping early favours short ones: say censored='mask' to train "
+            "nothing of what was cut off, or censored='keep' to train what has a value"
         )
     return [_chosen(rollout, said[rollout.id], rules) for rollout in part]
 

@@ -38,19 +38,22 @@ class Values(NamedTuple):
 class Tree:
     """A task and everything that was done for it.
 
-    Nothing is kept here but the two arguments: every read asks the native tree, so a view of a growing tree
-    is never out of date.
+    Nothing is kept here but the arguments: every read asks the native tree, so a view of a growing tree is never out
+    of date.
 
     Args:
         task: The task.
         core: Its native tree; a new one when not given.
+        ended: How its growth ended, as its run says: ``finished``, ``settled``, ``enough``, ``budget``, ``deadline`` or
+            ``broken``; empty while it grows, and where nobody says.
     """
 
-    __slots__ = ("core", "task")
+    __slots__ = ("core", "ended", "task")
 
-    def __init__(self, task: Task, core: _core.Tree | None = None) -> None:
+    def __init__(self, task: Task, core: _core.Tree | None = None, ended: str = "") -> None:
         self.core = _core.Tree() if core is None else core
         self.task = task
+        self.ended = ended
 
     @property
     def root(self) -> Node:
