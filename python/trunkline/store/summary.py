@@ -200,7 +200,9 @@ def _strategy(meta: Mapping[str, str]) -> str:
         return ""
     if not isinstance(options, dict):
         return name
-    return f"{name}({', '.join(f'{option}={value!r}' for option, value in options.items())})"
+    # What is empty or off is the default of every strategy here.
+    told = (f"{option}={value!r}" for option, value in options.items() if value not in (None, False, [], ""))
+    return f"{name}({', '.join(told)})"
 
 
 def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow]) -> Taken | None:
