@@ -8,7 +8,7 @@ from typing import Final
 from trunkline.errors import ConfigError
 from trunkline.printable import printable
 
-__all__ = ["kind", "number", "shown", "text", "whole"]
+__all__ = ["choice", "kind", "number", "shown", "text", "whole"]
 
 _KINDS: Final[dict[type, str]] = {
     type(None): "null",
@@ -126,3 +126,18 @@ def text(name: str, value: object) -> str:
             f"{name} holds a lone surrogate, {shown(value[problem.start])}, which no request can carry: remove it"
         ) from None
     return value
+
+
+def choice(name: str, value: object, *words: str) -> None:
+    """Check a setting that is one of some words.
+
+    Args:
+        name: What it is called, for the message.
+        value: What was given.
+        words: What it may be.
+
+    Raises:
+        ConfigError: It is none of them.
+    """
+    if value not in words:
+        raise ConfigError(f"{name} must be one of {', '.join(words)}, not {shown(value)}")

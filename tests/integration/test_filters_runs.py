@@ -13,15 +13,17 @@ from foreign import capital_cities, error, message, serving
 from judges import Breaking, Unlucky
 from test_cli_run import trunkline
 
-from trunkline import filters
+from trunkline import filters, train
 from trunkline.cli.app import app
 from trunkline.cli.demo import simulator
 from trunkline.cli.picture import picture
 from trunkline.cli.table import table
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategy import Fork
+from trunkline.rollout.view import View
 from trunkline.runtime.result import Run
 from trunkline.runtime.run import run
 from trunkline.runtime.snapshot import Snapshot
@@ -92,6 +94,11 @@ def test_a_group_that_broke_is_not_kept_and_another_takes_its_place():
     assert result.summary().groups_kept == 2
 
 
+def test_an_endpoint_that_refuses_all_of_the_tasks_that_may_be_taken_stops_the_run():
+    with serving(lambda body: error(400, "no such parameter", "bad")) as server, pytest.raises(EndpointError):
+        atlas_run(server.url, strategy=Chain(5), groups=1, max_tasks=2)
+
+
 def test_a_task_that_is_lost_with_its_worker_is_replaced():
     def call_the_tool(body: dict) -> dict:
         country = body["messages"][0]["content"].removeprefix("Capital of ").rstrip("?")
@@ -107,7 +114,11 @@ def test_a_task_that_is_lost_with_its_worker_is_replaced():
             reward=exact_match,
             workers=2,
             groups=2,
+            filters=[filters.VoidTurns()],
         )
+    (said,) = verdicts.read(result["Brazil"].rollouts[0].note)
+    assert (said.filter, said.action) == ("void_turns", "failed"), "it has judged nothing"
+    assert "SIGKILL" in said.reason
     assert handed(result) == ORDER[:3], "each worker had one of the first two"
     assert result.state == "done"
     assert {one.termination for one in result["Brazil"].rollouts} == {"lost"}
@@ -126,7 +137,29 @@ def test_a_filter_that_breaks_sinks_nothing():
         "Breaking": (0, 1),
         "breaking": (4, 0),
     }
-    assert "broke on 1 group" in table(result.summary())
+    assert "1 group not judged" in table(result.summary())
+
+
+class Fragile(Chain):
+    """Breaks on Japan once its rollouts have ended."""
+
+    def ended(self, view: View) -> list[Fork]:
+        if view.tree.task.id == "Japan":
+            raise RuntimeError("no more")
+        return []
+
+
+def test_a_group_whose_task_broke_before_filters_judged_it_is_not_trained():
+    with serving(capital_cities) as server:
+        result = atlas_run(server.url, strategy=Fragile(2), filters=[filters.VoidTurns(), Unlucky()])
+    assert [rollout.reward for rollout in result["Japan"].rollouts] == [1.0, 1.0], "it has rewards, and no verdict"
+    failed = verdicts.read(result["Japan"].rollouts[0].note)
+    assert [(one.filter, one.action) for one in failed] == [("void_turns", "failed"), ("Unlucky", "failed")]
+    assert "no more" in failed[0].reason
+    trained = {sample.task for sample in train.turns(result, estimator="dr_grpo", shared="once") if sample.trained}
+    assert trained == {"France", "Benin", "Chile"}
+    with RunReader.open(result.path) as reader:
+        assert reader.check() == []
 
 
 def test_a_group_that_nobody_has_judged_is_not_kept():
@@ -279,3 +312,29 @@ def test_bad_filters_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         app.main([*common, *options], standalone_mode=False)
     assert "\n" not in str(caught.value)
     assert [file.name for file in tmp_path.iterdir()] == ["q.jsonl"]
+
+
+def test_a_dry_run_counts_the_tasks_that_may_be_taken_and_names_the_filters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    options = ("--groups", "2", "--max-tasks", "3", "--filter", "overlong-mask", "--dry-run", "-r", "2")
+    common = ["run", questions(tmp_path), "-m", "m", "--base-url", "http://127.0.0.1:9/v1"]
+    app.main([*common, *options], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert "3 at most, until 2 groups were kept" in shown
+    assert "6 at most" in shown, "2 rollouts of 3 tasks"
+    assert "overlong_mask (action=mask, count_in_baseline=True, turns=False)" in shown
+
+
+def test_a_budget_that_ends_before_enough_groups_were_kept_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    with serving(capital_cities) as server:
+        common = ["run", questions(tmp_path), "-m", "m", "--base-url", server.url, "-w", "0", "--out", "r.run"]
+        left = app.main([*common, "--groups", "3", "--budget", "rollouts=2"], standalone_mode=False)
+    assert left == 1
+    shown = capsys.readouterr().err
+    assert "only 2 of 3 groups were kept" in shown
+    assert "ended by budget" in shown

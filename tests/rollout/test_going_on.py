@@ -13,9 +13,9 @@ from trunkline._core import TURN
 from trunkline._core import Tree as Core
 from trunkline.llm import messages
 from trunkline.llm.protocol import ToolCall
+from trunkline.llm.recorded import recorded
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.opening import begin
-from trunkline.rollout.recorded import recorded
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategy import Fork
 from trunkline.tree.tree import Tree

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from atlas import CAPITALS, agent, suicide, tasks
-from foreign import message, serving
+from foreign import error, message, serving
 from goers import More
 
 from trunkline.cli.drive import judge
@@ -17,7 +17,9 @@ from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime import controller
 from trunkline.runtime.result import Run
 from trunkline.runtime.run import run, stream
+from trunkline.score.filters import ZeroVariance
 from trunkline.score.rewards import exact_match
+from trunkline.score.verdicts import dropped, read
 from trunkline.store.reader import RunReader
 from trunkline.types import Termination
 
@@ -131,6 +133,47 @@ def test_rollouts_that_had_broken_before_are_named_and_not_counted_against_this_
     assert judge(summary, 0) == 0
 
 
+def test_what_broke_in_tasks_that_were_not_needed_excuses_nothing(tmp_path: Path):
+    def only_france(body: dict) -> object:
+        return answer(body) if asked(body) == "France" else error(400, "no", "bad")
+
+    with serving(only_france) as server:
+        llm = EndpointSpec(server.url, max_retries=0)
+        run(agent(), tasks(), llm=llm, workers=0, seed=3, reward=exact_match, out=tmp_path / "first")
+    replies = iter([answer])
+
+    def once(body: dict) -> object:
+        return next(replies, lambda _: error(400, "no", "bad"))(body)
+
+    with serving(once) as server:
+        llm = EndpointSpec(server.url, max_retries=0, max_concurrency=1)
+        on = run(agent(), llm=llm, strategy=More(2), workers=0, reward=exact_match, groups=1,
+                 start_from=tmp_path / "first")  # fmt: skip
+    assert [tree.task.id for tree in on] == ["France"]
+    summary = on.summary()
+    assert (summary.failed, summary.taken.failed, summary.taken.trees, summary.taken.rollouts) == (1, 0, 1, 1)
+    assert judge(summary, 0) == 1, "four others had broken before, and one broke now"
+
+
 def test_a_run_without_tasks_says_how_to_name_some():
     with pytest.raises(ConfigError, match="there are no tasks to run"):
         run(agent(), llm="http://127.0.0.1:9/v1")
+
+
+@pytest.mark.parametrize("judging", [True, False])
+def test_what_filters_said_of_the_earlier_group_is_forgotten_and_the_larger_group_is_judged_anew(
+    tmp_path: Path, judging: bool
+):
+    def wrong_later(body: dict) -> dict:
+        return message("Atlantis")
+
+    earlier = first(tmp_path, filters=[ZeroVariance()])
+    assert all(dropped(read(rollout.note)) for tree in earlier for rollout in tree.rollouts), "every reward is 1"
+    with serving(wrong_later) as server:
+        on = run(agent(tools=[suicide]), llm=EndpointSpec(server.url), strategy=More(), workers=0, reward=exact_match,
+                 start_from=earlier, filters=[ZeroVariance()] if judging else [])  # fmt: skip
+    assert [[rollout.reward for rollout in tree.rollouts] for tree in on] == [[1.0, 1.0, 0.0]] * 5
+    assert not any(read(rollout.note) for tree in on for rollout in tree.rollouts)
+    assert (on.summary().groups_kept, on.summary().filters) == (5, [])
+    with RunReader.open(on.path) as reader:
+        assert reader.check() == []

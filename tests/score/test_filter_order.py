@@ -37,8 +37,16 @@ def test_without_the_mask_the_same_group_is_kept():
 
 
 def test_a_rollout_that_was_dropped_is_not_judged_again():
-    found = judged(grove([Try([""], 0.0), Try(["a"], 1.0)]), filters.VoidTurns(action="drop"), filters.OverlongMask())
-    assert found == [[("void_turns", "drop")], []]
+    tries = [Try([""], 0.0, "max_tokens"), Try(["a"], 1.0, "max_tokens")]
+    found = judged(grove(tries), filters.VoidTurns(action="drop"), filters.OverlongMask())
+    assert found == [[("void_turns", "drop")], [("overlong_mask", "mask")]]
+
+
+def test_what_a_strategy_did_not_keep_is_not_compared():
+    tree = grove([Try(["a"], 1.0), Try(["b"], 1.0), Try(["c"], 0.0)])
+    verdicts.note(tree.core, 2, Verdict("TreeGRPO", "drop"))
+    drop = ("zero_variance", "drop")
+    assert judged(tree, filters.ZeroVariance()) == [[drop], [drop], [("TreeGRPO", "drop"), drop]]
 
 
 class Raising:
@@ -62,9 +70,16 @@ class Wrong:
         return [self.entry]
 
 
+class Odd(Verdict, frozen=True):
+    """A verdict that no note can hold."""
+
+    extra: object = None
+
+
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
+        (Wrong((0, Odd("a", "mask", extra=object()))), "TypeError: Encoding objects of type object"),
         (Raising(), "RuntimeError: no\\x1b[2J luck"),
         (Leaving(), "SystemExit: 3"),
         (Wrong((7, Verdict("a", "mask"))), "must yield (rollout id, Verdict)"),
@@ -95,6 +110,18 @@ def test_a_filter_that_breaks_leaves_the_tree_as_it_was_and_is_reported(
 
 def test_an_empty_tree_is_judged_without_a_word():
     judge([filters.ZeroVariance(), Raising()], group(grove([])))
+
+
+class Twice:
+    def judge(self, group: Group):
+        yield 1, Verdict("first", "mask")
+        yield 0, Verdict("first", "mask")
+        yield 1, Verdict("second", "penalty", amount=-1.0)
+
+
+def test_a_filter_may_say_several_things_of_one_rollout():
+    found = judged(grove(VOID_AND_EQUAL), Twice())
+    assert found == [[("first", "mask")], [("first", "mask"), ("second", "penalty")], []]
 
 
 class Plain:

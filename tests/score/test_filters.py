@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from trunkline import filters
 from trunkline._core import Tokens, drift
 from trunkline.errors import ConfigError
+from trunkline.llm import messages
+from trunkline.llm.protocol import ToolCall
 from trunkline.score.filters.repetition import repeats
 from trunkline.score.verdicts import Verdict
 
@@ -87,7 +89,8 @@ NAN = float("nan")
         (filters.Slime(), (1.0,), False),
         (filters.SkyRL(), (0.0, 0.9e-6), False),
         (filters.SkyRL(), (0.0, 1.1e-6), True),
-        (filters.SkyRL(), (1.0, NAN), False),  # one is live
+        (filters.SkyRL(), (1.0, NAN), True),  # one is live: "at most one" stays
+        (filters.SkyRL(), (NAN, NAN), False),
         (filters.ZeroVariance(measure="spread"), (0.0, 5e-324), True),
     ],
 )
@@ -98,7 +101,7 @@ def test_groups_without_variance_are_dropped_whole(judging: filters.Filter, list
 
 
 def test_a_group_whose_rollouts_all_hit_their_limit_is_dropped_by_simpletir():
-    clipped = [Try(["a"], 1.0, "max_tokens"), Try(["b"], 0.0, "max_tokens")]
+    clipped = [Try(["a"], 1.0, "max_tokens"), Try(["b"], 0.0, "max_context")]
     assert found(filters.ZeroVariance(), clipped) == {}
     assert set(found(filters.SimpleTIR(), clipped)) == {0, 1}
     assert found(filters.SimpleTIR(), [*clipped, Try(["c"], 0.0)]) == {}
@@ -115,6 +118,18 @@ def test_variance_is_that_of_live_rollouts_or_with_penalties_or_with_the_masked_
     tree.core.note(1, '[{"filter":"y","action":"penalty","amount":-0.5}]')
     assert dict(filters.ZeroVariance().judge(one)) != {}
     assert dict(filters.ZeroVariance(shaped=True).judge(one)) == {}, "1 and 1 - .5"
+
+
+def test_repetition_reads_arguments_as_the_model_wrote_them():
+    # 24 line breaks, which are no JSON: in a history each of them takes two characters, and 48 would repeat 32 often
+    tree = grove([])
+    core = tree.core
+    rollout = core.open(1, [0, 0], 0)
+    message = messages.assistant("", [ToolCall("", "look", "\n" * 24 + "x")])
+    core.turn(rollout, message, core.name("a"), core.name("m"), core.name("stop"), 10, 0, 5, 0, 1)
+    core.close(rollout, "max_turns")
+    assert dict(filters.Repetition().judge(group(tree))) == {}
+    assert dict(filters.Repetition(window=10).judge(group(tree))) != {}, "24 - 10 + 1 = 15 places"
 
 
 @given(st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=6))

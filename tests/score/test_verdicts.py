@@ -51,6 +51,16 @@ def test_what_somebody_else_noted_stays():
     assert [one.filter for one in verdicts.read(tree.rollouts[0].note)] == ["one"]
 
 
+def test_verdicts_can_be_taken_off_and_what_somebody_else_noted_stays():
+    tree = grove([Try(["a"], 1.0)] * 3)
+    tree.core.note(0, "for later")
+    for number in (0, 1):
+        verdicts.note(tree.core, number, Verdict("one", "mask"))
+    for number in range(3):
+        verdicts.clear(tree.core, number)
+    assert [rollout.note for rollout in tree.rollouts] == ['["for later"]', None, None]
+
+
 @pytest.mark.parametrize(
     "note",
     [None, "", "plain", "{}", "[1]", '[{"filter":"a"}]', '[{"filter":"a","action":"kill"}]', "[" * 5000, "\ud800"],
@@ -95,5 +105,6 @@ def test_what_verdicts_come_to():
     assert not verdicts.counted([mask, free]), "each mask must let it count"
     assert verdicts.masked([drop])
     assert not verdicts.counted([drop]), "who is dropped never counts"
+    assert verdicts.counted([Verdict("e", "penalty", count_in_baseline=False)]), "only masks take a reward out"
     assert verdicts.penalty([fine, fine]) == -0.5
     assert not verdicts.masked([fine, Verdict("e", "failed")])

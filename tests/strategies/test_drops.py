@@ -7,11 +7,13 @@ from collections.abc import Iterable
 import pytest
 from scripted import Say, grow
 
+from trunkline import train
 from trunkline._core import PROMPT, ROOT, Tree
 from trunkline.errors import ConfigError, StrategyError
+from trunkline.rollout.strategies.tree_grpo import TreeGRPO
 from trunkline.rollout.strategy import Drop, Fork, Move
 from trunkline.rollout.view import View
-from trunkline.score.verdicts import Verdict, note, read
+from trunkline.score.verdicts import Verdict, dropped, note, read
 
 
 def answers(conversation: list[dict], seed: int) -> Say:
@@ -76,3 +78,16 @@ def test_verdicts_stand_behind_each_other_and_come_back_as_they_were():
     note(core, 0, second)
     assert read(core.rollout(0).note) == [first, second]
     assert read(None) == read("") == []
+
+
+async def test_views_train_the_leaves_that_were_kept_and_figures_count_all_of_them():
+    tree, _ = await grow(TreeGRPO(trees=2, forks=3, rounds=1, keep=2), answers, reward=lambda one: float(one.id))
+    kept = [rollout.id for rollout in tree.rollouts if not dropped(read(rollout.note))]
+    assert len(kept) == 4, "M K"
+    samples = list(train.turns([tree], estimator="dr_grpo", shared="repeat"))
+    assert [sample.rollout for sample in samples] == kept
+    mean = sum(kept) / 4
+    assert [sample.advantage for sample in samples] == [number - mean for number in kept], "the baseline is theirs"
+    assert tree.reward == 3.5, "the mean of 0 to 7"
+    (pair,) = train.pairs([tree])
+    assert (pair.chosen_value, pair.rejected_value) == (kept[-1], kept[0])

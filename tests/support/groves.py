@@ -24,6 +24,7 @@ class Try(NamedTuple):
         subgroup: Its initial chain.
         finish: Why the model stopped in the last turn.
         generated: Tokens of each turn; -1 where not reported.
+        sampling: Which sampling parameters its turns are drawn with; turns of different ones are different nodes.
     """
 
     turns: Sequence[str]
@@ -32,6 +33,7 @@ class Try(NamedTuple):
     subgroup: int = 0
     finish: str = "stop"
     generated: int = 5
+    sampling: int = 0
 
 
 def said(role: str, content: str) -> bytes:
@@ -43,8 +45,9 @@ def grove(tries: Sequence[Try], id: str = "q") -> Tree:
     tree = Tree(Task.ask("what?", "yes", id=id))
     core = tree.core
     prompt = core.append(0, PROMPT, said("user", "what?"))
-    agent, model = core.name("agent"), core.name("m")
+    agent = core.name("agent")
     for draw, one in enumerate(tries):
+        model = core.name(f"m {one.sampling}")
         rollout = core.open(prompt, [0, draw], one.subgroup)
         for place, text in enumerate(one.turns):
             last = place == len(one.turns) - 1

@@ -59,8 +59,27 @@ def test_or_all_pairs_of_different_value():
     assert len(list(tl.train.pairs([grove(E6)], which="all", most=4))) == 4
 
 
+def test_the_rounding_of_a_mean_is_no_preference():
+    # (.1 + .1 + .1) / 3 is .10000000000000002
+    tries = [*(Try(["a", name], 0.1) for name in "xyz"), Try(["b"], 0.1)]
+    assert list(tl.train.pairs([grove(tries)], which="all")) == []
+    assert list(tl.train.pairs([grove(tries)])) == []
+
+
+def test_turns_that_say_the_same_are_one():
+    # a ladder of temperatures: "a" was drawn at three, which are three nodes; (1 + 0 + 1) / 3 against 0
+    rewards = [("a", 1.0), ("a", 0.0), ("a", 1.0), ("b", 0.0), ("c", math.nan), ("c", math.nan)]
+    tries = [Try([name], reward, sampling=place) for place, (name, reward) in enumerate(rewards)]
+    tree = grove(tries)
+    assert len(tree.core.children(1)) == 6
+    assert told(tl.train.pairs([tree], which="all")) == [(0, "a", "b", 2 / 3, 0.0, 3, 1)]
+    assert told(tl.train.pairs([tree], which="all", min_visits=2)) == []
+    assert [pair.chosen_node for pair in tl.train.pairs([tree])] == [2], "the one that came first stands for it"
+
+
 def test_small_margins_and_few_visits_are_left_out():
     assert [p[0] for p in told(tl.train.pairs([grove(D6)], min_margin=0.5))] == [1, 1]
+    assert [p[0] for p in told(tl.train.pairs([grove(D6)], min_margin=1))] == [1, 1], "a margin of 1 is enough"
     assert told(tl.train.pairs([grove(D6)], min_visits=2)) == [(0, "B", "A", 2 / 3, 1 / 3, 3, 3)]
     assert list(tl.train.pairs([grove(D6)], min_visits=4)) == []
 
@@ -99,7 +118,7 @@ def test_cut_rollouts_need_a_word_and_unscored_ones_are_in_no_value():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"which": "some"}, "which must be best_worst or all"),
+        ({"which": "some"}, "which must be one of best_worst, all"),
         ({"min_margin": -1}, "min_margin must be a number"),
         ({"min_visits": 0}, "min_visits must be a whole number"),
         ({"most": 0}, "most must be a whole number"),

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 
 import pytest
-from groves import D6, E6, Try, grove
+from groves import D6, E6, Try, grove, said
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +99,58 @@ def test_once_and_repeated_weigh_the_same_for_every_estimator(estimator: str):
     assert all(math.isclose(sums[0][key], sums[1][key], abs_tol=1e-9) for key in sums[0])
 
 
+@pytest.mark.parametrize("estimator", ["spo_rloo", "treepo_segments", "gigpo_mean"])
+def test_a_tree_is_worth_the_same_beside_another(estimator: str):
+    trees = [grove(E6, "e"), grove(D6), grove(E6, "f")]
+    alone = [told(tl.train.turns([tree], estimator=estimator, shared="once")) for tree in trees]
+    assert told(tl.train.turns(trees, estimator=estimator, shared="once")) == [entry for one in alone for entry in one]
+
+
+def tool_said(text: str, turn: int, index: int) -> bytes:
+    return json.dumps({"role": "tool", "tool_call_id": f"call{turn:04}{index}", "content": text}).encode()
+
+
+def seeing(listed: list[tuple[list[list[str]], float]]) -> Tree:
+    """A tree of rollouts that see some texts before each turn after the first."""
+    tree = grove([])
+    core = tree.core
+    agent, finish = core.name("agent"), core.name("stop")
+    for draw, (seen, reward) in enumerate(listed):
+        rollout = core.open(1, [0, draw], draw)
+        for turn, texts in enumerate([[], *seen]):
+            for index, text in enumerate(texts):
+                core.observe(rollout, tool_said(text, turn, index), agent, 1)
+            core.turn(rollout, said("assistant", f"{draw}.{turn}"), agent, core.name("m"), finish, 10, 0, 5, 0, 1)
+        core.close(rollout, "answer", "yes")
+        core.score(rollout, reward)
+    return tree
+
+
+def test_gigpo_compares_steps_that_saw_the_same_in_whatever_turn():
+    # The worked case: states s0, s1, s2 with reward 1; s0, s1 with 0; s0 with 1. Here s1 is seen a turn later, too:
+    # t2 sees s9 between. gamma .95: returns .9025, .95, 1; 0, 0, 0; 1. A_E = R - 2/3.
+    # A_S: s0: .9025, 0, 1 less their mean .634167; s1: .95, 0 less .475; s2 and s9 are alone: 0.
+    tree = seeing([([["s1"], ["s2"]], 1.0), ([["s9"], ["s1"]], 0.0), ([], 1.0)])
+    samples = tl.train.turns([tree], estimator="gigpo_mean", shared="repeat")
+    assert [round(sample.advantage, 6) for sample in samples] == [
+        *(0.601667, 0.808333, 0.333333),
+        *(-1.300833, -0.666667, -1.141667),
+        0.699167,
+    ]
+
+
+def test_an_anchor_is_all_that_was_seen_since_the_last_turn():
+    # Both saw "same" last, and something else before it: no two steps after the first can be compared.
+    tree = seeing([([["one", "same"]], 1.0), ([["two", "same"]], 0.0)])
+    found = {
+        s.messages[-1]["content"]: s.advantage for s in tl.train.turns([tree], estimator="gigpo_mean", shared="once")
+    }
+    # A_E = +-.5; first steps: .95 and 0 less .475
+    assert {name: round(value, 6) for name, value in found.items()} == {
+        "0.0": 0.975, "0.1": 0.5, "1.0": -0.975, "1.1": -0.5,
+    }  # fmt: skip
+
+
 def noted(tree: Tree, number: int, *said: Verdict) -> Tree:
     verdicts.note(tree.core, number, *said)
     return tree
@@ -181,7 +233,7 @@ def test_a_group_that_nobody_has_judged_is_left_out_and_named(caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         samples = list(tl.train.turns(trees, estimator="dr_grpo", shared="once"))
     assert {s.task for s in samples} == {"p"}
-    assert caplog.text.count("task q is left out") == 1
+    assert caplog.text.count("task q is left out: filter f has not judged it: it broke") == 1
 
 
 def test_trees_that_can_be_read_once_will_do():
@@ -193,10 +245,13 @@ def test_trees_that_can_be_read_once_will_do():
     ("options", "says"),
     [
         ({"estimator": "magic"}, "estimator must be one of arpo_hard"),
-        ({"shared": "twice"}, "shared must be once or repeat"),
-        ({"censored": "zero"}, "censored must be mask or keep"),
+        ({"estimator": ["trl"]}, "estimator must be one of arpo_hard"),
+        ({"shared": "twice"}, "shared must be one of once, repeat"),
+        ({"shared": []}, "shared must be one of once, repeat"),
+        ({"censored": "zero"}, "censored must be one of mask, keep"),
+        ({"censored": {}}, "censored must be one of mask, keep"),
         ({"on_failed": "retry"}, "on_failed='retry' is for the run"),
-        ({"on_failed": "zero"}, "on_failed must be mask or drop_group"),
+        ({"on_failed": "zero"}, "on_failed must be one of mask, drop_group"),
     ],
 )
 def test_settings_that_cannot_be_are_named(options: dict, says: str):

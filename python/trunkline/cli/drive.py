@@ -45,9 +45,10 @@ def drive(
     summary = result.summary()
     print_summary(summary, as_json=as_json)
     click.echo(printable(f"run file: {options['out']}"), err=True)
-    if result.state == "exhausted":
+    if summary.groups is not None and summary.groups_kept < summary.groups:
         missing = f"only {summary.groups_kept} of {summary.groups} groups were kept of {summary.finished} tasks"
-        click.echo(f"{missing}: give more questions, or loosen a filter", err=True)
+        more = "give more questions, or loosen a filter" if result.state == "exhausted" else f"ended by {result.state}"
+        click.echo(f"{missing}: {more}", err=True)
         return 1
     return judge(summary, threshold)
 

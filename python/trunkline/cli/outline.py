@@ -37,7 +37,9 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
     """The lines, each a label and a value."""
     agent, strategy, llm = (outline.settings[part] for part in ("agent", "strategy", "llm"))
     yield "dry run", "nothing was sent, and no file made"
-    yield "tasks", f"{outline.tasks:,}"
+    refill = outline.settings["refill"]
+    groups = f" at most, until {refill['groups']:,} groups were kept" if refill else ""
+    yield "tasks", f"{outline.tasks:,}{groups}"
     yield "model", f"{agent['model']} at {', '.join(llm.get('base_urls', [llm.get('kind', '')]))}"
     yield "tools", ", ".join(tool["function"]["name"] for tool in agent["tools"]) or "none"
     yield "strategy", strategy["kind"] + _options(strategy["options"])
@@ -50,6 +52,8 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
     else:
         yield "generated tokens", f"{outline.generated:,} at most  ({limit:,} a turn)"
     yield "reward", outline.settings["reward"] or "none: rollouts stay unscored"
+    for judging in outline.settings["filters"]:
+        yield "filter", judging["kind"] + _options(judging["options"])
     yield "workers", f"{outline.workers}" if outline.workers else "none but this process"
     seed = outline.settings["seed"]
     yield "seed", "drawn when the run starts" if seed is None else f"{seed}"

@@ -173,12 +173,12 @@ def _count(number: int, what: str) -> str:
 
 def _filtered(found: Filtered) -> str:
     """What a filter did, in one line."""
-    groups = "1 whole group" if found.groups == 1 else f"{found.groups:,} whole groups"
+    groups = _count(found.groups, "whole group")
     parts = [
-        f"{found.masked:,} rollouts masked" if found.masked else "",
+        f"{_count(found.masked, 'rollout')} masked" if found.masked else "",
         f"{found.dropped:,} dropped" + (f" ({groups})" if found.groups else "") if found.dropped else "",
         f"{found.penalised:,} penalised" if found.penalised else "",
-        f"broke on {found.failed:,} groups, which are not judged" if found.failed else "",
+        f"{_count(found.failed, 'group')} not judged" if found.failed else "",
     ]
     return ", ".join(filter(None, parts))
 

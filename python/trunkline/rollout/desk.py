@@ -8,11 +8,11 @@ from zlib import crc32
 
 from trunkline._core import ROOT
 from trunkline.llm.protocol import Request
+from trunkline.llm.recorded import recorded
 from trunkline.llm.request import draws as ending
 from trunkline.rollout.conversation import Conversation
 from trunkline.rollout.exact import ExactTurns, Kept
 from trunkline.rollout.hold import Meter
-from trunkline.rollout.recorded import recorded
 from trunkline.rollout.turns import Turns
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from trunkline.errors import EnvironmentFailed, ForkRefused
 from trunkline.llm import messages
+from trunkline.llm.recorded import Step, recorded, steps
 from trunkline.llm.text import excerpt, without_secrets
 from trunkline.printable import said
-from trunkline.rollout.recorded import Step, recorded, steps
 from trunkline.rollout.snapshots import Snapshots
 from trunkline.tree.node import Node, message_text
 from trunkline.tree.replays import noted

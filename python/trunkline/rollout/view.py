@@ -6,7 +6,7 @@ from hashlib import blake2b
 from struct import pack
 from typing import TYPE_CHECKING
 
-from trunkline.rollout.recorded import recorded
+from trunkline.llm.recorded import recorded
 from trunkline.tree.trajectory import Trajectory
 
 if TYPE_CHECKING:

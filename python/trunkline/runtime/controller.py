@@ -34,6 +34,7 @@ from trunkline.runtime.wire import (
     Work,
     write_task,
 )
+from trunkline.score.filters.filter import unjudged
 from trunkline.store.derive import rows
 from trunkline.store.funds import BUDGET
 from trunkline.store.judgements import kept
@@ -96,7 +97,7 @@ class Controller:
         self._owned: dict[int, set[int]] = {}
         self._credits: dict[int, int] = {}
         self._seats: Sequence[Seat] = ()
-        self._refusals = Refusals(len(tasks))
+        self._refusals = Refusals(len(tasks) if refill is None else refill.max_tasks)
         self._fatal: TrunklineError | None = None
         self._fallen: set[int] = set()
         self._served: set[str] = set()
@@ -376,6 +377,7 @@ class Controller:
         for rollout in core.growing:
             core.close(rollout, Termination.LOST.value, None, failure.encode())
             self.snapshot.rollouts_done += 1
+        unjudged(self._job.filters, core, reason)
         delta = core.delta()
         tree, rollouts = rows(core, reason)
         self._writer.commit([(index, len(known), delta)] if delta else [], [(index, tree, rollouts)])

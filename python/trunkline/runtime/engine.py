@@ -37,6 +37,7 @@ from trunkline.runtime.wire import (
     Work,
     read_task,
 )
+from trunkline.score.filters.filter import unjudged
 from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
 from trunkline.types import Task, Termination
@@ -200,6 +201,7 @@ class Engine:
             growth.broke = f"{type(error).__name__}: {said(error)}"
             for rollout in core.growing:
                 core.close(rollout, Termination.LOST.value, None, Failure.of(error).encode())
+            unjudged(self._job.filters, core, growth.broke)
         finally:
             self._sessions.discard(session)
         growth.ending = session.ending

@@ -26,7 +26,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     """A run that has not started. What is said to be the most is a bound: rollouts of a tree share turns.
 
     Attributes:
-        tasks: How many there are.
+        tasks: How many there are, or may be taken until enough groups were kept.
         rollouts: The most that each task gets.
         formula: How that comes about, for people; safe to print.
         calls: The most model turns of all tasks: rollouts times the turns each may take.
@@ -51,7 +51,7 @@ def outline(job: Job, tasks: int, settings: Mapping[str, Any], workers: int, out
 
     Args:
         job: What would be done to every task.
-        tasks: How many there are.
+        tasks: How many there are, or may be taken.
         settings: What the run file would say of the run.
         workers: Worker processes.
         out: The run file.

@@ -204,7 +204,8 @@ class Draft:
         workers = self._pool.workers if isinstance(self._pool, LocalPool) else 0
         if workers:
             pack_job(self._job)
-        return outline(self._job, len(self._tasks), self._described | {"seed": self._seed}, workers, self._out)
+        tasks = len(self._tasks) if self._refill is None else self._refill.max_tasks
+        return outline(self._job, tasks, self._described | {"seed": self._seed}, workers, self._out)
 
 
 class Plan(Draft):

@@ -17,10 +17,10 @@ class Refusals:
     """Counts the requests that were refused while none has been answered.
 
     One question that an endpoint dislikes is refused once a try, so refusals of as many questions are asked for, as far
-    as the run has them.
+    as the run may hand out.
 
     Args:
-        tasks: How many tasks the run has.
+        tasks: How many tasks the run may hand out.
     """
 
     def __init__(self, tasks: int) -> None:

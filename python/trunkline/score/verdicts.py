@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trunkline._core import Tree as Core
 
-__all__ = ["ACTIONS", "Action", "Verdict", "counted", "dropped", "encode", "masked", "note", "penalty", "read"]
+__all__ = ["ACTIONS", "Action", "Verdict", "clear", "counted", "dropped", "encode", "masked", "note", "penalty", "read"]
 
 Action = Literal["mask", "drop", "penalty", "failed"]
 ACTIONS: tuple[str, ...] = ("mask", "drop", "penalty", "failed")
@@ -34,8 +34,8 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         filter: Who says it.
         action: ``mask``: nothing of the rollout is trained. ``drop``: it is left out of its group altogether.
-            ``penalty``: ``amount`` is added to its reward where it is trained. ``failed``: the filter broke, so that
-            nobody has judged the group; no rollout is changed by it.
+            ``penalty``: ``amount`` is added to its reward where it is trained. ``failed``: the filter
+            broke, or the task did before it could judge; no rollout is changed by it, and nobody trains on the group.
         reason: Why, for people; it is made safe to print.
         count_in_baseline: Whether the reward of a masked rollout counts in its group's baseline. One that was dropped
             never does.
@@ -106,6 +106,19 @@ def note(core: Core, rollout: int, *verdicts: Verdict) -> None:
     """
     if verdicts:
         core.note(rollout, encode([*_entries(core.rollout(rollout).note), *verdicts]))
+
+
+def clear(core: Core, rollout: int) -> None:
+    """Take all verdicts off a rollout; what somebody else noted stays.
+
+    Args:
+        core: The tree.
+        rollout: The rollout's id.
+    """
+    entries = _entries(core.rollout(rollout).note)
+    left = [entry for entry in entries if not isinstance(entry, Verdict)]
+    if len(left) < len(entries):
+        core.note(rollout, encode(left) if left else "")
 
 
 def dropped(verdicts: Sequence[Verdict]) -> bool:

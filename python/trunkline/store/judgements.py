@@ -27,7 +27,7 @@ class Filtered(msgspec.Struct, frozen=True):
         dropped: Rollouts that it dropped.
         penalised: Rollouts whose reward it lowered or raised.
         groups: Groups that it dropped whole, whose rollouts are among ``dropped``.
-        failed: Groups that nobody has judged because it broke.
+        failed: Groups that it has not judged, because it broke or the task did.
     """
 
     filter: str

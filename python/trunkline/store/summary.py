@@ -30,7 +30,7 @@ __all__ = ["Summary", "Taken", "summarise"]
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What a run took over of an earlier one, in which it was paid for.
+    """What finished tasks took over of an earlier run, in which it was paid for.
 
     Attributes:
         run: The earlier run's file.
@@ -329,7 +329,7 @@ def summarise(
         kept=length(rows, cut=False),
         cut=length(rows, cut=True),
         diversity=diversity(listed),
-        taken=_taken(meta, [row for _, row in taken]),
+        taken=_taken(meta, [row for task, row in taken if task in tries]),
         ended=dict(sorted(Counter(tree.ended for tree in trees).items())),
         refused=sum(tree.refused for tree in trees),
         budget=funds(meta),

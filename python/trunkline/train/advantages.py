@@ -6,9 +6,10 @@ import math
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trunkline._core import TURN, estimate, presets
-from trunkline.bounds import shown
-from trunkline.errors import ConfigError
+import msgspec
+
+from trunkline._core import MESSAGE, OBSERVATION, TURN, estimate, presets
+from trunkline.bounds import choice
 from trunkline.train.selection import Chosen, Rules, select
 
 if TYPE_CHECKING:
@@ -37,10 +38,24 @@ def turns_of(tree: Tree, rollout: int) -> list[int]:
     return [node for node in core.path(core.rollout(rollout).leaf) if core.node(node).kind == TURN]
 
 
+def _observed(tree: Tree, state: int) -> tuple[bytes, ...]:
+    """Return what was observed before a state: all messages since the last turn, or none in the first.
+
+    Ids of calls are left out: they say in which turn the calls were made, and the same may be seen in another.
+    """
+    core, seen = tree.core, []
+    while (facts := core.node(state)).kind in {OBSERVATION, MESSAGE}:
+        message = msgspec.json.decode(core.message(state))
+        message.pop("tool_call_id", None)
+        seen.append(msgspec.json.encode(message))
+        state = facts.parent
+    return tuple(reversed(seen))
+
+
 class Advantages:
     """Advantages of a run's turns. Baselines may span all groups, so it reads every tree first, and keeps none.
 
-    A row of the estimator is a rollout; or a turn, where it compares agents, anchors (equal observations before a
+    A row of the estimator is a rollout; or a turn, where it compares agents, anchors (equal observations since the last
     turn) or steps; the reward then comes with the last turn. A rollout whose reward does not count is unscored to it,
     one that is not trained is masked.
 
@@ -61,8 +76,7 @@ class Advantages:
 
     def __init__(self, trees: Iterable[Tree], rules: Rules, estimator: str, options: dict[str, Any]) -> None:
         known = presets()
-        if estimator not in known:
-            raise ConfigError(f"estimator must be one of {', '.join(known)}, not {shown(estimator)}")
+        choice("estimator", estimator, *known)
         preset = known[estimator] | options
         scopes = str(preset.get("scopes", "")).replace(",", "+").split("+")
         self._steps = "gamma" in preset
@@ -104,7 +118,7 @@ class Advantages:
             facts = core.node(node)
             columns["trajectory"].append(self._number((group, chosen.rollout)))
             columns["agent"].append(self._number(facts.agent))
-            columns["anchor"].append(self._number(core.message(facts.parent)))
+            columns["anchor"].append(self._number(_observed(tree, facts.parent)))
         self._rewards.append(chosen.compared)
         self._masked.append(not chosen.trained)
 

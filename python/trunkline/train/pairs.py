@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from trunkline._core import node_values
-from trunkline.bounds import number, shown, whole
-from trunkline.errors import ConfigError
+from trunkline.bounds import choice, number, whole
 from trunkline.train.advantages import turns_of
 from trunkline.train.selection import Rules, select
 
@@ -82,8 +81,8 @@ def pairs(
     """Compare the turns from each state: supervision of the process, at every depth at which a tree forks.
 
     V(s) is the mean reward over the rollouts that pass, with penalties, without those that count in no baseline. A turn
-    that only masked rollouts pass is in no pair. Pairs come tree by tree, in the order in which rollouts first came to
-    their states, and at one state by falling margin.
+    that only masked rollouts pass is in no pair. Turns that say the same are one. Pairs come tree by tree, in the order
+    in which rollouts first came to their states, and at one state by falling margin.
 
     Args:
         run: A run, or trees.
@@ -101,8 +100,7 @@ def pairs(
         ConfigError: A setting has a value it cannot have.
         UsageError: A group has rollouts that were cut off, and ``censored`` is not said; raised when it is reached.
     """
-    if which not in {"best_worst", "all"}:
-        raise ConfigError(f"which must be best_worst or all, not {shown(which)}")
+    choice("which", which, "best_worst", "all")
     number("min_margin", min_margin, 0)
     whole("min_visits", min_visits, 1)
     if most is not None:
@@ -134,22 +132,42 @@ def _states(tree: Tree, rollouts: list[Chosen], min_visits: int) -> Iterator[tup
             if chosen.trained:
                 trained.add(turn)
     for state, below in after.items():
-        siblings = [
-            _Turn(turn, values[turn], visits[turn]) for turn in below if turn in trained and visits[turn] >= min_visits
-        ]
+        found = [_Turn(turn, values[turn], visits[turn]) for turn in below if turn in trained]
+        siblings = [turn for turn in _alike(tree, found) if turn.visits >= min_visits]
         if len(siblings) > 1:
             yield state, siblings
 
 
+def _alike(tree: Tree, found: list[_Turn]) -> list[_Turn]:
+    """Take turns that say the same as one: they are two nodes where they were sampled at other temperatures."""
+    said: dict[bytes, _Turn] = {}
+    for turn in found:
+        message = tree.core.message(turn.node)
+        said[message] = _joined(said[message], turn) if message in said else turn
+    return list(said.values())
+
+
+def _joined(first: _Turn, other: _Turn) -> _Turn:
+    counted = [turn for turn in (first, other) if turn.visits]
+    visits = sum(turn.visits for turn in counted)
+    value = math.fsum(turn.value * turn.visits for turn in counted) / visits if visits else math.nan
+    return _Turn(first.node, value, visits)
+
+
 def _compared(siblings: list[_Turn], which: str, min_margin: float, most: int | None) -> Iterable[tuple[_Turn, _Turn]]:
     """Return the pairs of a state, the better turn first."""
+    found: Iterable[tuple[_Turn, _Turn]]
     if which == "best_worst":
-        best, worst = max(siblings, key=_value), min(siblings, key=_value)
-        found = [(best, worst)]
+        found = [(max(siblings, key=_value), min(siblings, key=_value))]
     else:
-        found = [(a, b) if a.value > b.value else (b, a) for a, b in combinations(siblings, 2)]
-    apart = [pair for pair in found if pair[0].value - pair[1].value > 0 and _margin(pair) >= min_margin]
-    return nlargest(len(apart) if most is None else most, apart, key=_margin)
+        found = ((a, b) if a.value > b.value else (b, a) for a, b in combinations(siblings, 2))
+    apart = (pair for pair in found if _margin(pair) >= min_margin and not _equal(*pair))
+    return sorted(apart, key=_margin, reverse=True) if most is None else nlargest(most, apart, key=_margin)
+
+
+def _equal(one: _Turn, other: _Turn) -> bool:
+    """Whether two turns are worth the same, but for the rounding of means."""
+    return math.isclose(one.value, other.value, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def _value(turn: _Turn) -> float:

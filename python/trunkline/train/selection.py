@@ -6,7 +6,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from trunkline.bounds import shown
+from trunkline.bounds import choice
 from trunkline.errors import ConfigError, UsageError
 from trunkline.printable import printable, quoted
 from trunkline.score import verdicts
@@ -44,13 +44,12 @@ class Rules(NamedTuple):
         Raises:
             ConfigError: One is a word that there is not.
         """
-        if self.censored not in {None, "mask", "keep"}:
-            raise ConfigError(f"censored must be mask or keep, not {shown(self.censored)}")
+        if self.censored is not None:
+            choice("censored", self.censored, "mask", "keep")
         given: object = self.on_failed
         if given == "retry":
             raise ConfigError("on_failed='retry' is for the run, which has ended: here it is mask or drop_group")
-        if given not in {"mask", "drop_group"}:
-            raise ConfigError(f"on_failed must be mask or drop_group, not {shown(given)}")
+        choice("on_failed", given, "mask", "drop_group")
         return self
 
 
@@ -92,8 +91,10 @@ def select(tree: Tree, rules: Rules) -> list[Chosen]:
             of that.
     """
     said = {rollout.id: verdicts.read(rollout.note) for rollout in tree.rollouts}
-    if any(one.action == "failed" for listed in said.values() for one in listed):
-        logger.warning("task %s is left out: a filter broke, so nobody has judged it", printable(tree.task.id, 80))
+    failed = next((one for listed in said.values() for one in listed if one.action == "failed"), None)
+    if failed is not None:
+        task = printable(tree.task.id, 80)
+        logger.warning("task %s is left out: filter %s has not judged it: %s", task, failed.filter, failed.reason)
         return []
     part = [rollout for rollout in tree.rollouts if not verdicts.dropped(said[rollout.id])]
     if rules.on_failed == "drop_group" and any(rollout.termination in FAILED for rollout in part):

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from trunkline.bounds import shown
-from trunkline.errors import ConfigError
+from trunkline.bounds import choice
 from trunkline.train.advantages import Advantages, Worth, turns_of
 from trunkline.train.selection import Chosen, Rules, again
 
@@ -97,8 +96,7 @@ def turns(
         ArgumentError: The estimator does not take these options or rewards.
         UsageError: A group has rollouts that were cut off, and ``censored`` is not said.
     """
-    if shared not in {"once", "repeat"}:
-        raise ConfigError(f"shared must be once or repeat, not {shown(shared)}")
+    choice("shared", shared, "once", "repeat")
     trees = again(run)
     advantages = Advantages(trees, Rules(censored, on_failed).check(), estimator, options)
     samples = _samples(trees, advantages, once=shared == "once")

@@ -13,9 +13,10 @@ from trunkline.score.verdicts import Verdict, note
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from trunkline._core import Tree as Core
     from trunkline.score.filters.group import Group
 
-__all__ = ["Filter", "Finding", "check", "judge", "name_of"]
+__all__ = ["Filter", "Finding", "check", "judge", "name_of", "unjudged"]
 
 logger = logging.getLogger("trunkline.score")
 
@@ -86,18 +87,36 @@ def judge(filters: Sequence[Filter], group: Group) -> None:
     before = [(rollout.id, rollout.note) for rollout in group.rollouts]
     for one in filters:
         try:
-            found = [_checked(entry, core.rollouts) for entry in one.judge(group)]
+            _note(core, [_checked(entry, core.rollouts) for entry in one.judge(group)])
         except (Exception, SystemExit) as problem:  # noqa: BLE001 - anybody's code
             what = f"{type(problem).__name__}: {said(problem)}"
             task = printable(group.tree.task.id, 80)
             logger.warning("filter %s raised on task %s, which is left unjudged: %s", name_of(one), task, what)
             for number, noted in before:
                 core.note(number, noted or "")
-            if core.rollouts:
-                note(core, 0, Verdict(name_of(one), "failed", what))
+            unjudged([one], core, what)
             return
-        for number, verdict in found:
-            note(core, number, verdict)
+
+
+def unjudged(filters: Iterable[Filter], core: Core, why: str) -> None:
+    """Say on a tree's first rollout that filters have not judged the group, so that nobody trains on it.
+
+    Args:
+        filters: Which of them.
+        core: The tree.
+        why: What came between.
+    """
+    if core.rollouts:
+        note(core, 0, *(Verdict(name_of(one), "failed", why) for one in filters))
+
+
+def _note(core: Core, found: Iterable[Finding]) -> None:
+    """Write what a filter found; a note is read and written once."""
+    said: dict[int, list[Verdict]] = {}
+    for number, verdict in found:
+        said.setdefault(number, []).append(verdict)
+    for number, verdicts in said.items():
+        note(core, number, *verdicts)
 
 
 def _checked(entry: Any, rollouts: int) -> Finding:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from trunkline._core import TURN
 from trunkline.errors import LLMError
 from trunkline.llm.dialects.dialect import Parsed
-from trunkline.llm.protocol import Choice, ToolCall
+from trunkline.llm.recorded import recorded
 from trunkline.score import verdicts
-from trunkline.tree.node import Node, message_text
+from trunkline.tree.node import Node
 from trunkline.types import FAILED, UNSCORED, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from trunkline.llm.protocol import Choice
     from trunkline.score.verdicts import Verdict
     from trunkline.tree.trajectory import Trajectory
     from trunkline.tree.tree import Tree
@@ -85,20 +84,14 @@ class Group:
         return known
 
     def _parse(self, turn: Node) -> Parsed:
-        message = turn.message
-        calls = [_call(call["function"]) for call in message.get("tool_calls") or ()]
         try:
-            return self._reader(Choice(message_text(message), turn.aside or "", calls, turn.finish))
+            return self._reader(recorded(self.tree.core, turn.id))
         except LLMError as problem:
             # It was not readable when it came, either: the rollout broke there, unless another's went on.
             return Parsed(problem=str(problem))
 
     def said(self, turn: Node) -> str:
         """All that the model wrote in a turn: its reasoning, its text, the arguments of its calls."""
-        message = turn.message
-        calls = [_call(call["function"]) for call in message.get("tool_calls") or ()]
-        return "\n".join(filter(None, (turn.aside, message_text(message), *(call.arguments for call in calls))))
-
-
-def _call(function: dict[str, str]) -> ToolCall:
-    return msgspec.convert({"id": "", **function}, ToolCall)
+        choice = recorded(self.tree.core, turn.id)
+        arguments = (call.arguments for call in choice.tool_calls)
+        return "\n".join(filter(None, (choice.reasoning, choice.content, *arguments)))

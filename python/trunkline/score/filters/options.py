@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from trunkline.bounds import shown
+from trunkline.bounds import choice, shown
 from trunkline.errors import ConfigError
+from trunkline.types import Termination
 
-__all__ = ["choice", "flag", "treatment"]
+__all__ = ["OVERLONG", "flag", "treatment"]
+
+OVERLONG = frozenset({Termination.MAX_TOKENS, Termination.MAX_CONTEXT})
+"""How rollouts end that a limit of length cut off."""
 
 
 def flag(name: str, value: object) -> None:
@@ -16,16 +20,6 @@ def flag(name: str, value: object) -> None:
     """
     if not isinstance(value, bool):
         raise ConfigError(f"{name} must be true or false, not {shown(value)}")
-
-
-def choice(name: str, value: object, *words: str) -> None:
-    """Check an option that is one of some words.
-
-    Raises:
-        ConfigError: It is none of them.
-    """
-    if value not in words:
-        raise ConfigError(f"{name} must be one of {', '.join(words)}, not {shown(value)}")
 
 
 def treatment(name: str, action: object, count_in_baseline: object) -> None:

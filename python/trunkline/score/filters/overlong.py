@@ -8,7 +8,7 @@ import msgspec
 
 from trunkline.bounds import number, whole
 from trunkline.errors import ConfigError
-from trunkline.score.filters.options import flag, treatment
+from trunkline.score.filters.options import OVERLONG, flag, treatment
 from trunkline.score.verdicts import Action, Verdict
 from trunkline.types import Termination
 
@@ -91,7 +91,7 @@ class OverlongMask(msgspec.Struct, frozen=True, kw_only=True):
 
     def judge(self, group: Group) -> Iterator[tuple[int, Verdict]]:
         """Yield each trajectory that was cut off."""
-        limits = {Termination.MAX_TOKENS, Termination.MAX_CONTEXT} | ({Termination.MAX_TURNS} if self.turns else set())
+        limits = OVERLONG | ({Termination.MAX_TURNS} if self.turns else set())
         for rollout in group.ended:
             if rollout.termination in limits:
                 yield (

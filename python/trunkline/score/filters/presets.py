@@ -11,7 +11,7 @@ __all__ = ["SimpleTIR", "SkyRL", "Slime", "TreeRLRepetition"]
 
 
 class SimpleTIR(ZeroVariance, frozen=True, kw_only=True):
-    """Drops groups up to a standard deviation of 0.001, and those whose live rollouts all hit their limit of tokens.
+    """Drops groups up to a standard deviation of 0.001, and those whose live rollouts all hit their limit of length.
 
     Its optional window of accuracy is ``low=0.1, high=0.9``, and its ``remove_clip`` with ``min_n`` is ``unclipped=4``.
     """
@@ -29,11 +29,10 @@ class Slime(ZeroVariance, frozen=True, kw_only=True):
 
 
 class SkyRL(ZeroVariance, frozen=True, kw_only=True):
-    """Drops groups whose live rewards lie within 1e-6, or of which fewer than two rollouts are live."""
+    """Drops groups of two live rollouts or more whose rewards lie within 1e-6."""
 
     measure: Literal["std", "spread"] = "spread"
     threshold: float = 1e-6
-    single: bool = False
 
 
 class TreeRLRepetition(Repetition, frozen=True, kw_only=True):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
-from trunkline.bounds import whole
-from trunkline.score.filters.options import choice, treatment
+from trunkline.bounds import choice, whole
+from trunkline.score.filters.options import treatment
 from trunkline.score.verdicts import Action, Verdict
 
 if TYPE_CHECKING:

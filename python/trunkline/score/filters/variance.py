@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
-from trunkline.bounds import number, whole
+from trunkline.bounds import choice, number, whole
 from trunkline.errors import ConfigError
-from trunkline.score.filters.options import choice, flag
+from trunkline.score.filters.options import OVERLONG, flag
 from trunkline.score.verdicts import Verdict, counted, penalty
-from trunkline.types import UNSCORED, Termination
+from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ class ZeroVariance(msgspec.Struct, frozen=True, kw_only=True):
         single: Whether a live rollout that is alone is kept.
         low: Least mean reward of a group that is kept; no limit when None.
         high: Largest one.
-        clipped: Whether a group is kept in which every live rollout hit its limit of tokens.
+        clipped: Whether a group is kept in which every live rollout hit its limit of tokens or context.
         unclipped: Live rollouts below that limit that a group needs.
         shaped: Whether penalties are in the rewards that are compared.
         masked: Whether masked rollouts whose reward counts in the baseline are compared as well.
@@ -86,9 +86,9 @@ class ZeroVariance(msgspec.Struct, frozen=True, kw_only=True):
         rewards = self._rewards(group)
         if not rewards:
             return "no rollout is left that has a reward"
-        below = sum(rollout.termination is not Termination.MAX_TOKENS for rollout in group.live)
+        below = sum(rollout.termination not in OVERLONG for rollout in group.live)
         if below < self.unclipped or (not below and not self.clipped):
-            return f"{below} of {len(group.live)} rollouts ended below their limit of tokens"
+            return f"{below} of {len(group.live)} rollouts ended below their limit of length"
         mean = fmean(rewards)
         if (self.low is not None and mean < self.low) or (self.high is not None and mean > self.high):
             return f"the mean reward is {mean:.4g}"

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from trunkline._core import PROMPT, ROOT, Tree
 from trunkline.llm import messages
 from trunkline.llm.protocol import Choice, ToolCall
+from trunkline.llm.recorded import recorded, steps
 from trunkline.llm.text import scrub
-from trunkline.rollout.recorded import recorded, steps
 
 # Whatever begins with our own mark could be ours.
 arguments = st.one_of(

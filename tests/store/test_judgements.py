@@ -1,0 +1,47 @@
+"""What filters did, counted over rows."""
+
+from __future__ import annotations
+
+from groves import Try, grove
+
+from trunkline.score import verdicts
+from trunkline.score.verdicts import Verdict
+from trunkline.store.derive import rows
+from trunkline.store.judgements import Filtered, Judgements, kept
+from trunkline.store.schema import RolloutRow
+
+DROP, MASK = Verdict("f", "drop"), Verdict("f", "mask")
+
+
+def judged(*said: list[Verdict], rewards: tuple[float, ...] = (1.0, 0.0)) -> list[RolloutRow]:
+    """The rows of a group of which this was said."""
+    tree = grove([Try([f"t{place}"], reward) for place, reward in enumerate(rewards)])
+    for number, listed in enumerate(said):
+        verdicts.note(tree.core, number, *listed)
+    return rows(tree.core)[1]
+
+
+def test_a_group_is_whole_where_one_filter_dropped_all_of_it():
+    judgements = Judgements(scored=True)
+    groups = [
+        judged([DROP], [DROP]),
+        judged([DROP]),
+        judged([DROP], [Verdict("g", "drop")]),
+        judged([DROP, DROP], [DROP]),
+    ]
+    for task, group in enumerate(groups):
+        for row in group:
+            judgements.add(task, row)
+    assert judgements.filtered() == [Filtered("f", dropped=6, groups=2), Filtered("g", dropped=1)]
+    assert judgements.kept == {1}
+
+
+def test_a_group_is_kept_for_one_rollout_with_an_outcome_that_nothing_took_out():
+    nan = float("nan")
+    assert kept(None, judged([MASK]), scored=True)
+    assert not kept(None, judged([MASK], [MASK]), scored=True)
+    assert not kept(None, judged([MASK], rewards=(1.0, nan)), scored=True), "the other has no reward"
+    assert kept(None, judged([MASK], rewards=(nan, nan)), scored=False), "which a run without one does not need"
+    assert not kept("its worker died", judged(), scored=True)
+    assert not kept(None, judged([Verdict("f", "failed")]), scored=True)
+    assert not kept(None, [], scored=True)
