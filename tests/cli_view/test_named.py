@@ -14,6 +14,7 @@ from trunkline.cli.run import _strategy
 from trunkline.errors import ConfigError
 from trunkline.rollout.strategies.catalog import STRATEGIES, find
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategies.mcts import MCTS
 from trunkline.rollout.strategies.tree_grpo import TreeGRPO
 from trunkline.rollout.strategies.tree_search import TreeSearch
 from trunkline.rollout.strategy import Strategy
@@ -76,6 +77,7 @@ def test_every_strategy_of_the_catalog_is_there_and_says_how_many_it_makes(name:
         ("chain:n=3,avoid=true", Chain(3, avoid=True)),
         ("tree-grpo:trees=3,keep=none", TreeGRPO(trees=3)),
         ("tree-search:value=math:floor", TreeSearch(value=math.floor)),
+        ("mcts:c=2,value=math:floor,bound=ucb1", MCTS(c=2, value=math.floor, bound="ucb1")),
     ],
 )
 def test_options_are_read_into_the_types_of_the_fields(text: str, strategy: Strategy):
@@ -104,12 +106,13 @@ def test_ones_own_classes_are_made_from_their_constructors():
         ("tree-grpo:trees=two", "--strategy tree-grpo: trees must be a whole number, not 'two'"),
         ("tree-grpo:trees=1.5", "trees must be a whole number, not '1.5'"),
         ("tree-grpo:trees=none", "trees must be a whole number, not 'none'"),
-        ("tree-grpo:trees=0", "--strategy tree-grpo: TreeGRPO: trees must be a whole number of at least 1, not 0"),
+        ("tree-grpo:trees=0", "--strategy tree-grpo: TreeGRPO: trees must be a whole number from 1 to 1048576, not 0"),
         ("tree-grpo:keep=all", "keep must be a whole number or none, not 'all'"),
         ("tree-grpo:keep=4", "keep must be at most what a tree gets"),
         ("chain:n=3,temperatures=a/b", "temperatures must be a number, or several between slashes, not 'a/b'"),
         ("chain:avoid=yes", "avoid must be true or false, not 'yes'"),
         ("chain:n=2,n=3", "option n is given twice"),
+        ("mcts:bound=puct", "--strategy mcts: bound must be uct or ucb1, not 'puct'"),
         ("tree-search:value=math:nothing", "'math' has no 'nothing'"),
         ("tree-search:value=no_such_module:f", "cannot import 'no_such_module'"),
         ("tree-search:value=math:pi", "value must be a function, written module:name or none, not 'math:pi'"),

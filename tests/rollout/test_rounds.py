@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from scripted import Say, grow, paths
+from scripted import Say, Scripted, Silent, grow, paths
 
 from trunkline.errors import ConfigError, StrategyError
+from trunkline.llm.dialects.dialect import Definition, Parsed
+from trunkline.llm.dialects.native import Native
+from trunkline.llm.protocol import Choice
 from trunkline.llm.request import Sampling
+from trunkline.rollout.agent import Agent, Kit
 from trunkline.rollout.barrier import Barrier
+from trunkline.rollout.draws import Draws
+from trunkline.rollout.session import Session
 from trunkline.rollout.strategy import Fork, Move, Stop
 from trunkline.rollout.view import View
+from trunkline.tree.trajectory import Trajectory
+from trunkline.tree.tree import Tree
+from trunkline.types import Task
 
 
 class Rounds:
     """A strategy of functions."""
 
-    def __init__(self, *start: Fork, **hooks: Callable[[View], Iterable[Move]]) -> None:
+    def __init__(self, *start: Fork, **hooks: Any) -> None:
         self._start = start
         self.__dict__.update(hooks)
 
@@ -113,6 +122,97 @@ async def test_a_move_that_cannot_be_ends_the_task_with_its_reason(move: Callabl
     (error,) = caught.value.exceptions
     assert isinstance(error, StrategyError)
     assert says in str(error)
+
+
+async def test_a_message_behind_what_ended_a_rollout_leaves_no_trace():
+    tree = Tree(Task.ask("what?", "yes"))
+    move = Rounds(Fork(), ended=lambda view: [Fork(view.rollouts[0].leaf.id, say="go on")])
+    session = Session(tree, Kit(Agent(model="m")), move, None, 7, Draws(Scripted(steps(1))), Silent())
+    with pytest.raises(ExceptionGroup, match="TaskGroup"):
+        await session.run()
+    assert [node.text for node in tree.nodes[1:]] == ["what?", tree.rollouts[0].leaf.text], "the prompt and the answer"
+
+
+async def test_forks_beyond_what_was_planned_end_the_task():
+    asked = []
+
+    def ended(view: View) -> list[Fork]:
+        asked.append(view.tree.core.rollouts)
+        return [Fork(n=3)]
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await grow(Rounds(Fork(n=2), ended=ended), steps(1))
+    assert asked == [2, 5, 8], "eight are planned"
+    (error,) = caught.value.exceptions
+    assert isinstance(error, StrategyError)
+    assert str(error) == ("strategy Rounds has opened 8 rollouts and wants 3 more, but its rollouts() plans 8 at most")
+
+
+async def test_of_two_hooks_that_fork_in_one_round_the_forks_count_together():
+    def hook(view: View) -> list[Fork]:
+        return [Fork(n=3)] if view.tree.core.rollouts == 4 else []
+
+    def script(conversation: list[dict], seed: int) -> Say:
+        return Say(str(seed), final=seed % 2 == 0 or len(conversation) > 1)
+
+    strategy = Rounds(Fork(n=4), ended=hook, stepped=hook)
+    with pytest.raises(ExceptionGroup) as caught:
+        await grow(strategy, script)
+    assert "has opened 4 rollouts and wants 6 more" in str(caught.value.exceptions[0])
+
+
+async def test_a_start_of_more_than_was_planned_is_an_error_of_the_settings():
+    with pytest.raises(ExceptionGroup) as caught:
+        await grow(Rounds(Fork(n=9)), steps(1))
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ConfigError)
+    assert "has opened 0 rollouts and wants 9 more" in str(error)
+
+
+async def test_who_is_stopped_before_its_steps_are_over_is_not_asked_for_its_value():
+    asked = []
+
+    def stepped(view: View) -> list[Move]:
+        return [Stop(1)] if view.rollouts[0].turns == 1 else []
+
+    def value(rollout: Trajectory) -> float:
+        asked.append(rollout.id)
+        return 0.5
+
+    strategy = Rounds(Fork(n=2, steps=2), stepped=stepped, value=value)
+    tree, _ = await grow(strategy, steps(4))
+    assert asked == [0]
+    assert [rollout.turns for rollout in tree.rollouts] == [2, 1]
+    assert tree.core.statistics()[0][0] == 1, "one of them backs up"
+
+
+@pytest.mark.parametrize("hook", ["start", "stepped", "ended"])
+async def test_a_hook_that_cancels_itself_broke(hook: str):
+    def cancel(view: View) -> list[Move]:
+        raise asyncio.CancelledError
+
+    strategy = Rounds(Fork(), **{hook: cancel})
+    with pytest.raises(ExceptionGroup) as caught:
+        await grow(strategy, steps(2))
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ConfigError if hook == "start" else StrategyError)
+    assert f"strategy Rounds raised in {hook}() of task 'q': CancelledError" in str(error)
+
+
+async def test_user_code_that_cancels_itself_within_a_rollout_ends_that_rollout_alone():
+    class Cancelling(Native):
+        def parse(self, choice: Choice, tools: Sequence[Definition]) -> Parsed:
+            if choice.content == "<answer>1</answer>":
+                raise asyncio.CancelledError
+            return super().parse(choice, tools)
+
+    turns = iter("012")
+
+    def script(conversation: list[dict], seed: int) -> Say:
+        return Say(next(turns), final=True)
+
+    tree, _ = await asyncio.wait_for(grow(Rounds(Fork(n=3)), script, dialect=Cancelling()), 5)
+    assert sorted(rollout.termination for rollout in tree.rollouts) == ["answer", "answer", "lost"]
 
 
 def test_forks_that_cannot_be_are_refused_when_they_are_made():

@@ -50,10 +50,10 @@ async def test_tool_calls_are_refused_and_cost_nothing_else():
 
 
 class Greedy:
-    """Asks for more rollouts than it planned."""
+    """Asks for more rollouts than are paid for."""
 
     def rollouts(self) -> int:
-        return 2
+        return 6
 
     def start(self, view):
         yield Fork(n=2)

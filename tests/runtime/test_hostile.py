@@ -120,6 +120,9 @@ class Garbage(Raising, frozen=True):
 
 
 class Twice(Raising, frozen=True):
+    def rollouts(self) -> int:
+        return 3
+
     def start(self, view: View) -> list[Fork]:
         return [Fork(n=2), Fork(n=1)]
 
@@ -145,6 +148,22 @@ def test_a_strategy_of_ones_own():
     with serving(capital_cities) as server:
         result = run(agent(), tasks(), llm=server.url, strategy=Twice(), workers=1)
     assert {len(tree.rollouts) for tree in result} == {3}
+
+
+class Cancelling(Twice, frozen=True):
+    def ended(self, view: View) -> list[Fork]:
+        raise asyncio.CancelledError
+
+
+async def test_a_strategy_that_cancels_itself_breaks_its_task_and_holds_nobody_up():
+    with serving(capital_cities) as server:
+        running = arun(agent(), tasks(), llm=server.url, strategy=Cancelling(), workers=0)
+        result = await asyncio.wait_for(running, 20)
+    assert [len(tree.rollouts) for tree in result] == [3] * len(tasks())
+    with RunReader.open(result.path) as reader:
+        errors = [row.error or "" for _, row in reader.rows()]
+    assert all("Cancelling raised in ended()" in error for error in errors)
+    assert len(errors) == len(tasks())
 
 
 class Flaky:

@@ -49,8 +49,9 @@ async def serving(**settings: object) -> AsyncIterator[Server]:
 class Looks:
     """Looks at a region, and forks nowhere."""
 
-    def __init__(self, region: str) -> None:
+    def __init__(self, region: str, likeliest: object = 2) -> None:
         self.uncertain = region
+        self.likeliest = likeliest
 
     def rollouts(self) -> int:
         return 1
@@ -68,12 +69,51 @@ class Mute:
     async def close(self) -> None: ...
 
 
+class Sized:
+    """A strategy that says of its size what it is told to."""
+
+    def __init__(self, **sizes: object) -> None:
+        for hook, size in sizes.items():
+            setattr(self, hook, size if callable(size) else lambda size=size: size)
+
+    def rollouts(self) -> int:
+        return 2
+
+    def start(self, view: View) -> list[Fork]:
+        return [Fork(n=2)]
+
+
+def unsure() -> int:
+    raise ValueError("it \x1b[31mdepends")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "says"),
+    [
+        (Sized(rollouts="2"), "strategy Sized: rollouts() must be a whole number from 1 to 4294967294, not '2'"),
+        (
+            Sized(rollouts=2**32),
+            "strategy Sized: rollouts() must be a whole number from 1 to 4294967294, not 4294967296",
+        ),
+        (Sized(rollouts=unsure), "strategy Sized: rollouts() raised ValueError: it \\x1b[31mdepends"),
+        (Sized(at_once=0), "strategy Sized: at_once() must be a whole number from 1 to 4294967294, not 0"),
+        (Sized(at_once=unsure), "strategy Sized: at_once() raised ValueError: it \\x1b[31mdepends"),
+        (Looks("all", "many"), "Looks: likeliest must be a whole number from 1 to 20, not 'many'"),
+    ],
+)
+def test_what_a_strategy_says_of_itself_is_checked_before_a_run(strategy: object, says: str, tmp_path: Path):
+    with pytest.raises(ConfigError) as caught:
+        tl.run(agent(SURE), [Task.ask("q")], llm=Mute(), strategy=strategy, out=tmp_path / "r")
+    assert str(caught.value) == says
+    assert not (tmp_path / "r").exists()
+
+
 @pytest.mark.parametrize(
     ("strategy", "sampling", "llm", "words"),
     [
         (tl.Adaptive(), tl.Sampling(), tl.LLM(NOWHERE), ("Adaptive", "sampling.logprobs=True", "--top-logprobs 10")),
         (tl.Adaptive(), tl.Sampling(logprobs=True, top_logprobs=5), tl.LLM(NOWHERE), ("top_logprobs to 10 or more",)),
-        (Looks("tool"), tl.Sampling(logprobs=True), tl.LLM(NOWHERE), ("Looks", "region 'tool'", "to 1 or more")),
+        (Looks("tool"), tl.Sampling(logprobs=True), tl.LLM(NOWHERE), ("Looks", "region 'tool'", "to 2 or more")),
         (Looks("thinking"), SURE, tl.LLM(NOWHERE), ("Looks: uncertain must be one of think, tool, all, mixed",)),
         (tl.EntropyTree(), SURE, tl.LLM(NOWHERE), ("EntropyTree forks inside turns", "TokenMode(api='completions')")),
         (tl.EntropyTree(), SURE, tl.LLM(NOWHERE, tokens=tl.TokenMode(api="chat")), ("Adaptive", "TreeGRPO")),

@@ -217,7 +217,7 @@ async def test_a_place_is_kept_for_what_may_still_merge():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"simulations": 0}, "MCTS: simulations must be a whole number of at least 1, not 0"),
+        ({"simulations": 0}, "MCTS: simulations must be a whole number from 1 to 1048576, not 0"),
         ({"c": -1}, "MCTS: c must be a number from 0"),
         ({"c": math.nan}, "MCTS: c must be a number from 0"),
         ({"value": 3}, "MCTS: value must be a function of a trajectory, not 3"),

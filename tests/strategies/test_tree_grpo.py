@@ -166,11 +166,23 @@ async def test_a_chain_that_broke_in_its_first_turn_is_not_continued_and_the_oth
     assert len(dropped(tree)) == 4
 
 
+async def test_trees_pick_apart_from_each_other():
+    def script(conversation: list[dict], seed: int) -> Say:
+        return Say(str(seed), final=len(conversation) > 7)
+
+    different = 0
+    for seed in range(12):
+        tree, _ = await grow(TreeGRPO(trees=2, forks=1), script, seed=seed)
+        first, second = (rollout.point.turns for rollout in tree.rollouts[2:])
+        different += first != second
+    assert different >= 2, "of 12 pairs of picks among four states, each equal by chance in one of four"
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"trees": 0}, "trees must be a whole number of at least 1, not 0"),
-        ({"forks": 1.5}, "forks must be a whole number of at least 1, not 1.5"),
+        ({"trees": 0}, "trees must be a whole number from 1 to 1048576, not 0"),
+        ({"forks": 1.5}, "forks must be a whole number from 1 to 1048576, not 1.5"),
         ({"rounds": True}, "rounds must be a whole number"),
         ({"keep": 0}, "keep must be a whole number of at least 1, not 0"),
         ({"keep": 4}, r"keep must be at most what a tree gets, 1 \+ N L = 1 \+ 2 x 1 = 3, not 4"),

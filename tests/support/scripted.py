@@ -89,7 +89,7 @@ class Scripted:
         choice: dict[str, object] = {"index": 0, "message": message, "finish_reason": "stop"}
         if said.logprobs:
             choice["logprobs"] = {
-                "content": [_token(place, likeliest, said.spelled) for place, likeliest in enumerate(said.logprobs)]
+                "content": [token_of(place, likeliest, said.spelled) for place, likeliest in enumerate(said.logprobs)]
             }
         usage = {"prompt_tokens": 10 * len(body["messages"]), "completion_tokens": tokens}
         data = json.dumps({"choices": [choice], "usage": usage}).encode()
@@ -157,7 +157,8 @@ def paths(tree: Tree) -> list[tuple[int, ...]]:
     return [rollout.path for rollout in tree.rollouts]
 
 
-def _token(place: int, likeliest: Sequence[float], spelled: Sequence[str]) -> dict[str, object]:
+def token_of(place: int, likeliest: Sequence[float], spelled: Sequence[str] = ()) -> dict[str, object]:
+    """A token as servers give it, with the log-probabilities of the likeliest ones, the sampled one first."""
     listed = [{"token": f"t{place}.{rank}", "logprob": value, "bytes": None} for rank, value in enumerate(likeliest)]
     if spelled:
         listed[0]["token"] = spelled[place]

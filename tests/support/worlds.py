@@ -11,11 +11,12 @@ import json
 import random
 from typing import NamedTuple
 
-from scripted import Silent, look
+from scripted import Silent, look, token_of
 
 from trunkline.errors import LLMError
 from trunkline.llm.protocol import Reply, Request
 from trunkline.llm.reply import read
+from trunkline.llm.request import Sampling
 from trunkline.rollout.agent import Agent, Kit
 from trunkline.rollout.draws import Draws
 from trunkline.rollout.session import Session
@@ -84,7 +85,10 @@ class Model:
         else:
             call = {"name": "look", "arguments": json.dumps({"what": word})}
             message = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": call}]}
-        return {"index": draw, "message": message, "finish_reason": "stop"}
+        # How sure it is depends on what was said and on nothing else, as a model's log-probabilities do.
+        doubt = random.Random(f"{world.seed} {body['messages']} {message}")
+        likeliest = [token_of(place, [-doubt.random(), -1 - doubt.random()]) for place in range(3)]
+        return {"index": draw, "message": message, "finish_reason": "stop", "logprobs": {"content": likeliest}}
 
     async def close(self) -> None: ...
 
@@ -103,7 +107,8 @@ async def grow_in(strategy: Strategy, world: World, order: int | None = None) ->
 async def grow_with(strategy: Strategy, model: Model, reward: Reward = worth) -> Tree:
     """Grow one task's tree with a model."""
     tree = Tree(Task.ask("what?", "1", id="q"))
-    kit = Kit(Agent(model="scripted", tools=[look], max_turns=model.world.depth))
+    sampling = Sampling(logprobs=True, top_logprobs=2)
+    kit = Kit(Agent(model="scripted", tools=[look], max_turns=model.world.depth, sampling=sampling))
     await Session(tree, kit, strategy, reward, 11, Draws(model), Silent()).run()
     tree.core.check()
     return tree

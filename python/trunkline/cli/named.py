@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -125,6 +125,8 @@ def _type_name(kind: Any) -> str:
         return _WORDS[kind]
     if origin in (Union, UnionType):
         return " or ".join(map(_type_name, parts))
+    if origin is Literal:
+        return " or ".join(map(str, parts))
     if origin in (tuple, list) and parts:
         return f"{_type_name(parts[0])}, or several between slashes"
     if origin is Callable:

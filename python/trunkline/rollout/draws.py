@@ -16,6 +16,7 @@ from trunkline.llm.lanes import Lanes
 from trunkline.llm.request import GENERATE, part, tap
 from trunkline.printable import said
 from trunkline.rollout.flights import Flights
+from trunkline.score.rewards import cancelled
 from trunkline.store.redact import redact as hide_secrets
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class Draws:
         except TrunklineError:
             raise
         except asyncio.CancelledError:
-            if (own := asyncio.current_task()) is not None and own.cancelling():
+            if cancelled():
                 raise
             raise LLMError(f"{self._name} was cancelled from within") from None
         except Exception as error:

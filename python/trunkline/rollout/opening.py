@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from trunkline._core import MESSAGE, PROMPT, ROOT, TURN
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.strategy import Strategy
     from trunkline.tree.tree import Tree
 
-__all__ = ["begin", "moves", "open_fork", "plant", "prompt"]
+__all__ = ["begin", "check_size", "moves", "open_fork", "plant", "prompt"]
 
 
 def plant(tree: Tree, agent: Agent) -> None:
@@ -75,7 +76,7 @@ def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
         return []
     try:
         listed = list(ask(view))
-    except Exception as problem:
+    except (Exception, asyncio.CancelledError) as problem:
         what = f"{type(problem).__name__}: {said(problem)}"
         raise error(f"strategy {name} raised in {hook}() of task {task!r}: {what}") from problem
     for move in listed:
@@ -84,6 +85,25 @@ def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
     if hook == "start" and not listed and not view.taken:
         raise error(f"strategy {name} begins task {task!r} with no rollout; it must begin with one")
     return listed
+
+
+def check_size(strategy: Strategy, wanted: Sequence[Move], opened: int) -> None:
+    """Refuse forks beyond the rollouts that were planned: a strategy that always wants one more would never end.
+
+    Args:
+        strategy: Whose forks they are.
+        wanted: What its hooks yield for a round.
+        opened: Rollouts it has opened before.
+
+    Raises:
+        ConfigError: At the start; nothing is paid for yet.
+        StrategyError: Later on.
+    """
+    asked, planned = sum(move.n for move in wanted if isinstance(move, Fork)), strategy.rollouts()
+    if opened + asked > planned:
+        error = StrategyError if opened else ConfigError
+        state = f"has opened {opened} rollouts and wants {asked} more, but its rollouts() plans {planned} at most"
+        raise error(f"strategy {type(strategy).__name__} {state}")
 
 
 def open_fork(core: Core, fork: Fork) -> list[int]:
@@ -103,10 +123,10 @@ def open_fork(core: Core, fork: Fork) -> list[int]:
     owner = None
     if fork.at is not None:
         point, owner = _before(core, point, fork.at)
-    if fork.say:
-        point = core.append(point, MESSAGE, messages.encode({"role": "user", "content": fork.say}))
     try:
         path, turn, first, subgroup = core.state(point)
+        if fork.say:
+            point = core.append(point, MESSAGE, messages.encode({"role": "user", "content": fork.say}))
     except TreeError as error:
         raise StrategyError(str(error)) from None
     draws: Sequence[int] = range(first, first + fork.n)

@@ -28,7 +28,7 @@ from trunkline.rollout.barrier import Barrier
 from trunkline.rollout.desk import Desk, Outlet
 from trunkline.rollout.exact import Kept
 from trunkline.rollout.loop import agent_loop
-from trunkline.rollout.opening import moves, open_fork, plant
+from trunkline.rollout.opening import check_size, moves, open_fork, plant
 from trunkline.rollout.players import Players
 from trunkline.rollout.purse import OutOfBudget, Purse
 from trunkline.rollout.resume import go_on
@@ -40,7 +40,7 @@ from trunkline.rollout.strategy import INSIDE, Drop, Fork, Stop, stepwise
 from trunkline.rollout.view import View
 from trunkline.score.filters.filter import judge
 from trunkline.score.filters.group import Group
-from trunkline.score.rewards import Reward, apply
+from trunkline.score.rewards import Reward, apply, cancelled
 from trunkline.score.verdicts import Verdict, clear, note
 from trunkline.tree.failure import Failure
 from trunkline.tree.trajectory import Trajectory
@@ -123,6 +123,7 @@ class Session:
         self._seconds = None if allowance is None or allowance.task is None else allowance.task.seconds
         self._done = 0
         self._steps: dict[int, int] = {}
+        self._spent: set[int] = set()
         self._live: dict[int, Rollout] = {}
         self._ended: list[int] = []
         self._worth: dict[int, float] = {}
@@ -249,6 +250,7 @@ class Session:
 
     async def _move(self, wanted: Sequence[Move], group: asyncio.TaskGroup) -> None:
         """Begin a round: note who is dropped, open forks, end who is stopped, let the others go on."""
+        check_size(self._strategy, wanted, self.tree.core.rollouts - self._taken)
         for move in wanted:
             if isinstance(move, Drop):
                 self._drop(move)
@@ -318,6 +320,7 @@ class Session:
     async def _between(self, rollout: Rollout) -> None:
         """Called by a rollout between two steps."""
         if rollout.turn - rollout.start >= self._steps.get(rollout.id, rollout.turn + 1):
+            self._spent.add(rollout.id)
             raise Finished(Termination.CENSORED, None, "it took the steps it was given")
         if self._stepwise:
             await self._barrier.wait(rollout.id)
@@ -336,7 +339,9 @@ class Session:
             failure = Failure.of(error)
         except (InfrastructureError, UsageError):
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelled():
+                raise
             # A fault of ours or of user code that nobody foresaw: it ends this rollout, and no other.
             logger.exception("task %r, rollout %d broke", self.tree.task.id, rollout.id)
             termination, failure = Termination.LOST, Failure.of(error)
@@ -372,7 +377,7 @@ class Session:
 
     async def _judge(self, number: int, termination: Termination) -> None:
         """Ask what an ended rollout is worth, while others still grow."""
-        cut = termination is Termination.CENSORED and number in self._steps
+        cut = number in self._spent
         judge = self._value if cut else self._reward
         if judge is not None and (cut or termination not in UNSCORED):
             self._worth[number] = await apply(judge, Trajectory(self.tree, number), cut=cut)

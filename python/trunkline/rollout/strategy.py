@@ -9,13 +9,14 @@ import msgspec
 from trunkline.bounds import shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
+from trunkline.printable import said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trunkline.rollout.view import View
 
-__all__ = ["INSIDE", "Drop", "Fork", "Move", "Stop", "Strategy", "at_once", "stepwise"]
+__all__ = ["INSIDE", "Drop", "Fork", "Move", "Stop", "Strategy", "at_once", "check_plan", "stepwise"]
 
 INSIDE = "an endpoint that goes on from token ids: trunkline.LLM(tokens=TokenMode(api='completions')) or 'generate'"
 """What a fork inside a turn needs."""
@@ -128,7 +129,8 @@ class Strategy(Protocol):
       score of the run.
     * ``uncertain``: the region (``"think"``, ``"tool"``, ``"all"``, ``"mixed"``) whose log-probabilities it needs; a
       server that gives none for it is refused before the run, and so is an agent that does not ask for them.
-    * ``likeliest``: how many of the likeliest tokens it needs at each place, for that; 1 without it.
+    * ``likeliest``: how many of the likeliest tokens it needs at each place, for that; 2 without it, since one alone
+      says nothing of doubt.
     * ``inside``: whether it forks inside turns (``Fork.at``); where that cannot be done the run is refused.
     * ``branches``: whether it forks beyond the prompt. True where there is an ``ended`` or a ``stepped``.
     * ``continues``: whether :meth:`start` takes up the rollouts of an earlier run: the first ``view.taken`` of the
@@ -137,7 +139,7 @@ class Strategy(Protocol):
     """
 
     def rollouts(self) -> int:
-        """How many rollouts a task is planned to get, at most."""
+        """How many rollouts a task is planned to get, at most; forks beyond that end the task."""
         ...
 
     def start(self, view: View) -> Iterable[Move]:
@@ -153,3 +155,18 @@ def at_once(strategy: Strategy) -> int:
 def stepwise(strategy: Strategy) -> bool:
     """Return whether the rollouts of a task wait after each step until all have taken it."""
     return bool(getattr(strategy, "stepwise", hasattr(strategy, "stepped")))
+
+
+def check_plan(strategy: Strategy) -> None:
+    """Check what a strategy, which may be anybody's, says of its size.
+
+    Raises:
+        ConfigError: ``rollouts()`` or ``at_once()`` raises, or returns no number of rollouts.
+    """
+    for hook in ("rollouts", "at_once"):
+        what = f"strategy {type(strategy).__name__}: {hook}()"
+        try:
+            size = getattr(strategy, hook, strategy.rollouts)()
+        except Exception as problem:
+            raise ConfigError(f"{what} raised {type(problem).__name__}: {said(problem)}") from problem
+        whole(what, size, 1, 2**32 - 2)

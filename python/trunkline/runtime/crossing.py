@@ -65,7 +65,7 @@ def pack(value: Any, what: str) -> Crossing:
         if kind is not None:
             try:
                 fields = msgspec.msgpack.encode(value, enc_hook=partial(_pack_field, what))
-            except (TypeError, msgspec.MsgspecError):
+            except (TypeError, OverflowError, msgspec.MsgspecError):
                 return _by_value(value, what)
             return msgspec.structs.replace(kind, fields=fields)
     return _by_value(value, what)

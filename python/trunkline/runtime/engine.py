@@ -38,6 +38,7 @@ from trunkline.runtime.wire import (
     read_task,
 )
 from trunkline.score.filters.filter import unjudged
+from trunkline.score.rewards import cancelled
 from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
 from trunkline.types import Task, Termination
@@ -191,7 +192,9 @@ class Engine:
         self._sessions.add(session)
         try:
             await session.run()
-        except Exception as problem:
+        except (Exception, asyncio.CancelledError) as problem:
+            if isinstance(problem, asyncio.CancelledError) and cancelled():
+                raise
             error = _first(problem)
             if isinstance(error, InfrastructureError | UsageError):
                 self._fail(error)

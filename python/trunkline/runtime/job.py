@@ -19,7 +19,7 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategy import Strategy
+from trunkline.rollout.strategy import Strategy, check_plan
 from trunkline.runtime.crossing import Crossing, load, pack
 from trunkline.runtime.needs import check_needs
 from trunkline.score.filters.filter import Filter, check, name_of
@@ -66,7 +66,7 @@ class Job(msgspec.Struct, kw_only=True):
         whole("seed", self.seed, 0, 2**63 - 1)
         if (fits := getattr(self.strategy, "fits", None)) is not None:
             fits(self.agent)
-        whole(f"the number of rollouts that strategy {type(self.strategy).__name__} plans", self.strategy.rollouts(), 1)
+        check_plan(self.strategy)
         check_needs(self.strategy, self.agent, self.llm)
         for name in ("budget", "task_budget"):
             if not isinstance(getattr(self, name), Budget | None):

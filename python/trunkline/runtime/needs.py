@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trunkline.bounds import shown
+from trunkline.bounds import shown, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.regions import REGIONS
 from trunkline.llm.spec import EndpointSpec
@@ -48,7 +48,7 @@ def check_needs(strategy: Strategy, agent: Agent, llm: object) -> None:
     """
     name = type(strategy).__name__
     region = region_of(strategy)
-    likeliest = int(getattr(strategy, "likeliest", 1))
+    likeliest = whole(f"{name}: likeliest", getattr(strategy, "likeliest", 2), 1, 20)
     if region is not None and (agent.sampling.top_logprobs or 0) < likeliest:
         raise ConfigError(
             f"{name} looks at how sure the model was (region {region!r}): set sampling.logprobs=True and "

@@ -18,7 +18,17 @@ from trunkline.types import UNSCORED, Termination
 if TYPE_CHECKING:
     from trunkline.tree.trajectory import Trajectory
 
-__all__ = ["REWARD_TIMEOUT", "Reward", "Scored", "apply", "contains", "exact_match", "numeric_match", "score"]
+__all__ = [
+    "REWARD_TIMEOUT",
+    "Reward",
+    "Scored",
+    "apply",
+    "cancelled",
+    "contains",
+    "exact_match",
+    "numeric_match",
+    "score",
+]
 
 REWARD_TIMEOUT = 300.0
 """Seconds that an awaited reward has to give its result."""
@@ -53,8 +63,8 @@ def _name(reward: Reward) -> str:
     return printable(str(getattr(reward, "__qualname__", type(reward).__qualname__)), 80)
 
 
-def _cancelled() -> bool:
-    """Whether it is us who are being cancelled; a reward may raise the same error by itself."""
+def cancelled() -> bool:
+    """Return whether the current task is being cancelled; user code may raise the same error by itself."""
     own = asyncio.current_task()
     return own is not None and own.cancelling() > 0
 
@@ -70,7 +80,7 @@ async def _asked(reward: Reward, trajectory: Trajectory) -> tuple[object, str | 
     except GeneratorExit:
         raise
     except BaseException as problem:
-        if isinstance(problem, asyncio.CancelledError) and _cancelled():
+        if isinstance(problem, asyncio.CancelledError) and cancelled():
             raise
         if not deadline.expired():
             return None, f"{_name(reward)} raised {type(problem).__name__}: {said(problem)}"

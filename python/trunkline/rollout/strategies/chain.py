@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from trunkline.rollout.view import View
     from trunkline.tree.trajectory import Trajectory
-    from trunkline.tree.tree import Tree
 
 __all__ = ["Chain"]
 
@@ -57,7 +56,7 @@ class Chain(msgspec.Struct, frozen=True):
     continues: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        whole("Chain: n", self.n, 1)
+        whole("Chain: n", self.n, 1, 2**20)
         given: object = self.temperatures
         if not isinstance(given, list | tuple):
             raise ConfigError(f"Chain: temperatures must be a list of numbers, not {shown(given)}")
@@ -111,7 +110,7 @@ class Chain(msgspec.Struct, frozen=True):
         """Yield the chains after those that have begun: all, a wave, or one that is told how they did."""
         begun = view.tree.core.rollouts - view.taken
         size = 1 if self.avoid else self.at_once()
-        say = _told(view.tree) if self.avoid else ""
+        say = _told(view) if self.avoid else ""
         for sampling, draws in groupby(self._samplings()[begun : begun + size]):
             yield Fork(n=len(list(draws)), say=say, sampling=sampling)
 
@@ -123,19 +122,19 @@ class Chain(msgspec.Struct, frozen=True):
         return [sampling for size, rung in rungs for sampling in [Sampling(temperature=rung)] * size]
 
 
-def _told(tree: Tree) -> str:
+def _told(view: View) -> str:
     """What the next chain is told of how those before it began; "" where nothing is known of any."""
-    begun = list(dict.fromkeys(filter(None, map(_first_action, tree.rollouts))))[-_MOST:]
+    actions = (_first_action(view, rollout) for rollout in view.tree.rollouts)
+    begun = list(dict.fromkeys(filter(None, actions)))[-_MOST:]
     listed = "".join(f"\n- {action}" for action in begun)
     said = f"Other tries of this task began with the actions below. Begin with a different one.{listed}"
     return said if begun else ""
 
 
-def _first_action(rollout: Trajectory) -> str:
+def _first_action(view: View, rollout: Trajectory) -> str:
     """What a rollout did first, quoted on one line: its tool calls, else the end of what it said; "" for nothing."""
     turn = next((node for node in rollout.nodes if node.kind is Kind.TURN), None)
     if turn is None:
         return ""
-    calls = [call["function"] for call in turn.message.get("tool_calls", ())]
-    made = ", ".join(f"{call['name']}({call['arguments']})" for call in calls)
+    made = ", ".join(f"{call.name}({call.arguments})" for call in view.calls(turn.id))
     return quoted(made or turn.text.strip()[-_WIDTH:], _WIDTH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -54,14 +55,14 @@ class MCTS(msgspec.Struct, frozen=True):
 
     simulations: int = 16
     c: float = 0.5
-    value: Any = None
+    value: Callable[[Any], Any] | None = None
     parallel: int = 1
     children: int = 4
     bound: Literal["uct", "ucb1"] = "uct"
     loss: float = 0.0
 
     def __post_init__(self) -> None:
-        whole("MCTS: simulations", self.simulations, 1)
+        whole("MCTS: simulations", self.simulations, 1, 2**20)
         number("MCTS: c", self.c, 0, 1e100)
         if self.value is not None and not callable(self.value):
             raise ConfigError(f"MCTS: value must be a function of a trajectory, not {shown(self.value)}")

@@ -35,7 +35,7 @@ class TreeGRPO(msgspec.Struct, frozen=True, kw_only=True):
         keep: K, at most ``1 + N L``; all when None.
 
     Raises:
-        ConfigError: If an option is below 1, or more are to be kept than a tree gets.
+        ConfigError: If an option has a value it cannot have, or more are to be kept than a tree gets.
     """
 
     trees: int = 2
@@ -45,7 +45,7 @@ class TreeGRPO(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("trees", "forks", "rounds"):
-            whole(f"TreeGRPO: {name}", getattr(self, name), 1)
+            whole(f"TreeGRPO: {name}", getattr(self, name), 1, 2**20)
         if self.keep is not None and whole("TreeGRPO: keep", self.keep, 1) > self._leaves():
             made = f"1 + N L = 1 + {self.forks} x {self.rounds} = {self._leaves()}"
             raise ConfigError(f"TreeGRPO: keep must be at most what a tree gets, {made}, not {self.keep}")
