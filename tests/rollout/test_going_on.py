@@ -112,6 +112,22 @@ async def test_a_limit_of_tool_calls_counts_those_of_the_earlier_run():
     assert tree.rollouts[0].usage.tools == 1
 
 
+class Branch(Nothing):
+    """A chain, and a fork behind its first call."""
+
+    def ended(self, view) -> list[Fork]:
+        return [Fork(view.rollouts[0].nodes[2].id)] if view.tree.core.rollouts == 1 else []
+
+
+async def test_a_limit_of_tool_calls_counts_those_before_a_fork_that_broke_off():
+    whole, deltas, _ = await grown(Branch(), max_tool_calls=1)
+    opened = next(kept for kept in range(len(deltas)) if replayed(deltas[:kept]).rollouts == 2)
+    assert [rollout.termination for rollout in whole.rollouts] == ["tool_limit"] * 2
+    for kept in range(opened, len(deltas) + 1):
+        tree, _ = await grow(Nothing(), steps, core=replayed(deltas[:kept]), max_tool_calls=1)
+        assert tree.digest() == whole.digest(), f"broken off after delta {kept}"
+
+
 @pytest.mark.parametrize(
     "arguments", ['{"what":"x"}', '{"what":', "[1]", "", 'é"\u2028', '{"malformed": 1}', '{"a":' * 9000]
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from scripted import Say, Scripted, Silent, grow, paths
 
+from trunkline._core import OBSERVATION
 from trunkline.errors import ConfigError, StrategyError
 from trunkline.llm.dialects.dialect import Definition, Parsed
 from trunkline.llm.dialects.native import Native
@@ -93,6 +95,28 @@ async def test_a_rollout_with_limited_steps_is_cut_and_what_its_value_says_backs
     ]
     assert tree.reward == 1.0, "only the one that ended by itself is scored"
     assert tree.values().means[1] == pytest.approx((0.25 + 0.25 + 1.0) / 3)
+
+
+@pytest.mark.parametrize("dialect", ["native", "hermes"])
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_a_limit_of_tool_calls_counts_those_before_a_fork(limit: int, dialect: str):
+    def script(conversation: list[dict], seed: int) -> Say:
+        turn = sum(message["role"] == "assistant" for message in conversation)
+        if dialect == "native" or turn == 3:
+            return Say(str(seed), final=turn == 3)
+        call = json.dumps({"name": "look", "arguments": {"what": str(seed)}})
+        return Say("", final=True, thought=f"<tool_call>{call}</tool_call>")
+
+    def ended(view: View) -> Iterator[Move]:
+        if view.tree.core.rollouts == 1:
+            seen = next(node.id for node in view.rollouts[0].nodes if node.kind == OBSERVATION)
+            # Behind the first call and its observation, at the prompt, and behind a message that is put in.
+            yield from (Fork(seen), Fork(), Fork(seen, say="Hurry."))
+
+    tree, _ = await grow(Rounds(Fork(), ended=ended), script, max_tool_calls=limit, dialect=dialect)
+    made = [sum(node.kind == OBSERVATION for node in rollout.nodes) for rollout in tree.rollouts]
+    assert made == [limit] * 4, "of the whole path, whoever made them"
+    assert {rollout.termination for rollout in tree.rollouts} == ({"tool_limit"} if limit < 3 else {"answer"})
 
 
 async def test_a_message_put_in_and_sampling_of_a_fork_reach_its_draws_alone():

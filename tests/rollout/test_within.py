@@ -96,6 +96,66 @@ async def test_a_turn_is_gone_on_from_to_the_token(api: str, tasks: list[Task]):
     assert tree.tokens.exact
 
 
+class Everywhere:
+    """One chain; then every turn of it, again from some tokens, counted from its end where below 0."""
+
+    inside = True
+
+    def __init__(self, *at: int) -> None:
+        self.at = at
+
+    def rollouts(self) -> int:
+        return 20
+
+    def start(self, view: View) -> list[Fork]:
+        return [Fork()]
+
+    def ended(self, view: View) -> list[Fork]:
+        if view.tree.core.rollouts > 1:
+            return []
+        core = view.tree.core
+        return [Fork(turn, at=at % len(ids(core, turn))) for turn in turns(view.tree, 0) for at in self.at]
+
+
+async def test_a_branch_is_given_what_its_turn_was_given_whatever_has_drifted_since(tasks: list[Task]):
+    mode = TokenMode(api="completions", drift="fork")
+    async with serving(mode, noncanonical=0.2) as (llm, noting):
+        trees = await grow(mode, llm, tasks, strategy=Everywhere(3))
+    asked = [prompt for prompt, _ in prompts(noting.calls)]
+    drifted = 0
+    for tree in trees:
+        core = tree.core
+        for turn in turns(tree, 0):
+            own = ids(core, turn)
+            assert list(last_ids(core, turn))[: 3 - len(own)] in asked
+            drifted += core.node(turn).context is not None
+    assert drifted > 0
+
+
+async def test_draws_of_one_state_that_keep_different_beginnings_are_asked_for_apart(tasks: list[Task]):
+    mode = TokenMode(api="completions")
+    async with serving(mode) as (llm, noting):
+        (tree,) = await grow(mode, llm, tasks[1:2], strategy=Everywhere(2, 5, 9), max_turns=1)
+    chain, *branches = (ids(tree.core, turns(tree, number)[0]) for number in range(4))
+    asked = [prompt for prompt, _ in prompts(noting.calls)]
+    for at, branch in zip((2, 5, 9), branches, strict=True):
+        assert branch[:at] == chain[:at]
+        assert asked[0] + chain[:at] in asked
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_call_that_was_begun_before_the_cut_is_run(api: str, tasks: list[Task]):
+    mode = TokenMode(api=api)
+    async with serving(mode) as (llm, _):
+        (tree,) = await grow(mode, llm, tasks[1:2], strategy=Everywhere(-4))
+    chain, *branches = tree.rollouts
+    assert len(branches) == chain.turns > 1
+    for number, branch in enumerate(branches):
+        assert branch.nodes == chain.nodes or branch.turns > number + 1 or number == chain.turns - 1
+        assert branch.termination == chain.termination == "answer"
+        assert branch.usage.tools >= (number < chain.turns - 1), "its own call at least"
+
+
 def tree_text(core: Core, node: int) -> str:
     return msgspec.json.decode(core.message(node))["content"]
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 import trunkline as tl
 from trunkline.errors import ConfigError
@@ -14,7 +15,7 @@ from trunkline.llm.probe import needs
 from trunkline.llm.protocol import Reply, Request
 from trunkline.rollout.strategy import Fork
 from trunkline.rollout.view import View
-from trunkline.sim.server.serve import Server, start_server
+from trunkline.sim.server.serve import App, Server, start_server
 from trunkline.sim.server.settings import Settings
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
@@ -49,9 +50,8 @@ async def serving(**settings: object) -> AsyncIterator[Server]:
 class Looks:
     """Looks at a region, and forks nowhere."""
 
-    def __init__(self, region: str, likeliest: object = 2) -> None:
-        self.uncertain = region
-        self.likeliest = likeliest
+    def __init__(self, region: object, likeliest: object = 2) -> None:
+        self.uncertain, self.likeliest = region, likeliest
 
     def rollouts(self) -> int:
         return 1
@@ -115,6 +115,8 @@ def test_what_a_strategy_says_of_itself_is_checked_before_a_run(strategy: object
         (tl.Adaptive(), tl.Sampling(logprobs=True, top_logprobs=5), tl.LLM(NOWHERE), ("top_logprobs to 10 or more",)),
         (Looks("tool"), tl.Sampling(logprobs=True), tl.LLM(NOWHERE), ("Looks", "region 'tool'", "to 2 or more")),
         (Looks("thinking"), SURE, tl.LLM(NOWHERE), ("Looks: uncertain must be one of think, tool, all, mixed",)),
+        (Looks(["tool"]), SURE, tl.LLM(NOWHERE), ("Looks: uncertain must be one of think, tool, all, mixed",)),
+        (Looks("all", "many"), SURE, tl.LLM(NOWHERE), ("Looks: likeliest must be a whole number",)),
         (tl.EntropyTree(), SURE, tl.LLM(NOWHERE), ("EntropyTree forks inside turns", "TokenMode(api='completions')")),
         (tl.EntropyTree(), SURE, tl.LLM(NOWHERE, tokens=tl.TokenMode(api="chat")), ("Adaptive", "TreeGRPO")),
         (tl.EntropyTree(), SURE, Mute(), ("forks inside turns",)),
@@ -165,6 +167,20 @@ async def test_an_entropy_tree_runs_over_ids_and_is_the_same_for_any_workers(tas
             found.append({tree.task.id: tree.digest() for tree in run})
             assert all(len(tree.rollouts) == 6 for tree in run)
     assert found[0] == found[1]
+
+
+async def test_a_server_that_does_not_say_what_ids_spell_is_refused_before_the_run(
+    tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def missing(*_: object) -> web.Response:
+        raise web.HTTPNotFound
+
+    monkeypatch.setattr(App, "_detokenize", missing)
+    async with serving() as server:
+        llm = tl.LLM(server.base_url, tokens=tl.TokenMode(api="completions"))
+        with pytest.raises(ConfigError, match=r"/detokenize of token ids \(needed by forks inside turns"):
+            await tl.arun(agent(), tasks, llm=llm, strategy=tl.EntropyTree(), workers=0, out=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
 
 
 def test_forks_inside_turns_need_text_of_ids_from_somebody():

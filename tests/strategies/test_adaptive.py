@@ -116,6 +116,21 @@ async def test_who_is_less_sure_branches_behind_the_tool_and_the_places_left_sta
     assert len(llm.asked) == 3 + 3 + 1 + 3 + 3
 
 
+async def test_a_branch_belongs_to_its_chain_and_nobody_starts_afresh_while_one_goes_on():
+    def say(conversation: list[dict], seed: int) -> Say:
+        own = [message for message in conversation if message["role"] == "assistant"]
+        first = own[0]["tool_calls"][0]["function"]["arguments"] if own else f'"{seed}"'
+        chain = int(first.split('"')[-2]) - BASE
+        # The second chain is less sure in its second turn, and the only one that has a third.
+        return Say(f"{seed}", final=len(own) == 1 + chain, logprobs=figure(1 + len(own)))
+
+    tree, llm = await grow(Adaptive(total=4, initial=2, probability=0, weight=10, vocabulary=4), say)
+    assert paths(tree) == [(0, 0), (0, 1), (0, 1, 2, 1), (0, 2)]
+    assert [rollout.subgroup for rollout in tree.rollouts] == [0, 1, 1, 2]
+    # Messages of each request: both chains twice, the second and its branch once more, then the fresh one.
+    assert [len(asked) for asked in llm.asked] == [1, 1, 3, 3, 5, 5, 1, 3, 5, 7]
+
+
 async def test_entropy_is_a_sum_over_the_first_twenty_places(asked: list[Ask]):
     await grow(
         Adaptive(total=2, initial=1, probability=0, weight=0, vocabulary=4),
@@ -123,6 +138,15 @@ async def test_entropy_is_a_sum_over_the_first_twenty_places(asked: list[Ask]):
     )
     # The first of the twenty places is the certain token.
     assert asked[:2] == [([19], [19], 1, 0), ([3], [19], 1, 0)]
+
+
+async def test_a_row_is_compared_with_the_first_turn_whose_entropy_is_known(asked: list[Ask]):
+    def say(conversation: list[dict], seed: int) -> Say:
+        turn = sum(message["role"] == "assistant" for message in conversation)
+        return Say(f"{seed}", final=turn == 3, logprobs=figure(turn) if turn else ())
+
+    await grow(Adaptive(total=2, initial=1, probability=0, weight=-1, vocabulary=4), say)
+    assert [first for _, first, _, _ in asked[1:3]] == [[1], [1]]
 
 
 async def test_a_streak_is_read_off_the_tree_and_ends_with_the_last_row(asked: list[Ask]):

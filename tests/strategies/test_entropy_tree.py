@@ -116,6 +116,14 @@ def test_beyond_the_limit_nothing_is_chosen():
     assert [fork.at for fork in hand.round(hand.play([Fork()], chains([-1, -2, -1, -6, -8])))] == [1, 2]
 
 
+def test_tokens_can_be_spread_over_a_turn():
+    said = chains([-1, -9, -8, -7, -2, -3, -4])
+    for diverse, places in ((False, [1, 2, 3]), (True, [1, 6, 3])):
+        # Of the six most surprising the first, at 1; then 6, the farthest from it; then 3, two from 1 and three from 6.
+        hand = Hand(EntropyTree(chains=1, points=3, diverse=diverse))
+        assert [fork.at for fork in hand.round(hand.play([Fork()], said))] == places
+
+
 def test_chains_that_failed_are_no_trees_and_few_tokens_make_few_rollouts():
     hand = Hand(EntropyTree(chains=3, points=2, rounds=2, samples=2))
     ended = hand.play([Fork(n=3)], chains([], [-1], [-1, -2]))

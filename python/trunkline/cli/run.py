@@ -18,6 +18,7 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.catalog import STRATEGIES, find
 from trunkline.rollout.strategy import Strategy
+from trunkline.runtime.needs import likeliest_of
 from trunkline.runtime.plan import plan
 from trunkline.score import rewards
 from trunkline.score.filters.catalog import FILTERS
@@ -246,7 +247,7 @@ def _sampling(given: dict[str, Any], strategy: Strategy) -> Sampling:
     """Return how to sample; a strategy that goes by uncertainty has the figures that it needs asked for."""
     top = given["top_logprobs"]
     if top is None and getattr(strategy, "uncertain", None) is not None:
-        top = max(16, getattr(strategy, "likeliest", 1))
+        top = max(16, likeliest_of(strategy))
     return Sampling(
         temperature=given["temperature"],
         top_p=given["top_p"],

@@ -29,7 +29,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         system: System prompt; none is sent when empty.
         sampling: Sampling parameters of every turn.
         max_turns: Model turns a rollout may take before it ends as ``max_turns``.
-        max_tool_calls: Tool calls a rollout may make before it ends as ``tool_limit``; unlimited when None.
+        max_tool_calls: Tool calls on the path of a rollout, those before a fork included, before it ends as
+            ``tool_limit``; unlimited when None.
         name: What its turns are called in trees and profiles.
         dialect: How tools are spoken about: ``native`` (tool calls of chat completions), ``hermes`` (``<tool_call>`` in
             the text), ``search-r1`` (``<search>`` in the text), or an object with the members of

@@ -120,9 +120,11 @@ def open_fork(core: Core, fork: Fork) -> list[int]:
         StrategyError: The point is no state, or with ``at`` no turn of more tokens.
     """
     point = prompt(core) if fork.point is None else fork.point
-    owner = None
+    group = fork.subgroup
     if fork.at is not None:
-        point, owner = _before(core, point, fork.at)
+        state = _before(core, point, fork.at)
+        group = _owner(core, point) if group is None else group
+        point = state
     try:
         path, turn, first, subgroup = core.state(point)
         if fork.say:
@@ -130,18 +132,22 @@ def open_fork(core: Core, fork: Fork) -> list[int]:
     except TreeError as error:
         raise StrategyError(str(error)) from None
     draws: Sequence[int] = range(first, first + fork.n)
-    group = (subgroup if owner is None else owner) if fork.subgroup is None else fork.subgroup
+    group = subgroup if group is None else group
     return [core.open(point, (*path, turn, draw), draw if group is None else group) for draw in draws]
 
 
-def _before(core: Core, turn: int, at: int) -> tuple[int, int]:
-    """The state before a turn that is gone on from inside, and the subgroup of who came through the turn first."""
+def _before(core: Core, turn: int, at: int) -> int:
+    """The state before a turn that is gone on from inside."""
     if turn >= len(core) or core.node(turn).kind != TURN:
         raise StrategyError(f"node {turn} is no model turn, so no token of it can be drawn again")
     tokens = core.tokens_of(turn)
     if tokens is None or at >= len(tokens):
         count = 0 if tokens is None else len(tokens)
         raise StrategyError(f"token {at} of turn {turn} cannot be drawn again: it has {count} tokens")
+    return core.node(turn).parent
+
+
+def _owner(core: Core, turn: int) -> int:
+    """The subgroup of the rollout that came through a turn first."""
     facts = map(core.rollout, range(core.rollouts))
-    first = next(rollout for rollout in facts if turn in core.path(rollout.leaf))
-    return core.node(turn).parent, first.subgroup
+    return next(rollout.subgroup for rollout in facts if turn in core.path(rollout.leaf))

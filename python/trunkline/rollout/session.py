@@ -31,7 +31,7 @@ from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.opening import check_size, moves, open_fork, plant
 from trunkline.rollout.players import Players
 from trunkline.rollout.purse import OutOfBudget, Purse
-from trunkline.rollout.resume import go_on
+from trunkline.rollout.resume import calls_before, go_on
 from trunkline.rollout.rollout import Finished, Rollout
 from trunkline.rollout.siblings import Siblings
 from trunkline.rollout.state import States
@@ -225,7 +225,7 @@ class Session:
             clear(core, number)
         for number in core.growing:
             rollout = Rollout(core, number, self.tree.task, self._seed, self._desk, self._outlet, purse=self._purse)
-            go_on(rollout, core, self._kit, partial(self._desk.heard, self._kit))
+            go_on(rollout, core, self._kit, partial(self._desk.heard, self._kit), self._calls)
             rollout.state = self._states.of(rollout)
             self._live[number] = rollout
         together = self._together(rollout.leaf for rollout in self._live.values())
@@ -269,8 +269,9 @@ class Session:
         starting = [self.tree.core.rollout(number).point for _, numbers in opened for number in numbers]
         siblings = self._together([*going, *starting])
         for fork, numbers in opened:
+            made = calls_before(self.tree.core, self.tree.core.rollout(numbers[0]).point, self._kit, self._calls)
             for number in numbers:
-                self._open(number, fork, siblings, group)
+                self._open(number, fork, made, siblings, group)
         for rollout in waiting:
             reason = stopped.get(rollout.id)
             rollout.join(siblings.get(rollout.leaf))
@@ -295,8 +296,10 @@ class Session:
                 break
         return paid
 
-    def _open(self, number: int, fork: Fork, siblings: dict[int, Siblings], group: asyncio.TaskGroup) -> None:
-        """Let a rollout of a fork grow."""
+    def _open(
+        self, number: int, fork: Fork, made: int, siblings: dict[int, Siblings], group: asyncio.TaskGroup
+    ) -> None:
+        """Let a rollout of a fork grow, whose path has made some tool calls before."""
         core = self.tree.core
         rollout = self._live[number] = Rollout(
             core,
@@ -313,6 +316,7 @@ class Session:
         )
         if fork.steps is not None:
             self._steps[number] = fork.steps
+        rollout.tool_calls = made
         rollout.state = self._states.of(rollout)
         self._barrier.start()
         group.create_task(self._play(rollout))

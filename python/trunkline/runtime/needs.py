@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Agent
     from trunkline.rollout.strategy import Strategy
 
-__all__ = ["check_needs", "forks_inside", "region_of"]
+__all__ = ["check_needs", "forks_inside", "likeliest_of", "region_of"]
 
 
 def region_of(strategy: Strategy) -> str | None:
@@ -24,10 +24,19 @@ def region_of(strategy: Strategy) -> str | None:
         ConfigError: There is no such region.
     """
     region = getattr(strategy, "uncertain", None)
-    if region is not None and region not in REGIONS:
+    if region is not None and not (isinstance(region, str) and region in REGIONS):
         known = ", ".join(REGIONS)
         raise ConfigError(f"{type(strategy).__name__}: uncertain must be one of {known}, not {shown(region)}")
     return region
+
+
+def likeliest_of(strategy: Strategy) -> int:
+    """Return how many of the likeliest tokens a strategy needs at each place, if it needs a region.
+
+    Raises:
+        ConfigError: It is no number of tokens that can be asked for.
+    """
+    return whole(f"{type(strategy).__name__}: likeliest", getattr(strategy, "likeliest", 2), 1, 20)
 
 
 def forks_inside(strategy: Strategy) -> bool:
@@ -48,7 +57,7 @@ def check_needs(strategy: Strategy, agent: Agent, llm: object) -> None:
     """
     name = type(strategy).__name__
     region = region_of(strategy)
-    likeliest = whole(f"{name}: likeliest", getattr(strategy, "likeliest", 2), 1, 20)
+    likeliest = likeliest_of(strategy)
     if region is not None and (agent.sampling.top_logprobs or 0) < likeliest:
         raise ConfigError(
             f"{name} looks at how sure the model was (region {region!r}): set sampling.logprobs=True and "

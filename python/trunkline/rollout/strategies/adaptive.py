@@ -27,9 +27,9 @@ class Adaptive(msgspec.Struct, frozen=True, kw_only=True):
     """Some chains; the places left go to branches after tool rounds (Dong et al. 2025, arXiv 2507.19849, 2510.14545).
 
     All rollouts of a task take a step. Then each that goes on gets ``beam - 1`` attempts to branch, with a probability
-    that depends on how its entropy has changed since the first turn: see ``branch_probability`` in the core. A branch
-    goes on from where the rollout stands, behind what the tool said. Where no rollout goes on any more and places are
-    left, one starts afresh.
+    that depends on how its entropy has changed since the first turn that has one: see ``branch_probability`` in the
+    core. A branch goes on from where the rollout stands, behind what the tool said. Where no rollout goes on any more
+    and places are left, one starts afresh.
 
     A turn's entropy is ARPO's: summed over the ten likeliest tokens at each of the first twenty places, and divided by
     ``ln(vocabulary)``. A rollout whose entropy is not known does not branch.
@@ -96,7 +96,7 @@ class Adaptive(msgspec.Struct, frozen=True, kw_only=True):
         entropies = [self._entropies(core, row.leaf.id) for row in rows]
         branches, _ = branch_rows(
             [row[-1] for row in entropies],
-            [row[0] for row in entropies],
+            [next((entropy for entropy in row if not math.isnan(entropy)), math.nan) for row in entropies],
             self.total - core.rollouts,
             view.seed(),
             rule=self.rule,

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Use", "close_call", "forced_call", "open_call", "quoted", "uses"]
 
+_BROKEN: Final = '"}\n</tool_call>'
+"""The end of a call that is left broken."""
+
 _GOALS: Final = ("goal", "purpose", "question")
 
 
@@ -46,11 +49,10 @@ def open_call(draft: Draft, use: Use, mind: Mind) -> bool:
     """
     begun = f', "arguments": {{{json.dumps(use.key)}: {"[" if use.listed else ""}"'
     heads = [f'<tool_call>\n{{"name": {json.dumps(name)}{begun}' for name in (use.tool.name, f"{use.tool.name}_all")]
-    spoilt = mind.accident(mind.dials.malformed)
-    broken = spoilt and mind.below(2) == 0
-    unknown = spoilt and not broken
-    if draft.left:
-        unknown = not draft.fits(heads[0]) and draft.fits(heads[1])
+    broken, unknown = _spoilt(mind)
+    while unknown and not draft.either(True, heads[1], heads[0]):
+        broken, unknown = _spoilt(mind)
+    unknown = draft.either(unknown, heads[1], heads[0])
     draft.say(heads[unknown])
     return broken and not unknown
 
@@ -66,19 +68,21 @@ def close_call(draft: Draft, use: Use, *, broken: bool, goal: tuple[Mind, str, s
         with
             an empty place there is no choice.
     """
-    if broken:
-        draft.say('"}\n</tool_call>')
+    value, end = '"]' if use.listed else '"', "}}\n</tool_call>"
+    purpose = f', {json.dumps(use.goal)}: "' if use.goal and goal is not None else ""
+    if draft.either(broken, _BROKEN, value + (purpose or end)):
+        draft.say(_BROKEN)
         return
-    draft.say('"]' if use.listed else '"')
-    if use.goal and goal is not None:
+    draft.say(value)
+    if goal is not None and purpose:
         mind, place, first, second = goal
-        draft.say(f', {json.dumps(use.goal)}: "')
+        draft.say(purpose)
         if place:
             mind.wording(draft, place, first, second)
         else:
             draft.say(first)
         draft.say('"')
-    draft.say("}}\n</tool_call>")
+    draft.say(end)
 
 
 def forced_call(draft: Draft, conversation: Conversation, text: str) -> Draft:
@@ -106,6 +110,13 @@ def forced_call(draft: Draft, conversation: Conversation, text: str) -> Draft:
 def quoted(text: str) -> str:
     """A text as it stands inside the quotes of a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _spoilt(mind: Mind) -> tuple[bool, bool]:
+    """Whether a call goes wrong: whether it is left broken, and whether it is to a tool that is not there."""
+    spoilt = mind.accident(mind.dials.malformed)
+    broken = spoilt and mind.below(2) == 0
+    return broken, spoilt and not broken
 
 
 def _find(conversation: Conversation, keys: tuple[str, ...]) -> Use | None:

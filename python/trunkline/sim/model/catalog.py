@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from trunkline.errors import ConfigError
 from trunkline.sim.model.agent import agent
 from trunkline.sim.model.dials import PRESETS
+from trunkline.sim.model.draft import Disagreement
 from trunkline.sim.model.mind import Mind
 from trunkline.sim.model.solver import solver
 from trunkline.sim.model.tagged import tagged
@@ -71,4 +72,8 @@ def reply(model: Model, conversation: Conversation, sampling: Sampling, digest: 
         digest: ``chat.digest`` of the conversation; computed once for all choices of a request.
     """
     mind = Mind(model.behaviour, digest, model.dials, sampling)
-    return MODELS[model.behaviour](conversation, mind)
+    while True:
+        try:
+            return MODELS[model.behaviour](conversation, mind)
+        except Disagreement:
+            mind.tries += 1

@@ -15,18 +15,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from trunkline.sim.model.bpe import default_bpe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from trunkline.sim.model.choice import Choice
     from trunkline.sim.model.mind import Mind
 
-__all__ = ["ALTERNATIVES", "Draft", "Token", "filler", "ids", "tokens", "variation"]
+__all__ = ["ALTERNATIVES", "Disagreement", "Draft", "Token", "filler", "ids", "tokens", "variation"]
 
 ALTERNATIVES: Final = 20
 """Most alternatives that can be asked for at a token."""
 
 _LEAST: Final = -30.0
 _FILLERS: Final = 256
+
+
+class Disagreement(Exception):
+    """What a draft on trial says is not how the given text goes on."""
 
 
 class Token(NamedTuple):
@@ -53,15 +57,25 @@ class Draft:
     beginning. Text that the model would not have written ends the agreement, and the draft goes on freely
     from there.
 
+    Where the given text ends inside something that can be read in two ways, one of them is drawn and the
+    draft is on trial until that text is used up: what is said is then drawn as if nothing were given, and
+    what turns out to disagree is given up, so that the reply is begun again.
+
     Args:
         given: The text to continue.
+
+    Attributes:
+        pieces: What is said beyond the given text.
+        left: What is left of it.
+        trial: Whether what comes next is drawn without regard to it, as long as there is any.
     """
 
-    __slots__ = ("left", "pieces")
+    __slots__ = ("left", "pieces", "trial")
 
     def __init__(self, given: str = "") -> None:
         self.pieces: list[str | Choice] = []
         self.left = given
+        self.trial = False
 
     def fits(self, text: str) -> bool:
         """Whether a text agrees with what is left of the given text."""
@@ -69,11 +83,21 @@ class Draft:
 
     def agrees(self, drawn: bool, text: str) -> bool:
         """Whether to say a text: as drawn, unless the given text has settled it already."""
-        return self.fits(text) if self.left else drawn
+        return self.fits(text) if self.left and not self.trial else drawn
+
+    def either(self, drawn: bool, one: str, other: str) -> bool:
+        """Whether to say one text rather than the other: as drawn, unless the given text has settled it already."""
+        agree = self.fits(one)
+        return drawn if self.trial or agree == self.fits(other) else agree
 
     def say(self, text: str) -> None:
-        """Add text that carries no choice."""
+        """Add text that carries no choice.
+
+        Raises:
+            Disagreement: The draft is on trial, and this is not how the given text goes on.
+        """
         if self.left:
+            self._try(text)
             text = self._beyond(text)
         if text:
             self.pieces.append(text)
@@ -87,24 +111,38 @@ class Draft:
 
         Returns:
             The choice, with all its options.
+
+        Raises:
+            Disagreement: As for :meth:`say`.
         """
         if not self.left:
             choice = mind.decide(masses)
             self.pieces.append(choice if len(choice.options) > 1 else choice.chosen)
             return choice
-        whole = [option for option in masses if self.left.startswith(option)]
-        agreeing = [max(whole, key=len)] if whole else [o for o in masses if o.startswith(self.left)]
-        choice = mind.decide(masses, frozenset(agreeing) if agreeing else None)
-        if agreeing and not whole and len(agreeing) > 1:
+        longer = [option for option in masses if option.startswith(self.left)]
+        agreeing = longer if longer and mind.tired else [*self._written(masses), *longer]
+        choice = mind.decide(masses, frozenset(agreeing) if agreeing and not self.trial else None)
+        if len(longer) > 1 and choice.chosen in longer:
             used, self.left = len(self.left), ""
-            kept = [place for place, option in enumerate(choice.options) if option in agreeing]
+            kept = [place for place, option in enumerate(choice.options) if option in longer]
             rests = tuple(choice.options[place][used:] for place in kept)
             total = sum(choice.masses[place] for place in kept) or 1.0
             shares = tuple(choice.masses[place] / total for place in kept)
             self.pieces.append(choice._replace(options=rests, masses=shares, pick=kept.index(choice.pick)))
         else:
             self.say(choice.chosen)
+            self.trial |= bool(longer)
         return choice
+
+    def _written(self, options: Iterable[str]) -> list[str]:
+        """The longest option that the given text has whole and goes beyond, if there is one."""
+        whole = [option for option in options if self.left.startswith(option) and option != self.left]
+        return [max(whole, key=len)] if whole else []
+
+    def _try(self, text: str) -> None:
+        """Give the draft up if it is on trial and does not go on like this."""
+        if self.trial and not self.fits(text):
+            raise Disagreement
 
     def _beyond(self, text: str) -> str:
         """The part of a text that goes beyond the given text, which is used up by as much."""

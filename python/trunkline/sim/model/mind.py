@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["Mind", "Sampling"]
 
 _MOST_FILLERS: Final = 60
+_MIDDLE: Final = 0.35
+"""Logarithm of the median number of filler thoughts, before it is cut to a whole one."""
+
+_MOST_TRIES: Final = 256
 _NORMAL: Final = NormalDist()
 
 _FILLERS: Final = (
@@ -42,6 +46,7 @@ _FILLERS: Final = (
     "The next step follows from the last one.",
     "I would rather look than guess.",
 )
+_THOUGHTS: Final = tuple(f"{text} " for text in _FILLERS)
 
 
 class Sampling(NamedTuple):
@@ -66,9 +71,14 @@ class Mind:
         digest: Digest of the conversation.
         dials: How the model errs.
         sampling: The request's sampling. At temperature 0 the seed has no effect.
+
+    Attributes:
+        dials: The same.
+        sampling: The same.
+        tries: How often the reply was given up because it did not go on like the text it continues.
     """
 
-    __slots__ = ("_accidents", "_choices", "_key", "dials", "sampling")
+    __slots__ = ("_accidents", "_choices", "_key", "dials", "sampling", "tries")
 
     def __init__(self, behaviour: str, digest: bytes, dials: Dials, sampling: Sampling) -> None:
         seed = sampling.seed if sampling.temperature > 0 else "greedy"
@@ -77,6 +87,7 @@ class Mind:
         self._accidents = Draws(*self._key, "accidents")
         self.dials = dials
         self.sampling = sampling
+        self.tries = 0
 
     def decide(self, masses: dict[str, float], allowed: frozenset[str] | None = None) -> Choice:
         """Draw one of some options, given with their masses at temperature 1.
@@ -99,19 +110,73 @@ class Mind:
         """A whole number below ``n`` that decides nothing."""
         return self._accidents.below(n)
 
+    @property
+    def tired(self) -> bool:
+        """Whether the reply was begun so often that what is most sure to agree with the given text is said."""
+        return self.tries >= _MOST_TRIES
+
     def fill(self, draft: Draft) -> None:
-        """Add thoughts that carry nothing; their number has a lognormal tail."""
-        while draft.left:
-            given = next((text for text in _FILLERS if draft.fits(text + " ")), None)
-            if given is None:
+        """Add thoughts that carry nothing; their number has a lognormal tail.
+
+        Where the given text has some of them, the others are drawn as in a reply that has at least so many.
+        """
+        there = 0
+        # Only the space behind the last of them may be missing.
+        while given := next((text for text in _THOUGHTS if f"{draft.left} ".startswith(text)), None):
+            draft.say(given)
+            there += 1
+        if draft.left:
+            begun = [text for text in _THOUGHTS if text.startswith(draft.left)]
+            if not begun or not self._thinks_on(draft, there, len(begun) / len(_THOUGHTS)):
                 return
-            draft.say(given + " ")
-        count = 1
-        if self.dials.length_tail > 0:
-            u = min(max(self._accidents.random(), 1e-9), 1 - 1e-9)
-            count = min(int(math.exp(0.35 + self.dials.length_tail * _NORMAL.inv_cdf(u))), _MOST_FILLERS)
-        for _ in range(count):
-            draft.say(_FILLERS[self._accidents.below(len(_FILLERS))] + " ")
+            draft.say(begun[self._accidents.below(len(begun))])
+            there += 1
+        for _ in range(self._more(there)):
+            draft.say(_THOUGHTS[self._accidents.below(len(_THOUGHTS))])
+
+    def _thinks_on(self, draft: Draft, there: int, share: float) -> bool:
+        """Whether the given text ends in a thought, and not in what follows the thoughts, which is then on trial.
+
+        Args:
+            draft: The reply.
+            there: How many thoughts there are.
+            share: The share of thoughts that begin like what is left of the given text.
+        """
+        going = self._goes_on(there)
+        if going == 0:
+            return False
+        if self.tired or self._accidents.random() * (going * share + 1 - going) < going * share:
+            return True
+        draft.trial = True
+        return False
+
+    def _more(self, there: int) -> int:
+        """How many thoughts follow those that are there."""
+        if there == 0:
+            count = 1
+            if self.dials.length_tail > 0:
+                u = min(max(self._accidents.random(), 1e-9), 1 - 1e-9)
+                count = min(int(math.exp(_MIDDLE + self.dials.length_tail * _NORMAL.inv_cdf(u))), _MOST_FILLERS)
+            return count
+        more = 0
+        while self._accidents.chance(self._goes_on(there + more)):
+            more += 1
+        return more
+
+    def _goes_on(self, there: int) -> float:
+        """How likely a reply has more thoughts than those that are there, of which it has at least so many."""
+        if there >= _MOST_FILLERS:
+            return 0.0
+        if self.dials.length_tail == 0:
+            return float(there == 0)
+        least = self._at_least(there)
+        return self._at_least(there + 1) / least if least > 0 else 0.0
+
+    def _at_least(self, count: int) -> float:
+        """How likely a reply has at least so many thoughts."""
+        if count == 0:
+            return 1.0
+        return 0.5 * math.erfc((math.log(count) - _MIDDLE) / self.dials.length_tail / math.sqrt(2))
 
     def wording(self, draft: Draft, place: str, first: str, second: str) -> None:
         """Add one of two wordings that mean the same.
