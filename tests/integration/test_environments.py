@@ -56,7 +56,7 @@ def hermes(body: dict) -> dict:
         said = choice["message"]
         calls = said.pop("tool_calls", [])
         written = [f'{{"name": "look", "arguments": {call["function"]["arguments"]}}}' for call in calls]
-        if calls and body["seed"] % 3 == 0:
+        if calls and (body["seed"] + choice["index"]) % 3 == 0:
             written[0] = written[0][:-2]
         said["content"] = said["content"] or "<think>so</think>" + "".join(f"<tool_call>\n{each}\n" for each in written)
     return answer
@@ -68,9 +68,10 @@ def broken(body: dict) -> dict:
     for choice in answer["choices"]:
         for call in choice["message"].get("tool_calls", []):
             function = call["function"]
-            if body["seed"] % 3 == 0:
+            kind = (body["seed"] + choice["index"]) % 3
+            if kind == 0:
                 function["arguments"] = function["arguments"][:-1]
-            elif body["seed"] % 3 == 1:
+            elif kind == 1:
                 function["name"] = "lo ok"
     return answer
 

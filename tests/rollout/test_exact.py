@@ -156,7 +156,7 @@ def check(tree: Tree) -> None:
     totals = tree.tokens
     assert totals.exact
     assert totals.flat >= totals.tree >= totals.longest > 0
-    assert totals.tree_generated == sum(len(core.tokens_of(node)) for node in turns(tree))
+    assert core.tokens()[3] == sum(len(core.tokens_of(node)) for node in turns(tree))
     columns = harvest([core])
     every = [*columns.leaves, *columns.segment_leaves]
     rows = pack_ragged(

@@ -18,6 +18,9 @@ from trunkline._core import OBSERVATION
 from trunkline.rollout.seed import base_seed
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategy import Fork
+from trunkline.score.replays import noted, replays
+from trunkline.score.verdicts import Verdict, note, read
+from trunkline.store.derive import rows, taken
 from trunkline.types import Termination, Usage
 
 CHAIN = ["write a", "write b", "write c"]
@@ -104,6 +107,64 @@ async def test_an_earlier_tree_has_no_snapshots_and_is_replayed():
     assert written(tree, 2) == ["q a", "q a b", "q a b x"]
     assert tree.rollouts[2].note == "tool calls replayed: 2"
     assert tree.rollouts[2].usage.tools == 1
+
+
+async def test_who_goes_on_keeps_what_was_noted_before_and_counts_each_replay():
+    earlier, _ = await forked(Notebook, 2)
+    core = earlier.core
+    point = [node.id for node in earlier.rollouts[0].nodes if node.kind == OBSERVATION][1]
+    path, turn, draw, subgroup = core.state(point)
+    growing = core.open(point, (*path, turn, draw), subgroup)
+    dropped = Verdict("mine", "drop", "tool calls replayed: 900")
+    note(core, growing, noted(7), dropped, "of which tool calls replayed: 30")
+    forget()
+    tree, _ = await grow(OnTop(), words, tools=[look], environment=Notebook, core=core)
+    account()
+    said = tree.rollouts[growing].note
+    assert read(said) == [dropped]
+    assert replays(said) == 7 + 2, "a reason is no remark of ours"
+    assert rows(core)[1][growing].note == said
+    assert taken(core, 1).replayed == 7 + 2 + 2, "the one that was forked now, too"
+
+
+async def test_a_record_with_more_observations_than_calls_is_refused():
+    earlier, _ = await forked(Notebook, 2)
+    core = earlier.core
+    state = next(node.id for node in earlier.rollouts[0].nodes if node.kind == OBSERVATION)
+    path, turn, draw, subgroup = core.state(state)
+    odd = core.open(state, (*path, turn, draw), subgroup)
+    called = core.message(earlier.rollouts[0].nodes[3].id)
+    core.turn(odd, called, 0, 0, 0, -1, -1, -1, 0, 0)
+    for _ in range(2):
+        core.observe(odd, b'{"role":"tool","tool_call_id":"x","content":"q a b"}', 0, 0, False)
+    forget()
+    tree, _ = await grow(OnTop(), words, tools=[look], environment=Notebook, core=core)
+    account()
+    refused = tree.rollouts[odd]
+    assert (refused.termination, refused.error.kind) == (Termination.CANCELLED, "ForkRefused")
+    assert refused.error.message == "turn 1 has 1 calls and 2 observations"
+
+
+class Twice:
+    """Forks the first rollout after its first step and after its third, while it goes on."""
+
+    stepwise = True
+
+    def rollouts(self) -> int:
+        return 3
+
+    def start(self, view):
+        yield Fork()
+
+    def stepped(self, view):
+        yield from (Fork(rollout.leaf.id) for rollout in view.rollouts if rollout.id == 0 and rollout.turns in {1, 3})
+
+
+async def test_what_was_passed_in_a_later_round_was_used_later_whoever_passed_it():
+    forget()
+    tree, _ = await grow(Twice(), words, tools=[look], environment=type("One", (Notebook,), {"snapshots": 1}))
+    assert account().count("restore") == 2
+    assert [written(tree, rollout)[-1] for rollout in range(3)] == ["q a b c", "q a x", "q a b c x"]
 
 
 @pytest.mark.parametrize(

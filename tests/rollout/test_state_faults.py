@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import pytest
 from forking import Late, words, written
 from notebook import Notebook, Paper, account, forget, look
-from scripted import Scripted, Silent, grow
+from scripted import Say, Scripted, Silent, grow
 
 from trunkline.errors import EnvironmentFailed
 from trunkline.rollout.agent import Agent, Kit
 from trunkline.rollout.draws import Draws
 from trunkline.rollout.session import Session
+from trunkline.rollout.stopping import Stopping
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.tools.tool import tool
 from trunkline.tree.tree import Tree
@@ -105,6 +106,19 @@ async def test_a_function_that_makes_none_any_more_fails_its_rollout():
     assert broken.error.kind == EnvironmentFailed.__name__
 
 
+async def test_a_function_that_makes_something_else_fails_its_rollout():
+    made = []
+
+    def once() -> object:
+        made.append(1)
+        return Paper() if len(made) == 1 else {}
+
+    tree, _ = await grow(Chain(1), words, tools=[look], environment=once)
+    (rollout,) = tree.rollouts
+    assert (rollout.termination, rollout.error.kind) == (Termination.TOOL_ERROR, "EnvironmentFailed")
+    assert rollout.error.message == "the environment could not be made: what was returned is a dict"
+
+
 async def test_a_rollout_that_breaks_closes_its_environment():
     def script(conversation, seed):
         raise RuntimeError("the model is gone")
@@ -175,3 +189,29 @@ async def test_whoever_is_cancelled_wherever_closes_every_environment(where, twi
     done = account()
     assert done.count("fresh") >= 1
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+async def test_who_has_answered_is_not_cut_while_its_environment_closes():
+    forget()
+    closed: list[Notebook] = []
+    let = asyncio.Event()
+
+    class Slow(Notebook):
+        async def close(self) -> None:
+            closed.append(self)
+            if len(closed) == 1:
+                await let.wait()
+            else:
+                asyncio.get_running_loop().call_soon(let.set)
+            await super().close()
+
+    def script(conversation: list[dict], seed: int) -> Say:
+        return Say("yes", final=True)
+
+    tree = Tree(Task.ask("what?", "yes", id="q"))
+    kit = Kit(Agent(model="scripted", tools=[look], environment=Slow))
+    stopping = Stopping(enough=1)
+    await Session(tree, kit, Chain(2), None, 7, Draws(Scripted(script)), Silent(), stopping=stopping).run()
+    account()
+    assert [rollout.termination for rollout in tree.rollouts] == [Termination.ANSWER] * 2
+    assert [rollout.answer for rollout in tree.rollouts] == ["yes"] * 2

@@ -22,6 +22,7 @@ from trunkline.rollout.strategies.entropy_tree import EntropyTree
 from trunkline.rollout.strategy import Fork
 from trunkline.rollout.view import View
 from trunkline.sim.model.bpe import default_bpe
+from trunkline.store.derive import rows
 from trunkline.tree.tree import Tree
 from trunkline.types import Task
 
@@ -178,10 +179,14 @@ async def test_an_entropy_tree_has_its_leaves_and_every_branch_its_beginning(api
     assert len(given) > 3 * 2, "more than the chains were asked for"
     flat, whole = (sum(getattr(tree.tokens, name) for tree in trees) for name in ("flat_generated", "tree_generated"))
     shared = sum(unique(tree) for tree in trees)
-    # What is kept stands in two turns, so nodes count it twice; the index over ids does not. It has less than was
-    # sampled where two draws began alike by chance.
-    assert shared <= engine < flat
-    assert shared < whole < flat
+    # What is kept stands in two turns and was generated once. There is less than was sampled where two draws began
+    # alike by chance.
+    assert whole == shared <= engine < flat
+    assert whole < sum(tree.core.tokens()[3] for tree in trees), "nodes have it twice"
+    for tree in trees:
+        _, listed = rows(tree.core)
+        assert [row.length for row in listed] == [rollout.generated for rollout in tree.rollouts]
+        assert sum(row.length for row in listed) == tree.tokens.flat_generated, "what was kept is on the path, too"
 
 
 def unique(tree: Tree) -> int:

@@ -12,7 +12,7 @@ from trunkline._core import Tree as Core
 from trunkline.score.actions import action
 from trunkline.score.diversity import Try
 from trunkline.store.derive import rows
-from trunkline.store.schema import RolloutRow, TreeRow
+from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
 from trunkline.store.tasks import Length, by_task, length, tried
 from trunkline.tree.tokens import Tokens
 from trunkline.tree.trajectory import Trajectory
@@ -88,6 +88,13 @@ def test_what_was_cut_is_measured_apart_and_what_broke_not_at_all():
     assert length([], cut=False) is None
 
 
+def test_a_tail_that_is_left_growing_is_cut_too():
+    _, found = listed()
+    growing = msgspec.structs.replace(found[2], termination=None, turns=3, length=11)
+    assert length([*found, growing], cut=True) == Length(2, 2.0, 8.0)
+    assert length([*found, growing], cut=False) == length(found, cut=False)
+
+
 def test_a_value_functions_word_is_no_reward():
     _, found = listed()
     tries = [tried(row) for row in found]
@@ -108,6 +115,16 @@ def test_the_figures_of_a_task():
     assert (task.paths, task.actions, task.answers) == (5, 2, 2)
     # One chain alone is scored, so that nothing says how its two rollouts correlate.
     assert task.effective is None
+
+
+def test_a_task_that_was_taken_over_costs_what_was_made_since():
+    tree, found = listed()
+    before = TakenRow(1, 1, 0, 0, "d", calls=2, prompt=20, cached=8, generated=5, tools=1)
+    listing = [(number, row) for number in (0, 1) for row in found]
+    on, anew = by_task([(0, tree), (1, tree)], listing, ["a", "b"], [(0, before)])
+    assert on.usage == Usage(calls=4 - 2, prompt=20, cached=8, generated=17 - 5, tools=2 - 1)
+    assert anew.usage == Usage(calls=4, prompt=40, cached=16, generated=17, tools=2)
+    assert (on.paths, on.tokens, on.rollouts) == (anew.paths, anew.tokens, anew.rollouts), "of the whole tree"
 
 
 def test_effective_tries_take_the_correlation_of_the_whole_run():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ from trunkline.rollout.strategy import Strategy
 from trunkline.sim.server.serve import start_server
 from trunkline.sim.server.settings import Settings
 from trunkline.sim.tools import search, visit
+from trunkline.tools.environment import Environment
+from trunkline.tools.tool import Tool
 from trunkline.tree.tree import Tree
 from trunkline.types import Task
 
@@ -98,11 +100,20 @@ async def grow(
     cache: Cache | None = None,
     strategy: Strategy | None = None,
     max_turns: int = 12,
+    tools: Sequence[Tool] = (search, visit),
+    environment: type[Environment] | None = None,
     **sampling: object,
 ) -> list[Tree]:
     """Play tasks to their end."""
     asked = Sampling(**{"max_tokens": 2000, **sampling})
-    agent = Agent(model="sim-agent", tools=[search, visit], max_turns=max_turns, sampling=asked, dialect=dialect)
+    agent = Agent(
+        model="sim-agent",
+        tools=tools,
+        max_turns=max_turns,
+        sampling=asked,
+        dialect=dialect,
+        environment=environment,
+    )
     kit = Kit(agent)
     asker = Draws(llm, cache, Exact(mode, renderers(mode, llm.call)))
     sessions = [Session(Tree(task), kit, strategy or Chain(draws), None, 5, asker, Silent()) for task in tasks]

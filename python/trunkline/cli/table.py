@@ -136,8 +136,10 @@ def _costs(summary: Summary) -> Iterator[Row]:
             yield "prompt tokens by turn", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}, {uncached:,} not"
         if summary.prompt and (summary.prompt, summary.uncached) != (usage.prompt, usage.prompt - usage.cached):
             yield "prompt tokens by request", f"{summary.prompt:,}, {summary.uncached:,} of them not cached"
-    chains = f"  ({summary.paths:,} if every rollout were a chain)" if summary.paths > usage.calls else ""
-    yield "model turns", f"{usage.calls:,}{chains}"
+    before = 0 if summary.taken is None else summary.taken.turns
+    carried = f", after {before:,} taken over" if before else ""
+    chains = f"  ({summary.paths:,} if every rollout were a chain)" if summary.paths > usage.calls + before else ""
+    yield "model turns", f"{usage.calls:,}{carried}{chains}"
     failed = f", {usage.tool_errors:,} of them failed" if usage.tool_errors else ""
     again = f"; {summary.replayed:,} more were run again for forks" if summary.replayed else ""
     yield "tool calls", f"{usage.tools:,}{failed}{again}"

@@ -35,6 +35,7 @@ _HEAD: Final = (
 _NOTES: Final = """\
 flat: as if every rollout were a chain of its own; tree: shared parts once; ~ where it is server usage, not token ids
 chains: turns on all paths; made: turns that were asked for; cached, uncached: prompt tokens of these turns
+made, cached and uncached are of this run alone; of draws in one request all but the first count their prompt as cached
 effective: independent tries that would say as much as the scored ones; - where that is not known"""
 
 

@@ -116,7 +116,7 @@ class Session:
         self._filters = filters
         self._desk = Desk(tree.core, tree.task.id, draws, outlet)
         self._barrier = Barrier()
-        self._states = States(tree, kit, strategy)
+        self._states = States(tree, kit, strategy, partial(self._desk.heard, kit))
         self._stopping = Stopping() if stopping is None else stopping
         self._players = Players(self._barrier)
         self._purse = None if allowance is None else Purse(allowance, tree.core, self._barrier)
@@ -364,7 +364,11 @@ class Session:
         """Play a rollout's program; one that is cut, or that nobody pays for any more, is finished."""
         try:
             async with nullcontext() if rollout.state is None else rollout.state.entered():
-                await agent_loop(rollout, self._kit)
+                try:
+                    await agent_loop(rollout, self._kit)
+                finally:
+                    # Before its environment is closed: it has ended, and is not cut any more.
+                    self._players.leave(rollout.id)
         except asyncio.CancelledError:
             raise self._players.caught(rollout.id) from None
         except OutOfBudget as end:

@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING
 
 from trunkline.errors import EnvironmentFailed, ForkRefused
 from trunkline.llm import messages
-from trunkline.llm.recorded import Step, recorded, steps
+from trunkline.llm.recorded import Step, steps
 from trunkline.llm.text import excerpt, without_secrets
 from trunkline.printable import said
 from trunkline.rollout.snapshots import Snapshots
+from trunkline.score.replays import noted
+from trunkline.score.verdicts import note
+from trunkline.tools.environment import Environment
 from trunkline.tree.node import Node, message_text
-from trunkline.tree.replays import noted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    from trunkline.llm.protocol import Choice
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.rollout import Rollout
     from trunkline.rollout.snapshots import Held
     from trunkline.rollout.strategy import Strategy
-    from trunkline.tools.environment import Environment
     from trunkline.tree.tree import Tree
 
 __all__ = ["State", "States"]
@@ -42,11 +44,13 @@ class States:
         tree: The tree.
         kit: The agent that plays it.
         strategy: Who forks it.
+        hear: Returns a turn of the tree as the program was given it.
     """
 
-    def __init__(self, tree: Tree, kit: Kit, strategy: Strategy) -> None:
+    def __init__(self, tree: Tree, kit: Kit, strategy: Strategy, hear: Callable[[int], Choice]) -> None:
         self.tree = tree
         self.kit = kit
+        self.hear = hear
         # Without these hooks nothing forks but the prompt.
         hooks = hasattr(strategy, "ended") or hasattr(strategy, "stepped")
         self._forks = bool(getattr(strategy, "branches", hooks))
@@ -154,10 +158,12 @@ class State:
     def _made(self) -> Environment:
         """Make an environment that holds nothing."""
         try:
-            made: Environment = self._states.kit.agent.environment()
+            made = self._states.kit.agent.environment()
         except Exception as error:
             what = f"{type(error).__name__}: {without_secrets(said(error))}"
             raise EnvironmentFailed(f"the environment could not be made: {what}") from error
+        if not isinstance(made, Environment):
+            raise EnvironmentFailed(f"the environment could not be made: what was returned is a {type(made).__name__}")
         return made
 
     async def _bring(self, environment: Environment) -> None:
@@ -171,7 +177,7 @@ class State:
         for step in steps(self._states.tree.core, self._missed):
             replayed += await self._again(step, environment)
         if replayed:
-            self._states.tree.core.note(self._rollout.id, noted(replayed))
+            note(self._states.tree.core, self._rollout.id, noted(replayed))
             logger.debug(
                 "rollout %d: %d calls replayed in %.3f s", self._rollout.id, replayed, time.perf_counter() - start
             )
@@ -179,7 +185,7 @@ class State:
     async def _again(self, step: Step, environment: Environment) -> int:
         """Run the calls of a step again, and compare what they say with the record; returns how many there were."""
         kit, tree = self._states.kit, self._states.tree
-        calls = kit.speech.read(recorded(tree.core, step.turn)).calls
+        calls = kit.speech.read(self._states.hear(step.turn)).calls
         if not calls or not step.observations:  # calls that have not run yet are not on record
             return 0
         if len(calls) != len(step.observations):

@@ -16,7 +16,20 @@ if TYPE_CHECKING:
 
     from trunkline._core import Tree as Core
 
-__all__ = ["ACTIONS", "Action", "Verdict", "clear", "counted", "dropped", "encode", "masked", "note", "penalty", "read"]
+__all__ = [
+    "ACTIONS",
+    "Action",
+    "Verdict",
+    "clear",
+    "counted",
+    "dropped",
+    "encode",
+    "entries",
+    "masked",
+    "note",
+    "penalty",
+    "read",
+]
 
 Action = Literal["mask", "drop", "penalty", "failed"]
 ACTIONS: tuple[str, ...] = ("mask", "drop", "penalty", "failed")
@@ -76,7 +89,7 @@ def encode(verdicts: Iterable[Verdict | str]) -> str:
     return msgspec.json.encode(list(verdicts)).decode()
 
 
-def _entries(note: str | None) -> _Note:
+def entries(note: str | None) -> list[Verdict | str]:
     """Read a note; a text that somebody else wrote is an entry of its own."""
     if not note:
         return []
@@ -93,19 +106,20 @@ def read(note: str | None) -> list[Verdict]:
         note: :attr:`trunkline.Trajectory.note`, or that of a rollout's row. What holds no verdict, such as another
             writer's text, or damage, has none.
     """
-    return [entry for entry in _entries(note) if isinstance(entry, Verdict)]
+    return [entry for entry in entries(note) if isinstance(entry, Verdict)]
 
 
-def note(core: Core, rollout: int, *verdicts: Verdict) -> None:
-    """Add verdicts to a rollout's note; what stands there stays.
+def note(core: Core, rollout: int, *said: Verdict | str) -> None:
+    """Add verdicts or remarks to a rollout's note; what stands there stays.
 
     Args:
         core: The tree.
         rollout: The rollout's id.
-        verdicts: What is said about it.
+        said: What is said about it.
     """
-    if verdicts:
-        core.note(rollout, encode([*_entries(core.rollout(rollout).note), *verdicts]))
+    if said:
+        first, *rest = [*entries(core.rollout(rollout).note), *said]
+        core.note(rollout, first if isinstance(first, str) and not rest else encode([first, *rest]))
 
 
 def clear(core: Core, rollout: int) -> None:
@@ -115,9 +129,9 @@ def clear(core: Core, rollout: int) -> None:
         core: The tree.
         rollout: The rollout's id.
     """
-    entries = _entries(core.rollout(rollout).note)
-    left = [entry for entry in entries if not isinstance(entry, Verdict)]
-    if len(left) < len(entries):
+    found = entries(core.rollout(rollout).note)
+    left = [entry for entry in found if not isinstance(entry, Verdict)]
+    if len(left) < len(found):
         core.note(rollout, encode(left) if left else "")
 
 

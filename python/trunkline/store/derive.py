@@ -9,9 +9,10 @@ import msgspec
 
 from trunkline import _core
 from trunkline.score.actions import action
+from trunkline.score.replays import replays
 from trunkline.store.schema import Ending, RolloutRow, TakenRow, TreeRow
 from trunkline.tree.failure import usage_of
-from trunkline.tree.tokens import Tokens
+from trunkline.tree.tokens import count, generated
 from trunkline.types import FAILED, Usage
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def rows(core: _core.Tree, error: str | None = None, ending: Ending = _FINISHED)
             **msgspec.structs.asdict(usage_of(facts.usage, facts.error)),
         )
         rollouts.append(row)
-    tokens = Tokens(*core.tokens())
+    tokens = count(core)
     return (
         TreeRow(
             nodes=len(core),
@@ -85,8 +86,8 @@ def _paths(core: _core.Tree) -> tuple[Sequence[int | None], Sequence[str | None]
     for node in range(1, len(parents)):
         length, first = lengths[parents[node]], actions[parents[node]]
         if kinds[node] == _core.TURN:
-            generated = core.node(node).generated
-            length = None if length is None or generated is None else length + generated
+            own = generated(core, node)
+            length = None if length is None or own is None else length + own
             first = first or action(msgspec.json.decode(core.message(node)))
         lengths.append(length)
         actions.append(first)
@@ -109,5 +110,6 @@ def taken(core: _core.Tree, deltas: int) -> TakenRow:
         digest=tree.digest,
         llm_micros=sum(row.llm_micros for row in rollouts),
         tool_micros=sum(row.tool_micros for row in rollouts),
+        replayed=sum(replays(row.note) for row in rollouts),
         **msgspec.structs.asdict(sum((row.usage for row in rollouts), Usage())),
     )

@@ -237,7 +237,7 @@ class RunReader:
 
     def by_task(self) -> list[TaskSummary]:
         """What each finished task came to, computed from its rows, in the order of the tasks."""
-        return by_task(self.rows(), self.rollouts(), self.task_ids())
+        return by_task(self.rows(), self.rollouts(), self.task_ids(), self.taken())
 
     def summary(self) -> Summary:
         """The run's totals, computed from its rows."""

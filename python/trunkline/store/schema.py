@@ -43,7 +43,8 @@ CREATE TABLE taken (
     failed INTEGER NOT NULL, digest TEXT NOT NULL, calls INTEGER NOT NULL, prompt INTEGER NOT NULL,
     cached INTEGER NOT NULL, generated INTEGER NOT NULL, unreported INTEGER NOT NULL, retries INTEGER NOT NULL,
     tools INTEGER NOT NULL, tool_errors INTEGER NOT NULL, bridged INTEGER NOT NULL, realigned INTEGER NOT NULL,
-    forked INTEGER NOT NULL, llm_micros INTEGER NOT NULL, tool_micros INTEGER NOT NULL
+    forked INTEGER NOT NULL, llm_micros INTEGER NOT NULL, tool_micros INTEGER NOT NULL,
+    replayed INTEGER NOT NULL
 );
 CREATE TABLE endpoints (endpoint INTEGER PRIMARY KEY, name TEXT NOT NULL);
 CREATE TABLE calls (
@@ -247,6 +248,7 @@ class TakenRow(msgspec.Struct, frozen=True, array_like=True):
         forked: Likewise.
         llm_micros: Microseconds in model calls.
         tool_micros: Microseconds in tool calls.
+        replayed: Tool calls that had run again to bring environments to fork points.
     """
 
     deltas: int
@@ -267,6 +269,7 @@ class TakenRow(msgspec.Struct, frozen=True, array_like=True):
     forked: int = 0
     llm_micros: int = 0
     tool_micros: int = 0
+    replayed: int = 0
 
     @property
     def usage(self) -> Usage:

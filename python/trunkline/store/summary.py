@@ -11,12 +11,12 @@ import msgspec
 from trunkline.errors import ForkRefused
 from trunkline.score.diversity import Diversity, Try, diversity
 from trunkline.score.metrics import Estimate, accuracy, best_of_n, majority_at_n
+from trunkline.score.replays import replays
 from trunkline.store.calls import EndpointSummary, Spending, by_endpoint, total
 from trunkline.store.funds import Funds, funds
 from trunkline.store.judgements import Filtered, Judgements
 from trunkline.store.tasks import Length, length, tokens, tried
 from trunkline.tree.failure import Failure
-from trunkline.tree.replays import replays
 from trunkline.tree.tokens import Tokens
 from trunkline.types import FAILED, Termination, Usage
 
@@ -30,7 +30,7 @@ __all__ = ["Summary", "Taken", "summarise"]
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What finished tasks took over of an earlier run, in which it was paid for.
+    """What the finished tasks of a run took over of an earlier one, in which it was paid for.
 
     Attributes:
         run: The earlier run's file.
@@ -38,6 +38,7 @@ class Taken(msgspec.Struct, frozen=True):
         rollouts: Rollouts of these.
         growing: Of these, rollouts that had not ended and went on.
         failed: Of these, rollouts that had broken.
+        turns: Model turns that had been made.
     """
 
     run: str
@@ -45,6 +46,7 @@ class Taken(msgspec.Struct, frozen=True):
     rollouts: int
     growing: int
     failed: int
+    turns: int
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +74,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             They are safe to print.
         forks_refused: Rollouts that could not begin where they were to fork, as their tools' state was not to be had.
         refusals: Why, like ``failures``.
-        replayed: Tool calls that ran again to bring environments to fork points; they are in no other count.
+        replayed: Tool calls that ran again to bring environments to fork points; they are in no other count. Those of
+            an earlier run are left out.
         llm_seconds: Seconds in model calls, summed over rollouts that ran side by side.
         tool_seconds: Seconds in tool calls, likewise.
         seconds: Wall time of the run, up to its last write.
@@ -87,7 +90,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         ids: The part of ``tokens`` that is counted from token ids; the rest is as the servers reported it.
         paths: Model turns on the paths of all rollouts: the calls that as many chains would have made.
         kept: How long rollouts are that ended by themselves; None if there are none.
-        cut: How long those are that were cut (``censored``), likewise.
+        cut: How long those are that were cut (``censored``, or left growing), likewise.
         diversity: How much the tries of a task differ; None if there are none.
         taken: What was taken over of an earlier run; its rollouts are in all counts of rollouts and in every score.
         ended: How many trees ended in each way, see :class:`~trunkline.store.schema.Ending`.
@@ -219,6 +222,7 @@ def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow]) -> Taken | None:
         rollouts=sum(row.rollouts for row in rows),
         growing=sum(row.growing for row in rows),
         failed=sum(row.failed for row in rows),
+        turns=sum(row.calls for row in rows),
     )
 
 
@@ -283,11 +287,13 @@ def summarise(
             refusals.update([failure.message] if failure.kind == ForkRefused.__name__ else [])
         usage += row.usage
     llm_micros, tool_micros = sum(row.llm_micros for row in rows), sum(row.tool_micros for row in rows)
-    for task, before in taken:
-        if task in tries:
-            usage -= before.usage
-            llm_micros -= before.llm_micros
-            tool_micros -= before.tool_micros
+    replayed = sum(replays(row.note) for row in rows)
+    carried = [before for task, before in taken if task in tries]
+    for before in carried:
+        usage -= before.usage
+        llm_micros -= before.llm_micros
+        tool_micros -= before.tool_micros
+        replayed -= before.replayed
     called: set[int] = set()
     endpoints = by_endpoint(_noting(calls, called), prices or {})
     listed = [tries[task] for task in sorted(tries)]
@@ -312,7 +318,7 @@ def summarise(
         failures=_frequent(failures),
         forks_refused=refusals.total(),
         refusals=_frequent(refusals),
-        replayed=sum(replays(row.note) for row in rows),
+        replayed=max(0, replayed),
         llm_seconds=llm_micros / 1e6,
         tool_seconds=tool_micros / 1e6,
         seconds=_seconds(meta),
@@ -329,7 +335,7 @@ def summarise(
         kept=length(rows, cut=False),
         cut=length(rows, cut=True),
         diversity=diversity(listed),
-        taken=_taken(meta, [row for task, row in taken if task in tries]),
+        taken=_taken(meta, carried),
         ended=dict(sorted(Counter(tree.ended for tree in trees).items())),
         refused=sum(tree.refused for tree in trees),
         budget=funds(meta),

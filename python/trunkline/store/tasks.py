@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -12,11 +13,13 @@ from trunkline.tree.tokens import Tokens
 from trunkline.types import UNSCORED, Termination, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from trunkline.store.schema import RolloutRow, TreeRow
+    from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
 
 __all__ = ["Length", "TaskSummary", "by_task", "ended", "length", "tokens", "tried"]
+
+_CUT: Final = (Termination.CENSORED, None)
 
 
 class Length(msgspec.Struct, frozen=True):
@@ -42,7 +45,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
         scored: Rollouts with a reward.
         reward: Their mean reward; None if there are none.
         tokens: Tokens, flat and as a tree.
-        usage: What its calls cost.
+        usage: What its calls cost; those of an earlier run that this one continues are left out.
         paths: Model turns on the paths of all rollouts: the calls that as many chains would have made.
         actions: Different first actions.
         answers: Different answers.
@@ -79,12 +82,13 @@ def length(rows: Sequence[RolloutRow], *, cut: bool) -> Length | None:
 
     Args:
         rows: Rollouts.
-        cut: Measure those that were cut (``censored``), in place of those that ended by themselves.
+        cut: Measure those that were cut (``censored``, or left growing where their task ended), in place of those that
+            ended by themselves.
 
     Returns:
         Means; None if there are none such.
     """
-    found = [row for row in rows if (row.termination == Termination.CENSORED if cut else ended(row))]
+    found = [row for row in rows if (row.termination in _CUT if cut else ended(row))]
     if not found:
         return None
     counted = [row.length for row in found if row.length is not None]
@@ -106,7 +110,10 @@ def tokens(trees: Sequence[TreeRow]) -> Tokens:
 
 
 def by_task(
-    trees: Iterable[tuple[int, TreeRow]], rollouts: Iterable[tuple[int, RolloutRow]], names: Sequence[str]
+    trees: Iterable[tuple[int, TreeRow]],
+    rollouts: Iterable[tuple[int, RolloutRow]],
+    names: Sequence[str],
+    taken: Iterable[tuple[int, TakenRow]] = (),
 ) -> list[TaskSummary]:
     """Sum rollouts up by task.
 
@@ -114,6 +121,7 @@ def by_task(
         trees: Rows of finished tasks with their numbers.
         rollouts: Rows of their rollouts with the number of the task.
         names: Ids of all tasks.
+        taken: What was taken over of an earlier run, likewise.
 
     Returns:
         A summary of each finished task, in the order of the tasks.
@@ -124,25 +132,20 @@ def by_task(
     tries = {number: [tried(row) for row in listed] for number, listed in rows.items()}
     found = diversity(tries.values())
     rho = None if found is None else found.rho
-    return [_task(names[number], tree, rows.get(number, []), tries, number, rho) for number, tree in trees]
+    paid = {number: before.usage for number, before in taken}
+    return [
+        _task(names[number], tree, rows.get(number, []), tries.get(number, []), rho, paid.get(number, Usage()))
+        for number, tree in trees
+    ]
 
 
 def _task(
-    name: str,
-    tree: TreeRow,
-    rows: Sequence[RolloutRow],
-    tries: Mapping[int, Sequence[Try]],
-    number: int,
-    rho: float | None,
+    name: str, tree: TreeRow, rows: Sequence[RolloutRow], own: Sequence[Try], rho: float | None, paid: Usage
 ) -> TaskSummary:
-    own = tries.get(number, [])
     alone = diversity([own])
     scored = [given for given in own if not math.isnan(given.reward)]
-    chains = {given.subgroup for given in scored}
-    sizes = [sum(given.subgroup == chain for given in scored) for chain in chains]
-    usage = Usage()
-    for row in rows:
-        usage += row.usage
+    sizes = list(Counter(given.subgroup for given in scored).values())
+    usage = sum((row.usage for row in rows), Usage()) - paid
     return TaskSummary(
         task=name,
         rollouts=len(rows),

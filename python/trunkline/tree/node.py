@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from trunkline import _core
+from trunkline.tree.tokens import generated
 
 if TYPE_CHECKING:
     from trunkline.tree.tree import Tree
@@ -101,8 +102,11 @@ class Node:
 
     @property
     def generated_tokens(self) -> int | None:
-        """Completion tokens the server reported for a model turn, or None."""
-        return self._facts.generated
+        """Tokens of a model turn, by its ids or else as the server reported them; None where neither is known.
+
+        With ids, those count that a fork inside a turn kept for it, which nobody generated again.
+        """
+        return generated(self.tree.core, self.id) if self.kind is Kind.TURN else None
 
     @property
     def message(self) -> Message:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-__all__ = ["Seconds", "Tokens"]
+from trunkline import _core
+from trunkline._core import TURN, Prefix, drift_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trunkline._core import Tree as Core
+
+__all__ = ["Seconds", "Tokens", "count", "generated"]
 
 
 class Tokens(msgspec.Struct, frozen=True):
@@ -39,6 +47,65 @@ class Tokens(msgspec.Struct, frozen=True):
     def reuse(self) -> float:
         """The share of the flat tokens that sharing saved, from 0 to 1; 0 where there are no tokens."""
         return self.saved / self.flat if self.flat else 0.0
+
+
+def count(core: Core) -> Tokens:
+    """Count the tokens of a tree.
+
+    Where all are known by their ids, turns of one state share what they begin with, to the token: what a fork inside a
+    turn kept of it, and what two draws said alike. Messages of servers that give no ids are shared whole or not at all.
+
+    Args:
+        core: The tree.
+    """
+    found = Tokens(*core.tokens())
+    if not found.exact:
+        return found
+    index = Prefix()
+    for number, turns in enumerate(_siblings(core)):
+        space = index.space(str(number))
+        for turn in turns:
+            drift, own = drift_of(core, turn), core.tokens_of(turn)
+            given = index.insert(space, _core.Tokens([]) if drift is None else drift[2])
+            if own is not None:
+                index.append(given, own)
+    reuse = index.reuse()
+    return msgspec.structs.replace(
+        found,
+        tree=found.tree - (reuse.flat - reuse.unique),
+        tree_generated=found.tree_generated - (reuse.flat_generated - reuse.unique_generated),
+    )
+
+
+def _siblings(core: Core) -> Iterator[Sequence[int]]:
+    """Turns of one state that were given the same prompt by the same model, where there are several."""
+    parents, kinds, _ = core.shape()
+    turns: dict[int, list[int]] = {}
+    for node, kind in enumerate(kinds):
+        if kind == TURN:
+            turns.setdefault(parents[node], []).append(node)
+    for below in turns.values():
+        if len(below) > 1:
+            alike: dict[Any, list[int]] = {}
+            for node in below:
+                facts = core.node(node)
+                alike.setdefault((facts.agent, facts.namespace, facts.context), []).append(node)
+            yield from (nodes for nodes in alike.values() if len(nodes) > 1)
+
+
+def generated(core: Core, turn: int) -> int | None:
+    """Count the tokens of a model turn.
+
+    Args:
+        core: The tree.
+        turn: The turn's node.
+
+    Returns:
+        Its token ids, those that a fork inside a turn kept for it included; where they are not known, what the server
+        reported; None where neither is known.
+    """
+    tokens = core.tokens_of(turn)
+    return core.node(turn).generated if tokens is None else len(tokens)
 
 
 class Seconds(NamedTuple):

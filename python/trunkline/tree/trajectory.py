@@ -127,7 +127,7 @@ class Trajectory:
 
     @property
     def generated(self) -> int | None:
-        """Generated tokens on its path, shared ones included; None where a turn on it has no usage."""
+        """Generated tokens on its path, shared ones included; None where a turn on it has neither ids nor usage."""
         turns = [node.generated_tokens for node in self.nodes if node.kind is Kind.TURN]
         counted = [count for count in turns if count is not None]
         return sum(counted) if len(counted) == len(turns) else None

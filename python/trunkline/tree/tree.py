@@ -10,7 +10,7 @@ import msgspec
 from trunkline import _core
 from trunkline.tree.failure import usage_of
 from trunkline.tree.node import Node
-from trunkline.tree.tokens import Tokens
+from trunkline.tree.tokens import Tokens, count
 from trunkline.tree.trajectory import Trajectory
 from trunkline.tree.vote import majority
 from trunkline.types import UNSCORED, Usage
@@ -91,7 +91,7 @@ class Tree:
     @property
     def tokens(self) -> Tokens:
         """Tokens, counted flat and as a tree."""
-        return Tokens(*self.core.tokens())
+        return count(self.core)
 
     @property
     def usage(self) -> Usage:
