@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
@@ -365,3 +366,24 @@ def test_text_and_numbers_come_back_as_they_went_in(text: str, number: int) -> N
         usage = (1, number, number, number, 0, number, 0, 0, 0, 0, 0)
         read = facts(one.rollout(rollout))
         assert read == (0, leaf, (number,), number, "answer", text, text, "nan", usage, 1, 2 * number, 0)
+
+
+def test_what_is_known_of_a_merged_turn_is_what_the_rollout_opened_first_was_told():
+    def merged(order: tuple[int, ...]) -> tuple[object, ...]:
+        core = Tree()
+        point = core.append(ROOT, PROMPT, b'{"role":"user","content":"?"}')
+        model = core.name("m")
+        rollouts = [core.open(point, (0, draw)) for draw in range(3)]
+        for place in order:
+            finish, aside = core.name(f"end {place}"), f"thought {place}".encode()
+            said = b'{"role":"assistant","content":"yes"}'
+            node = core.turn(rollouts[place], said, model, model, finish, 10 + place, 0, 20 + place, 0, 5, aside)
+        core.check()
+        again = Tree()
+        again.apply(core.delta())
+        assert again.digest() == core.digest()
+        return tuple((one.node(node).prompt, one.node(node).generated, one.node(node).finish, one.aside(node))
+                     for one in (core, again))  # fmt: skip
+
+    known = (10, 20, "end 0", "thought 0")
+    assert {merged(order) for order in permutations(range(3))} == {(known, known)}

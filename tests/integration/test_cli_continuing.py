@@ -53,13 +53,19 @@ def test_a_run_goes_on_from_the_command_line(folder: Path, url: str):
     )  # fmt: skip
     assert first.returncode == 0, first.stderr
     assert "continues" not in first.stdout
-    on = trunkline(folder, "run", "--strategy", "partial", "--from", "first.run", *playing(url), "-o", "on.run")
+    onward = ("run", "--strategy", "partial", "--from", "first.run", *playing(url), "-o", "on.run")
+    dry = trunkline(folder, *onward, "--dry-run")
+    assert (dry.returncode, (folder / "on.run").exists()) == (0, False), dry.stderr
+    assert [line.split()[1:] for line in dry.stdout.splitlines() if line.startswith("continues")] == [
+        [f"{folder / 'first.run'}:", "6", "trees,", "12", "rollouts", "taken", "over"]
+    ]
+    on = trunkline(folder, *onward)
     assert on.returncode == 0, on.stderr
     line = next(line for line in on.stdout.splitlines() if line.startswith("continues"))
     assert line.endswith("first.run: 6 trees, 12 rollouts taken over")
     assert trunkline(folder, "check", "on.run").returncode == 0
     some = trunkline(
-        folder, "run", "questions.jsonl", "-n", "2", "--strategy", "partial", "-r", "14", "--from", "first.run",
+        folder, "run", "questions.jsonl", "-n", "2", "--strategy", "partial:budget=14", "--from", "first.run",
         *playing(url), "-o", "some.run", "--json",
     )  # fmt: skip
     assert some.returncode == 0, some.stderr
@@ -76,7 +82,7 @@ def test_a_run_goes_on_from_the_command_line(folder: Path, url: str):
         (("--strategy", "partial"), "QUESTIONS"),
         (("--strategy", "partial", "--from", "nothing.run"), "no such run file"),
         (("--strategy", "partial", "--from", "questions.jsonl"), "is not a Trunkline run"),
-        (("questions.jsonl", "--strategy", "partial", "-r", "3"), "budget must be at least I (1 + K R T) = 7, not 3"),
+        (("questions.jsonl", "--strategy", "partial:budget=3"), "budget must be at least I (1 + K R T) = 7, not 3"),
     ],
 )
 def test_what_cannot_be_is_one_line(folder: Path, url: str, arguments: tuple[str, ...], says: str):

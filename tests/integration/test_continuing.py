@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from trunkline.cli.demo import simulator
@@ -22,6 +23,7 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategies.partial import Partial
+from trunkline.rollout.strategies.tree_grpo import TreeGRPO
 from trunkline.runtime.result import Run
 from trunkline.runtime.run import run
 from trunkline.score.rewards import contains, exact_match
@@ -209,7 +211,9 @@ def refused(url: str, earlier: Any, tmp_path: Path, *rest: Any, **options: Any) 
 
 
 def test_what_cannot_go_on_is_refused_before_the_run(url: str, chains: Run, tasks: list[Task], tmp_path: Path):
-    assert "strategy Anew begins every task anew" in refused(url, chains, tmp_path, strategy=Anew())
+    for strategy in (Anew(), TreeGRPO()):
+        said = refused(url, chains, tmp_path, strategy=strategy)
+        assert f"strategy {type(strategy).__name__} begins every task anew" in said
     said = refused(url, chains, tmp_path, None, agent(system="Be\x1b[31m brief."))
     assert f'the prompt of task "{tasks[0].id}"' in said
     assert "\x1b" not in said
@@ -219,6 +223,8 @@ def test_what_cannot_go_on_is_refused_before_the_run(url: str, chains: Run, task
     assert "dialect" in refused(url, chains, tmp_path, None, agent(dialect="hermes"))
     assert "exact_match there, contains here" in refused(url, chains, tmp_path, reward=contains)
     assert "not in" in refused(url, chains, tmp_path, [Task.ask("Who?", id="nobody")])
+    lenient = msgspec.structs.replace(tasks[0], reference=("anything",))
+    assert "other reference" in refused(url, chains, tmp_path, [lenient])
     other = Task.ask("Who?", id=tasks[0].id)
     assert "other messages" in refused(url, chains, tmp_path, [other])
     assert "no such run file" in refused(url, tmp_path / "none", tmp_path)

@@ -6,10 +6,13 @@ import json
 from collections.abc import Callable
 
 import pytest
+from forking import Late, words, written
+from notebook import Notebook, Paper
+from notebook import look as note_down
 from recorder import Recorder, replayed
 from scripted import Say, Scripted, grow, look, paths
 
-from trunkline._core import TURN
+from trunkline._core import OBSERVATION, TURN
 from trunkline._core import Tree as Core
 from trunkline.llm import messages
 from trunkline.llm.protocol import ToolCall
@@ -18,6 +21,9 @@ from trunkline.rollout.agent import Agent
 from trunkline.rollout.opening import begin
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategy import Fork
+from trunkline.score.replays import replays
+from trunkline.store.derive import rows, taken
+from trunkline.store.summary import summarise
 from trunkline.tree.tree import Tree
 from trunkline.types import Task
 
@@ -160,3 +166,35 @@ async def test_draws_of_one_state_that_nobody_answered_are_asked_for_together():
     tree, _ = await grow(Nothing(), steps, core=core, llm=Counting(steps))
     assert asked[0] == 3
     assert len(tree.rollouts) == 3
+
+
+@pytest.mark.parametrize("environment", [Notebook, Paper])
+async def test_who_goes_on_has_the_state_that_its_tools_had_left(environment: type):
+    whole, deltas, _ = await grown(Nothing(), words, tools=[note_down], environment=environment)
+    assert written(whole, 0) == ["q a", "q a b", "q a b c"]
+    again = []
+    for kept in range(1, len(deltas) + 1):
+        tree, _ = await grow(Nothing(), words, core=replayed(deltas[:kept]), tools=[note_down], environment=environment)
+        assert tree.digest() == whole.digest(), f"broken off after delta {kept}"
+        assert written(tree, 0) == written(whole, 0)
+        again.append(replays(tree.rollouts[0].note))
+    # Opened; then each turn and its observation; the answer; the end. What has run and is on record is run again.
+    assert again == [*sorted(again[:-1]), 0]
+    assert again[-2] == 3
+
+
+async def test_calls_replayed_in_both_runs_are_added_up():
+    """A fork after two turns replays two calls; it breaks off one turn later, and then three are replayed."""
+    recorder = Recorder(Core())
+    late = Late(2)
+    await grow(late, words, core=recorder.core, outlet=recorder, tools=[note_down], environment=Paper)
+    broken = [core for core in map(replayed, (recorder.deltas[:n] for n in range(len(recorder.deltas))))
+              if 1 in core.growing and core.node(core.rollout(1).leaf).kind == OBSERVATION][-1]  # fmt: skip
+    before = taken(broken, 1)
+    assert before.replayed == 2
+    tree, _ = await grow(Nothing(), words, core=broken, tools=[note_down], environment=Paper)
+    assert written(tree, 1) == ["q a", "q a b", "q a b x"]
+    assert replays(tree.rollouts[1].note) == 2 + 3
+    row, rollouts = rows(tree.core)
+    summary = summarise({}, 1, [row], [(0, rollout) for rollout in rollouts], taken=[(0, before)])
+    assert summary.replayed == 3, "those of this run"

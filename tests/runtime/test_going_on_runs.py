@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from atlas import CAPITALS, agent, suicide, tasks
 from foreign import error, message, serving
-from goers import More
+from goers import Few, More, Squeamish
+from judges import Pairs
 
 from trunkline.cli.drive import judge
 from trunkline.errors import ConfigError, WorkerError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime import controller
+from trunkline.runtime.plan import plan
 from trunkline.runtime.result import Run
 from trunkline.runtime.run import run, stream
+from trunkline.runtime.snapshot import Snapshot
 from trunkline.score.filters import ZeroVariance
 from trunkline.score.rewards import exact_match
 from trunkline.score.verdicts import dropped, read
@@ -151,7 +155,7 @@ def test_what_broke_in_tasks_that_were_not_needed_excuses_nothing(tmp_path: Path
                  start_from=tmp_path / "first")  # fmt: skip
     assert [tree.task.id for tree in on] == ["France"]
     summary = on.summary()
-    assert (summary.failed, summary.taken.failed, summary.taken.trees, summary.taken.rollouts) == (1, 0, 1, 1)
+    assert (summary.failed, summary.taken.failed, summary.taken.trees, summary.taken.rollouts) == (1, 0, 5, 5)
     assert judge(summary, 0) == 1, "four others had broken before, and one broke now"
 
 
@@ -177,3 +181,91 @@ def test_what_filters_said_of_the_earlier_group_is_forgotten_and_the_larger_grou
     assert (on.summary().groups_kept, on.summary().filters) == (5, [])
     with RunReader.open(on.path) as reader:
         assert reader.check() == []
+
+
+def test_what_an_earlier_run_judged_is_judged_again(tmp_path: Path):
+    """The filter drops groups of two: by then they have three."""
+    earlier = first(tmp_path, filters=[Pairs()])
+    assert earlier.summary().groups_kept == 0
+    with serving(answer) as server:
+        options = {"llm": EndpointSpec(server.url), "strategy": More(), "workers": 0, "reward": exact_match}
+        plain = run(agent(tools=[suicide]), start_from=earlier, **options)
+        again = run(agent(tools=[suicide]), start_from=earlier, filters=[Pairs(3)], **options)
+    for found, kept, judged in ((plain, 5, 0), (again, 0, 15)):
+        assert found.summary().groups_kept == kept
+        assert sum(one.dropped for one in found.summary().filters) == judged
+        with RunReader.open(found.path) as reader:
+            assert reader.check() == []
+    said = {rollout.note for tree in again for rollout in tree.rollouts}
+    assert all(note.count("pairs") == 1 for note in said)
+
+
+def test_tasks_that_enough_groups_made_needless_are_taken_over_and_count_for_nothing(tmp_path: Path):
+    with serving(lambda body: error(400, "no", "bad") if "Benin" in str(body) else answer(body)) as server:
+        earlier = run(agent(), tasks(), llm=EndpointSpec(server.url, max_retries=0), strategy=Chain(2), workers=0,
+                      reward=exact_match, out=tmp_path / "first")  # fmt: skip
+    seen: list[Snapshot] = []
+    with serving(answer) as server:
+        on = run(agent(), llm=EndpointSpec(server.url), strategy=More(), workers=0, reward=exact_match, groups=2,
+                 start_from=earlier, watch=seen.append)  # fmt: skip
+    assert [tree.task.id for tree in on] == ["France", "Brazil"]
+    with RunReader.open(on.path) as reader:
+        assert reader.check() == [], "what was not needed is not missing"
+    summary = on.summary()
+    assert (summary.taken.trees, summary.taken.rollouts) == (5, 10), "all of them are in the file"
+    assert (summary.taken.ended, summary.taken.failed) == (4, 0), "two of these tasks have ended here"
+    assert summary.rate > 0
+    broken = msgspec.structs.replace(summary, failed=2)
+    assert judge(broken, 0) == 1, "what broke in Benin, there, excuses nothing here"
+
+
+def test_progress_counts_what_this_run_does(tmp_path: Path):
+    with serving(lambda body: error(400, "no", "bad") if "Benin" in str(body) else answer(body)) as server:
+        earlier = run(agent(), tasks(), llm=EndpointSpec(server.url, max_retries=0), strategy=Chain(2), workers=0,
+                      out=tmp_path / "first")  # fmt: skip
+    seen: list[Snapshot] = []
+
+    def watch(shot: Snapshot) -> None:
+        seen.append(msgspec.structs.replace(shot))
+
+    with serving(answer) as server:
+        run(agent(), llm=EndpointSpec(server.url), strategy=Few(), workers=0, start_from=earlier, watch=watch)
+    assert [(shot.rollouts, shot.rollouts_done, shot.failed) for shot in (seen[0], seen[-1])] == [(20, 0, 0), (5, 5, 0)]
+
+
+def test_figures_of_each_task_leave_out_what_the_earlier_run_paid(tmp_path: Path):
+    earlier = first(tmp_path)
+    with serving(answer) as server:
+        on = run(agent(tools=[suicide]), llm=EndpointSpec(server.url), strategy=More(), workers=0, reward=exact_match,
+                 start_from=earlier)  # fmt: skip
+    summary = on.summary()
+    assert (summary.usage.calls, summary.paths) == (5, 5), "one turn for each of five chains, and no more as chains"
+    assert [(task.rollouts, task.usage.calls, task.paths) for task in on.by_task()] == [(3, 1, 1)] * 5
+
+
+def test_a_strategy_that_breaks_on_one_tree_ends_that_task_alone(tmp_path: Path):
+    earlier = first(tmp_path)
+    with serving(answer) as server:
+        on = run(agent(tools=[suicide]), llm=EndpointSpec(server.url), strategy=Squeamish(), workers=0,
+                 reward=exact_match, start_from=earlier)  # fmt: skip
+    summary = on.summary()
+    assert (on.state, summary.finished, summary.broken, summary.usage.calls) == ("done", 5, 1, 4)
+
+
+def test_a_dry_run_looks_at_the_trees(tmp_path: Path):
+    earlier = first(tmp_path)
+    given = {"llm": "http://127.0.0.1:9/v1", "strategy": More(), "workers": 0, "start_from": earlier}
+    given["reward"] = exact_match
+    found = plan(agent(tools=[suicide]), **given)
+    assert (found.taken.trees, found.taken.rollouts, found.taken.growing) == (5, 10, 0)
+    with pytest.raises(ConfigError, match=r'the prompt of task "France" must be as in'):
+        plan(agent(tools=[suicide], system="Be brief."), **given)
+
+
+def test_what_a_server_refused_in_an_earlier_run_does_not_end_this_one(tmp_path: Path):
+    with serving(lambda body: answer(body) if "France" in str(body) else error(400, "no", "bad")) as server:
+        llm = EndpointSpec(server.url, max_retries=0)
+        earlier = run(agent(), tasks(), llm=llm, strategy=Chain(3), workers=0, out=tmp_path / "first")
+        assert earlier.summary().failed == 12
+        on = run(agent(), tasks()[1:], llm=EndpointSpec(server.url), strategy=More(0), workers=0, start_from=earlier)
+    assert on.state == "done"

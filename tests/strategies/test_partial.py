@@ -10,9 +10,10 @@ from scripted import Say, grow, look, paths
 from trunkline._core import TURN
 from trunkline.errors import ConfigError
 from trunkline.rollout.agent import Agent
-from trunkline.rollout.branching import founders
+from trunkline.rollout.branching import candidates, founders
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategies.partial import Partial
+from trunkline.rollout.strategy import Fork
 from trunkline.rollout.view import View
 from trunkline.tools.tool import tool
 from trunkline.tree.tree import Tree
@@ -270,3 +271,27 @@ async def test_calls_are_those_that_the_dialect_reads():
 
     tree, _ = await grow(Partial(tools=("look",)), in_text, dialect="hermes")
     assert [rollout.point.turns for rollout in tree.rollouts] == [0, 1, 1, 1, 2, 2, 2, 0]
+
+
+class Twice:
+    """A chain, and another that counts as expanded for it."""
+
+    def rollouts(self) -> int:
+        return 2
+
+    def start(self, view: View) -> list[Fork]:
+        return [Fork(), Fork(subgroup=0)]
+
+
+async def test_a_state_at_which_two_rollouts_met_is_one_place_to_branch_at():
+    def meeting(conversation: list[dict], seed: int) -> Say:
+        turn = turn_of(conversation)
+        return Say("same" if turn == 0 else f"{seed}", final=turn == 2)
+
+    tree, _ = await grow(Twice(), meeting)
+    one, other = tree.rollouts
+    met = [node.id for node in one.nodes if node.kind == TURN]
+    assert met[0] in [node.id for node in other.nodes], "both began with the same turn"
+    assert met[1] not in [node.id for node in other.nodes], "and went on differently"
+    # The prompt was forked at by the second; after the first turn there are two turns of one state, the first's counts.
+    assert list(candidates(View(tree, [], 7), 0, 2)) == [met[1]]

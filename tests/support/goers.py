@@ -21,3 +21,19 @@ class More(msgspec.Struct, frozen=True):
 
     def start(self, view: View) -> list[Fork]:
         return [Fork(n=self.n)] if self.n else []
+
+
+class Few(More):
+    """One more chain, of four that it might have begun."""
+
+    def rollouts(self) -> int:
+        return 4
+
+
+class Squeamish(More):
+    """One more chain, but for Brazil."""
+
+    def start(self, view: View) -> list[Fork]:
+        if view.tree.task.id == "Brazil":
+            raise RuntimeError("not there")
+        return super().start(view)

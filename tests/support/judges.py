@@ -28,3 +28,14 @@ class Breaking(msgspec.Struct, frozen=True):
         if group.tree.task.id == "Japan":
             raise RuntimeError("cannot say")
         yield 0, Verdict("breaking", "mask")
+
+
+class Pairs(msgspec.Struct, frozen=True):
+    """Drops groups of so many rollouts."""
+
+    size: int = 2
+
+    def judge(self, group: Group) -> Iterator[tuple[int, Verdict]]:
+        if len(group.rollouts) == self.size:
+            for rollout in group.rollouts:
+                yield rollout.id, Verdict("pairs", "drop")

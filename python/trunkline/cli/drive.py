@@ -32,14 +32,12 @@ def drive(
         tasks: The problems.
         threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
         as_json: Print the summary as JSON.
-        **options: See :class:`trunkline.runtime.plan.Options`; the strategy and the run file must be among them.
+        **options: See :class:`trunkline.runtime.plan.Options`; the run file must be among them.
 
     Returns:
         The exit code: 0, or 1 if more rollouts broke than allowed, or too few groups were kept.
     """
-    strategy = options["strategy"]
-    planned = 0 if strategy is None else len(tasks) * strategy.rollouts()
-    with Progress(len(tasks), planned) as progress:
+    with Progress() as progress:
         options["watch"] = progress.update
         result = run(agent, tasks, **options)
     summary = result.summary()

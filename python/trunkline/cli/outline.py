@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline.cli.output import put
+from trunkline.cli.table import taken_over
 from trunkline.printable import printable
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
     refill = outline.settings["refill"]
     groups = f" at most, until {refill['groups']:,} groups were kept" if refill else ""
     yield "tasks", f"{outline.tasks:,}{groups}"
+    if outline.taken is not None:
+        yield "continues", taken_over(outline.taken)
     yield "model", f"{agent['model']} at {', '.join(llm.get('base_urls', [llm.get('kind', '')]))}"
     yield "tools", ", ".join(tool["function"]["name"] for tool in agent["tools"]) or "none"
     yield "strategy", strategy["kind"] + _options(strategy["options"])

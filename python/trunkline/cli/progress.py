@@ -56,11 +56,12 @@ def _console(stream: TextIO) -> Console:
     return Lasting(file=stream)
 
 
-def _done(snapshot: Snapshot, tasks: int, rollouts: int) -> tuple[str, str]:
+def _done(snapshot: Snapshot) -> tuple[str, str]:
     if snapshot.groups is not None:
         kept = f"{snapshot.kept:,}/{snapshot.groups:,} groups kept of {snapshot.tasks_done:,} tasks"
         return kept, f"{snapshot.rollouts_done:,} rollouts"
-    return f"{snapshot.tasks_done:,}/{tasks:,} tasks", f"{snapshot.rollouts_done:,}/{rollouts:,} rollouts"
+    done = f"{snapshot.tasks_done:,}/{snapshot.tasks:,} tasks"
+    return done, f"{snapshot.rollouts_done:,}/{snapshot.rollouts:,} rollouts"
 
 
 class Progress:
@@ -69,22 +70,16 @@ class Progress:
     Use it as a context manager and hand :meth:`update` to the run.
 
     Args:
-        total_tasks: Tasks of the run.
-        total_rollouts: Rollouts of the run.
         stream: Where to write; stderr when not given.
         clock: Seconds that only grow; for tests.
     """
 
     def __init__(
         self,
-        total_tasks: int,
-        total_rollouts: int,
         stream: TextIO | None = None,
         *,
         clock: _Clock = time.monotonic,
     ) -> None:
-        self._tasks = total_tasks
-        self._rollouts = total_rollouts
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._clock = clock
         self._began = clock()
@@ -151,13 +146,13 @@ class Progress:
         span = max(now - began, 1e-9)
         rate = (snapshot.rollouts_done - rollouts) / span
         spent = (snapshot.prompt + snapshot.generated - tokens) / span
-        left = self._rollouts - snapshot.rollouts_done
+        left = snapshot.rollouts - snapshot.rollouts_done
         passed = now - self._began
         # How many tasks a refill takes, nobody knows before.
         ahead = left > 0 and snapshot.rollouts_done > 0 and snapshot.groups is None
         # What matters most comes first: a narrow terminal cuts the end off.
         parts = [
-            *_done(snapshot, self._tasks, self._rollouts),
+            *_done(snapshot),
             f"{duration(passed * left / snapshot.rollouts_done)} left" if ahead else duration(passed),
             f"{snapshot.failed:,} errors, {snapshot.retries:,} retries",
             f"{rate:,.1f} rollouts/s",

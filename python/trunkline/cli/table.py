@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trunkline.store.summary import Summary, Taken
     from trunkline.store.tasks import Length
 
-__all__ = ["cost", "duration", "rows_of", "table"]
+__all__ = ["cost", "duration", "rows_of", "table", "taken_over"]
 
 Row = tuple[str, str]
 
@@ -136,10 +136,8 @@ def _costs(summary: Summary) -> Iterator[Row]:
             yield "prompt tokens by turn", f"{usage.prompt:,}, {usage.cached:,} of them cached{share}, {uncached:,} not"
         if summary.prompt and (summary.prompt, summary.uncached) != (usage.prompt, usage.prompt - usage.cached):
             yield "prompt tokens by request", f"{summary.prompt:,}, {summary.uncached:,} of them not cached"
-    before = 0 if summary.taken is None else summary.taken.turns
-    carried = f", after {before:,} taken over" if before else ""
-    chains = f"  ({summary.paths:,} if every rollout were a chain)" if summary.paths > usage.calls + before else ""
-    yield "model turns", f"{usage.calls:,}{carried}{chains}"
+    chains = f"  ({summary.paths:,} if every rollout were a chain)" if summary.paths > usage.calls else ""
+    yield "model turns", f"{usage.calls:,}{chains}"
     failed = f", {usage.tool_errors:,} of them failed" if usage.tool_errors else ""
     again = f"; {summary.replayed:,} more were run again for forks" if summary.replayed else ""
     yield "tool calls", f"{usage.tools:,}{failed}{again}"
@@ -162,9 +160,9 @@ def _parts(summary: Summary) -> str:
     return f"  ({', '.join(shown)})" if shown else ""
 
 
-def _taken(taken: Taken) -> str:
+def taken_over(taken: Taken) -> str:
     """What was taken over of an earlier run."""
-    on = f", {taken.growing:,} of which went on" if taken.growing else ""
+    on = f", {taken.growing:,} of which had not ended" if taken.growing else ""
     trees, rollouts = _count(taken.trees, "tree"), _count(taken.rollouts, "rollout")
     return f"{taken.run}: {trees}, {rollouts} taken over{on}"
 
@@ -213,7 +211,7 @@ def rows_of(summary: Summary) -> list[Row]:
     rows: list[Row] = [("strategy", summary.strategy)] if summary.strategy else []
     rows.append(("tasks done", done))
     if summary.taken is not None:
-        rows.append(("continues", _taken(summary.taken)))
+        rows.append(("continues", taken_over(summary.taken)))
     if summary.groups is not None:
         rows.append(("groups kept", f"{summary.groups_kept:,} of {summary.groups:,} wanted"))
     if summary.broken:

@@ -67,10 +67,11 @@ def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
 
     Raises:
         ConfigError: At the start: it raised, yields what is no fork, or no fork at all. Nothing is paid for yet.
-        StrategyError: Later on: it raised, or yields what is no move. That ends the task alone.
+        StrategyError: Later on, or on the tree of an earlier run: it raised, or yields what is no move. That ends the
+            task alone.
     """
     name, task = type(strategy).__name__, view.tree.task.id
-    error = ConfigError if hook == "start" else StrategyError
+    error = ConfigError if hook == "start" and not view.taken else StrategyError
     ask = getattr(strategy, hook, None)
     if ask is None:
         return []

@@ -41,7 +41,7 @@ from trunkline.rollout.view import View
 from trunkline.score.filters.filter import judge
 from trunkline.score.filters.group import Group
 from trunkline.score.rewards import Reward, apply, cancelled
-from trunkline.score.verdicts import Verdict, clear, note
+from trunkline.score.verdicts import Verdict, note
 from trunkline.tree.failure import Failure
 from trunkline.tree.trajectory import Trajectory
 from trunkline.types import UNSCORED, Termination
@@ -220,9 +220,6 @@ class Session:
     def _take_over(self, group: asyncio.TaskGroup) -> None:
         """Let the rollouts of an earlier run go on that have not ended, and score those that lack it."""
         core = self.tree.core
-        for number in range(self._taken):
-            # What was said of them was about another group.
-            clear(core, number)
         for number in core.growing:
             rollout = Rollout(core, number, self.tree.task, self._seed, self._desk, self._outlet, purse=self._purse)
             go_on(rollout, core, self._kit, partial(self._desk.heard, self._kit), self._calls)

@@ -43,10 +43,11 @@ from trunkline.tree.tree import Tree
 from trunkline.types import FAILED, Task, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trunkline.runtime.job import Job
     from trunkline.runtime.wire import ToWorker
+    from trunkline.store.schema import RolloutRow, TakenRow
     from trunkline.store.writer import RunWriter
 
 __all__ = ["Controller"]
@@ -72,7 +73,7 @@ class Controller:
         writer: The run file, created for these tasks.
         pool: Where engines live.
         watch: Called with the state of the run whenever it has changed.
-        taken: Tasks that an earlier run has begun; what it made of them is in the run file.
+        taken: What was taken over of tasks that an earlier run has begun; their deltas are in the run file.
         refill: How many groups are wanted of the tasks; all tasks are run when None.
     """
 
@@ -83,10 +84,10 @@ class Controller:
         writer: RunWriter,
         pool: Pool,
         watch: Callable[[Snapshot], None] | None = None,
-        taken: Collection[int] = (),
+        taken: Mapping[int, TakenRow] | None = None,
         refill: Refill | None = None,
     ) -> None:
-        self._taken = taken
+        self._taken = taken or {}
         self._job = job
         self._tasks = tasks
         self._writer = writer
@@ -109,8 +110,11 @@ class Controller:
         self._treasury = Treasury(job.budget, job.prices, self._tell) if job.budget is not None and limited else None
         self._expired: str | None = None
         planned = len(tasks) if refill is None else refill.groups
+        going_on = sum(row.growing for row in self._taken.values())
         self.snapshot = Snapshot(
-            tasks=len(tasks), rollouts=planned * job.strategy.rollouts(), groups=refill.groups if refill else None
+            tasks=len(tasks),
+            rollouts=planned * job.strategy.rollouts() + going_on,
+            groups=refill.groups if refill else None,
         )
         self.finished: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -296,10 +300,16 @@ class Controller:
         self.handout.done(kept=kept(done.tree.error, done.rollouts, scored=self._job.reward is not None))
         self.snapshot.tasks_done += 1
         self.snapshot.kept = self.handout.kept
+        before = self._taken.get(done.task)
+        self.snapshot.failed -= 0 if before is None else before.failed
+        if self.snapshot.groups is None:
+            # What the task came to, in the place of the most that its strategy could have made.
+            had = 0 if before is None else before.rollouts
+            self.snapshot.rollouts += len(done.rollouts) - had - self._job.strategy.rollouts()
         for row in done.rollouts:
             if row.termination in FAILED:
                 self.snapshot.failed += 1
-            if row.termination == Termination.BAD_REQUEST and not row.turns:
+            if row.termination == Termination.BAD_REQUEST and not row.turns and not _is_old(row, before):
                 self._refusals.note(done.task, Failure.decode(row.error or "").message)
         self.finished.put_nowait(self._tasks[done.task].id)
 
@@ -338,11 +348,13 @@ class Controller:
     def _send_earlier(self, seat: int, index: int) -> None:
         """Send what an earlier run made of a task, in messages of a size that can be sent."""
         part: list[bytes] = []
+        size = 0
         for data in self._writer.deltas(index) if index in self._taken else ():
-            if part and sum(map(len, part)) + len(data) > _WORK_BYTES:
+            if part and size + len(data) > _WORK_BYTES:
                 self._seats[seat].send(Earlier(index, part))
-                part = []
+                part, size = [], 0
             part.append(data)
+            size += len(data)
         if part:
             self._seats[seat].send(Earlier(index, part))
 
@@ -401,6 +413,11 @@ class Controller:
             self._take([(number, message)])
             if isinstance(message, Bye | Fatal | Gone):
                 leaving.discard(number)
+
+
+def _is_old(row: RolloutRow, before: TakenRow | None) -> bool:
+    """Whether a rollout was there before the run."""
+    return before is not None and row.rollout < before.rollouts
 
 
 def _rebuild(fatal: Fatal) -> TrunklineError:

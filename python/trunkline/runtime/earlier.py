@@ -6,29 +6,34 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from trunkline._core import top_turns
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects import catalog
 from trunkline.printable import printable, quoted
 from trunkline.rollout.opening import prompt
 from trunkline.rollout.speech import Speech
 from trunkline.runtime.job import reward_name
+from trunkline.runtime.needs import region_of
+from trunkline.score.verdicts import clear
 from trunkline.store.derive import taken
 from trunkline.store.identify import is_written
 from trunkline.store.reader import RunReader
 from trunkline.store.redact import redact
+from trunkline.store.summary import sum_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from trunkline._core import Tree as Core
     from trunkline.runtime.job import Job
+    from trunkline.store.schema import TakenRow
+    from trunkline.store.summary import Taken
     from trunkline.store.writer import RunWriter
     from trunkline.types import Task
 
 __all__ = ["EarlierRun"]
 
-_REGIONS = {"think": (0,), "tool": (1,), "all": (2,), "mixed": (0, 1)}
 _BEFORE, _SHOWN = 20, 60
 
 
@@ -112,7 +117,20 @@ class EarlierRun:
         if before is not None and reward != before:
             raise self._changed("reward", f"{_shown(before)} there, {_shown(reward)} here")
 
-    def take_over(self, job: Job, tasks: Sequence[Task], writer: RunWriter) -> set[int]:
+    def look(self, job: Job, tasks: Sequence[Task]) -> Taken:
+        """Return what there is to take over; nothing is written.
+
+        Args:
+            job: The new run's job.
+            tasks: The new run's tasks.
+
+        Raises:
+            ConfigError: As for :meth:`take_over`.
+            RunFileError: The file is damaged.
+        """
+        return sum_up(str(self.path), [taken(core, len(deltas)) for _, core, deltas in self._trees(job, tasks)])
+
+    def take_over(self, job: Job, tasks: Sequence[Task], writer: RunWriter) -> dict[int, TakenRow]:
         """Write what this run made of some tasks into the new run's file.
 
         Args:
@@ -121,15 +139,23 @@ class EarlierRun:
             writer: Its file.
 
         Returns:
-            The numbers that tasks have there which this run has begun.
+            What was taken over of the tasks that this run has begun, by their numbers there.
 
         Raises:
             ConfigError: A tree begins with another prompt; or none has log-probabilities, and the strategy needs them.
             RunFileError: The file is damaged.
         """
+        begun: dict[int, TakenRow] = {}
+        for number, core, deltas in self._trees(job, tasks):
+            row = begun[number] = taken(core, len(deltas))
+            writer.take_over(number, [*deltas, *_unjudged(core)], row)
+        return begun
+
+    def _trees(self, job: Job, tasks: Sequence[Task]) -> Iterator[tuple[int, Core, list[bytes]]]:
+        """Yield the trees that have begun, each with its number in the new run and its deltas; refuse what is unfit."""
         speech = Speech(job.agent.dialect, job.agent.tools, job.agent.sampling)
         numbers = {name: number for number, name in enumerate(self._reader.task_ids())}
-        begun: set[int] = set()
+        region = region_of(job.strategy)
         turns = known = False
         for number, task in enumerate(tasks):
             deltas = self._reader.deltas(numbers[task.id])
@@ -137,17 +163,15 @@ class EarlierRun:
                 continue
             core = self._reader.tree(task.id).core
             self._same_prompt(task, core, speech.opening(job.agent.system, task.messages))
-            writer.take_over(number, deltas, taken(core, len(deltas)))
-            begun.add(number)
+            yield number, core, deltas
             turns |= any(core.rollout(rollout).turns for rollout in range(core.rollouts))
-            known = known or _sure(core, getattr(job.strategy, "uncertain", None))
+            known = known or _known(core, region)
         if turns and not known:
             raise ConfigError(
                 f"start_from: strategy {type(job.strategy).__name__} chooses turns by log-probabilities of the region "
-                f"{job.strategy.uncertain!r}, and no turn in {self._name} has any: "  # type: ignore[attr-defined]
+                f"{region!r}, and no turn in {self._name} has any: "
                 "make a run with Sampling(logprobs=True, top_logprobs=16), or choose another region"
             )
-        return begun
 
     def _same_prompt(self, task: Task, core: Core, here: Sequence[bytes]) -> None:
         """Refuse a tree that begins with other messages than this run would write."""
@@ -165,12 +189,20 @@ class EarlierRun:
         )
 
 
-def _sure(core: Core, region: str | None) -> bool:
+def _unjudged(core: Core) -> list[bytes]:
+    """Take verdicts off, as one more delta: they were given on a group that was complete then, and is no more."""
+    for number in range(core.rollouts):
+        clear(core, number)
+    delta = core.delta()
+    return [] if delta is None else [delta]
+
+
+def _known(core: Core, region: str | None) -> bool:
     """Whether a turn has a perplexity in a region, or none is needed."""
     if region is None:
         return True
-    figures = (core.node(node).perplexity[place] for node in range(len(core)) for place in _REGIONS[region])
-    return any(figure == figure for figure in figures)  # noqa: PLR0124 - NaN is not itself
+    found = [value for node in range(len(core)) for value in core.node(node).perplexity]
+    return bool(top_turns(found, 2, region=region))  # two, as mixed takes the second by another region
 
 
 def _tool_change(there: Any, here: Any) -> str:

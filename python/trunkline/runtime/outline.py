@@ -11,6 +11,7 @@ from trunkline.errors import ConfigError, RunFileError
 from trunkline.printable import printable, said
 from trunkline.store.identify import describe
 from trunkline.store.redact import redact
+from trunkline.store.summary import Taken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +35,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
         workers: Worker processes; 0 for none but this one.
         out: The run file; None for a temporary one.
         settings: What the run file will say of the run; no key is in it. A seed of None is drawn when it starts.
+        taken: What would be taken over of an earlier run, some of which ``rollouts`` may count; None without one.
     """
 
     tasks: int
@@ -44,9 +46,12 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     out: str | None
     settings: dict[str, Any]
+    taken: Taken | None = None
 
 
-def outline(job: Job, tasks: int, settings: Mapping[str, Any], workers: int, out: Path | None) -> Outline:
+def outline(
+    job: Job, tasks: int, settings: Mapping[str, Any], workers: int, out: Path | None, taken: Taken | None = None
+) -> Outline:
     """Work out what a run would do.
 
     Args:
@@ -55,6 +60,7 @@ def outline(job: Job, tasks: int, settings: Mapping[str, Any], workers: int, out
         settings: What the run file would say of the run.
         workers: Worker processes.
         out: The run file.
+        taken: What would be taken over of an earlier run.
 
     Raises:
         ConfigError: If the strategy breaks when it is asked for its formula.
@@ -71,6 +77,7 @@ def outline(job: Job, tasks: int, settings: Mapping[str, Any], workers: int, out
         workers=workers,
         out=None if out is None else str(out),
         settings=redact(msgspec.to_builtins(dict(settings), enc_hook=str)),
+        taken=taken,
     )
 
 

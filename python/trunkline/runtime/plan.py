@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import Reward
+    from trunkline.store.schema import TakenRow
 
 __all__ = ["Draft", "Options", "Plan", "plan"]
 
@@ -197,15 +198,21 @@ class Draft:
         """Return what would be done.
 
         Raises:
-            UsageError: If something cannot cross to a worker, or there is a file where the run file should be.
+            UsageError: If something cannot cross to a worker, there is a file where the run file should be, or an
+                earlier run's trees cannot go on.
+            RunFileError: The earlier run's file is damaged.
         """
         check_out(self._out)
         check(self._job)
+        taken = None
+        if self._start_from is not None:
+            with EarlierRun(self._start_from) as earlier:
+                taken = earlier.look(self._job, self._tasks)
         workers = self._pool.workers if isinstance(self._pool, LocalPool) else 0
         if workers:
             pack_job(self._job)
         tasks = len(self._tasks) if self._refill is None else self._refill.max_tasks
-        return outline(self._job, tasks, self._described | {"seed": self._seed}, workers, self._out)
+        return outline(self._job, tasks, self._described | {"seed": self._seed}, workers, self._out, taken)
 
 
 class Plan(Draft):
@@ -229,10 +236,10 @@ class Plan(Draft):
         self.path = self._shelf.path / "run" if self._shelf else Path(self._out or "")
         self._state = "running"
         self._writer = RunWriter.create(self.path, self._described, self._tasks)
-        taken = set() if self._start_from is None else self._take_over(self._start_from)
+        taken = None if self._start_from is None else self._take_over(self._start_from)
         self.controller = Controller(self._job, self._tasks, self._writer, self._pool, self._watch, taken, self._refill)
 
-    def _take_over(self, start_from: Path) -> set[int]:
+    def _take_over(self, start_from: Path) -> dict[int, TakenRow]:
         """Write what an earlier run made of the tasks into this one's file; no file is left if that cannot be."""
         try:
             self._writer.note("continues", str(start_from))

@@ -21,7 +21,8 @@ class Snapshot(msgspec.Struct):
     Attributes:
         tasks: Tasks in the run.
         tasks_done: Tasks whose trees are complete.
-        rollouts: Rollouts the strategy will make in all; with ``groups``, those of as many tasks, or more.
+        rollouts: Rollouts in all: those that finished tasks came to, and the most that the strategy may make of the
+            others; with ``groups``, the most of as many tasks, or more. What an earlier run ended is in no count.
         rollouts_done: Rollouts that have ended.
         failed: Of these, rollouts that broke.
         lost: Tasks that ended with the worker that had them.

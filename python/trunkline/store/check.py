@@ -152,12 +152,13 @@ def _run(connection: sqlite3.Connection) -> Iterator[str]:
 
 
 def _refilled(connection: sqlite3.Connection) -> bool:
-    """Whether a run took only as many tasks as it needed; those that it began are finished."""
+    """Whether a run took only as many tasks as it needed; those that it began, or went on with, are finished."""
     (wanted,) = connection.execute(
         "SELECT json_extract(value, '$.refill.groups') FROM meta WHERE key = 'settings'"
     ).fetchone()
     (begun,) = connection.execute(
         "SELECT count(DISTINCT task) FROM deltas WHERE task NOT IN (SELECT task FROM trees)"
+        " AND seq >= coalesce((SELECT taken.deltas FROM taken WHERE taken.task = deltas.task), 0)"
     ).fetchone()
     return wanted is not None and not begun
 

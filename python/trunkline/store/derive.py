@@ -110,6 +110,7 @@ def taken(core: _core.Tree, deltas: int) -> TakenRow:
         digest=tree.digest,
         llm_micros=sum(row.llm_micros for row in rollouts),
         tool_micros=sum(row.tool_micros for row in rollouts),
+        paths=sum(row.turns for row in rollouts),
         replayed=sum(replays(row.note) for row in rollouts),
         **msgspec.structs.asdict(sum((row.usage for row in rollouts), Usage())),
     )

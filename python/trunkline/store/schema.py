@@ -43,7 +43,7 @@ CREATE TABLE taken (
     failed INTEGER NOT NULL, digest TEXT NOT NULL, calls INTEGER NOT NULL, prompt INTEGER NOT NULL,
     cached INTEGER NOT NULL, generated INTEGER NOT NULL, unreported INTEGER NOT NULL, retries INTEGER NOT NULL,
     tools INTEGER NOT NULL, tool_errors INTEGER NOT NULL, bridged INTEGER NOT NULL, realigned INTEGER NOT NULL,
-    forked INTEGER NOT NULL, llm_micros INTEGER NOT NULL, tool_micros INTEGER NOT NULL,
+    forked INTEGER NOT NULL, llm_micros INTEGER NOT NULL, tool_micros INTEGER NOT NULL, paths INTEGER NOT NULL,
     replayed INTEGER NOT NULL
 );
 CREATE TABLE endpoints (endpoint INTEGER PRIMARY KEY, name TEXT NOT NULL);
@@ -248,6 +248,7 @@ class TakenRow(msgspec.Struct, frozen=True, array_like=True):
         forked: Likewise.
         llm_micros: Microseconds in model calls.
         tool_micros: Microseconds in tool calls.
+        paths: Model turns on the paths of all of these rollouts.
         replayed: Tool calls that had run again to bring environments to fork points.
     """
 
@@ -269,6 +270,7 @@ class TakenRow(msgspec.Struct, frozen=True, array_like=True):
     forked: int = 0
     llm_micros: int = 0
     tool_micros: int = 0
+    paths: int = 0
     replayed: int = 0
 
     @property

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trunkline.llm.price import Price
     from trunkline.store.schema import CallRow, RolloutRow, TakenRow, TreeRow
 
-__all__ = ["Summary", "Taken", "summarise"]
+__all__ = ["Summary", "Taken", "sum_up", "summarise"]
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -37,16 +37,16 @@ class Taken(msgspec.Struct, frozen=True):
         trees: Tasks that had begun.
         rollouts: Rollouts of these.
         growing: Of these, rollouts that had not ended and went on.
+        ended: Of these, rollouts that had ended, in tasks that are finished: they are in the run's count of rollouts.
         failed: Of these, rollouts that had broken.
-        turns: Model turns that had been made.
     """
 
     run: str
     trees: int
     rollouts: int
     growing: int
+    ended: int
     failed: int
-    turns: int
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         majority: The reward of each task's most frequent answer; None if nothing is scored.
         tokens: Tokens, flat and as a tree, as the server reported them.
         usage: Calls, tokens, retries and tool calls; those of an earlier run that this one continues are left out, as
-            they are in all times.
+            they are in all times, in ``replayed`` and in ``paths``.
         terminations: How many rollouts ended for each reason; ``growing`` for those that never ended.
         failed: Rollouts that broke.
         failures: Why: the most frequent messages among them, at most three, each with how many rollouts it broke.
@@ -164,8 +164,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rate(self) -> float:
         """Rollouts per second of wall time; 0 where no time was measured."""
-        before = 0 if self.taken is None else self.taken.rollouts - self.taken.growing
-        return max(0, self.rollouts - before) / self.seconds if self.seconds > 0 else 0.0
+        before = 0 if self.taken is None else self.taken.ended
+        return (self.rollouts - before) / self.seconds if self.seconds > 0 else 0.0
 
 
 class _Settings(msgspec.Struct):
@@ -208,7 +208,7 @@ def _strategy(meta: Mapping[str, str]) -> str:
     return f"{name}({', '.join(told)})"
 
 
-def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow]) -> Taken | None:
+def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow], carried: Sequence[TakenRow]) -> Taken | None:
     """Sum up what was taken over, if the run continues another."""
     if "continues" not in meta:
         return None
@@ -216,14 +216,31 @@ def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow]) -> Taken | None:
         name = msgspec.json.decode(meta["continues"], type=str)
     except msgspec.MsgspecError:
         name = "a run"
+    return sum_up(name, rows, carried)
+
+
+def sum_up(run: str, rows: Sequence[TakenRow], carried: Sequence[TakenRow] = ()) -> Taken:
+    """Sum up what was taken over.
+
+    Args:
+        run: The earlier run's file.
+        rows: What was taken over of each task.
+        carried: Those of tasks that are finished by now.
+    """
     return Taken(
-        run=name,
+        run=run,
         trees=len(rows),
         rollouts=sum(row.rollouts for row in rows),
         growing=sum(row.growing for row in rows),
-        failed=sum(row.failed for row in rows),
-        turns=sum(row.calls for row in rows),
+        ended=sum(row.rollouts - row.growing for row in carried),
+        failed=sum(row.failed for row in carried),
     )
+
+
+def _seconds_in(column: str, rows: Iterable[RolloutRow], carried: Iterable[TakenRow]) -> float:
+    """Add up a column of microseconds, less what was there before the run."""
+    now, before = (sum(int(getattr(row, column)) for row in part) for part in (rows, carried))
+    return (now - before) / 1e6
 
 
 def _timing(meta: Mapping[str, str]) -> list[str]:
@@ -286,14 +303,8 @@ def summarise(
             failure = Failure.decode(row.error)
             refusals.update([failure.message] if failure.kind == ForkRefused.__name__ else [])
         usage += row.usage
-    llm_micros, tool_micros = sum(row.llm_micros for row in rows), sum(row.tool_micros for row in rows)
-    replayed = sum(replays(row.note) for row in rows)
-    carried = [before for task, before in taken if task in tries]
-    for before in carried:
-        usage -= before.usage
-        llm_micros -= before.llm_micros
-        tool_micros -= before.tool_micros
-        replayed -= before.replayed
+    carried = [row for task, row in taken if task in tries]
+    usage -= sum((row.usage for row in carried), Usage())
     called: set[int] = set()
     endpoints = by_endpoint(_noting(calls, called), prices or {})
     listed = [tries[task] for task in sorted(tries)]
@@ -318,9 +329,9 @@ def summarise(
         failures=_frequent(failures),
         forks_refused=refusals.total(),
         refusals=_frequent(refusals),
-        replayed=max(0, replayed),
-        llm_seconds=llm_micros / 1e6,
-        tool_seconds=tool_micros / 1e6,
+        replayed=max(0, sum(replays(row.note) for row in rows) - sum(row.replayed for row in carried)),
+        llm_seconds=_seconds_in("llm_micros", rows, carried),
+        tool_seconds=_seconds_in("tool_micros", rows, carried),
         seconds=_seconds(meta),
         endpoints=endpoints,
         spent=total(endpoints),
@@ -331,11 +342,11 @@ def summarise(
         groups_kept=len(judgements.kept.difference(broken)),
         strategy=_strategy(meta),
         ids=tokens([tree for tree in trees if tree.exact == 1]),
-        paths=sum(row.turns for row in rows),
+        paths=sum(row.turns for row in rows) - sum(row.paths for row in carried),
         kept=length(rows, cut=False),
         cut=length(rows, cut=True),
         diversity=diversity(listed),
-        taken=_taken(meta, carried),
+        taken=_taken(meta, [row for _, row in taken], carried),
         ended=dict(sorted(Counter(tree.ended for tree in trees).items())),
         refused=sum(tree.refused for tree in trees),
         budget=funds(meta),

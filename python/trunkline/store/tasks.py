@@ -45,7 +45,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
         scored: Rollouts with a reward.
         reward: Their mean reward; None if there are none.
         tokens: Tokens, flat and as a tree.
-        usage: What its calls cost; those of an earlier run that this one continues are left out.
+        usage: What its calls cost; those of an earlier run that this one continues are left out, and in ``paths`` too.
         paths: Model turns on the paths of all rollouts: the calls that as many chains would have made.
         actions: Different first actions.
         answers: Different answers.
@@ -132,20 +132,27 @@ def by_task(
     tries = {number: [tried(row) for row in listed] for number, listed in rows.items()}
     found = diversity(tries.values())
     rho = None if found is None else found.rho
-    paid = {number: before.usage for number, before in taken}
+    before = dict(taken)
     return [
-        _task(names[number], tree, rows.get(number, []), tries.get(number, []), rho, paid.get(number, Usage()))
+        _task(names[number], tree, rows.get(number, []), tries.get(number, []), rho, before.get(number))
         for number, tree in trees
     ]
 
 
 def _task(
-    name: str, tree: TreeRow, rows: Sequence[RolloutRow], own: Sequence[Try], rho: float | None, paid: Usage
+    name: str,
+    tree: TreeRow,
+    rows: Sequence[RolloutRow],
+    own: Sequence[Try],
+    rho: float | None,
+    before: TakenRow | None,
 ) -> TaskSummary:
     alone = diversity([own])
     scored = [given for given in own if not math.isnan(given.reward)]
     sizes = list(Counter(given.subgroup for given in scored).values())
-    usage = sum((row.usage for row in rows), Usage()) - paid
+    usage = sum((row.usage for row in rows), Usage())
+    if before is not None:
+        usage -= before.usage
     return TaskSummary(
         task=name,
         rollouts=len(rows),
@@ -153,7 +160,7 @@ def _task(
         reward=math.fsum(given.reward for given in scored) / len(scored) if scored else None,
         tokens=tokens([tree]),
         usage=usage,
-        paths=sum(row.turns for row in rows),
+        paths=sum(row.turns for row in rows) - (0 if before is None else before.paths),
         actions=0 if alone is None else round(alone.actions.found),
         answers=0 if alone is None else round(alone.answers.found),
         effective=effective(sizes, rho) if scored and rho is not None else None,

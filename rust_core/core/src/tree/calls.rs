@@ -2,13 +2,13 @@
 
 use crate::error::Result;
 use crate::hash::fingerprint;
-use crate::id::{self, ContextId, NONE, NameId, Tokens};
+use crate::id::{self, ContextId, NONE, NameId, RolloutId, Tokens};
 use crate::memory::held;
 use crate::memory::pool::Pool;
 use crate::tokens::Uncertainty;
 use crate::wire::op::Call;
 
-/// One turn's part, 28 bytes. What few turns have is a number of a store beside.
+/// One turn's part, 32 bytes. What few turns have is a number of a store beside.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     namespace: NameId,
@@ -18,6 +18,7 @@ struct Row {
     generated: Tokens,
     aside: u32,
     uncertainty: u32,
+    by: RolloutId,
 }
 
 /// The rows of a tree's model turns.
@@ -34,8 +35,8 @@ impl Calls {
         Self { rows: Vec::new(), asides: Pool::new("aside"), uncertainties: Vec::new() }
     }
 
-    /// Keep what a call said; its number.
-    pub(crate) fn insert(&mut self, call: &Call<'_>) -> Result<u32> {
+    /// Keep what a rollout's call said; its number.
+    pub(crate) fn insert(&mut self, by: RolloutId, call: &Call<'_>) -> Result<u32> {
         let row = id::next(self.rows.len(), "turn")?;
         let (aside, uncertainty) = (self.aside_of(call)?, self.uncertainty_of(call)?);
         self.rows.push(Row {
@@ -46,20 +47,29 @@ impl Calls {
             generated: call.generated,
             aside,
             uncertainty,
+            by,
         });
         Ok(row)
     }
 
-    /// Fill in what the first call did not say; what it said is believed.
-    pub(crate) fn fill(&mut self, row: u32, call: &Call<'_>) -> Result<()> {
+    /// Take in what another rollout's call of the same turn said. The rollout that was opened first is believed, whoever
+    /// arrives first; what it did not say, others fill in.
+    pub(crate) fn fill(&mut self, row: u32, by: RolloutId, call: &Call<'_>) -> Result<()> {
         let mut known = self.rows[row as usize];
-        known.prompt = known.prompt.or(call.prompt);
-        known.generated = known.generated.or(call.generated);
-        if known.aside == NONE {
+        let first = by < known.by;
+        if first {
+            (known.by, known.finish) = (by, call.finish);
+            (known.prompt, known.generated) = (call.prompt.or(known.prompt), call.generated.or(known.generated));
+        } else {
+            (known.prompt, known.generated) = (known.prompt.or(call.prompt), known.generated.or(call.generated));
+        }
+        if known.aside == NONE || (first && call.aside.is_some()) {
             known.aside = self.aside_of(call)?;
         }
         if known.uncertainty == NONE {
             known.uncertainty = self.uncertainty_of(call)?;
+        } else if first && !call.uncertainty.is_unknown() {
+            self.uncertainties[known.uncertainty as usize] = call.uncertainty;
         }
         self.rows[row as usize] = known;
         Ok(())
@@ -162,21 +172,40 @@ mod tests {
     }
 
     #[test]
-    fn the_first_to_say_something_is_believed() {
+    fn what_the_first_did_not_say_others_fill_in() {
         let mut calls = Calls::new();
-        let row = calls.insert(&said(None, f32::NAN)).unwrap();
+        let row = calls.insert(RolloutId::new(0), &said(None, f32::NAN)).unwrap();
         assert_eq!((calls.aside(row), calls.uncertainty(row)), (None, Uncertainty::UNKNOWN));
-        calls.fill(row, &said(Some("hm"), 0.5)).unwrap();
-        calls.fill(row, &said(Some("oh"), 0.7)).unwrap();
+        calls.fill(row, RolloutId::new(1), &said(Some("hm"), 0.5)).unwrap();
+        calls.fill(row, RolloutId::new(2), &said(Some("oh"), 0.7)).unwrap();
         assert_eq!((calls.aside(row), calls.uncertainty(row).entropy), (Some(&b"hm"[..]), [0.5; 3]));
         assert_eq!(calls.check(1, 0), Ok(()));
+    }
+
+    #[test]
+    fn who_was_opened_first_is_believed_in_any_order_of_arrival() {
+        let words = [("first", 0.5), ("second", 0.7), ("third", 0.9)];
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut calls = Calls::new();
+            let call = |rollout: u32| Call {
+                prompt: Tokens::new(100 + i64::from(rollout), "prompt").unwrap(),
+                ..said(Some(words[rollout as usize].0), words[rollout as usize].1)
+            };
+            let row = calls.insert(RolloutId::new(order[0]), &call(order[0])).unwrap();
+            for rollout in &order[1..] {
+                calls.fill(row, RolloutId::new(*rollout), &call(*rollout)).unwrap();
+            }
+            let figures = (calls.aside(row), calls.uncertainty(row).entropy, calls.figures(row).0.get());
+            assert_eq!(figures, (Some(&b"first"[..]), [0.5; 3], Some(100)), "{order:?}");
+            assert_eq!(calls.check(1, 0), Ok(()));
+        }
     }
 
     #[test]
     fn what_is_wrong_with_a_call_is_found() {
         let finding = |break_it: fn(&mut Calls)| {
             let mut calls = Calls::new();
-            calls.insert(&said(Some("hm"), 0.5)).unwrap();
+            calls.insert(RolloutId::new(0), &said(Some("hm"), 0.5)).unwrap();
             break_it(&mut calls);
             calls.check(1, 0).unwrap_err()
         };

@@ -74,17 +74,17 @@ impl Tree {
         call: Option<&Call<'_>>,
         cost: &Usage,
     ) -> Result<u32> {
-        let leaf = self.merge(key, content, call)?;
+        let leaf = self.merge(key, content, call.map(|call| (rollout, call)))?;
         self.rollouts.advance(rollout, leaf, cost);
         self.visits.advance(leaf);
         Ok(leaf.get())
     }
 
     /// The node with this key and content: the one that is there, or a new one.
-    fn merge(&mut self, key: &Key, (fragment, run): Content, call: Option<&Call<'_>>) -> Result<NodeId> {
+    fn merge(&mut self, key: &Key, (fragment, run): Content, call: Option<(RolloutId, &Call<'_>)>) -> Result<NodeId> {
         let key = key.saying(Said::new(fragment, run, &self.runs));
         if let Some(known) = self.nodes.find(&key, &self.runs) {
-            call.map_or(Ok(()), |call| self.nodes.fill(known, call))?;
+            call.map_or(Ok(()), |(by, call)| self.nodes.fill(known, by, call))?;
             return Ok(known);
         }
         let digest = digest::node(&self.content(&key));

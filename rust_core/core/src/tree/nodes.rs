@@ -6,7 +6,7 @@
 use hashbrown::HashTable;
 
 use crate::error::Result;
-use crate::id::{self, FragmentId, NONE, NameId, NodeId, RunId};
+use crate::id::{self, FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
 use crate::memory::held;
 use crate::tree::calls::Calls;
 use crate::tree::digest;
@@ -116,11 +116,11 @@ impl Nodes {
         &mut self,
         key: Key,
         (fragment, run): (FragmentId, Option<RunId>),
-        call: Option<&Call<'_>>,
+        call: Option<(RolloutId, &Call<'_>)>,
         (digest, runs): (u128, &Runs),
     ) -> Result<NodeId> {
         let id = id::next(self.parents.len(), "node")?;
-        let row = call.map_or(Ok(NONE), |call| self.calls.insert(call))?;
+        let row = call.map_or(Ok(NONE), |(by, call)| self.calls.insert(by, call))?;
         let parent = key.parent.index();
         // Neither can overflow: both are smaller than the number of nodes, which is an id.
         let place = (self.depths[parent] + 1, self.turns[parent] + u32::from(key.kind == Kind::Turn));
@@ -144,9 +144,9 @@ impl Nodes {
         self.index = index;
     }
 
-    /// Fill in what the first call of a turn did not say.
-    pub(crate) fn fill(&mut self, id: NodeId, call: &Call<'_>) -> Result<()> {
-        self.row(id).map_or(Ok(()), |row| self.calls.fill(row, call))
+    /// Take in what another rollout's call of a turn said.
+    pub(crate) fn fill(&mut self, id: NodeId, by: RolloutId, call: &Call<'_>) -> Result<()> {
+        self.row(id).map_or(Ok(()), |row| self.calls.fill(row, by, call))
     }
 
     /// Give tokens to a node that came without.
