@@ -57,6 +57,17 @@ def test_a_run_says_what_its_budget_came_to_and_how_its_trees_ended(questions: s
     assert data["timing"] == ["budget"]
 
 
+def test_a_budget_that_leaves_too_few_groups_is_exit_code_1(questions: str, tmp_path: Path):
+    with serving(lambda body: message("<answer>x</answer>", usage=USAGE)) as server:
+        done = trunkline(
+            "run", questions, "-m", "m", "--base-url", server.url, "-w", "0", "-o", "r.run", "-c", "1",
+            "--groups", "4", "--budget", "calls=2", cwd=tmp_path,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "only 2 of 4 groups were kept" in done.stderr
+    assert "ended by budget" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -72,6 +83,8 @@ def test_a_run_says_what_its_budget_came_to_and_how_its_trees_ended(questions: s
         ),
         (["--enough", "5", "-r", "4"], "enough=5 is never reached: Chain plans 4 rollouts a task"),
         (["--tail", "keep"], "set enough as well"),
+        (["--wave", "2", "--strategy", "tree-grpo"], "--wave 2 is for chains"),
+        (["--wave", "3", "-r", "2"], "Chain: wave must be a whole number from 1 to 2"),
     ],
     ids=lambda value: value[0] + value[1] if isinstance(value, list) else "",
 )

@@ -121,6 +121,9 @@ async def test_a_limit_of_tool_calls_counts_those_of_the_earlier_run():
 class Branch(Nothing):
     """A chain, and a fork behind its first call."""
 
+    def rollouts(self) -> int:
+        return 2
+
     def ended(self, view) -> list[Fork]:
         return [Fork(view.rollouts[0].nodes[2].id)] if view.tree.core.rollouts == 1 else []
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from typing import Any
 
 from scripted import look
 
+from trunkline._core import Tree as Core
 from trunkline.llm.protocol import Reply, Request
 from trunkline.llm.reply import read
 from trunkline.llm.request import Sampling
@@ -116,12 +118,17 @@ async def spend(
     reward: object = None,
     prices: dict | None = None,
     max_turns: int = 6,
+    core: Core | None = None,
+    made: Callable[[Session], None] = lambda session: None,
+    **agent: Any,
 ) -> tuple[Tree, Session, Book]:
     """Grow one tree under a budget."""
-    book, tree = Book(), Tree(Task.ask("what?", "yes", id="q"))
-    kit = Kit(Agent(model="clerk", tools=[look], max_turns=max_turns, sampling=Sampling(max_tokens=MOST)))
+    book, tree = Book(), Tree(Task.ask("what?", "yes", id="q"), core)
+    agent = {"tools": [look], "sampling": Sampling(max_tokens=MOST)} | agent
+    kit = Kit(Agent(model="clerk", max_turns=max_turns, **agent))
     allowance = None if task is None and run is None else Allowance(task, run, prices or {})
     session = Session(tree, kit, strategy, reward, 7, Draws(clerk), book, stopping=stopping, allowance=allowance)
+    made(session)
     async with asyncio.timeout(20):
         await session.run()
     tree.core.check()

@@ -176,7 +176,7 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     """Run an agent over QUESTIONS: JSONL, CSV, TSV or Parquet, a Hugging Face dataset path, or - for JSONL on stdin."""
     tasks = _tasks(questions, given["start_from"], given["limit"])
-    strategy = _strategy(given["strategy"], given["rollouts"])
+    strategy = _strategy(given["strategy"], n=given["rollouts"], wave=given["wave"])
     agent = Agent(
         model=given["model"],
         tools=load_tools(given["tools"]),
@@ -218,15 +218,17 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     ctx.exit(drive(agent, tasks, threshold=given["fail_on_error"], as_json=given["as_json"], **options))
 
 
-def _strategy(given: str, rollouts: int | None) -> Strategy:
-    """Return the strategy that a text stands for; how many tries chains are may be told apart."""
-    if rollouts is not None:
+def _strategy(given: str, **of_chains: int | None) -> Strategy:
+    """Return the strategy that a text stands for; options of chains may be told apart."""
+    for name, value in of_chains.items():
+        if value is None:
+            continue
         if given.partition(":")[0] != "chain":
             raise ConfigError(
-                f"--rollouts {rollouts} is for chains; --strategy {given!r} itself says how many rollouts it makes, "
-                "which --dry-run shows"
+                f"--{'rollouts' if name == 'n' else name} {value} is for chains; --strategy {given!r} itself says how "
+                "many rollouts it makes, and when, which --dry-run shows"
             )
-        given += f"{',' if ':' in given else ':'}n={rollouts}"
+        given += f"{',' if ':' in given else ':'}{name}={value}"
     made = make_named(given, "--strategy", STRATEGIES, find)
     if not isinstance(made, Strategy):
         raise ConfigError(f"--strategy {given!r}: {type(made).__name__} has no rollouts() and start(view)")

@@ -159,18 +159,19 @@ class Purse:
             self._barrier.go(rollout)
         return bool(queue)
 
-    async def turn(self, rollout: int, leaf: int, kit: Kit) -> Hold:
+    async def turn(self, rollout: int, leaf: int, kit: Kit, kept: int = 0) -> Hold:
         """Set aside what a rollout's next turn can cost.
 
         Args:
             rollout: Its id.
             leaf: Where it stands.
             kit: Who is asked.
+            kept: Tokens of an earlier turn that it goes on from; they are part of the prompt.
 
         Raises:
             OutOfBudget: Nobody pays.
         """
-        prompt = prompt_bound(self._core, leaf, kit) if self._limited & _BY_TOKENS else 0
+        prompt = prompt_bound(self._core, leaf, kit) + kept if self._limited & _BY_TOKENS else 0
         most = turn_cost(prompt, kit.agent.sampling.max_tokens, self._prices)
         claims = await self._claim(most, rollout if self._ordered & _OF_TURNS else None)
         return Hold(claims, {name: amount for name, amount in most.items() if amount is not None}, self._prices)

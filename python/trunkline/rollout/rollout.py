@@ -167,7 +167,7 @@ class Rollout:
     async def _pay(self, purse: Purse, kit: Kit) -> Hold:
         """Set aside what the next turn can cost; nobody waits for this rollout meanwhile."""
         self.lane.leave()
-        return await purse.turn(self.id, self.leaf, kit)
+        return await purse.turn(self.id, self.leaf, kit, 0 if self._kept is None else self._kept.tokens)
 
     async def _fly(self, ask: Ask) -> Turn:
         """Get the next turn as soon as one more may be in flight."""

@@ -128,6 +128,7 @@ class Session:
         self._ended: list[int] = []
         self._worth: dict[int, float] = {}
         self._taken = tree.core.rollouts
+        self._planned = self._taken + strategy.rollouts()
 
     async def run(self) -> None:
         """Grow every rollout the strategy asks for, score it, and let filters judge the tree.
@@ -148,7 +149,7 @@ class Session:
                 await self._rest()
                 self._score()
                 self._ended.clear()
-                wanted = self._ask("start", [])
+                wanted = [] if self._is_over() else self._ask("start", [])
                 while wanted or self._live:
                     await self._move(wanted, group)
                     waiting = await self._rest()
@@ -197,12 +198,13 @@ class Session:
         wanted = self._ask("ended", ended) + self._ask("stepped", waiting)
         if self._players.sealed:
             wanted = [move for move in wanted if not isinstance(move, Fork)]
-        if wanted or waiting:
-            why = self._stopping.is_settled(self.tree.core, self._strategy.rollouts())
-            if why is not None:
-                self.cut("settled", why)
-                return []
-        return wanted
+        return [] if (wanted or waiting) and self._is_over() else wanted
+
+    def _is_over(self) -> bool:
+        """Whether growth is over; it is cut if the task is settled."""
+        if not self._players.over and (why := self._stopping.is_settled(self.tree.core, self._planned)) is not None:
+            self.cut("settled", why)
+        return self._players.over
 
     def _ask(self, hook: str, numbers: Sequence[int]) -> list[Move]:
         """Ask a hook of the strategy, if there is anything to ask it about."""
@@ -231,6 +233,7 @@ class Session:
             self._barrier.start()
             group.create_task(self._play(rollout))
         for number in range(self._taken):
+            clear(core, number)  # what was said of it was about another group
             facts = core.rollout(number)
             if facts.termination is not None and math.isnan(facts.reward):
                 self._barrier.start()
@@ -259,6 +262,8 @@ class Session:
             raise StrategyError(f"{type(self._strategy).__name__} forks inside a turn, which needs {INSIDE}")
         if self._purse is not None:
             forks = await self._paid(self._purse, forks)
+            if self._players.over:
+                return  # it was cut meanwhile
         self._states.next_round()
         waiting = [self._live[number] for number in sorted(self._barrier.waiting)]
         opened = [(fork, open_fork(self.tree.core, fork)) for fork in forks]
@@ -375,9 +380,9 @@ class Session:
     def _count(self, termination: Termination) -> None:
         """Count a rollout that has ended, and cut the others once there are enough."""
         self._done += termination not in UNSCORED
-        enough, planned = self._stopping.enough, self._strategy.rollouts()
-        if enough is not None and self._done >= enough and (len(self._players) or self.tree.core.rollouts < planned):
-            why = f"enough: {enough} of {planned}"
+        enough, more = self._stopping.enough, len(self._players) or self.tree.core.rollouts < self._planned
+        if enough is not None and self._done >= enough and more:
+            why = f"enough: {enough} of {self._planned - self._taken}"
             self._players.cut("enough", why, keep=self._stopping.tail == "keep")
 
     async def _judge(self, number: int, termination: Termination) -> None:

@@ -32,8 +32,8 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
     """When a tree ends before its strategy is done.
 
     Attributes:
-        enough: So many rollouts of a task, counted over all rounds, that ended and did not fail: the others are cut at
-            once. None: never.
+        enough: So many rollouts of a task that ended in this run and did not fail, counted over all rounds: the others
+            are cut at once. None: never.
         tail: What becomes of those that ``enough`` cuts: ``censor`` ends them as ``censored``; ``keep`` leaves them in
             the run file as they stand, growing, for a later run to continue.
         settled: ``"answer"``, or a reward that is good enough. Looked at between rounds, so that it does not depend
@@ -87,7 +87,7 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             core: The tree.
-            planned: How many rollouts its strategy plans.
+            planned: How many rollouts it may come to have.
 
         Returns:
             Why it is settled; None if it is not.

@@ -7,17 +7,15 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from trunkline import errors
 from trunkline._core import Tree as Core
 from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
 from trunkline.rollout.opening import begin
+from trunkline.runtime.closing import Closing
 from trunkline.runtime.handout import Handout, Refill
 from trunkline.runtime.pool import Event, Gone, Inbox, Pool, Seat
 from trunkline.runtime.refusals import Refusals
 from trunkline.runtime.snapshot import Snapshot
-from trunkline.runtime.treasury import Treasury
 from trunkline.runtime.wire import (
     Ack,
     Batch,
@@ -36,7 +34,6 @@ from trunkline.runtime.wire import (
 )
 from trunkline.score.filters.filter import unjudged
 from trunkline.store.derive import rows
-from trunkline.store.funds import BUDGET
 from trunkline.store.judgements import kept
 from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
@@ -106,9 +103,7 @@ class Controller:
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        limited = job.budget is not None and job.budget.limits
-        self._treasury = Treasury(job.budget, job.prices, self._tell) if job.budget is not None and limited else None
-        self._expired: str | None = None
+        self._closing = Closing(job, self._tell, lambda cut: self._inbox.put_nowait((-1, cut)))
         planned = len(tasks) if refill is None else refill.groups
         going_on = sum(row.growing for row in self._taken.values())
         self.snapshot = Snapshot(
@@ -137,11 +132,7 @@ class Controller:
     @property
     def ended(self) -> str | None:
         """``deadline`` or ``budget`` where that kept tasks from being begun."""
-        if not self.handout.left:
-            return None
-        if self._expired is not None:
-            return "deadline"
-        return "budget" if self._treasury is not None and self._treasury.closed is not None else None
+        return self._closing.word if self.handout.left else None
 
     async def run(self) -> None:
         """Run until every task that is needed is done, or stopped, or the run's budget or time is over.
@@ -152,7 +143,7 @@ class Controller:
         """
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         stop = asyncio.ensure_future(self._stop.wait())
-        deadline = self._deadline(self._loop)
+        self._closing.start()
         try:
             self._seats = await self._pool.start(self._job, self._inbox)
             self._owned = {number: set() for number in range(len(self._seats))}
@@ -170,18 +161,17 @@ class Controller:
                     )
                 self._take([event.result(), *self._queued()])
                 self._feed()
-            if self.handout.open or (self._treasury is not None and self._treasury.lent):
+            if self.handout.open or self._closing.lent:
                 await self._wind_down()
             if self._fatal is not None:
                 raise self._fatal
         finally:
             stop.cancel()
-            if deadline is not None:
-                deadline.cancel()
-            if self._treasury is not None:
-                self._writer.note(BUDGET, msgspec.to_builtins(self._treasury.report()))
+            self._closing.close()
             self.finished.put_nowait(None)
             await self._pool.close()
+            # Last: where the run file cannot be written, this raises as well.
+            self._closing.report(self._writer)
 
     @property
     def _ending(self) -> bool:
@@ -189,25 +179,9 @@ class Controller:
         return self.stopped or self._fatal is not None
 
     @property
-    def _closed(self) -> bool:
-        """Whether no task is begun any more: time is over, or somebody was denied money."""
-        return self._expired is not None or (self._treasury is not None and self._treasury.closed is not None)
-
-    @property
     def _through(self) -> bool:
         """Whether nothing grows and nothing will."""
-        return self._closed and not any(self._owned.values())
-
-    def _deadline(self, loop: asyncio.AbstractEventLoop) -> asyncio.TimerHandle | None:
-        """End what grows when the run's time is over."""
-        seconds = None if self._job.budget is None else self._job.budget.seconds
-        return (
-            None if seconds is None else loop.call_later(seconds, self._expire, f"deadline: {seconds:g} s for the run")
-        )
-
-    def _expire(self, why: str) -> None:
-        self._expired = why
-        self._inbox.put_nowait((-1, Cut("deadline", why)))
+        return self._closing.word is not None and not any(self._owned.values())
 
     def _tell(self, seat: int, message: ToWorker) -> None:
         self._seats[seat].send(message)
@@ -237,10 +211,9 @@ class Controller:
                 case Ready():
                     self._credits[seat] = message.slots
                     self.snapshot.workers += 1
-                    if self._treasury is not None:
-                        self._treasury.seat(seat)
-                case Want() | Drawn() | Repaid() if self._treasury is not None:
-                    self._lend(self._treasury, seat, message)
+                    self._closing.seat(seat)
+                case Want() | Drawn() | Repaid():
+                    self._closing.take(seat, message)
                 case Cut():
                     for number in self._owned:
                         self._tell(number, message)
@@ -256,16 +229,6 @@ class Controller:
             self.snapshot.seconds = time.monotonic() - self._began
             self._watch(self.snapshot)
 
-    def _lend(self, treasury: Treasury, seat: int, message: Want | Drawn | Repaid) -> None:
-        """Take a message about leases."""
-        match message:
-            case Want(least):
-                treasury.want(seat, least)
-            case Drawn(lease, most):
-                treasury.drawn(lease, most)
-            case Repaid(lease, spent, estimated):
-                treasury.repaid(lease, spent, estimated)
-
     def _commit(self, batches: list[tuple[int, Batch]]) -> None:
         """Write batches in one transaction; then, and only then, acknowledge and count them."""
         if not batches:
@@ -278,8 +241,7 @@ class Controller:
         for seat, batch in batches:
             self._seats[seat].send(Ack(batch.batch))
             self._count(batch)
-            if self._treasury is not None:
-                self._treasury.committed(seat, (call for delta in batch.deltas for call in delta.calls))
+            self._closing.committed(seat, (call for delta in batch.deltas for call in delta.calls))
             for done in batch.done:
                 self._owned[seat].discard(done.task)
                 self._credits[seat] += 1
@@ -323,7 +285,7 @@ class Controller:
 
         Nothing is handed out before every engine has come up, or the first would take all of a short run.
         """
-        if len(self._credits) < len(self._owned) or self._ending or self._closed:
+        if len(self._credits) < len(self._owned) or self._ending or self._closing.word is not None:
             return
         work: dict[int, list[tuple[int, bytes]]] = {seat: [] for seat in self._credits}
         sizes = dict.fromkeys(work, 0)
@@ -363,9 +325,9 @@ class Controller:
         ready = self._credits.pop(seat, None) is not None
         self.snapshot.workers -= ready
         lost = sorted(self._owned.pop(seat))
-        if self._treasury is not None:
-            self._treasury.lost(seat)
-        if self._ending or (self._closed and not lost):
+        self._closing.lost(seat)
+        closed = self._closing.word is not None
+        if self._ending or (closed and not lost):
             return
         if not ready:
             self._fail(WorkerError(f"{reason} before it was ready"))
@@ -375,7 +337,7 @@ class Controller:
             for index in lost:
                 self._lose(index, reason)
             self.snapshot.lost += len(lost)
-        if not self._credits and self.handout.open:
+        if not self._credits and self.handout.open and not closed:
             self._fail(WorkerError(f"{reason}, and no worker is left; {self.handout.open} tasks were not finished"))
 
     def _lose(self, index: int, reason: str) -> None:
@@ -397,8 +359,7 @@ class Controller:
 
     async def _wind_down(self) -> None:
         """Take the last batches of a run that ends early, and the leases that are out."""
-        if self._treasury is not None:
-            self._treasury.stop()
+        self._closing.wind_down()
         for seat in self._seats:
             seat.send(Stop())
         leaving = set(self._owned) - self._fallen

@@ -175,6 +175,8 @@ class Engine:
                 stopping=job.stopping,
                 allowance=allowance,
             )
+            # Known from now on: what ends all growth may come before the task has begun.
+            self._sessions.add(session)
             self._spawn(self._run(session, growth))
 
     @property
@@ -189,7 +191,6 @@ class Engine:
 
     async def _run(self, session: Session, growth: Growth) -> None:
         """Run one session to its end, whatever that end is."""
-        self._sessions.add(session)
         try:
             await session.run()
         except (Exception, asyncio.CancelledError) as problem:

@@ -35,7 +35,8 @@ class Run:
 
     Args:
         path: The run file.
-        state: ``done``, ``exhausted`` (tasks ran out before enough groups were kept) or ``interrupted``.
+        state: ``done``, ``exhausted`` (tasks ran out before enough groups were kept), ``budget`` or ``deadline`` (tasks
+            were not begun for want of budget or time) or ``interrupted``.
         shelf: Where the file is, when it has no other home; the file goes with this object.
     """
 

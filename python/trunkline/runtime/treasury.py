@@ -119,7 +119,10 @@ class Treasury:
         self._serve()
 
     def report(self) -> Funds:
-        """What the run's budget came to, for the run file."""
+        """What the run's budget came to, for the run file; leases that are still out will not come back."""
+        self.stop()
+        for seat in {loan.seat for loan in self._loans.values()}:
+            self.lost(seat)
         ledger, estimated = self._ledger, self._estimated + Counter(self._ledger.estimated)
         spent, overshoot = ledger.spent, ledger.overshoot
         return Funds(

@@ -54,7 +54,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: How the run ended; ``running`` while it goes on or after it was killed, ``exhausted`` if its tasks ran
-            out before enough groups were kept.
+            out before enough groups were kept, ``budget`` or ``deadline`` if that kept tasks from being begun.
         tasks: Tasks of the run.
         finished: Tasks that are done.
         broken: Finished tasks that broke as a whole.

@@ -1,0 +1,147 @@
+"""Runs that close before their tasks are done: at every moment, and whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from atlas import agent, tasks
+from spending import Clerk
+
+from trunkline._core import __version__
+from trunkline.llm.request import Sampling
+from trunkline.rollout.budget import Budget
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.closing import Closing
+from trunkline.runtime.controller import Controller
+from trunkline.runtime.engine import Engine
+from trunkline.runtime.job import Job, settings
+from trunkline.runtime.pool import Gone
+from trunkline.runtime.run import arun, stream
+from trunkline.runtime.treasury import Treasury
+from trunkline.runtime.wire import PROTOCOL, Batch, Cut, Drawn, Lent, Ready, Recall, Stop, Want, Work, write_task
+from trunkline.store.writer import RunWriter
+
+
+def job(**changes: object) -> Job:
+    given = {"agent": agent(), "strategy": Chain(2), "reward": None, "llm": Clerk(ticks=lambda seed: None), "seed": 1}
+    return Job(**(given | changes))
+
+
+async def test_a_cut_that_comes_right_behind_a_task_reaches_it():
+    sent: asyncio.Queue[object] = asyncio.Queue()
+    engine = Engine(job(), sent.put_nowait)
+    engine.receive(Work([(0, write_task(tasks()[0]))]))
+    engine.receive(Cut("deadline", "deadline: now"))
+    async with asyncio.timeout(5):
+        batch = await sent.get()
+    assert isinstance(batch, Batch)
+    (done,) = batch.done
+    assert (done.tree.ended, done.tree.why, done.tree.rollouts) == ("deadline", "deadline: now", 0)
+    await engine.close()
+
+
+def test_leases_that_never_came_back_are_counted_as_what_was_drawn_of_them():
+    sent: list[Lent] = []
+    treasury = Treasury(Budget(calls=80), {}, lambda seat, message: sent.append(message))
+    for seat in (0, 1):
+        treasury.seat(seat)
+        treasury.want(seat, {"calls": 1})
+    treasury.drawn(sent[0].lease, {"calls": 5})
+    treasury.repaid(sent[1].lease, {"calls": 3}, {})
+    report = treasury.report()
+    assert (report.spent, report.estimated) == ({"calls": 8}, {"calls": 5})
+    assert not treasury.lent
+
+
+def test_a_dead_engine_has_no_part_of_what_is_left():
+    sent: list[Lent] = []
+    treasury = Treasury(Budget(calls=80), {}, lambda seat, message: sent.append(message))
+    for seat in (0, 1):
+        treasury.seat(seat)
+    treasury.lost(1)
+    treasury.want(0, {"calls": 1})
+    assert sent[0].limits == {"calls": 40}
+
+
+def test_who_is_to_give_a_lease_back_is_told_once():
+    sent: list[object] = []
+    treasury = Treasury(Budget(calls=8), {}, lambda seat, message: sent.append(message))
+    treasury.seat(0)
+    treasury.seat(1)
+    treasury.want(0, {"calls": 1})
+    treasury.want(1, {"calls": 8})
+    treasury.want(1, {"calls": 8})
+    assert [type(message) for message in sent] == [Lent, Recall]
+
+
+class Lost:
+    """A pool whose only engine is denied something, and then dies with its tasks."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def start(self, job: Job, inbox: asyncio.Queue) -> list[Lost]:
+        self.inbox = inbox
+        inbox.put_nowait((0, Ready(PROTOCOL, __version__, 1, 2)))
+        return [self]
+
+    def send(self, message: object) -> None:
+        if isinstance(message, Work):
+            self.inbox.put_nowait((0, Want({"calls": 9})))
+            self.inbox.put_nowait((0, Gone("worker 0 died")))
+        elif isinstance(message, Stop):
+            self.inbox.put_nowait((0, Gone("worker 0 died")))
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_run_whose_budget_is_spent_needs_no_worker_any_more(tmp_path: Path):
+    pool, spent = Lost(), job(budget=Budget(calls=2))
+    writer = RunWriter.create(tmp_path / "r", settings(spent), tasks())
+    controller = Controller(spent, tasks(), writer, pool)
+    async with asyncio.timeout(5):
+        await controller.run()
+    writer.finish(controller.ended)
+    assert (controller.ended, controller.snapshot.lost, pool.closed) == ("budget", 2, True)
+
+
+async def test_a_report_that_cannot_be_written_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(self: Closing, writer: RunWriter) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Closing, "report", full)
+    given = {"llm": Clerk(answer=lambda seed: (0, "yes")), "workers": 0}
+    with pytest.raises(OSError, match="No space left"):
+        await arun(agent(), tasks(), **given, out=tmp_path / "r")
+    async with asyncio.timeout(5):
+        with pytest.raises(OSError, match="No space left"):
+            assert len([tree async for tree in stream(agent(), tasks(), **given, out=tmp_path / "s")]) == 5
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_the_budget_closes_a_run_that_wants_groups_and_says_so(tmp_path: Path):
+    who = agent(sampling=Sampling(max_tokens=50))
+    given = {"llm": Clerk(answer=lambda seed: (0, "yes")), "workers": 0, "budget": Budget(calls=3)}
+    short = await arun(who, tasks(), groups=4, **given, out=tmp_path / "short")
+    assert (short.state, short.summary().groups_kept) == ("budget", 3)
+    enough = await arun(who, tasks(), groups=3, **given, out=tmp_path / "enough")
+    assert (enough.state, enough.summary().groups_kept) == ("done", 3)
+
+
+@pytest.mark.parametrize("seat", [0, 7])
+def test_messages_of_a_lease_that_is_not_out_change_nothing(seat: int):
+    closing = Closing(job(budget=Budget(calls=4)), lambda *_: None, lambda _: None)
+    closing.take(seat, Drawn(3, {"calls": 4}))
+    assert (closing.word, closing.lent) == (None, False)
+    unlimited = Closing(job(), lambda *_: None, lambda _: None)
+    unlimited.take(seat, Want({"calls": 1}))
+    assert (unlimited.word, unlimited.lent) == (None, False)
+
+
+async def test_a_run_that_has_begun_all_its_tasks_is_done_whatever_was_denied(tmp_path: Path):
+    given = {"llm": Clerk(answer=lambda seed: (0, "yes")), "workers": 0, "budget": Budget(calls=4)}
+    result = await arun(agent(sampling=Sampling(max_tokens=50)), tasks(), **given, out=tmp_path / "r")
+    assert (result.state, result.summary().ended) == ("done", {"budget": 1, "finished": 4})
