@@ -14,7 +14,7 @@ from trunkline.cli.show import show
 from trunkline.cli.tasks import tasks_table
 from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow, TakenRow
-from trunkline.store.summary import Summary, Taken, summarise
+from trunkline.store.summary import Summary, summarise
 from trunkline.store.tasks import TaskSummary
 from trunkline.store.writer import RunWriter
 from trunkline.tree.tokens import Tokens
@@ -42,7 +42,12 @@ def carried(**changes: object) -> Summary:
 def test_what_an_earlier_run_had_made_is_told_apart() -> None:
     summary = carried()
     assert summary.taken is not None
-    assert (summary.taken.run, summary.taken.growing, summary.taken.ended, summary.taken.failed) == ("first.run", 9, 1, 0)
+    assert (summary.taken.run, summary.taken.growing, summary.taken.ended, summary.taken.failed) == (
+        "first.run",
+        9,
+        1,
+        0,
+    )
     assert (summary.usage.calls, summary.usage.tools, summary.replayed, summary.paths) == (2, 3, 3, 2)
     assert summary.rate == pytest.approx(1 / 62), "one rollout is this run's; another task's are in no figure yet"
     found = cells(summary)

@@ -8,21 +8,34 @@ from study_kit import kit
 from trunkline.errors import BadRequest, ConfigError, LLMError
 from trunkline.llm.protocol import Request
 from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Kit
+from trunkline.rollout.strategies.entropy_tree import EntropyTree
 from trunkline.rollout.strategies.tree_grpo import TreeGRPO
 from trunkline.sim.server.serve import start_server
 from trunkline.sim.server.settings import Settings
+from trunkline.sim.study.arms import ARMS
+from trunkline.sim.study.cell import SAMPLING
 from trunkline.sim.study.engine import SimLLM
-from trunkline.sim.study.growth import grow
+from trunkline.sim.study.growth import agent, grow
+from trunkline.sim.study.tries import tries_of
 
 
-@pytest.mark.parametrize("sampling", [{}, {"logprobs": True, "top_logprobs": 4}])
-async def test_trees_and_their_usage_are_those_of_the_real_server(lookups, sampling):
+@pytest.mark.parametrize(
+    ("strategy", "sampling"),
+    [
+        (TreeGRPO(), {}),
+        (TreeGRPO(), {"logprobs": True, "top_logprobs": 4}),
+        (EntropyTree(chains=2), {"max_tokens": 2048}),
+    ],
+)
+async def test_trees_and_their_usage_are_those_of_the_real_server(lookups, strategy, sampling):
+    ids = "max_tokens" in sampling
     server = await start_server(Settings())
     llm = EndpointSpec(server.root_url + "/v1").open()
     try:
-        for task in lookups[:4]:
-            served = await grow(task, kit(**sampling), TreeGRPO(), llm, 3)
-            inside = await grow(task, kit(**sampling), TreeGRPO(), SimLLM(Settings()), 3)
+        for task in lookups[:3]:
+            served = await grow(task, kit(**sampling), strategy, llm, 3, ids=ids)
+            inside = await grow(task, kit(**sampling), strategy, SimLLM(Settings()), 3, ids=ids)
             assert inside.digest() == served.digest()
             for ours, theirs in zip(inside.rollouts, served.rollouts, strict=True):
                 assert (ours.usage.generated, ours.usage.prompt) == (theirs.usage.generated, theirs.usage.prompt)
@@ -32,6 +45,16 @@ async def test_trees_and_their_usage_are_those_of_the_real_server(lookups, sampl
     finally:
         await llm.close()
         await server.stop()
+
+
+@pytest.mark.parametrize("name", ["TreeSearch(3, 2)", "MCTS(8) sees labels", "EntropyTree(2, 2, 1, 2)"])
+async def test_tries_cost_together_what_the_server_counted(lookups, name):
+    arm, llm = ARMS[name], SimLLM(Settings())
+    player = Kit(agent("sim-agent", SAMPLING[arm.needs]))
+    tries = tries_of(await grow(lookups[0], player, arm.strategy, llm, 3, ids=arm.needs == "ids", guide=arm.guide))
+    counted = llm.metrics
+    assert sum(each.generated for each in tries) == counted.generated > 0
+    assert sum(each.uncached for each in tries) == counted.prompt - counted.cached > 0
 
 
 async def test_prompt_tokens_are_cached_as_on_a_server(lookups):
@@ -47,6 +70,8 @@ async def test_what_the_server_refuses_is_a_bad_request_and_what_fails_is_an_err
         await SimLLM(Settings()).complete(Request(b'{"model":"sim-agent"}', 0))
     with pytest.raises(BadRequest, match="without a server"):
         await SimLLM(Settings()).complete(Request(b"{}", 0, route="//generate"))
+    with pytest.raises(BadRequest, match="tokens"):
+        await SimLLM(Settings()).call("//detokenize", b'{"tokens":[-1]}')
     failing = SimLLM(Settings(fail_rate=1.0))
     body = b'{"model":"sim-agent","messages":[{"role":"user","content":"?"}]}'
     with pytest.raises(LLMError, match=r"error|Rate"):

@@ -27,19 +27,9 @@ def test_a_process_that_is_killed_ends_the_study_with_an_error(monkeypatch):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_study_that_is_stopped_says_so_in_its_code_and_leaves_no_traceback(number, code):
-    # One cell of forty is done when it is stopped.
-    command = [
-        sys.executable,
-        "-m",
-        "trunkline.cli",
-        "bench",
-        "strategies",
-        "--presets",
-        "null",
-        "--strategies",
-        "chain",
-    ]
-    options = ["--questions", "8", "--judged", "0", "--seeds", "40", "-w", "2"]
+    # One cell of twelve is done when it is stopped.
+    command = [sys.executable, "-m", "trunkline.cli", "bench", "strategies"]
+    options = ["--presets", "null", "--strategies", "chain", "--questions", "8", "--seeds", "12", "-w", "2"]
     with subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

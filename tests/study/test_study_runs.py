@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -14,12 +15,15 @@ from trunkline.errors import ConfigError, InputError
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategies.tree_grpo import TreeGRPO
 from trunkline.sim.server.settings import Settings
+from trunkline.sim.study import sharing
 from trunkline.sim.study.arms import ARMS, confidence, find_arms
 from trunkline.sim.study.cell import POOL, Cell, run_cell
+from trunkline.sim.study.compare import compare
 from trunkline.sim.study.engine import SimLLM
 from trunkline.sim.study.growth import grow
 from trunkline.sim.study.study import Plan, run_study
 from trunkline.sim.study.tables import NOTICE, checks_of, markdown
+from trunkline.sim.study.tries import COSTS, TOKENS
 
 SMALL = Plan(("null",), ("Chain(4)", "TreeGRPO(2, 2, 1)"), seeds=2, questions=4, judged=1, pool=9, continuations=4)
 
@@ -35,13 +39,18 @@ def test_a_study_does_not_depend_on_its_processes():
     assert [group.arm for group in alone[:3]] == [POOL, *SMALL.arms]
 
 
-def test_every_strategy_shows_in_null_what_theory_says():
-    groups = run(SMALL._replace(questions=16, judged=0, processes=0))
-    checks = checks_of(groups, SMALL.arms)
-    assert len(checks) == 6
+def test_every_strategy_costs_a_few_chains_and_shows_in_null_what_theory_says():
+    arms = tuple(ARMS)
+    groups = run(SMALL._replace(arms=arms, questions=3, pool=16, judged=0, processes=0))
+    for arm in arms:
+        for prices in (TOKENS, COSTS):
+            assert 3 < compare(groups, arm, prices).chains < 10, arm
+    checks = checks_of(groups, arms)
+    assert {check.arm for check in checks} == {name for name, arm in ARMS.items() if not arm.labels}
+    assert len(checks) == 3 * (len(ARMS) - 1)
     assert [check for check in checks if not check.passed] == []
     # A table for each budget and one of the checks, each with its notice.
-    assert markdown(groups, SMALL.arms).count(NOTICE) == 3
+    assert markdown(groups, arms).count(NOTICE) == 3
 
 
 def test_an_arm_that_selects_by_labels_is_not_checked(monkeypatch):
@@ -87,21 +96,33 @@ async def test_without_log_probabilities_there_is_no_confidence(lookups):
 def test_arms_are_found_by_how_their_names_begin():
     assert find_arms([]) == list(ARMS)
     assert find_arms(["treegrpo(2", " CHAIN"]) == ["Chain(4)", "TreeGRPO(2, 2, 1)"]
+    # Names stand in a list with commas.
+    assert all(find_arms([name]) == [name] and "," not in re.sub(r"\(.*\)", "", name) for name in ARMS)
     for wrong in ("nobody", " "):
         with pytest.raises(ConfigError, match="strategies: there is no"):
             find_arms([wrong])
 
 
-def test_the_command_prints_the_tables_and_writes_them(tmp_path):
+def test_the_command_prints_the_tables_and_writes_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(sharing, "LENGTHS", (sharing.Length(3, 1, False),))
     out = tmp_path / "tables.md"
-    options = ["--quick", "--presets", "null,default", "--strategies", "chain", "--questions", "3", "-w", "0"]
-    done = CliRunner().invoke(app, ["bench", "strategies", *options, "--out", str(out)])
+    options = ["--quick", "--presets", "null,default", "--strategies", "chain", "--questions", "3"]
+    done = CliRunner().invoke(app, ["bench", "strategies", *options, "-w", "0", "--out", str(out)])
     assert done.exit_code == 0
     assert out.read_text("utf-8") == done.stdout.removesuffix("\n")
-    for part in ("## null", "## default", "### At equal cost", "## Estimators", "## The check of null", NOTICE):
+    for part in (
+        "## null",
+        "## default",
+        "### At equal cost",
+        "## Estimators",
+        "## The check of null",
+        "## What sharing saves",
+        NOTICE,
+    ):
         assert part in done.stdout
     assert done.stderr.splitlines() == [
-        f"{preset}, world {seed}" for preset in ("null", "default") for seed in (101, 102)
+        *(f"{preset}, world {seed}" for preset in ("null", "default") for seed in (101, 102)),
+        "3 steps",
     ]
 
 
@@ -120,6 +141,7 @@ def test_the_command_prints_every_group_as_json():
         (["--presets", ","], ConfigError, "--presets: there is no name"),
         (["--strategies", "nobody"], ConfigError, "there is no 'nobody'"),
         (["--questions", "2", "--judged", "3"], ConfigError, "--judged: of 2 questions, 3"),
+        (["--sharing", "1"], ConfigError, "--sharing: one question"),
         (["--out", "/no/such/folder/tables.md"], InputError, "cannot write the tables here"),
     ],
 )

@@ -85,6 +85,16 @@ def test_a_check_compares_with_what_theory_says():
     assert not passed.passed
 
 
+def test_where_draws_may_depend_on_each_other_groups_are_all_right_as_often_as_all_wrong():
+    mixed, right, wrong = (Measures(2, value, value, *rest) for value, *rest in [(0.5, 1, 1), (1, 1, 0), (0, 0, 0)])
+    *_, even = check("a", [mixed, mixed, right, wrong] * 25, None, family=1)
+    # 50 of 100 are mixed and pass; of the other 50 one half does, give or take sqrt(50 / 4).
+    assert (even.theory, even.found.value) == (0.75, 0.75)
+    assert even.found.high - even.found.value == pytest.approx(1.96 * math.sqrt(50 / 4) / 100, rel=1e-4)
+    *_, odd = check("a", [mixed, mixed, right, right] * 25, None, family=1)
+    assert (odd.theory, odd.found.value, odd.passed) == (0.75, 1.0, False)
+
+
 async def test_a_strategy_that_looks_at_labels_fails_the_check(tasks):
     groups, draws = [], []
     for task in tasks[:24]:

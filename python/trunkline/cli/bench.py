@@ -23,6 +23,9 @@ __all__ = ["bench"]
 _COMMA = re.compile(r",(?![^(]*\))")
 """A comma that does not stand between the parentheses of a strategy's name."""
 
+_LENGTHS = 24
+"""Questions of each length by which it is measured what sharing saves."""
+
 _OUT = click.option("--out", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write the tables here, too.")
 
 
@@ -37,6 +40,9 @@ def bench() -> None:
 @click.option("--seeds", type=click.IntRange(2, 1000), help="Held-out worlds.  [default: 5]")
 @click.option("--questions", type=click.IntRange(1, 300), help="Questions of each world.  [default: 40]")
 @click.option("--judged", type=click.IntRange(0, 300), help="Of them, judge the steps of so many.  [default: 1]")
+@click.option(
+    "--sharing", "lengths", type=click.IntRange(0, 300), help="Questions a length of `bench sharing`.  [default: 24]"
+)
 @click.option("--quick", is_flag=True, help="A small study, in seconds; what is not named is small.")
 @click.option("--workers", "-w", type=click.IntRange(0, 256), help="Processes.  [default: one a core]")
 @click.option("--json", "as_json", is_flag=True, help="Print what was measured as JSON, one group a line.")
@@ -49,6 +55,7 @@ def strategies(
     seeds: int | None,
     questions: int | None,
     judged: int | None,
+    lengths: int | None,
     quick: bool,
     workers: int | None,
     as_json: bool,
@@ -56,7 +63,8 @@ def strategies(
 ) -> None:
     """Compare strategies with chains of equal cost, question by question, and estimators with the truth.
 
-    The exit code is 1 where a strategy does not show what theory says in the preset null.
+    The last table is that of `bench sharing`. The exit code is 1 where a strategy does not show what theory says in
+    the preset null.
     """
     from trunkline.sim.study.arms import find_arms
     from trunkline.sim.study.study import Plan, run_study
@@ -70,9 +78,15 @@ def strategies(
     plan = size._replace(**{name: value for name, value in given.items() if value is not None})
     if plan.judged > plan.questions:
         raise ConfigError(f"--judged: of {plan.questions} questions, {plan.judged} cannot be judged")
+    if lengths == 1:
+        raise ConfigError("--sharing: one question of a length is too few; give 2 or more, or 0 for no such table")
     _writable(out)
     groups = run_study(plan, _tell)
     report = markdown(groups, arms)
+    if lengths is None:
+        lengths = 2 if quick else _LENGTHS
+    if lengths and not (as_json and out is None):
+        report += "\n" + _shared(lengths)
     _write(out, report)
     put("\n".join(msgspec.json.encode(group._asdict()).decode() for group in groups) if as_json else report)
     failed = [check for check in checks_of(groups, arms) if not check.passed]
@@ -83,22 +97,27 @@ def strategies(
 
 @bench.command()
 @click.option(
-    "--questions", type=click.IntRange(2, 300), default=24, show_default=True, help="Questions of each length."
+    "--questions", type=click.IntRange(2, 300), default=_LENGTHS, show_default=True, help="Questions of each length."
 )
 @_OUT
 def sharing(questions: int, out: Path | None) -> None:
     """Measure how many rollouts a token budget buys as chains and as Tree-GRPO trees, beside the prediction."""
+    _writable(out)
+    report = _shared(questions)
+    _write(out, report)
+    put(report)
+
+
+def _shared(questions: int) -> str:
+    """The table of what sharing saves."""
     from trunkline.sim.study.sharing import LENGTHS, run_sharing
     from trunkline.sim.study.tables import sharing_markdown
 
-    _writable(out)
     found = []
     for length in LENGTHS:
         found.append(run_sharing(length, questions))
         _tell(f"{length.steps} steps")
-    report = sharing_markdown(found)
-    _write(out, report)
-    put(report)
+    return sharing_markdown(found)
 
 
 def _presets(text: str) -> tuple[str, ...]:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from trunkline.errors import ConfigError
+from trunkline.rollout.strategies.adaptive import Adaptive
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategies.entropy_tree import EntropyTree
+from trunkline.rollout.strategies.mcts import MCTS
+from trunkline.rollout.strategies.partial import Partial
 from trunkline.rollout.strategies.tree_grpo import TreeGRPO
+from trunkline.rollout.strategies.tree_search import TreeSearch
+from trunkline.score.rewards import exact_match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,23 +45,33 @@ class Arm(NamedTuple):
         name: What the tables call it.
         strategy: The policy, with its size.
         guide: What it is shown as reward while it selects. It must not look at accepted answers, unless ``labels``.
-        logprobs: Whether it needs the log-probabilities of what was sampled.
+        needs: What it must know of what was sampled: nothing, ``logprobs``, or token ``ids``, whose prompts are then
+            sent as ids, too.
+        blind: Whether where it forks depends on nothing that was said.
         labels: Whether it selects by accepted answers; the tables say so, and no check of the null applies.
     """
 
     name: str
     strategy: Strategy
     guide: Reward | None = None
-    logprobs: bool = False
+    needs: Literal["", "logprobs", "ids"] = ""
+    blind: bool = False
     labels: bool = False
 
 
 ARMS: Final = {
     arm.name: arm
     for arm in (
-        Arm("Chain(4)", Chain(4)),
-        Arm("TreeGRPO(2, 2, 1)", TreeGRPO(trees=2, forks=2, rounds=1)),
-        Arm("TreeGRPO(1, 4, 2)", TreeGRPO(trees=1, forks=4, rounds=2)),
+        Arm("Chain(4)", Chain(4), blind=True),
+        Arm("TreeSearch(3, 2)", TreeSearch(width=3, keep=2), needs="logprobs"),
+        Arm("TreeGRPO(2, 2, 1)", TreeGRPO(trees=2, forks=2, rounds=1), blind=True),
+        Arm("TreeGRPO(1, 4, 2)", TreeGRPO(trees=1, forks=4, rounds=2), blind=True),
+        Arm("Partial(2, 2, 1, 2)", Partial(initial=2, top_k=2, rounds=1, samples=2, budget=10), needs="logprobs"),
+        Arm("MCTS(8) by confidence", MCTS(8), guide=confidence, needs="logprobs"),
+        Arm("MCTS(8) sees labels", MCTS(8), guide=exact_match, labels=True),
+        Arm("Adaptive(8, 4) ARPO", Adaptive(total=8, initial=4), needs="logprobs"),
+        Arm("Adaptive(8, 4) AEPO", Adaptive(total=8, initial=4, rule="aepo", monitor=True), needs="logprobs"),
+        Arm("EntropyTree(2, 2, 1, 2)", EntropyTree(chains=2, points=2, rounds=1, samples=2), needs="ids"),
     )
 }
 """Every arm by its name, in the order of the tables."""

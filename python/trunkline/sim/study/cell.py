@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,13 +29,17 @@ if TYPE_CHECKING:
     from trunkline.tree.tree import Tree
     from trunkline.types import Task
 
-__all__ = ["POOL", "Cell", "Group", "run_cell"]
+__all__ = ["POOL", "SAMPLING", "Cell", "Group", "run_cell"]
 
 POOL: Final = "pool"
 """Name of the chains that every arm is compared with."""
 
-_PLAIN: Final = Sampling(temperature=1.0)
-_SURE: Final = Sampling(temperature=1.0, logprobs=True, top_logprobs=16)
+SAMPLING: Final = {
+    "": Sampling(temperature=1.0),
+    "logprobs": Sampling(temperature=1.0, logprobs=True, top_logprobs=16),
+    "ids": Sampling(temperature=1.0, max_tokens=4096),
+}
+"""How an agent samples, by what its strategy must know."""
 
 
 class Cell(NamedTuple):
@@ -94,10 +99,11 @@ def run_cell(cell: Cell) -> list[Group]:
 
 
 async def _cell(cell: Cell) -> list[Group]:
-    plain, sure = (Kit(agent(f"sim-agent:{cell.preset}", sampling)) for sampling in (_PLAIN, _SURE))
+    kits = {needs: Kit(agent(f"sim-agent:{cell.preset}", sampling)) for needs, sampling in SAMPLING.items()}
+    plain = kits[""]
     groups = []
     # Each preset judges other questions: how hard one is, it is under all of them.
-    first = _whole(cell.preset, cell.questions)
+    first = _hash(cell.preset) % cell.questions
     judged = {(first + count) % cell.questions for count in range(cell.judged)}
     for place, task in enumerate(load_tasks(cell.tasks, limit=cell.questions)):
         # Chains of another run seed, so that no arm shares a draw with what it is compared with.
@@ -107,20 +113,23 @@ async def _cell(cell: Cell) -> list[Group]:
         known: dict[bytes, Worth] = {}
         for name in cell.arms:
             arm = ARMS[name]
-            kit = sure if arm.logprobs else plain
-            tree = await grow(task, kit, arm.strategy, SimLLM(Settings()), cell.seed, guide=arm.guide)
-            found = await _judge(cell, tree, plain, known) if place in judged else []
+            kit, ids = kits[arm.needs], arm.needs == "ids"
+            tree = await grow(task, kit, arm.strategy, SimLLM(Settings()), cell.seed, ids=ids, guide=arm.guide)
+            found = await _judge(cell, tree, kit if ids else plain, known, ids=ids) if place in judged else []
             groups.append(_group(cell, task, name, tree, turn, found))
     return groups
 
 
-async def _judge(cell: Cell, tree: Tree, kit: Kit, known: dict[bytes, Worth]) -> list[Guess]:
-    """Let estimators say what the steps of one of a tree's rollouts were worth, each rollout as likely as another."""
-    scored = [rollout for rollout in tree.rollouts if rollout.reward == rollout.reward]
+async def _judge(cell: Cell, tree: Tree, kit: Kit, known: dict[bytes, Worth], *, ids: bool) -> list[Guess]:
+    """Let estimators say what the steps of one of a tree's rollouts were worth, each rollout as likely as another.
+
+    Arms that have a rollout in common, such as a first chain, tend to be judged by the same one, which is cheaper.
+    """
+    scored = [rollout for rollout in tree.rollouts if not math.isnan(rollout.reward)]
     if len(scored) < 2:
         return []
-    picked = scored[_whole(f"{cell.seed} {tree.task.id}", len(scored))]
-    steps = await true_steps(tree, picked, kit, cell.seed + 2 * _APART, known, cell.continuations)
+    picked = min(scored, key=lambda rollout: _hash(f"{cell.seed} {tree.task.id} {rollout.path}"))
+    steps = await true_steps(tree, picked, kit, cell.seed + 2 * _APART, known, cell.continuations, ids=ids)
     return guesses(tree, steps)
 
 
@@ -130,9 +139,9 @@ def _group(cell: Cell, task: Task, arm: str, tree: Tree, turn: int | None, found
     return Group(cell.preset, cell.seed, task.id, stratum, arm, tries_of(tree), draws, found)
 
 
-def _whole(key: str, below: int) -> int:
-    """A whole number below another, which is a hash of a key."""
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") % below
+def _hash(key: str) -> int:
+    """A whole number that depends on a key alone."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little")
 
 
 _APART: Final = 1_000_003

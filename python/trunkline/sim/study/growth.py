@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from trunkline.llm.renderer.choose import renderers
+from trunkline.llm.tokens import TokenMode
 from trunkline.rollout.agent import Agent, Kit
 from trunkline.rollout.draws import Draws
+from trunkline.rollout.exact import Exact
 from trunkline.rollout.session import Session
 from trunkline.score.rewards import exact_match
 from trunkline.sim.tools import search, visit
@@ -15,16 +18,20 @@ from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from trunkline._core import Tree as Core
-    from trunkline.llm.protocol import LLM, Reply
+    from trunkline.llm.http import HttpLLM
+    from trunkline.llm.protocol import Reply
     from trunkline.llm.request import Sampling
     from trunkline.rollout.strategy import Strategy
     from trunkline.score.rewards import Reward
+    from trunkline.sim.study.engine import SimLLM
     from trunkline.tools.tool import Tool
     from trunkline.types import Task
 
 __all__ = ["SYSTEM", "agent", "grow", "label"]
 
 SYSTEM = "Answer the question with the tools you have. Put the final answer between <answer> and </answer>."
+
+_IDS = TokenMode(api="completions")
 
 
 class Open:
@@ -68,9 +75,10 @@ async def grow(
     task: Task,
     kit: Kit,
     strategy: Strategy,
-    llm: LLM,
+    llm: HttpLLM | SimLLM,
     seed: int,
     *,
+    ids: bool = False,
     guide: Reward | None = None,
     core: Core | None = None,
 ) -> Tree:
@@ -82,11 +90,13 @@ async def grow(
         strategy: Where rollouts start.
         llm: Who answers.
         seed: Of the run.
+        ids: Whether prompts are sent as token ids, so that a turn can be gone on from inside.
         guide: What the strategy is shown as reward; it sees none without it, and never the labels.
         core: A tree to go on with.
     """
     tree = Tree(task, core)
-    await Session(tree, kit, strategy, guide, seed, Draws(llm), Open()).run()
+    draws = Draws(llm, exact=Exact(_IDS, renderers(_IDS, llm.call)) if ids else None)
+    await Session(tree, kit, strategy, guide, seed, draws, Open()).run()
     label(tree)
     return tree
 

@@ -1,9 +1,14 @@
 """What the preset ``null`` must show: every strategy at its theoretical value, or something is wrong.
 
-One choice decides a question, right or wrong at even odds, and nothing else says which. So a try is right with one
-half, and so is the majority, since right and wrong can be exchanged. Rollouts that were forked behind the deciding
-choice share it; where the rollouts of a tree go back to D draws of it, one at least is right with ``1 - 2**-D``. For
-chains D is their number. Where a tree forks depends on no outcome, so that this holds for it given D.
+One choice decides a question, right or wrong at even odds, and nothing else says which; over questions, right and
+wrong can be exchanged. So a try is right with one half, and so is the majority, whatever a strategy goes by.
+
+Rollouts that were forked behind the deciding choice share it. Where a tree's rollouts go back to D draws of it, one at
+least is right with ``1 - 2**-D``; for chains D is their number. That needs forks that depend on nothing that was said.
+
+A strategy that looks at perplexities, prunes, or merges equal draws has a D that depends on whether draws agree. There
+the exchange still says that a tree's rollouts are all right as often as all wrong: of the trees that are not mixed, one
+half passes.
 """
 
 from __future__ import annotations
@@ -89,25 +94,38 @@ def draws_of(tree: Tree, turn: int) -> int:
     return len(draws)
 
 
-def check(arm: str, groups: Sequence[Measures], draws: Sequence[int], family: int) -> list[Check]:
+def check(arm: str, groups: Sequence[Measures], draws: Sequence[int] | None, family: int) -> list[Check]:
     """Compare what an arm shows in ``null`` with what it must.
 
     Args:
         arm: Its name.
         groups: What it shows, a question.
-        draws: Of each, how many rollouts drew the deciding choice.
+        draws: Of each, how many rollouts drew the deciding choice; None where forks depend on what was said.
         family: How many checks there are in all.
     """
-    failing = [0.5**count for count in draws]
-    passed = math.fsum(group.passed for group in groups) / len(groups)
-    theory = 1 - math.fsum(failing) / len(failing)
-    # Its variance is known, and must not be read off data in which nothing failed.
-    error = math.sqrt(math.fsum(chance * (1 - chance) for chance in failing)) / len(failing)
     return [
         Check(arm, "single try", 0.5, mean([group.single for group in groups], family)),
         Check(arm, "majority", 0.5, mean([group.majority for group in groups], family)),
-        Check(arm, "pass@k", theory, known(passed, error, len(groups), family)),
+        _alike(arm, groups, family) if draws is None else _drawn(arm, groups, draws, family),
     ]
+
+
+def _drawn(arm: str, groups: Sequence[Measures], draws: Sequence[int], family: int) -> Check:
+    """By the draws of the deciding choice."""
+    failing = [0.5**count for count in draws]
+    passed = math.fsum(group.passed for group in groups) / len(groups)
+    # Its variance is known, and must not be read off data in which nothing failed.
+    error = math.sqrt(math.fsum(chance * (1 - chance) for chance in failing)) / len(failing)
+    theory = 1 - math.fsum(failing) / len(failing)
+    return Check(arm, "pass@k", theory, known(passed, error, len(groups), family))
+
+
+def _alike(arm: str, groups: Sequence[Measures], family: int) -> Check:
+    """By the groups that are not mixed: each of them passes with one half, whatever the others do."""
+    theory = math.fsum((1 + group.mixed) / 2 for group in groups) / len(groups)
+    passed = math.fsum(group.passed for group in groups) / len(groups)
+    error = math.sqrt(math.fsum(1 - group.mixed for group in groups)) / 2 / len(groups)
+    return Check(arm, "pass@k", theory, known(passed, error, len(groups), family))
 
 
 def _visits(tree: Tree, turn: int) -> Counter[str]:

@@ -100,12 +100,12 @@ def checks_of(groups: Sequence[Group], arms: Sequence[str]) -> list[Check]:
         arms: Names of the arms.
     """
     own = by_preset(groups).get("null", [])
-    blind = [arm for arm in arms if own and not ARMS[arm].labels]
+    unlabelled = [arm for arm in arms if own and not ARMS[arm].labels]
     found: list[Check] = []
-    for arm in blind:
+    for arm in unlabelled:
         trees = list(of_arm(own, arm).values())
-        measures = [measure(tree.tries) for tree in trees]
-        found += check(arm, measures, [tree.draws for tree in trees], 3 * len(blind))
+        draws = [tree.draws for tree in trees] if ARMS[arm].blind else None
+        found += check(arm, [measure(tree.tries) for tree in trees], draws, 3 * len(unlabelled))
     return found
 
 

@@ -86,7 +86,7 @@ class Continue(msgspec.Struct, frozen=True):
 
 
 async def true_values(
-    tree: Tree, points: Sequence[int], kit: Kit, seed: int, continuations: int = CONTINUATIONS
+    tree: Tree, points: Sequence[int], kit: Kit, seed: int, continuations: int = CONTINUATIONS, *, ids: bool = False
 ) -> list[Worth]:
     """Continue states of a tree, and say what became of them.
 
@@ -96,6 +96,7 @@ async def true_values(
         kit: Who plays.
         seed: Of the continuations; not that of the tree.
         continuations: How many of each state, at least 2.
+        ids: Whether prompts are sent as token ids, as those of the tree were.
     """
     core = tree.core
     first = core.rollouts
@@ -110,7 +111,14 @@ async def true_values(
 
 
 async def true_steps(
-    tree: Tree, rollout: Trajectory, kit: Kit, seed: int, known: dict[bytes, Worth], continuations: int = CONTINUATIONS
+    tree: Tree,
+    rollout: Trajectory,
+    kit: Kit,
+    seed: int,
+    known: dict[bytes, Worth],
+    continuations: int = CONTINUATIONS,
+    *,
+    ids: bool = False,
 ) -> list[Step]:
     """What each step of a rollout was worth.
 
@@ -121,13 +129,14 @@ async def true_steps(
         seed: Of the continuations.
         known: Worths by conversation, shared between trees of one question; new ones are added.
         continuations: How many of each state.
+        ids: As for :func:`true_values`.
     """
     core = tree.core
     turns = [node for node in core.path(rollout.leaf.id) if core.node(node).kind == TURN]
     states = [core.node(turn).parent for turn in turns]
     missing = [state for state in states if core.messages(state) not in known]
     if missing:
-        found = await true_values(_copy(tree), missing, kit, seed, continuations)
+        found = await true_values(_copy(tree), missing, kit, seed, continuations, ids=ids)
         known.update((core.messages(state), worth) for state, worth in zip(missing, found, strict=True))
     worths = [known[core.messages(state)] for state in states]
     after = [*worths[1:], Worth(rollout.reward, 0.0)]
