@@ -233,7 +233,6 @@ class Session:
             self._barrier.start()
             group.create_task(self._play(rollout))
         for number in range(self._taken):
-            clear(core, number)  # what was said of it was about another group
             facts = core.rollout(number)
             if facts.termination is not None and math.isnan(facts.reward):
                 self._barrier.start()
