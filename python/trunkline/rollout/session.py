@@ -13,15 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.errors import (
-    BadRequest,
-    ContentFiltered,
-    ContextTooLong,
-    ForkRefused,
     InfrastructureError,
     LLMError,
-    RolloutError,
     StrategyError,
-    ToolError,
     UsageError,
 )
 from trunkline.rollout.barrier import Barrier
@@ -29,10 +23,12 @@ from trunkline.rollout.desk import Desk, Outlet
 from trunkline.rollout.exact import Kept
 from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.opening import check_size, moves, open_fork, plant
+from trunkline.rollout.outcome import outcome
 from trunkline.rollout.players import Players
 from trunkline.rollout.purse import OutOfBudget, Purse
 from trunkline.rollout.resume import calls_before, go_on
 from trunkline.rollout.rollout import Finished, Rollout
+from trunkline.rollout.scores import Scores
 from trunkline.rollout.siblings import Siblings
 from trunkline.rollout.state import States
 from trunkline.rollout.stopping import Stopping
@@ -40,10 +36,8 @@ from trunkline.rollout.strategy import INSIDE, Drop, Fork, Stop, stepwise
 from trunkline.rollout.view import View
 from trunkline.score.filters.filter import judge
 from trunkline.score.filters.group import Group
-from trunkline.score.rewards import Reward, apply, cancelled
+from trunkline.score.rewards import Reward, cancelled
 from trunkline.score.verdicts import Verdict, note
-from trunkline.tree.failure import Failure
-from trunkline.tree.trajectory import Trajectory
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
@@ -64,15 +58,6 @@ logger = logging.getLogger(__name__)
 
 _LEAVE_WITHIN = 2.0
 """Seconds that requests which were given up have to end; an LLM that swallows its cancellation is left behind."""
-
-_ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
-    (ContextTooLong, Termination.MAX_CONTEXT),
-    (ContentFiltered, Termination.CONTENT_FILTER),
-    (BadRequest, Termination.BAD_REQUEST),
-    (LLMError, Termination.LLM_ERROR),
-    (ToolError, Termination.TOOL_ERROR),
-    (ForkRefused, Termination.CANCELLED),
-)
 
 
 class Session:
@@ -109,8 +94,6 @@ class Session:
         self._kit = kit
         self._strategy = strategy
         self._stepwise = stepwise(strategy)
-        self._value: Reward | None = getattr(strategy, "value", None)
-        self._reward = reward
         self._seed = seed
         self._outlet = outlet
         self._filters = filters
@@ -126,7 +109,7 @@ class Session:
         self._spent: set[int] = set()
         self._live: dict[int, Rollout] = {}
         self._ended: list[int] = []
-        self._worth: dict[int, float] = {}
+        self._scores = Scores(tree, reward, getattr(strategy, "value", None))
         self._taken = tree.core.rollouts
         self._planned = self._taken + strategy.rollouts()
 
@@ -147,13 +130,11 @@ class Session:
             async with asyncio.TaskGroup() as group:
                 self._take_over(group)
                 await self._rest()
-                self._score()
                 self._ended.clear()
                 wanted = [] if self._is_over() else self._ask("start", [])
                 while wanted or self._live:
                     await self._move(wanted, group)
                     waiting = await self._rest()
-                    self._score()
                     ended, self._ended = self._ended, []
                     wanted = self._next(ended, waiting)
             if self._players.over and self._desk.sent:
@@ -185,10 +166,16 @@ class Session:
         return asyncio.get_running_loop().call_later(self._seconds, self.cut, "deadline", why)
 
     async def _rest(self) -> list[int]:
-        """Wait until nobody moves, letting those who wait to spend go on; returns who waits between two steps."""
+        """Wait until nobody moves, letting those who wait to spend go on, and score who has ended.
+
+        Returns:
+            Who waits between two steps.
+        """
         while True:
             waiting = await self._barrier.rest()
             if self._purse is None or not self._purse.admit():
+                self._scores.write()
+                self._outlet.grew()
                 return waiting
 
     def _next(self, ended: Sequence[int], waiting: Sequence[int]) -> list[Move]:
@@ -244,7 +231,7 @@ class Session:
 
     async def _rejudge(self, number: int, termination: Termination) -> None:
         """Score a rollout that ended before its run could."""
-        await self._judge(number, termination)
+        await self._scores.ask(number, termination, spent=False)
         self._barrier.end()
 
     async def _move(self, wanted: Sequence[Move], group: asyncio.TaskGroup) -> None:
@@ -332,31 +319,24 @@ class Session:
 
     async def _play(self, rollout: Rollout) -> None:
         """Play one rollout to its end, close it and find out what it is worth."""
-        answer, failure = None, None
         try:
             self._players.enter(rollout.id)
             await self._program(rollout)
-        except Finished as end:
-            termination, answer = end.termination, end.answer
-            failure = Failure("Stopped", end.reason) if end.reason else None
-        except RolloutError as error:
-            termination = next((end for kind, end in _ENDS if isinstance(error, kind)), Termination.LLM_ERROR)
-            failure = Failure.of(error)
         except (InfrastructureError, UsageError):
             raise
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            # A fault of ours or of user code that nobody foresaw: it ends this rollout, and no other.
-            logger.exception("task %r, rollout %d broke", self.tree.task.id, rollout.id)
-            termination, failure = Termination.LOST, Failure.of(error)
+            end = outcome(error)
+            if end.termination is Termination.LOST:
+                logger.exception("task %r, rollout %d broke", self.tree.task.id, rollout.id)
         rollout.lane.end()
         self._players.leave(rollout.id)
         if not self._players.kept(rollout.id):
-            self.tree.core.close(rollout.id, termination.value, answer, failure.encode() if failure else None)
+            self.tree.core.close(rollout.id, end.termination.value, end.answer, end.failure)
             self._outlet.grew()
-            self._count(termination)
-            await self._judge(rollout.id, termination)
+            self._count(end.termination)
+            await self._scores.ask(rollout.id, end.termination, spent=rollout.id in self._spent)
         del self._live[rollout.id]
         self._ended.append(rollout.id)
         self._barrier.end()
@@ -383,17 +363,3 @@ class Session:
         if enough is not None and self._done >= enough and more:
             why = f"enough: {enough} of {self._planned - self._taken}"
             self._players.cut("enough", why, keep=self._stopping.tail == "keep")
-
-    async def _judge(self, number: int, termination: Termination) -> None:
-        """Ask what an ended rollout is worth, while others still grow."""
-        cut = number in self._spent
-        judge = self._value if cut else self._reward
-        if judge is not None and (cut or termination not in UNSCORED):
-            self._worth[number] = await apply(judge, Trajectory(self.tree, number), cut=cut)
-
-    def _score(self) -> None:
-        """Score a round in logical order: sums of rewards, which decide ties, must not depend on who was faster."""
-        for number in sorted(self._worth):
-            self.tree.core.score(number, self._worth[number])
-        self._worth.clear()
-        self._outlet.grew()
