@@ -132,7 +132,8 @@ def test_the_design_page_shows_the_strategy_that_is_run_here():
 def test_a_dry_run_sends_nothing_makes_no_file_and_says_what_would_be_done(world: Path, tmp_path: Path):
     common = ["run", str(world / "questions.jsonl"), "-m", "m", "--base-url", "http://127.0.0.1:9/v1", "--dry-run"]
     common += ["--tools", "trunkline.sim.tools", "--max-turns", "5", "-n", "3"]
-    shown = command(tmp_path, *common, "--strategy", "tree-grpo:trees=2,forks=2,rounds=1,keep=3", "-o", "deep/x.run")
+    shown = command(tmp_path, *common, "--strategy", "tree-grpo:trees=2,forks=2,rounds=1,keep=3", "-o", "deep/x.run",
+                    "--budget", "calls=60", "--task-budget", "rollouts=6", "--enough", "5")  # fmt: skip
     assert shown.returncode == 0, shown.stderr
     rows = dict(line.split("  ", 1) for line in shown.stdout.splitlines())
     said = {label: value.strip() for label, value in rows.items()}
@@ -141,6 +142,8 @@ def test_a_dry_run_sends_nothing_makes_no_file_and_says_what_would_be_done(world
     assert said["rollouts"] == "18 at most"
     assert said["model turns"] == "90 at most  (5 a rollout)"
     assert said["tools"] == "search, visit"
+    assert (said["budget of the run"], said["budget of a task"]) == ("calls 60", "rollouts 6")
+    assert said["enough"] == "5 of 6, the others: censor"
     assert "no bound" in said["generated tokens"]
     assert list(tmp_path.iterdir()) == []
     counted = command(tmp_path, *common, "-r", "4", "--max-tokens", "100", "--cache", "answers", "--json")

@@ -54,6 +54,14 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
         yield "generated tokens", "no bound: set --max-tokens"
     else:
         yield "generated tokens", f"{outline.generated:,} at most  ({limit:,} a turn)"
+    for label, name in (("budget of the run", "budget"), ("budget of a task", "task_budget")):
+        if given := outline.settings[name]:
+            yield label, ", ".join(f"{currency} {limit:,g}" for currency, limit in given.items())
+    stopping = outline.settings["stopping"]
+    if stopping["enough"] is not None:
+        yield "enough", f"{stopping['enough']} of {outline.rollouts}, the others: {stopping['tail']}"
+    if stopping["settled"] is not None:
+        yield "settled", f"{stopping['settled']}"
     yield "reward", outline.settings["reward"] or "none: rollouts stay unscored"
     for judging in outline.settings["filters"]:
         yield "filter", judging["kind"] + _options(judging["options"])
