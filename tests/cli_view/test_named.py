@@ -131,12 +131,13 @@ def test_what_cannot_be_made_is_one_clear_error(text: str, says: str):
 
 
 def test_rollouts_is_for_chains_alone():
-    assert _strategy("chain", None) == Chain(1)
-    assert _strategy("chain", 4) == Chain(4)
-    assert _strategy("chain:avoid=true", 4) == Chain(4, avoid=True)
+    assert _strategy("chain", n=None) == Chain(1)
+    assert _strategy("chain", n=4) == Chain(4)
+    assert _strategy("chain", n=4, wave=2) == Chain(4, wave=2)
+    assert _strategy("chain:avoid=true", n=4) == Chain(4, avoid=True)
     with pytest.raises(ConfigError, match="option n is given twice"):
-        _strategy("chain:n=2", 4)
+        _strategy("chain:n=2", n=4)
     with pytest.raises(ConfigError, match="--rollouts 4 is for chains; --strategy 'tree-grpo' itself says"):
-        _strategy("tree-grpo", 4)
+        _strategy("tree-grpo", n=4)
     with pytest.raises(ConfigError, match=r"dict has no rollouts\(\) and start"):
-        _strategy("builtins:dict", None)
+        _strategy("builtins:dict")

@@ -148,7 +148,7 @@ def test_bad_questions_are_one_line(tmp_path: Path, content: str | None, says: s
         (["-m", "m", "--reward", "atlas:absent"], 2, "absent"),
         (["-m", "m", "--base-url", "ftp://x"], 2, "ftp"),
         (["-m", "m", "--temperature", "-1"], 2, "temperature"),
-        (["-m", "m", "-r", "0"], 2, "at least 1"),
+        (["-m", "m", "-r", "0"], 2, "from 1 to"),
         (["-m", "m", "--workers", "-3"], 2, "workers"),
         (["-m", "m", "--top-logprobs", "21"], 2, "--top-logprobs"),
         (["-m", "m", "--base-url", "http://127.0.0.1:9/v1"], 3, "127.0.0.1:9"),
