@@ -60,7 +60,9 @@ def test_what_cannot_be_paid_for_is_refused_at_start(tmp_path: Path, options: di
 
 
 def test_what_just_pays_for_one_turn_is_allowed(tmp_path: Path):
-    plan(tmp_path, task_budget=Budget(generated=100, calls=1, tools=1))._writer.discard()
+    made = plan(tmp_path, task_budget=Budget(generated=100, calls=1, tools=1))
+    made._writer.discard()
+    assert made._job.task_budget == Budget(generated=100, calls=1, tools=1)
 
 
 def test_budgets_and_what_ends_a_tree_cross_to_workers(tmp_path: Path):

@@ -108,8 +108,11 @@ def test_a_filter_that_breaks_leaves_the_tree_as_it_was_and_is_reported(
     tree.core.check()
 
 
-def test_an_empty_tree_is_judged_without_a_word():
-    judge([filters.ZeroVariance(), Raising()], group(grove([])))
+def test_an_empty_tree_has_nobody_to_note_a_word_on():
+    tree = grove([])
+    judge([filters.ZeroVariance(), Raising()], group(tree))
+    assert tree.core.rollouts == 0
+    tree.core.check()
 
 
 class Twice:

@@ -65,7 +65,19 @@ class Fork(msgspec.Struct, frozen=True):
             raise ConfigError(f"Fork: sampling must be a Sampling, not {shown(self.sampling)}")
 
 
-class Stop(msgspec.Struct, frozen=True):
+class _Said(msgspec.Struct, frozen=True):
+    """Something that is said of one rollout."""
+
+    rollout: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        whole(f"{name}: rollout", self.rollout, 0)
+        text(f"{name}: reason", self.reason)
+
+
+class Stop(_Said, frozen=True):
     """End a rollout that waits between two steps, as ``censored``: kept with its reason, and never scored 0.
 
     Attributes:
@@ -76,15 +88,10 @@ class Stop(msgspec.Struct, frozen=True):
         ConfigError: If a field has a value it cannot have.
     """
 
-    rollout: int
     reason: str = "stopped by the strategy"
 
-    def __post_init__(self) -> None:
-        whole("Stop: rollout", self.rollout, 0)
-        text("Stop: reason", self.reason)
 
-
-class Drop(msgspec.Struct, frozen=True):
+class Drop(_Said, frozen=True):
     """Leave a rollout out of what is made of the tree: it stays in it, noted as dropped; see ``score/verdicts.py``.
 
     Attributes:
@@ -95,12 +102,7 @@ class Drop(msgspec.Struct, frozen=True):
         ConfigError: If a field has a value it cannot have.
     """
 
-    rollout: int
     reason: str = "dropped by the strategy"
-
-    def __post_init__(self) -> None:
-        whole("Drop: rollout", self.rollout, 0)
-        text("Drop: reason", self.reason)
 
 
 Move = Fork | Stop | Drop

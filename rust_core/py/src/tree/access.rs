@@ -1,0 +1,59 @@
+//! How methods reach the tree behind the guard: shortly, or letting other threads run meanwhile.
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use trunkline_core as core;
+use trunkline_core::{Source, TokenSlice};
+
+use super::Tree;
+use crate::tokens::Tokens;
+
+/// Sizes from which a sweep over a tree takes tens of microseconds, so that other threads should run meanwhile.
+const LARGE_TREE: u32 = 2048;
+pub(super) const LARGE_BYTES: usize = 1 << 18;
+const LARGE_RUN: usize = 1 << 14;
+
+impl Tree {
+    /// Read for long if the tree is large.
+    pub fn sweep<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut core::Tree) -> core::Result<R> + Send,
+    ) -> PyResult<R> {
+        let large = |tree: &core::Tree| {
+            tree.nodes().saturating_add(tree.rollouts()) >= LARGE_TREE || tree.size() >= LARGE_BYTES
+        };
+        self.0.with_long(py, large, work)
+    }
+
+    /// Do something short.
+    pub fn with<R>(&self, py: Python<'_>, work: impl FnOnce(&mut core::Tree) -> core::Result<R>) -> PyResult<R> {
+        self.0.with(py, work)
+    }
+
+    /// Do something with tokens, and let other threads run if there are many.
+    pub(super) fn say<R: Send>(
+        &self,
+        py: Python<'_>,
+        tokens: Option<&Tokens>,
+        work: impl FnOnce(&mut core::Tree, Option<TokenSlice<'_>>) -> core::Result<R> + Send,
+    ) -> PyResult<R> {
+        let tokens = tokens.map(|tokens| tokens.tokens.as_slice());
+        let large = tokens.is_some_and(|tokens| tokens.len() >= LARGE_RUN);
+        let work = |tree: &mut core::Tree| work(tree, tokens);
+        if large { self.0.with_long(py, |_| true, work) } else { self.0.with(py, work) }
+    }
+
+    /// Join a body straight into the object that Python gets.
+    pub(super) fn body<'py>(
+        &self,
+        py: Python<'py>,
+        source: Source,
+        head: &[u8],
+        tail: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let len = self.0.with(py, |tree| tree.body_len(source, head, tail))?;
+        // What a node or a context says never changes, so the length still holds when the bytes are written.
+        PyBytes::new_with(py, len, |out| self.0.with(py, |tree| tree.body_into(source, head, tail, out)))
+    }
+}
