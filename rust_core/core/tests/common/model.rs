@@ -33,6 +33,8 @@ pub struct Node {
     pub prompt: i64,
     pub generated: i64,
     pub aside: Option<String>,
+    /// The rollout whose call is believed.
+    pub by: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -60,13 +62,15 @@ struct Place {
     generated: i64,
     aside: Option<String>,
     uncertainty: Uncertainty,
+    by: usize,
 }
 
 impl Default for Place {
     fn default() -> Self {
         let (agent, namespace) = (String::new(), String::new());
         let (context, aside, uncertainty) = (None, None, Uncertainty::UNKNOWN);
-        Self { parent: 0, kind: 0, agent, namespace, context, prompt: -1, generated: -1, aside, uncertainty }
+        let (prompt, generated, by) = (-1, -1, usize::MAX);
+        Self { parent: 0, kind: 0, agent, namespace, context, prompt, generated, aside, uncertainty, by }
     }
 }
 
@@ -89,18 +93,23 @@ impl Model {
     fn merge(&mut self, place: Place, message: Vec<u8>, tokens: Option<u8>) -> usize {
         let tokens = tokens.map(self::tokens).filter(|tokens| !tokens.ids.is_empty());
         let said = tokens.as_ref().map_or(Said::Bytes(message.clone()), |tokens| Said::Ids(tokens.ids.clone()));
-        let Place { parent, kind, agent, namespace, context, prompt, generated, aside, uncertainty } = place;
+        let Place { parent, kind, agent, namespace, context, prompt, generated, aside, uncertainty, by } = place;
         let key = Key { parent, kind, agent, namespace, said, context };
         if let Some(&id) = self.index.get(&key) {
             let node = &mut self.nodes[id];
-            node.prompt = if node.prompt < 0 { prompt } else { node.prompt };
-            node.generated = if node.generated < 0 { generated } else { node.generated };
-            node.aside = node.aside.take().or(aside);
-            node.uncertainty = if node.uncertainty.is_unknown() { uncertainty } else { node.uncertainty };
+            let first = by < node.by;
+            node.by = node.by.min(by);
+            node.prompt = if node.prompt < 0 || (first && prompt >= 0) { prompt } else { node.prompt };
+            node.generated = if node.generated < 0 || (first && generated >= 0) { generated } else { node.generated };
+            let before = node.aside.take();
+            node.aside = if first { aside.or(before) } else { before.or(aside) };
+            if node.uncertainty.is_unknown() || (first && !uncertainty.is_unknown()) {
+                node.uncertainty = uncertainty;
+            }
             return id;
         }
         self.index.insert(key.clone(), self.nodes.len());
-        self.nodes.push(Node { key, message, tokens, uncertainty, prompt, generated, aside });
+        self.nodes.push(Node { key, message, tokens, uncertainty, prompt, generated, aside, by });
         self.nodes.len() - 1
     }
 
@@ -144,6 +153,7 @@ impl Model {
                     generated,
                     aside: said.aside.map(name),
                     uncertainty: uncertainty(said.entropy),
+                    by: at,
                 };
                 let leaf = self.merge(place, message(number), tokens);
                 let rollout = &mut self.rollouts[at];
