@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trunkline.errors import ConfigError
 from trunkline.printable import printable
 
-__all__ = ["choice", "kind", "number", "shown", "text", "whole"]
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["amounts", "choice", "kind", "number", "shown", "text", "whole"]
 
 _KINDS: Final[dict[type, str]] = {
     type(None): "null",
@@ -141,3 +144,28 @@ def choice(name: str, value: object, *words: str) -> None:
     """
     if value not in words:
         raise ConfigError(f"{name} must be one of {', '.join(words)}, not {shown(value)}")
+
+
+def amounts(given: str, names: Collection[str], *, what: str, foreign: str, write: str) -> dict[str, float]:
+    """Read numbers by name from a command line: ``name=1,other=2.5``.
+
+    Args:
+        given: The text.
+        names: The names there are; each may be given once.
+        what: What they are together, for the message.
+        foreign: What is said of another name.
+        write: How it is written, for the message.
+
+    Raises:
+        ConfigError: A name or a number is none.
+    """
+    found: dict[str, float] = {}
+    for part in given.split(","):
+        name, _, amount = (piece.strip() for piece in part.partition("="))
+        if name not in names or name in found:
+            raise ConfigError(f"{shown(name)} {'is there twice' if name in found else foreign}; write {write}")
+        try:
+            found[name] = float(amount)
+        except ValueError:
+            raise ConfigError(f"{what}: {name} must be a number, not {shown(amount)}") from None
+    return found

@@ -190,11 +190,19 @@ def test_money_in_the_file_is_what_the_price_says():
 @given(st.integers(0, 2**32), st.integers(1, 4), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_whatever_happens_the_limit_is_kept_and_everything_that_was_spent_is_counted(seed: int, n: int, kills: bool):
-    asyncio.run(_play(random.Random(seed), n, kills=kills))
-
-
-async def _play(dice: random.Random, n: int, *, kills: bool) -> None:
+    dice = random.Random(seed)
     limit = dice.randint(60, 600)
+    paid, bank = asyncio.run(_play(dice, n, limit, kills=kills))
+    report = bank.treasury.report()
+    assert paid <= limit
+    assert paid <= report.spent["generated"] <= limit
+    assert report.overshoot == {"generated": 0}
+    assert report.spent["generated"] - report.estimated["generated"] <= paid
+    assert not bank.treasury.lent
+
+
+async def _play(dice: random.Random, n: int, limit: int, *, kills: bool) -> tuple[int, Bank]:
+    """Claim, settle, send and die by chance; returns what was paid, and the bank."""
     bank = Bank(n, Budget(generated=limit))
     flying: list[tuple[int, object, int]] = []
     paid = 0
@@ -231,9 +239,4 @@ async def _play(dice: random.Random, n: int, *, kills: bool) -> None:
         if seat not in bank.dead:
             engine.close()
     bank.deliver()
-    report = bank.treasury.report()
-    assert paid <= limit
-    assert paid <= report.spent["generated"] <= limit
-    assert report.overshoot == {"generated": 0}
-    assert report.spent["generated"] - report.estimated["generated"] <= paid
-    assert not bank.treasury.lent
+    return paid, bank

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from trunkline.bounds import number, shown
+from trunkline.bounds import amounts, number, shown
 from trunkline.errors import ConfigError
 
 __all__ = ["EVERYWHERE", "Price", "one_price", "price_at", "prices_by_url", "read_price"]
@@ -126,17 +126,15 @@ def read_price(text: str) -> Price:
     Raises:
         ConfigError: It is none; the message says what is wrong with it.
     """
-    fields: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, amount = (piece.strip() for piece in part.partition("="))
-        if name not in Price.__struct_fields__ or name in fields:
-            what = "is there twice" if name in fields else "is no part of a price"
-            raise ConfigError(f"{shown(name)} {what}; write prompt=0.15,cached=0.075,generated=0.6 (a million tokens)")
-        try:
-            fields[name] = float(amount)
-        except ValueError:
-            raise ConfigError(f"price: {name} must be a number, not {shown(amount)}") from None
+    usual = "prompt=0.15,cached=0.075,generated=0.6"
+    fields = amounts(
+        text,
+        Price.__struct_fields__,
+        what="price",
+        foreign="is no part of a price",
+        write=f"{usual} (a million tokens)",
+    )
     for name in ("prompt", "generated"):
         if name not in fields:
-            raise ConfigError(f"the price lacks {name}; write prompt=0.15,cached=0.075,generated=0.6")
+            raise ConfigError(f"the price lacks {name}; write {usual}")
     return Price(**fields)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from trunkline._core import ROOT, TURN
-from trunkline.bounds import number, shown, whole
+from trunkline.bounds import amounts, number, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.price import Price
 
@@ -94,18 +94,16 @@ def read_budget(text: str) -> Budget:
     Raises:
         ConfigError: It is none; the message says what is wrong with it.
     """
-    found: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, amount = (piece.strip() for piece in part.partition("="))
-        if name not in Budget.__struct_fields__ or name in found:
-            what = "is there twice" if name in found else "is nothing that a budget limits"
-            raise ConfigError(f"{shown(name)} {what}; write tokens=1e6,money=5 ({', '.join(Budget.__struct_fields__)})")
-        try:
-            limit = float(amount)
-        except ValueError:
-            raise ConfigError(f"budget: {name} must be a number, not {shown(amount)}") from None
-        found[name] = int(limit) if name in _WHOLE and limit.is_integer() else limit
-    return Budget(**found)  # type: ignore[arg-type]
+    found = amounts(
+        text,
+        Budget.__struct_fields__,
+        what="budget",
+        foreign="is nothing that a budget limits",
+        write=f"tokens=1e6,money=5 ({', '.join(Budget.__struct_fields__)})",
+    )
+    # Written as 1e6, a whole number is a float.
+    whole_ones = {name: int(limit) for name, limit in found.items() if name in _WHOLE and limit.is_integer()}
+    return Budget(**found | whole_ones)  # type: ignore[arg-type]
 
 
 def prompt_bound(core: Core, leaf: int, kit: Kit) -> int:
