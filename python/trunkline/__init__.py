@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from trunkline.rollout.strategies.tree_grpo import TreeGRPO
     from trunkline.rollout.strategies.tree_search import TreeSearch
     from trunkline.rollout.strategy import Drop, Fork, Stop, Strategy
+    from trunkline.runtime.options import Options
     from trunkline.runtime.outline import Outline
-    from trunkline.runtime.plan import Options, plan
+    from trunkline.runtime.plan import plan
     from trunkline.runtime.result import Run
     from trunkline.runtime.run import Interrupted, arun, run, stream
     from trunkline.runtime.snapshot import Snapshot
@@ -74,7 +75,7 @@ _HOMES = {
     "Limits": "llm.limits",
     "MCTS": "rollout.strategies.mcts",
     "Node": "tree.node",
-    "Options": "runtime.plan",
+    "Options": "runtime.options",
     "Outline": "runtime.outline",
     "Parsed": "llm.dialects.dialect",
     "Partial": "rollout.strategies.partial",

@@ -264,6 +264,15 @@ class Tree:
         It is in every delta and in no digest.
         """
 
+    def mark(self, text: str, /) -> None:
+        """Write down something that whoever grows the tree must know to go on with it elsewhere.
+
+        It is in every delta, behind whatever was done before it, and in no digest.
+        """
+
+    def marks(self, first: int = 0, /) -> list[str]:
+        """The marks in the order in which they were written, from number ``first`` on."""
+
     def state(self, node: int, /) -> tuple[list[int], int, int, int | None]:
         """``(path, turn, draw, subgroup)`` of the state at a node, for a fork there.
 

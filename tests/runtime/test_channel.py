@@ -15,6 +15,7 @@ from trunkline.runtime.wire import (
     MAX_FRAME,
     Ack,
     Batch,
+    Begin,
     Bye,
     Delta,
     Done,
@@ -118,7 +119,8 @@ CALL = CallRow("http://h/v1", 2, 100, -1, 20, 1, 5, -1, 900, 2**40)
 @pytest.mark.parametrize(
     "message",
     [
-        Hello(1, "0.1.0", b"job"),
+        Hello(1, "0.1.0"),
+        Begin(b"job"),
         Work([(3, write_task(Task.ask("q", "a")))]),
         Ack(7),
         Stop(),

@@ -13,11 +13,11 @@ from trunkline._core import __version__
 from trunkline.llm.request import Sampling
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.backend import Gone
 from trunkline.runtime.closing import Closing
 from trunkline.runtime.controller import Controller
 from trunkline.runtime.engine import Engine
 from trunkline.runtime.job import Job, settings
-from trunkline.runtime.pool import Gone
 from trunkline.runtime.run import arun, stream
 from trunkline.runtime.treasury import Treasury
 from trunkline.runtime.wire import PROTOCOL, Batch, Cut, Drawn, Lent, Ready, Recall, Stop, Want, Work, write_task

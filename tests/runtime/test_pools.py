@@ -16,7 +16,7 @@ from trunkline.llm.limits import Limits
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.job import Job
-from trunkline.runtime.pool import _parts
+from trunkline.runtime.local import _parts
 from trunkline.runtime.run import arun, run, stream
 from trunkline.score.rewards import exact_match
 from trunkline.store.reader import RunReader

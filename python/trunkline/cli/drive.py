@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trunkline.rollout.agent import Agent
-    from trunkline.runtime.plan import Options
+    from trunkline.runtime.options import Options
     from trunkline.store.summary import Summary
     from trunkline.types import Task
 
@@ -32,7 +32,7 @@ def drive(
         tasks: The problems.
         threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
         as_json: Print the summary as JSON.
-        **options: See :class:`trunkline.runtime.plan.Options`; the run file must be among them.
+        **options: See :class:`trunkline.runtime.options.Options`; the run file must be among them.
 
     Returns:
         The exit code: 0, or 1 if more rollouts broke than allowed, or too few groups were kept.

@@ -26,7 +26,7 @@ from trunkline.rollout.opening import check_size, moves, open_fork, plant
 from trunkline.rollout.outcome import outcome
 from trunkline.rollout.players import Players
 from trunkline.rollout.purse import OutOfBudget, Purse
-from trunkline.rollout.resume import calls_before, go_on
+from trunkline.rollout.resume import Taken, calls_before, go_on
 from trunkline.rollout.rollout import Finished, Rollout
 from trunkline.rollout.scores import Scores
 from trunkline.rollout.siblings import Siblings
@@ -74,6 +74,7 @@ class Session:
         filters: Who judges the tree once it is complete, in this order.
         stopping: When the tree ends before its strategy is done.
         allowance: What pays; None where nothing is limited.
+        taken: How much of the tree an earlier run left; all of it when None.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Session:
         filters: Sequence[Filter] = (),
         stopping: Stopping | None = None,
         allowance: Allowance | None = None,
+        taken: Taken | None = None,
     ) -> None:
         self.tree = tree
         self._kit = kit
@@ -110,7 +112,7 @@ class Session:
         self._live: dict[int, Rollout] = {}
         self._ended: list[int] = []
         self._scores = Scores(tree, reward, getattr(strategy, "value", None))
-        self._taken = tree.core.rollouts
+        self._taken = tree.core.rollouts if taken is None else taken.rollouts
         self._planned = self._taken + strategy.rollouts()
 
     async def run(self) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from trunkline import errors
 from trunkline._core import Tree as Core
 from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
 from trunkline.rollout.opening import begin
+from trunkline.runtime.backend import Backend, Event, Gone, Inbox
 from trunkline.runtime.closing import Closing
 from trunkline.runtime.handout import Handout, Refill
-from trunkline.runtime.pool import Event, Gone, Inbox, Pool, Seat
 from trunkline.runtime.refusals import Refusals
+from trunkline.runtime.roster import Roster
 from trunkline.runtime.snapshot import Snapshot
 from trunkline.runtime.wire import (
     Ack,
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trunkline.runtime.job import Job
-    from trunkline.runtime.wire import ToWorker
     from trunkline.store.schema import RolloutRow, TakenRow
     from trunkline.store.writer import RunWriter
 
@@ -68,7 +69,7 @@ class Controller:
         job: What to do with each task.
         tasks: The tasks, in the order they are started.
         writer: The run file, created for these tasks.
-        pool: Where engines live.
+        backend: Where engines live.
         watch: Called with the state of the run whenever it has changed.
         taken: What was taken over of tasks that an earlier run has begun; their deltas are in the run file.
         refill: How many groups are wanted of the tasks; all tasks are run when None.
@@ -79,7 +80,7 @@ class Controller:
         job: Job,
         tasks: Sequence[Task],
         writer: RunWriter,
-        pool: Pool,
+        backend: Backend,
         watch: Callable[[Snapshot], None] | None = None,
         taken: Mapping[int, TakenRow] | None = None,
         refill: Refill | None = None,
@@ -88,22 +89,22 @@ class Controller:
         self._job = job
         self._tasks = tasks
         self._writer = writer
-        self._pool = pool
+        self._backend = backend
         self._watch = watch
         self._inbox: Inbox = asyncio.Queue()
         self.handout = Handout(len(tasks), refill)
-        self._owned: dict[int, set[int]] = {}
-        self._credits: dict[int, int] = {}
-        self._seats: Sequence[Seat] = ()
+        self._roster = Roster()
         self._refusals = Refusals(len(tasks) if refill is None else refill.max_tasks)
         self._fatal: TrunklineError | None = None
         self._fallen: set[int] = set()
+        self._begun: set[int] = set()
+        self._empty: list[tuple[int, str]] = []
         self._served: set[str] = set()
         self._began = time.monotonic()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._closing = Closing(job, self._tell, lambda cut: self._inbox.put_nowait((-1, cut)))
+        self._closing = Closing(job, backend.send, lambda cut: self._inbox.put_nowait((-1, cut)))
         planned = len(tasks) if refill is None else refill.groups
         going_on = sum(row.growing for row in self._taken.values())
         self.snapshot = Snapshot(
@@ -145,8 +146,8 @@ class Controller:
         stop = asyncio.ensure_future(self._stop.wait())
         self._closing.start()
         try:
-            self._seats = await self._pool.start(self._job, self._inbox)
-            self._owned = {number: set() for number in range(len(self._seats))}
+            for seat in await self._backend.start(self._job, self._inbox):
+                self._roster.add(seat)
             while self.handout.open and not self._ending and not self._through:
                 event = asyncio.ensure_future(self._inbox.get())
                 await asyncio.wait((event, stop), timeout=self._start_left(), return_when=asyncio.FIRST_COMPLETED)
@@ -154,12 +155,13 @@ class Controller:
                     event.cancel()
                     if stop.done():
                         break
-                    missing = min(set(self._owned) - set(self._credits))
+                    missing = min(self._roster.starting)
                     raise WorkerError(
                         f"worker {missing} did not come up within {_START_WITHIN:.0f} s: does a module of yours "
                         "take that long to import?"
                     )
                 self._take([event.result(), *self._queued()])
+                await self._replace()
                 self._feed()
             if self.handout.open or self._closing.lent:
                 await self._wind_down()
@@ -169,7 +171,7 @@ class Controller:
             stop.cancel()
             self._closing.close()
             self.finished.put_nowait(None)
-            await self._pool.close()
+            await self._backend.close()
             # Last: where the run file cannot be written, this raises as well.
             self._closing.report(self._writer)
 
@@ -181,10 +183,7 @@ class Controller:
     @property
     def _through(self) -> bool:
         """Whether nothing grows and nothing will."""
-        return self._closing.word is not None and not any(self._owned.values())
-
-    def _tell(self, seat: int, message: ToWorker) -> None:
-        self._seats[seat].send(message)
+        return self._closing.word is not None and not self._roster.busy
 
     def _fail(self, error: TrunklineError) -> None:
         """End the run with the first error that says it makes no sense to go on."""
@@ -192,7 +191,7 @@ class Controller:
 
     def _start_left(self) -> float | None:
         """Seconds to wait for the next event: workers must come up in time, and may then take theirs."""
-        if len(self._credits) == len(self._owned):
+        if not self._roster.starting:
             return None
         return max(0.0, self._began + _START_WITHIN - time.monotonic())
 
@@ -209,14 +208,14 @@ class Controller:
         for seat, message in events:
             match message:
                 case Ready():
-                    self._credits[seat] = message.slots
-                    self.snapshot.workers += 1
+                    self._roster.ready(seat, message.slots)
+                    self.snapshot.workers = self._roster.up
                     self._closing.seat(seat)
                 case Want() | Drawn() | Repaid():
                     self._closing.take(seat, message)
                 case Cut():
-                    for number in self._owned:
-                        self._tell(number, message)
+                    for number in self._roster:
+                        self._backend.send(number, message)
                 case Fatal():
                     self._fallen.add(seat)
                     self._fail(_rebuild(message))
@@ -239,12 +238,11 @@ class Controller:
             [(delta.task, delta.seq, delta.calls) for _, batch in batches for delta in batch.deltas],
         )
         for seat, batch in batches:
-            self._seats[seat].send(Ack(batch.batch))
+            self._backend.send(seat, Ack(batch.batch))
             self._count(batch)
             self._closing.committed(seat, (call for delta in batch.deltas for call in delta.calls))
             for done in batch.done:
-                self._owned[seat].discard(done.task)
-                self._credits[seat] += 1
+                self._roster.done(seat, done.task)
                 self._complete(done)
 
     def _count(self, batch: Batch) -> None:
@@ -281,67 +279,71 @@ class Controller:
             self._fail(EndpointError(verdict))
 
     def _feed(self) -> None:
-        """Hand out waiting tasks, one at a time to the engine with the most credits.
+        """Hand out waiting tasks, one at a time to the engine that takes most.
 
         Nothing is handed out before every engine has come up, or the first would take all of a short run.
         """
-        if len(self._credits) < len(self._owned) or self._ending or self._closing.word is not None:
+        if self._roster.starting or self._ending or self._closing.word is not None:
             return
-        work: dict[int, list[tuple[int, bytes]]] = {seat: [] for seat in self._credits}
-        sizes = dict.fromkeys(work, 0)
-        while self._credits:
-            seat = max(self._credits, key=lambda number: (self._credits[number], -number))
-            index = self.handout.take() if self._credits[seat] > 0 else None
-            if index is None:
-                break
+        work: dict[int, list[tuple[int, bytes]]] = {}
+        sizes: Counter[int] = Counter()
+        while (seat := self._roster.freest()) is not None and (index := self.handout.take()) is not None:
             self._send_earlier(seat, index)
             data = write_task(self._tasks[index])
-            self._credits[seat] -= 1
-            self._owned[seat].add(index)
-            work[seat].append((index, data))
+            self._roster.take(seat, index)
+            work.setdefault(seat, []).append((index, data))
             sizes[seat] += len(data)
             if sizes[seat] >= _WORK_BYTES:
-                self._seats[seat].send(Work(work[seat]))
-                work[seat], sizes[seat] = [], 0
+                self._backend.send(seat, Work(work.pop(seat)))
+                sizes[seat] = 0
         for seat, tasks in work.items():
-            if tasks:
-                self._seats[seat].send(Work(tasks))
+            self._backend.send(seat, Work(tasks))
 
     def _send_earlier(self, seat: int, index: int) -> None:
-        """Send what an earlier run made of a task, in messages of a size that can be sent."""
+        """Send what there is of a task that was begun, in messages of a size that can be sent."""
+        begun = self._taken.get(index)
+        if begun is None and index not in self._begun:
+            return
+        taken = 0 if begun is None else begun.deltas
         part: list[bytes] = []
         size = 0
-        for data in self._writer.deltas(index) if index in self._taken else ():
+        for data in self._writer.deltas(index):
             if part and size + len(data) > _WORK_BYTES:
-                self._seats[seat].send(Earlier(index, part))
+                self._backend.send(seat, Earlier(index, part, taken))
                 part, size = [], 0
             part.append(data)
             size += len(data)
         if part:
-            self._seats[seat].send(Earlier(index, part))
+            self._backend.send(seat, Earlier(index, part, taken))
 
     def _bury(self, seat: int, reason: str) -> None:
-        """End the tasks of a dead worker: everything it sent is in the file, what it still held is lost."""
-        ready = self._credits.pop(seat, None) is not None
-        self.snapshot.workers -= ready
-        lost = sorted(self._owned.pop(seat))
+        """Strike a dead worker off: everything it sent is in the file, and its tasks go on from there elsewhere."""
+        ready = self._roster.is_up(seat)
+        lost = self._roster.gone(seat)
+        self.snapshot.workers = self._roster.up
         self._closing.lost(seat)
-        closed = self._closing.word is not None
-        if self._ending or (closed and not lost):
+        if self._ending or (self._closing.word is not None and not lost):
             return
         if not ready:
             self._fail(WorkerError(f"{reason} before it was ready"))
             return
-        if lost:
-            logger.warning("%s; %d unfinished tasks end as lost", reason, len(lost))
-            for index in lost:
-                self._lose(index, reason)
-            self.snapshot.lost += len(lost)
-        if not self._credits and self.handout.open and not closed:
-            self._fail(WorkerError(f"{reason}, and no worker is left; {self.handout.open} tasks were not finished"))
+        logger.warning("%s; %d unfinished tasks go on elsewhere", reason, len(lost))
+        self._begun.update(lost)
+        self.handout.put_back(lost)
+        self._empty.append((seat, reason))
+
+    async def _replace(self) -> None:
+        """Start engines in the places of those that are gone."""
+        while self._empty:
+            seat, reason = self._empty.pop()
+            new = await self._backend.replace(seat)
+            if new is not None:
+                self._roster.add(new)
+            elif not self._roster and self.handout.open:
+                self._fail(WorkerError(f"{reason}, and no worker is left; {self.handout.open} tasks were not finished"))
 
     def _lose(self, index: int, reason: str) -> None:
-        """Close a lost task's rollouts with a typed error, as one more delta of its tree."""
+        """Close a task's rollouts for good with a typed error, as one more delta of its tree."""
         core, known = Core(), self._writer.deltas(index)
         for data in known:
             core.apply(data)
@@ -355,14 +357,15 @@ class Controller:
         delta = core.delta()
         tree, rollouts = rows(core, reason)
         self._writer.commit([(index, len(known), delta)] if delta else [], [(index, tree, rollouts)])
+        self.snapshot.lost += 1
         self._complete(Done(index, tree, rollouts))
 
     async def _wind_down(self) -> None:
         """Take the last batches of a run that ends early, and the leases that are out."""
         self._closing.wind_down()
-        for seat in self._seats:
-            seat.send(Stop())
-        leaving = set(self._owned) - self._fallen
+        for seat in self._roster:
+            self._backend.send(seat, Stop())
+        leaving = set(self._roster) - self._fallen
         deadline = time.monotonic() + _WIND_DOWN
         while leaving:
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from trunkline._core import Tree as Core
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
@@ -18,6 +18,7 @@ from trunkline.rollout.agent import Kit
 from trunkline.rollout.draws import Draws
 from trunkline.rollout.exact import Exact
 from trunkline.rollout.purse import Allowance
+from trunkline.rollout.resume import Taken
 from trunkline.rollout.session import Session
 from trunkline.rollout.strategy import at_once
 from trunkline.runtime.lease import Leases
@@ -70,6 +71,27 @@ def _concurrency(job: Job) -> int:
     return getattr(job.llm, "max_concurrency", _LIVE_CONCURRENCY)
 
 
+class _Known(NamedTuple):
+    """What there is of a task that was begun.
+
+    Attributes:
+        deltas: Its deltas.
+        taken: How many of them, the first ones, are those of an earlier run.
+    """
+
+    deltas: list[bytes]
+    taken: int
+
+    def rebuild(self) -> tuple[Core, Taken]:
+        """Return the tree, and how much of it was there before this run began."""
+        core, taken = Core(), Taken()
+        for seq, data in enumerate(self.deltas, 1):
+            core.apply(data)
+            if seq == self.taken:
+                taken = Taken(core.rollouts, len(core.marks()))
+        return core, taken
+
+
 class Engine:
     """Hosts sessions in one event loop.
 
@@ -87,7 +109,7 @@ class Engine:
         self._draws = Draws(self._llm, self._cache, _exact(job, self._llm))
         self._send = send
         self._outbox = Outbox(_concurrency(job), send, self._fail)
-        self._earlier: dict[int, list[bytes]] = {}
+        self._earlier: dict[int, _Known] = {}
         limits = {} if job.budget is None else job.budget.limits
         self._leases = Leases(limits, send, self._outbox.flush) if limits else None
         self._sessions: set[Session] = set()
@@ -97,8 +119,8 @@ class Engine:
     def receive(self, message: ToWorker) -> None:
         """Take a message of the controller."""
         match message:
-            case Earlier(index, deltas):
-                self._earlier.setdefault(index, []).extend(deltas)
+            case Earlier(index, deltas, taken):
+                self._earlier.setdefault(index, _Known([], taken)).deltas.extend(deltas)
             case Work(tasks):
                 for index, task in tasks:
                     self._start(index, read_task(task))
@@ -155,12 +177,10 @@ class Engine:
 
     def _start(self, index: int, task: Task) -> None:
         """Begin a task's tree, or go on with it."""
-        earlier = self._earlier.pop(index, [])
+        known = self._earlier.pop(index, _Known([], 0))
         if not self._stopping:
-            core = Core()
-            for data in earlier:
-                core.apply(data)
-            growth = Growth(self._outbox, index, Tree(task, core), len(earlier))
+            core, taken = known.rebuild()
+            growth = Growth(self._outbox, index, Tree(task, core), len(known.deltas))
             job = self._job
             allowance = Allowance(job.task_budget, self._leases, job.prices) if self._pays else None
             session = Session(
@@ -174,6 +194,7 @@ class Engine:
                 filters=job.filters,
                 stopping=job.stopping,
                 allowance=allowance,
+                taken=taken,
             )
             # Known from now on: what ends all growth may come before the task has begun.
             self._sessions.add(session)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
 
 from trunkline.bounds import whole
 from trunkline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["Handout", "Refill"]
 
@@ -54,14 +58,28 @@ class Handout:
     Args:
         tasks: Tasks of the run.
         refill: How many groups are wanted of them; all tasks are handed out when None.
+        finished: Tasks that are done already.
+        begun: Tasks that were handed out before and are not done: they come first.
+        kept: Groups of finished tasks that were kept.
     """
 
-    def __init__(self, tasks: int, refill: Refill | None = None) -> None:
-        self._tasks = tasks if refill is None else refill.max_tasks
+    def __init__(
+        self,
+        tasks: int,
+        refill: Refill | None = None,
+        *,
+        finished: Iterable[int] = (),
+        begun: Iterable[int] = (),
+        kept: int = 0,
+    ) -> None:
+        self._back = sorted(begun)
+        known = {*finished, *self._back}
+        most = tasks if refill is None else refill.max_tasks
+        # Last one first, so that the next is at the end.
+        self._fresh = [index for index in range(most - 1, -1, -1) if index not in known]
         self._groups = refill.groups if refill else None
-        self._next = 0
-        self._growing = 0
-        self.kept = 0
+        self._growing = len(self._back)
+        self.kept = kept
 
     @property
     def open(self) -> int:
@@ -71,7 +89,7 @@ class Handout:
     @property
     def left(self) -> int:
         """Tasks that may still be handed out."""
-        return 0 if self.full else self._tasks - self._next
+        return 0 if self.full else len(self._fresh)
 
     @property
     def full(self) -> bool:
@@ -85,11 +103,17 @@ class Handout:
 
     def take(self) -> int | None:
         """Return the index of the next task, which grows from now on; None if there is none, or none is needed now."""
-        if self._next == self._tasks or (self._groups is not None and self.kept + self._growing >= self._groups):
+        if self._back:
+            return heappop(self._back)
+        if not self._fresh or (self._groups is not None and self.kept + self._growing >= self._groups):
             return None
-        self._next += 1
         self._growing += 1
-        return self._next - 1
+        return self._fresh.pop()
+
+    def put_back(self, indices: Iterable[int]) -> None:
+        """Take back tasks that were handed out and go on elsewhere; they are handed out again before all others."""
+        for index in indices:
+            heappush(self._back, index)
 
     def done(self, *, kept: bool) -> None:
         """Note that a task has ended.

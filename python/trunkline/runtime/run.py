@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import uvloop
 
-from trunkline.runtime.plan import Options, Plan
+from trunkline.runtime.plan import Plan
 from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from trunkline.rollout.agent import Agent
+    from trunkline.runtime.options import Options
     from trunkline.runtime.result import Run
     from trunkline.tree.tree import Tree
     from trunkline.types import Task
@@ -52,7 +53,7 @@ def run(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Opt
     Args:
         agent: Who plays.
         tasks: The problems; their ids must be unique. None for those of an earlier run that is continued.
-        **options: See :class:`trunkline.runtime.plan.Options`.
+        **options: See :class:`trunkline.runtime.options.Options`.
 
     Raises:
         UsageError: If something in the call cannot be done; nothing was sent and no file is left.

@@ -57,6 +57,7 @@ class Process:
         self._pidfd: int | None = os.pidfd_open(popen.pid)
         self._channel: Channel | None = None
         self._over = False
+        self._why: str | None = None
         self._said_gone = asyncio.Event()
         self._farewell: asyncio.Task[None] | None = None
 
@@ -120,6 +121,12 @@ class Process:
             os.close(self._lifeline)
             self._lifeline = None
 
+    def kill(self, why: str) -> None:
+        """Kill the process, for a reason that is given when it is gone."""
+        self._why = why
+        with contextlib.suppress(ProcessLookupError):
+            self._popen.kill()
+
     async def close(self) -> None:
         """Hang up; end the process if it does not leave by itself; reap it."""
         self.hang_up()
@@ -153,6 +160,8 @@ class Process:
         code = await self._reap()
         if error is not None and not isinstance(error, ConnectionError):
             reason = f"worker {self.number} broke the protocol: {error}"
+        elif self._why is not None:
+            reason = f"worker {self.number} (pid {self.pid}) was killed: {self._why}"
         elif code < 0:
             reason = f"worker {self.number} (pid {self.pid}) was killed by {_signal_name(-code)}"
         else:

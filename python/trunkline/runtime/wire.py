@@ -12,6 +12,7 @@ __all__ = [
     "PROTOCOL",
     "Ack",
     "Batch",
+    "Begin",
     "Bye",
     "Cut",
     "Delta",
@@ -37,7 +38,7 @@ __all__ = [
     "write_task",
 ]
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of these messages; a worker of another build is refused at the hello."""
 
 MAX_FRAME = 64 * 1024 * 1024
@@ -49,16 +50,24 @@ class _Message(msgspec.Struct, array_like=True, tag=True):
 
 
 class Hello(_Message):
-    """Controller to worker, first: who speaks, and the job.
+    """Controller to worker, first: who speaks.
 
     Attributes:
         protocol: ``PROTOCOL`` of the sender.
         build: Trunkline's version.
-        job: The job, as :func:`trunkline.runtime.job.pack_job` made it.
     """
 
     protocol: int
     build: str
+
+
+class Begin(_Message):
+    """Controller to worker: a run begins; it is answered by ``Ready``. The one before has ended with ``Bye``.
+
+    Attributes:
+        job: The job, as :func:`trunkline.runtime.job.pack_job` made it.
+    """
+
     job: bytes
 
 
@@ -69,15 +78,17 @@ class Work(_Message):
 
 
 class Earlier(_Message):
-    """Controller to worker, before a task of an earlier run: deltas of its tree. Many come in several of these.
+    """Controller to worker, before a task that was begun: deltas of its tree. Many come in several of these.
 
     Attributes:
         task: The task's index in the run.
         deltas: Its next deltas, in order.
+        taken: How many of the task's deltas, the first ones, are those of an earlier run that this one goes on from.
     """
 
     task: int
     deltas: list[bytes]
+    taken: int = 0
 
 
 class Ack(_Message):
@@ -227,7 +238,7 @@ class Bye(_Message):
     """Worker to controller, last: everything was sent."""
 
 
-ToWorker = Hello | Earlier | Work | Ack | Stop | Lent | Denied | Recall | Cut
+ToWorker = Hello | Begin | Earlier | Work | Ack | Stop | Lent | Denied | Recall | Cut
 FromWorker = Ready | Batch | Want | Drawn | Repaid | Fatal | Bye
 
 _task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)

@@ -10,15 +10,19 @@ import signal
 import socket
 import sys
 import threading
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from trunkline._core import __version__
 from trunkline.errors import TrunklineError, WorkerError
-from trunkline.runtime.channel import connect
+from trunkline.runtime.channel import Channel, connect
 from trunkline.runtime.engine import Engine, slots
 from trunkline.runtime.job import unpack_job
-from trunkline.runtime.wire import PROTOCOL, Bye, Fatal, FromWorker, Hello, Ready, decode_to_worker, encode
+from trunkline.runtime.wire import PROTOCOL, Begin, Bye, Fatal, FromWorker, Hello, Ready, decode_to_worker, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["main"]
 
@@ -29,53 +33,76 @@ _COLLECT = (10_000, 10, 20)
 them: with Python's own thresholds a worker with 10,000 requests in flight spends two thirds of its time looking."""
 
 
-async def serve(sock: socket.socket) -> None:
-    """Serve one controller until it says stop or is gone."""
-    hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
-    over = asyncio.Event()
-    engine: Engine | None = None
+class _Host:
+    """Serves one controller: an engine for each of its runs, one after the other."""
 
-    def receive(payload: bytes) -> None:
-        message = decode_to_worker(payload)
-        if engine is not None:
-            engine.receive(message)
-        elif isinstance(message, Hello) and not hello.done():
-            hello.set_result(message)
-        else:
-            raise WorkerError(f"expected a hello, got {type(message).__name__}")
+    def __init__(self) -> None:
+        self.channel: Channel | None = None
+        self._engine: Engine | None = None
+        self._greeted = False
+        self._over = asyncio.Event()
+        self._closing: set[asyncio.Task[None]] = set()
 
-    def lost(_error: Exception | None) -> None:
-        over.set()
-        if not hello.done():
-            hello.cancel()
+    def receive(self, payload: bytes) -> None:
+        """Take a message of the controller."""
+        match decode_to_worker(payload):
+            case Hello() as hello if not self._greeted:
+                self._greeted = True
+                self._guarded(_same_build, hello)
+            case Begin(job) if self._greeted and self._engine is None:
+                self._guarded(self._begin, job)
+            case message if self._engine is not None:
+                self._engine.receive(message)
+            case message:
+                raise WorkerError(f"a worker without a run does not take {type(message).__name__}")
 
-    def send(message: FromWorker) -> None:
-        channel.send(encode(message))
-        if isinstance(message, Bye | Fatal):
-            over.set()
+    def lost(self, _error: Exception | None) -> None:
+        """The controller is gone, or wants nothing more."""
+        self._over.set()
 
-    channel = await connect(sock, receive, lost)
-    try:
-        greeting = await hello
-        _same_build(greeting)
-        job = unpack_job(greeting.job)
-        engine = Engine(job, send)
-    except asyncio.CancelledError:
-        # The controller left before it said anything.
-        pass
-    except TrunklineError as error:
-        send(Fatal(type(error).__name__, str(error)))
-    else:
+    def send(self, message: FromWorker) -> None:
+        """Send a message to the controller."""
+        assert self.channel is not None
+        self.channel.send(encode(message))
+        if isinstance(message, Bye | Fatal) and self._engine is not None:
+            # The next run may begin at once: this one's engine is let go beside it.
+            engine, self._engine = self._engine, None
+            task = asyncio.get_running_loop().create_task(engine.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def serve(self) -> None:
+        """Wait for the end, and leave nothing behind."""
+        await self._over.wait()
+        if self._engine is not None:
+            await self._engine.close()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _begin(self, packed: bytes) -> None:
+        job = unpack_job(packed)
+        self._engine = Engine(job, self.send)
         # What is loaded by now stays: keep the collector from walking it again and again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT)
-        send(Ready(PROTOCOL, __version__, os.getpid(), slots(job)))
-    await over.wait()
-    if engine is not None:
-        await engine.close()
-    await channel.drain()
-    channel.close()
+        self.send(Ready(PROTOCOL, __version__, os.getpid(), slots(job)))
+
+    def _guarded(self, step: Callable[[Any], None], given: object) -> None:
+        """Tell the controller what keeps a run from beginning."""
+        try:
+            step(given)
+        except TrunklineError as error:
+            self.send(Fatal(type(error).__name__, str(error)))
+
+
+async def serve(sock: socket.socket) -> None:
+    """Serve one controller until it hangs up."""
+    host = _Host()
+    host.channel = await connect(sock, host.receive, host.lost)
+    await host.serve()
+    await host.channel.drain()
+    host.channel.close()
 
 
 def _same_build(hello: Hello) -> None:

@@ -104,6 +104,8 @@ proptest! {
         prop_assert_eq!(tree.nodes() as usize, model.nodes.len());
         check_nodes(&tree, &model);
         check_rollouts(&tree, &model);
+        assert!(tree.marks(0).eq(&model.marks));
+        assert!(tree.marks(1).eq(model.marks.iter().skip(1)));
         check_counts(&tree, &model);
         prop_assert_eq!(tree.check(), Ok(()));
     }

@@ -153,6 +153,18 @@ impl Tree {
         self.0.with(py, |tree| tree.note(rollout.into(), &text))
     }
 
+    /// Write down something that is needed to go on with the tree elsewhere.
+    #[pyo3(signature = (text, /))]
+    fn mark(&self, py: Python<'_>, text: Text<'_>) -> PyResult<()> {
+        self.0.with(py, |tree| tree.mark(&text))
+    }
+
+    /// The marks, from this one on.
+    #[pyo3(signature = (first=0, /))]
+    fn marks(&self, py: Python<'_>, #[pyo3(from_py_with = number)] first: u32) -> PyResult<Vec<String>> {
+        self.0.with(py, |tree| Ok(tree.marks(first as usize).map(str::to_owned).collect()))
+    }
+
     /// Path, turn, next draw and subgroup of the state at a node.
     #[pyo3(signature = (node, /))]
     fn state(

@@ -62,6 +62,10 @@ impl Tree {
                 self.rollouts.note(*rollout, text);
                 Ok(rollout.get())
             }
+            Op::Mark(text) => {
+                self.marks.push((*text).into());
+                Ok(0)
+            }
         }
     }
 

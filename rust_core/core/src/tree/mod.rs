@@ -53,6 +53,7 @@ pub struct Tree {
     pub(crate) nodes: Nodes,
     pub(crate) visits: Visits,
     pub(crate) rollouts: Rollouts,
+    pub(crate) marks: Vec<Box<str>>,
     pub(crate) journal: Journal,
 }
 
@@ -74,6 +75,7 @@ impl Tree {
             nodes: Nodes::new(),
             visits: Visits::new(),
             rollouts: Rollouts::new(),
+            marks: Vec::new(),
             journal: Journal::default(),
         }
     }
@@ -87,6 +89,7 @@ impl Tree {
         self.nodes.reset();
         self.visits.reset();
         self.rollouts.reset();
+        self.marks.clear();
         self.journal.reset();
     }
 
@@ -235,6 +238,20 @@ impl Tree {
     /// If the rollout does not exist.
     pub fn note(&mut self, rollout: RolloutId, text: &str) -> Result<()> {
         self.perform(&Op::Note { rollout, text }).map(|_| ())
+    }
+
+    /// Write down something that whoever grows the tree must know to go on with it elsewhere. It is in every delta, behind
+    /// whatever was done before it, and in no digest.
+    ///
+    /// # Errors
+    /// If it is longer than 4 GiB.
+    pub fn mark(&mut self, text: &str) -> Result<()> {
+        self.perform(&Op::Mark(text)).map(|_| ())
+    }
+
+    /// The marks, in the order in which they were written, from this one on.
+    pub fn marks(&self, first: usize) -> impl Iterator<Item = &str> {
+        self.marks.iter().skip(first).map(AsRef::as_ref)
     }
 
     /// The leaf of a rollout; for one that does not exist, a node that does not.

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::id::{ContextId, NameId, NodeId, RolloutId, Tokens};
 use crate::memory::columns::TokenSlice;
+use crate::memory::held;
 use crate::tokens::Uncertainty;
 use crate::tree::Tree;
 use crate::tree::digest;
@@ -153,8 +154,12 @@ impl Tree {
             messages: self.fragments.memory(),
             tokens: self.runs.memory(),
             rollouts: self.rollouts.memory(),
-            other: self.names.memory() + self.contexts.memory() + self.journal.memory(),
+            other: self.names.memory() + self.contexts.memory() + self.journal.memory() + self.marked(),
         }
+    }
+
+    fn marked(&self) -> usize {
+        held(&self.marks) + self.marks.iter().map(|mark| mark.len()).sum::<usize>()
     }
 
     /// The text of a name.

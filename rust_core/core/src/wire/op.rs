@@ -71,6 +71,7 @@ pub(crate) enum Op<'a> {
     Close { rollout: RolloutId, termination: Termination, answer: Option<&'a str>, error: Option<&'a str> },
     Score { rollout: RolloutId, reward: f64 },
     Note { rollout: RolloutId, text: &'a str },
+    Mark(&'a str),
 }
 
 const NAME: u8 = 1;
@@ -85,6 +86,7 @@ const SCORE: u8 = 9;
 const RUN: u8 = 10;
 const TOKENISE: u8 = 11;
 const NOTE: u8 = 12;
+const MARK: u8 = 13;
 
 impl<'a> Op<'a> {
     /// Write the operation down, all but the bytes of a message and the columns of a run, which follow what is written here.
@@ -157,6 +159,10 @@ impl<'a> Op<'a> {
                 codec::put(out, rollout.get().into());
                 codec::put_bytes(out, text.as_bytes());
             }
+            Self::Mark(text) => {
+                out.push(MARK);
+                codec::put_bytes(out, text.as_bytes());
+            }
         }
     }
 
@@ -201,6 +207,7 @@ impl<'a> Op<'a> {
                 rollout: reader.word()?.into(),
                 text: std::str::from_utf8(reader.bytes()?).map_err(|_| "a note is not UTF-8")?,
             },
+            MARK => Self::Mark(std::str::from_utf8(reader.bytes()?).map_err(|_| "a mark is not UTF-8")?),
             _ => return Err("its kind is unknown"),
         })
     }

@@ -90,7 +90,7 @@ impl<'t, 'a> Overlay<'t, 'a> {
                 let leaf = self.leaf(*rollout);
                 self.rollouts.insert(*rollout, (leaf, Some(*termination)));
             }
-            Op::Score { .. } | Op::Note { .. } => {}
+            Op::Score { .. } | Op::Note { .. } | Op::Mark(_) => {}
         }
     }
 

@@ -117,6 +117,7 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &Counts) -> Result<()
             fits("note", text.len())?;
             known("rollout", rollout.get(), counts.rollouts)
         }
+        Op::Mark(text) => fits("mark", text.len()),
         Op::Score { rollout, reward } => {
             known("rollout", rollout.get(), counts.rollouts)?;
             if reward.is_infinite() {

@@ -16,7 +16,7 @@ pub fn call(prompt: i64, generated: i64) -> Call<'static> {
 
 /// Frame any payload as a sound record, as only someone with bad intentions would.
 pub fn seal(sequence: u32, previous: u64, payload: &[u8]) -> Vec<u8> {
-    let mut out = b"TKDL\x04\0\0\0".to_vec();
+    let mut out = b"TKDL\x05\0\0\0".to_vec();
     out.extend_from_slice(&sequence.to_le_bytes());
     out.extend_from_slice(&u32::try_from(payload.len()).unwrap().to_le_bytes());
     out.extend_from_slice(&previous.to_le_bytes());
@@ -38,6 +38,7 @@ pub fn portrait(tree: &Tree) -> String {
     let values = tree.values();
     let means: Vec<u64> = values.mean.iter().map(|mean| mean.to_bits()).collect();
     write!(out, " {:?} {:?} {means:?}", values.visits, values.scored).unwrap();
+    write!(out, " {:?}", tree.marks(0).collect::<Vec<_>>()).unwrap();
     for id in 0..tree.nodes() {
         let (node, message) = (tree.node(id.into()).unwrap(), tree.message(id.into()).unwrap());
         let (children, aside) = (tree.children(id.into()).unwrap(), tree.aside(id.into()).unwrap());

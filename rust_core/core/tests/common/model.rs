@@ -80,11 +80,13 @@ pub struct Model {
     pub index: HashMap<Key, usize>,
     pub rollouts: Vec<Rollout>,
     pub contexts: Vec<Vec<u8>>,
+    pub marks: Vec<String>,
 }
 
 impl Model {
     pub fn new() -> Self {
-        let mut model = Self { nodes: Vec::new(), index: HashMap::new(), rollouts: Vec::new(), contexts: Vec::new() };
+        let (nodes, rollouts, contexts, marks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut model = Self { nodes, index: HashMap::new(), rollouts, contexts, marks };
         model.merge(Place { kind: Kind::Root as u8, ..Place::default() }, Vec::new(), None);
         model.index.clear();
         model
@@ -119,6 +121,7 @@ impl Model {
     }
 
     /// Carry out one operation, or refuse it; the node it reached, if it reaches one.
+    #[allow(clippy::too_many_lines)]
     pub fn run(&mut self, cmd: &Cmd) -> Result<Option<usize>, ()> {
         let nodes = u32::try_from(self.nodes.len()).unwrap();
         match cmd.clone() {
@@ -208,6 +211,10 @@ impl Model {
                     return Err(());
                 }
                 rollout.reward = reward;
+                Ok(None)
+            }
+            Cmd::Mark { text } => {
+                self.marks.push(name(text));
                 Ok(None)
             }
             Cmd::Note { rollout, text } => {

@@ -18,6 +18,7 @@ pub enum Cmd {
     Close { rollout: u32, code: u8, answer: Option<u8> },
     Score { rollout: u32, reward: f64 },
     Note { rollout: u32, text: u8 },
+    Mark { text: u8 },
 }
 
 /// What a call says beside its message.
@@ -86,6 +87,7 @@ fn cmd() -> impl Strategy<Value = Cmd> {
             .prop_map(|(rollout, code, answer)| Cmd::Close { rollout, code, answer }),
         2 => (id.clone(), reward).prop_map(|(rollout, reward)| Cmd::Score { rollout, reward }),
         1 => (id, 0u8..3).prop_map(|(rollout, text)| Cmd::Note { rollout, text }),
+        1 => (0u8..3).prop_map(|text| Cmd::Mark { text }),
     ]
 }
 
@@ -156,6 +158,7 @@ pub fn run(tree: &mut Tree, contexts: &mut u32, cmd: &Cmd) -> Result<Option<Node
             tree.close(rollout(*id), termination, answer.as_deref(), None).map(|()| None)
         }
         Cmd::Score { rollout: id, reward } => tree.score(rollout(*id), *reward).map(|()| None),
+        Cmd::Mark { text } => tree.mark(&name(*text)).map(|()| None),
         Cmd::Note { rollout: id, text } => tree.note(rollout(*id), &name(*text)).map(|()| None),
     }
 }

@@ -1,0 +1,67 @@
+"""What hosts engines, as the controller sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from trunkline.runtime.wire import Cut, FromWorker, ToWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.runtime.job import Job
+
+__all__ = ["Backend", "Event", "Gone", "Inbox"]
+
+
+class Gone(msgspec.Struct):
+    """An engine is gone, and everything it sent was delivered before this.
+
+    Attributes:
+        reason: One line: how it ended.
+    """
+
+    reason: str
+
+
+Event = FromWorker | Gone | Cut
+"""What may come to pass: a message of an engine, its end, or the end of the run's time, which has seat -1."""
+
+Inbox = asyncio.Queue[tuple[int, Event]]
+"""What engines sent, each with its seat's number, in order per seat."""
+
+
+class Backend(Protocol):
+    """Hosts the engines of one run at a time, and leaves nothing behind.
+
+    A seat is one engine from its start to its end; its number is not used again. Each seat puts ``Ready`` or ``Fatal``
+    into the inbox, and ``Gone`` as the last message of all if it ends before :meth:`close`.
+
+    Attributes:
+        workers: How many engines live outside this process; 0 for none.
+    """
+
+    workers: int
+
+    async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
+        """Start every engine with a job; returns their seats."""
+        ...
+
+    async def replace(self, seat: int) -> int | None:
+        """Start an engine in the place of one that is gone; returns its seat, None where that cannot be."""
+        ...
+
+    def send(self, seat: int, message: ToWorker) -> None:
+        """Send a message; does nothing once the engine is gone."""
+        ...
+
+    def kill(self, seat: int, why: str) -> None:
+        """End an engine that does not answer any more; its ``Gone`` gives this reason."""
+        ...
+
+    async def close(self) -> None:
+        """End the run's engines and wait until they are gone, or at rest where they serve the next run."""
+        ...

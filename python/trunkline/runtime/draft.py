@@ -1,0 +1,167 @@
+"""A run as it was described, checked as far as that can be done without a request or a file."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from trunkline._core import __version__
+from trunkline.bounds import shown
+from trunkline.errors import ConfigError, CrossingError
+from trunkline.llm import messages
+from trunkline.llm.batch import BatchLLM
+from trunkline.llm.cache import place
+from trunkline.llm.client import as_llm
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.stopping import Stopping
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.afford import check_budgets
+from trunkline.runtime.crossing import importing_script
+from trunkline.runtime.earlier import EarlierRun
+from trunkline.runtime.handout import Refill
+from trunkline.runtime.job import Job, pack_job, settings
+from trunkline.runtime.options import Given, Options, given
+from trunkline.runtime.outline import Outline, check_out, outline
+from trunkline.runtime.pool import make_backend
+from trunkline.runtime.ready import check
+from trunkline.runtime.result import Run
+from trunkline.types import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trunkline.llm.protocol import LLM
+    from trunkline.rollout.agent import Agent
+
+__all__ = ["Draft"]
+
+
+class Draft:
+    """One run as it was described, with everything checked that can be without a request or a file.
+
+    Args:
+        agent: Who plays.
+        tasks: The problems; their ids must be unique. None for all those of ``start_from``.
+        **options: See :class:`~trunkline.runtime.options.Options`.
+
+    Raises:
+        UsageError: If something in it cannot be done.
+    """
+
+    def __init__(self, agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
+        told = given(options)
+        if importing_script():
+            raise CrossingError(
+                f"{sys.modules['__trunkline_main__'].__file__} starts a run while a worker imports it; "
+                'put the call under  if __name__ == "__main__":'
+            )
+        if told.labels is not None and not isinstance(told.labels, Mapping):
+            raise ConfigError(f"labels must be a mapping, not {told.labels!r:.60}")
+        self._start_from = None if told.start_from is None else _path_of(told.start_from)
+        with nullcontext() if self._start_from is None else EarlierRun(self._start_from) as earlier:
+            self._tasks = _checked(tasks if earlier is None else earlier.tasks(_listed(tasks)))
+            self._job = job = _job(agent, told, earlier)
+            check_budgets(job, self._tasks)
+            self._refill = Refill.of(told.groups, told.max_tasks, len(self._tasks))
+            wanted = None if self._refill is None else self._refill._asdict()
+            kept = {"trunkline": __version__, "refill": wanted, "labels": dict(told.labels or {})}
+            self._described = settings(job) | kept
+            if earlier is not None:
+                earlier.check(job)
+                self._described["continues"] = {"run": str(earlier.path), "settings": earlier.settings}
+        self._backend = make_backend(job, told.workers, len(self._tasks))
+        self._out = None if told.out is None else Path(told.out).absolute()
+        self._watch = told.watch
+        self._seed = job.seed if self._start_from else told.seed
+
+    def outline(self) -> Outline:
+        """Return what would be done.
+
+        Raises:
+            UsageError: If something cannot cross to a worker, there is a file where the run file should be, or an
+                earlier run's trees cannot go on.
+            RunFileError: The earlier run's file is damaged.
+        """
+        check_out(self._out)
+        check(self._job)
+        taken = None
+        if self._start_from is not None:
+            with EarlierRun(self._start_from) as earlier:
+                taken = earlier.look(self._job, self._tasks)
+        workers = self._backend.workers
+        if workers:
+            pack_job(self._job)
+        tasks = len(self._tasks) if self._refill is None else self._refill.max_tasks
+        return outline(self._job, tasks, self._described | {"seed": self._seed}, workers, self._out, taken)
+
+
+def _job(agent: Agent, told: Given, earlier: EarlierRun | None) -> Job:
+    """Return what a run does with each task."""
+    return Job(
+        agent=agent,
+        strategy=Chain() if told.strategy is None else told.strategy,
+        reward=told.reward,
+        llm=_as_llm(told.llm),
+        seed=_seed(earlier) if told.seed is None else told.seed,
+        cache=None if told.cache is None else place(told.cache),
+        filters=told.filters,
+        budget=told.budget,
+        task_budget=told.task_budget,
+        stopping=Stopping(enough=told.enough, tail=told.tail, settled=told.settled),
+    )
+
+
+def _path_of(run: object) -> Path:
+    """Return where an earlier run is."""
+    if isinstance(run, Run):
+        return run.path
+    if not isinstance(run, str | Path) or not str(run):
+        raise ConfigError(f"start_from must be a run or the path of a run file, not {shown(run)}")
+    return Path(run).absolute()
+
+
+def _seed(earlier: EarlierRun | None) -> int:
+    """Return the seed of a run that was given none."""
+    known = None if earlier is None else earlier.seed
+    return secrets.randbits(31) if known is None else known
+
+
+def _listed(tasks: Iterable[Task] | None) -> list[Task] | None:
+    """Return tasks as a checked list, if there are any."""
+    return None if tasks is None else _checked(tasks)
+
+
+def _checked(tasks: Iterable[Task] | None) -> list[Task]:
+    """Return the tasks as a list; refuse what could only fail once requests are paid for."""
+    if isinstance(tasks, Task | str):
+        raise ConfigError(f"tasks must be a list of tasks, not {tasks!r:.60}; load_tasks(path) reads one from a file")
+    listed = list(tasks or ())
+    if not listed:
+        raise ConfigError("there are no tasks to run")
+    seen: set[str] = set()
+    for task in listed:
+        if not isinstance(task, Task):
+            raise ConfigError(
+                f"{task!r:.60} is not a task; make one with Task.ask(question, answer), or load_tasks(path)"
+            )
+        if task.id in seen:
+            raise ConfigError(f"two tasks have the id {task.id!r}; ids must be unique in a run")
+        seen.add(task.id)
+        try:
+            messages.check(task.messages)
+        except ConfigError as error:
+            raise ConfigError(f"task {task.id!r}: {error}") from None
+    return listed
+
+
+def _as_llm(llm: Any) -> EndpointSpec | BatchLLM | LLM:
+    """Accept what users call an LLM."""
+    if llm is None:
+        return EndpointSpec()
+    if isinstance(llm, str):
+        return EndpointSpec(llm)
+    return llm if isinstance(llm, EndpointSpec | BatchLLM) else as_llm(llm)

@@ -1,0 +1,53 @@
+"""One engine in this process and event loop: for live clients, notebooks and debugging."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from trunkline._core import __version__
+from trunkline.runtime.engine import Engine, slots
+from trunkline.runtime.wire import PROTOCOL, Ready
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.runtime.backend import Inbox
+    from trunkline.runtime.job import Job
+    from trunkline.runtime.wire import ToWorker
+
+__all__ = ["Inline"]
+
+
+class Inline:
+    """Hosts one engine here; see :class:`~trunkline.runtime.backend.Backend`."""
+
+    workers = 0
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+
+    async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
+        """Make the engine."""
+        self._engine = Engine(job, lambda message: inbox.put_nowait((0, message)))
+        inbox.put_nowait((0, Ready(PROTOCOL, __version__, os.getpid(), slots(job))))
+        return [0]
+
+    async def replace(self, seat: int) -> int | None:
+        """There is no other: this process is the engine's."""
+        return None
+
+    def send(self, seat: int, message: ToWorker) -> None:
+        """Hand a message over, one tick later, as over a socket: an engine is never re-entered while it sends."""
+        if self._engine is not None:
+            asyncio.get_running_loop().call_soon(self._engine.receive, message)
+
+    def kill(self, seat: int, why: str) -> None:
+        """Nothing can be done about an engine that blocks its own loop."""
+
+    async def close(self) -> None:
+        """Close the engine."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.close()

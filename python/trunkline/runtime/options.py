@@ -1,0 +1,127 @@
+"""What a run can be told, beside its agent and tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from trunkline.rollout.budget import Budget
+    from trunkline.rollout.strategy import Strategy
+    from trunkline.runtime.result import Run
+    from trunkline.runtime.snapshot import Snapshot
+    from trunkline.score.filters.filter import Filter
+    from trunkline.score.rewards import Reward
+
+__all__ = ["Given", "Options", "given"]
+
+
+class Options(TypedDict, total=False):
+    """What a run can be told, beside its agent and tasks.
+
+    Attributes:
+        llm: Endpoints as :class:`trunkline.LLM` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI``
+            client, a batch engine as :class:`trunkline.BatchLLM`, or any object with ``async complete(request)``. All
+            but endpoints stay in this process.
+        strategy: Where rollouts start; one chain a task when None.
+        reward: Scores each finished rollout; nothing is scored when None.
+        workers: Worker processes; 0 stays in this process; when None, two where the LLM can cross, else 0.
+        seed: Seed of the run: every draw's seed derives from it. Drawn at random, and recorded, when None.
+        cache: Path of a file of answers: a draw that was answered once, in this run or an earlier one of the same
+            seed, is not asked for again. None for none.
+        start_from: An earlier run, or the path of its file: its trees are taken over and go on, those that never ended
+            too; for strategies that continue, such as :class:`trunkline.Partial`. System prompt, dialect and tools
+            must be the same; tasks are the earlier run's, all of them when none are given; the seed is its seed when
+            None.
+        budget: The most that the run may spend, :class:`trunkline.Budget`. Near its limit what is refused depends on
+            timing.
+        task_budget: The most that each task may spend. But for ``seconds``, what is refused does not depend on timing;
+            for that, the rollouts of a task take their turns together.
+        enough: So many rollouts of a task that ended and did not fail: the others are cut at once. Depends on timing.
+        tail: What becomes of those that ``enough`` cuts: ``"censor"``, the default, or ``"keep"``.
+        settled: ``"answer"`` or a reward: no rollout of a task starts or goes on once its answer can no longer change,
+            or one has that reward. Looked at between rounds.
+        out: Path of the run file, which must not exist; a temporary file that lives as long as the result when None.
+        filters: Who judges each group once it is complete; see :mod:`trunkline.score.filters`.
+        groups: Take tasks in their order until so many groups were kept, and leave the others; run all when None.
+        max_tasks: The most tasks that ``groups`` may take; all when None.
+        pool: A :class:`trunkline.Pool` to run on, which outlives the run; one of ``workers`` processes when None.
+        durable: Whether what is acknowledged also survives a loss of power: every commit is synced to the disk.
+        resume: Go on with the run at ``out``, if there is one: what is finished there is not run again, and what is
+            unfinished goes on from its last turn. Settings that give results their meaning must be the same.
+        grace: Seconds that what grows has to end when the run is asked to stop.
+        weights: The version of the model's weights, kept with every turn: turns of two versions never merge.
+        program: What plays a rollout, ``async def program(rollout)``; the agent's tool-calling loop when None.
+        labels: Anything JSON holds, kept with the settings.
+        watch: Called with a :class:`trunkline.runtime.snapshot.Snapshot` as the run goes on.
+    """
+
+    llm: Any
+    strategy: Strategy | None
+    reward: Reward | None
+    workers: int | None
+    seed: int | None
+    cache: str | Path | None
+    start_from: str | Path | Run | None
+    budget: Budget | None
+    task_budget: Budget | None
+    enough: int | None
+    tail: str
+    settled: str | float | None
+    out: str | Path | None
+    filters: Sequence[Filter]
+    groups: int | None
+    max_tasks: int | None
+    pool: Any
+    durable: bool
+    resume: bool
+    grace: float
+    weights: str | None
+    program: Any
+    labels: Mapping[str, Any] | None
+    watch: Callable[[Snapshot], None] | None
+
+
+class Given(msgspec.Struct, kw_only=True):
+    """The options of one run, those that were left out with their defaults; see :class:`Options`."""
+
+    llm: Any = None
+    strategy: Any = None
+    reward: Any = None
+    workers: int | None = None
+    seed: int | None = None
+    cache: Any = None
+    start_from: Any = None
+    budget: Any = None
+    task_budget: Any = None
+    enough: int | None = None
+    tail: str = "censor"
+    settled: Any = None
+    out: Any = None
+    filters: Any = ()
+    groups: int | None = None
+    max_tasks: int | None = None
+    pool: Any = None
+    durable: bool = False
+    resume: bool = False
+    grace: float = 10.0
+    weights: str | None = None
+    program: Any = None
+    labels: Any = None
+    watch: Any = None
+
+
+def given(options: Mapping[str, Any]) -> Given:
+    """Return options with their defaults.
+
+    Raises:
+        TypeError: There is no such option.
+    """
+    unknown = [name for name in options if name not in Given.__struct_fields__]
+    if unknown:
+        raise TypeError(f"a run has no option {unknown[0]!r}; it has {', '.join(Given.__struct_fields__)}")
+    return Given(**options)
