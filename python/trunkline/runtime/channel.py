@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-__all__ = ["Channel", "connect"]
+__all__ = ["Channel", "attach", "connect"]
 
 _HEAD = 4
 
@@ -114,7 +114,12 @@ async def connect(
     sock: socket.socket, receive: Callable[[bytes], None], lost: Callable[[Exception | None], None]
 ) -> Channel:
     """Make a channel over one end of a socket pair."""
-    loop = asyncio.get_running_loop()
-    sock.setblocking(False)
-    _, channel = await loop.create_unix_connection(lambda: Channel(receive, lost), sock=sock)
+    channel = Channel(receive, lost)
+    await attach(channel, sock)
     return channel
+
+
+async def attach(channel: Channel, sock: socket.socket) -> None:
+    """Let a channel speak over one end of a socket pair; messages may come before this returns."""
+    sock.setblocking(False)
+    await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=sock)

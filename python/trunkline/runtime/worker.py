@@ -16,7 +16,7 @@ import uvloop
 
 from trunkline._core import __version__
 from trunkline.errors import TrunklineError, WorkerError
-from trunkline.runtime.channel import Channel, connect
+from trunkline.runtime.channel import Channel, attach
 from trunkline.runtime.engine import Engine, slots
 from trunkline.runtime.job import unpack_job
 from trunkline.runtime.wire import PROTOCOL, Begin, Bye, Fatal, FromWorker, Hello, Ready, decode_to_worker, encode
@@ -37,7 +37,7 @@ class _Host:
     """Serves one controller: an engine for each of its runs, one after the other."""
 
     def __init__(self) -> None:
-        self.channel: Channel | None = None
+        self.channel = Channel(self.receive, self.lost)
         self._engine: Engine | None = None
         self._greeted = False
         self._over = asyncio.Event()
@@ -62,7 +62,6 @@ class _Host:
 
     def send(self, message: FromWorker) -> None:
         """Send a message to the controller."""
-        assert self.channel is not None
         self.channel.send(encode(message))
         if isinstance(message, Bye | Fatal) and self._engine is not None:
             # The next run may begin at once: this one's engine is let go beside it.
@@ -99,7 +98,7 @@ class _Host:
 async def serve(sock: socket.socket) -> None:
     """Serve one controller until it hangs up."""
     host = _Host()
-    host.channel = await connect(sock, host.receive, host.lost)
+    await attach(host.channel, sock)
     await host.serve()
     await host.channel.drain()
     host.channel.close()
