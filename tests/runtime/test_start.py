@@ -75,7 +75,7 @@ def test_a_worker_of_another_build_is_refused(tmp_path: Path):
         )
         theirs.close()
         os.close(hold)
-        hello = encode(Hello(99, "0.0.0", b""))
+        hello = encode(Hello(99, "0.0.0"))
         ours.sendall(len(hello).to_bytes(4, "little") + hello)
         ours.settimeout(20)
         size = int.from_bytes(ours.recv(4), "little")

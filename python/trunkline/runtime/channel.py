@@ -16,19 +16,24 @@ __all__ = ["Channel", "attach", "connect"]
 
 _HEAD = 4
 
+_ROOM = 256 * 1024
+"""Bytes of the receive buffer; it is larger only while a frame is that does not fit."""
 
-class Channel(asyncio.Protocol):
+
+class Channel(asyncio.BufferedProtocol):
     """One end of a framed connection. What is sent within one loop tick leaves in one write.
 
     Args:
-        receive: Called with each payload, in order; an exception it raises closes the channel.
+        receive: Called with each payload, in order, which is its own only until it returns; an exception it raises
+            closes the channel.
         lost: Called once when the connection is gone, with the error if there was one.
     """
 
-    def __init__(self, receive: Callable[[bytes], None], lost: Callable[[Exception | None], None]) -> None:
+    def __init__(self, receive: Callable[[memoryview], None], lost: Callable[[Exception | None], None]) -> None:
         self._receive = receive
         self._lost = lost
-        self._buffer = bytearray()
+        self._buffer = memoryview(bytearray(_ROOM))
+        self._start = self._end = 0
         self._out: list[bytes] = []
         self._flushing = False
         self._transport: asyncio.Transport | None = None
@@ -74,27 +79,47 @@ class Channel(asyncio.Protocol):
         """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
-    def data_received(self, data: bytes) -> None:
-        """Cut complete frames off the stream."""
-        self._buffer += data
-        start = 0
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes are to be read to: behind what there is of a frame."""
+        return self._buffer[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Hand out the frames that are complete."""
+        self._end += nbytes
         try:
-            while len(self._buffer) - start >= _HEAD:
-                size = int.from_bytes(self._buffer[start : start + _HEAD], "little")
-                if size > MAX_FRAME:
-                    raise WorkerError(f"a frame of {size} bytes was announced; the limit is {MAX_FRAME}")
-                if len(self._buffer) - start - _HEAD < size:
-                    break
-                start += _HEAD
-                payload = bytes(memoryview(self._buffer)[start : start + size])
-                start += size
-                self._receive(payload)
+            need = self._frames()
         except Exception as error:  # noqa: BLE001 - handed to the owner, whole
             self._error = error
+            self._start = self._end = 0
             self.abort()
-            self._buffer.clear()
             return
-        del self._buffer[:start]
+        self._make_room(need)
+
+    def _frames(self) -> int:
+        """Hand out every frame that is there; returns the bytes that the next one takes, as far as it is known."""
+        buffer = self._buffer
+        while self._end - self._start >= _HEAD:
+            body = self._start + _HEAD
+            size = int.from_bytes(buffer[self._start : body], "little")
+            if size > MAX_FRAME:
+                raise WorkerError(f"a frame of {size} bytes was announced; the limit is {MAX_FRAME}")
+            if self._end - body < size:
+                return _HEAD + size
+            self._start = body + size
+            self._receive(buffer[body : self._start])
+        return _HEAD
+
+    def _make_room(self, need: int) -> None:
+        """Let the frame that has begun fit behind its own beginning."""
+        room = max(_ROOM, need)
+        if self._start == self._end and len(self._buffer) == room:
+            self._start = self._end = 0
+        elif self._start + need > len(self._buffer) or self._end == len(self._buffer) or len(self._buffer) > room:
+            left = self._end - self._start
+            # Into a new one: a view of the old one may still be about.
+            buffer = memoryview(bytearray(room))
+            buffer[:left] = self._buffer[self._start : self._end]
+            self._buffer, self._start, self._end = buffer, 0, left
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell the owner."""
@@ -111,7 +136,7 @@ class Channel(asyncio.Protocol):
 
 
 async def connect(
-    sock: socket.socket, receive: Callable[[bytes], None], lost: Callable[[Exception | None], None]
+    sock: socket.socket, receive: Callable[[memoryview], None], lost: Callable[[Exception | None], None]
 ) -> Channel:
     """Make a channel over one end of a socket pair."""
     channel = Channel(receive, lost)

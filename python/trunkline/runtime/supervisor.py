@@ -44,7 +44,7 @@ class Process:
         popen: subprocess.Popen[bytes],
         sock: socket.socket,
         lifeline: int,
-        deliver: Callable[[int, bytes], None],
+        deliver: Callable[[int, memoryview], None],
         gone: Callable[[int, str], None],
     ) -> None:
         self.number = number
@@ -62,7 +62,7 @@ class Process:
         self._farewell: asyncio.Task[None] | None = None
 
     @classmethod
-    def start(cls, number: int, deliver: Callable[[int, bytes], None], gone: Callable[[int, str], None]) -> Self:
+    def start(cls, number: int, deliver: Callable[[int, memoryview], None], gone: Callable[[int, str], None]) -> Self:
         """Start a worker process on one end of a socket pair.
 
         It is exec'd, never forked from this process's state; it gets a session of its own, so that Ctrl-C reaches the
@@ -136,7 +136,7 @@ class Process:
             await self._said_gone.wait()
         self._unwatch()
 
-    def _receive(self, payload: bytes) -> None:
+    def _receive(self, payload: memoryview) -> None:
         self._deliver(self.number, payload)
 
     def _exited(self) -> None:

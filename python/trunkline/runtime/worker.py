@@ -43,7 +43,7 @@ class _Host:
         self._over = asyncio.Event()
         self._closing: set[asyncio.Task[None]] = set()
 
-    def receive(self, payload: bytes) -> None:
+    def receive(self, payload: memoryview) -> None:
         """Take a message of the controller."""
         match decode_to_worker(payload):
             case Hello() as hello if not self._greeted:
