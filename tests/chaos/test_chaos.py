@@ -64,7 +64,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_been(
     each = disturbed.concurrency + PENDING
     in_flight = killer.workers * each + killer.controllers * disturbed.workers * each
     assert paid <= usual + in_flight, told
-    print(f"\n{strategy}: {told}; {paid} calls, {usual} undisturbed: {paid - usual} paid again, {in_flight} allowed")
+    print(f"\n{strategy}: {told}; {paid} calls, {usual} undisturbed: {paid - usual} paid again, {in_flight} allowed")  # noqa: T201
     assert not marked(str(disturbed.folder)), told
     assert list((disturbed.folder / "tmp").iterdir()) == [], told
     with RunReader.open(disturbed.file) as reader, RunReader.open(undisturbed.file) as calm:

@@ -64,11 +64,19 @@ class Command:
 
     def start(self) -> subprocess.Popen[str]:
         """Start it, or go on with it."""
+        options = {
+            "--model": "sim-agent",
+            "--base-url": self.url,
+            "--limit": self.tasks,
+            "--seed": 5,
+            "--workers": self.workers,
+            "--max-concurrency": self.concurrency,
+            "--out": self.file,
+        }
+        given = [str(part) for option in options.items() for part in option]
+        tools = ["--tools", "trunkline.sim.tools:search", "--tools", "trunkline.sim.tools:visit"]
         return subprocess.Popen(
-            [sys.executable, "-m", "trunkline.cli", "run", "questions.jsonl", "--model", "sim-agent"]
-            + ["--base-url", self.url, "--tools", "trunkline.sim.tools:search", "--tools", "trunkline.sim.tools:visit"]
-            + ["--limit", str(self.tasks), "--seed", "5", "--workers", str(self.workers), "--max-turns", "20"]
-            + ["--max-concurrency", str(self.concurrency), "--out", str(self.file), *self.options],
+            [sys.executable, "-m", "trunkline.cli", "run", "questions.jsonl", *given, *tools, *self.options],
             cwd=self.folder,
             env=os.environ | {MARK: str(self.folder), "TMPDIR": str(self.folder / "tmp")},
             stdin=subprocess.DEVNULL,
