@@ -5,8 +5,8 @@
   and the same with the modules that a worker imports.
 * The controller: CPU of the controlling process alone (workers and the server are others) over 2,000 rollouts of two
   calls, start-up subtracted; a finished rollout's share.
-* The file: bytes of a closed run file of the embedded world a model turn, beside what its messages come to as text: once
-  for each request that sends them (as logs of requests keep them), once for each node (shared prefixes once).
+* The file: bytes of a closed run file of the embedded world a model turn, beside what its messages come to as text:
+  once for each request that sends them (as logs of requests keep them), once for each node (shared prefixes once).
 """
 
 from __future__ import annotations
