@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "python" / "trunkline"
 
 LAYERS = (
-    {"errors", "printable", "bounds", "types"},
+    {"errors", "printable", "bounds", "types", "crossing"},
     {"_core"},
     {"tree"},
     {"llm"},

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from trunkline.score.verdicts import Verdict
     from trunkline.store.dataset import load_tasks
     from trunkline.store.reader import RunReader
+    from trunkline.tools.call import Call, current_call
     from trunkline.tools.environment import Environment
     from trunkline.tools.tool import Tool, tool
     from trunkline.tree.node import Node
@@ -60,6 +61,7 @@ _HOMES = {
     "Agent": "rollout.agent",
     "BatchLLM": "llm.batch",
     "Budget": "rollout.budget",
+    "Call": "tools.call",
     "Chain": "rollout.strategies.chain",
     "ClientLLM": "llm.client",
     "Completion": "llm.completion",
@@ -105,6 +107,7 @@ _HOMES = {
     "__version__": "_core",
     "arun": "runtime.run",
     "contains": "score.rewards",
+    "current_call": "tools.call",
     "errors": "errors:",
     "exact_match": "score.rewards",
     "filters": "score.filters:",
@@ -125,6 +128,7 @@ __all__ = [
     "Agent",
     "BatchLLM",
     "Budget",
+    "Call",
     "Chain",
     "ClientLLM",
     "Completion",
@@ -168,6 +172,7 @@ __all__ = [
     "__version__",
     "arun",
     "contains",
+    "current_call",
     "errors",
     "exact_match",
     "filters",

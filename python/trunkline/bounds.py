@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Final
 
 from trunkline.errors import ConfigError
@@ -11,7 +12,7 @@ from trunkline.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["amounts", "choice", "kind", "number", "shown", "text", "whole"]
+__all__ = ["amounts", "choice", "kind", "number", "shown", "size", "text", "whole"]
 
 _KINDS: Final[dict[type, str]] = {
     type(None): "null",
@@ -22,6 +23,13 @@ _KINDS: Final[dict[type, str]] = {
     list: "a list",
     tuple: "a tuple",
     dict: "an object",
+}
+
+_SIZE: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([kmgt]i?b|b)", re.IGNORECASE)
+_UNITS: Final = {"B": 1} | {
+    f"{prefix}{binary}B": (1024 if binary else 1000) ** power
+    for power, prefix in enumerate("KMGT", 1)
+    for binary in ("", "I")
 }
 
 
@@ -105,6 +113,27 @@ def number(
     else:
         span = f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
     raise ConfigError(f"{name} must be {counted} {span}, not {shown(value)}")
+
+
+def size(name: str, value: object, low: int = 1) -> int:
+    """Check an amount of memory.
+
+    Args:
+        name: What it is called, for the message.
+        value: What was given: bytes, or a text such as ``512MB`` or ``1.5GiB``.
+        low: The least it may be, in bytes.
+
+    Returns:
+        Bytes.
+
+    Raises:
+        ConfigError: It is none, or too little.
+    """
+    if isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
+        value = round(float(found[1]) * _UNITS[found[2].upper()])
+    if isinstance(value, int) and not isinstance(value, bool) and value >= low:
+        return value
+    raise ConfigError(f"{name} must be a size of at least {low} bytes, such as '512MB' or '2GB', not {shown(value)}")
 
 
 def text(name: str, value: object) -> str:

@@ -17,6 +17,7 @@ TrunklineError
 |   + ToolError                  raised by a tool to say something to the model
 |   |   + EnvironmentFailed      the state that tools work on could not be made
 |   + ForkRefused                the state that tools had at a fork point cannot be had again
+|   + UnknownEffect              a tool with side effects may have run, and is not run again
 + CoreError                      the native core refused an operation
     + TreeError                  on a tree: bad id, finished rollout, corrupt delta
     + ArgumentError (ValueError) a number, option or column that the core cannot work with
@@ -48,6 +49,7 @@ __all__ = [
     "ToolError",
     "TreeError",
     "TrunklineError",
+    "UnknownEffect",
     "UsageError",
     "WorkerError",
     "copied",
@@ -187,6 +189,10 @@ class EnvironmentFailed(ToolError):
 
 class ForkRefused(RolloutError):
     """A rollout cannot begin where it was to fork: the state of its tools there cannot be had again."""
+
+
+class UnknownEffect(RolloutError):
+    """A call of a tool with side effects began, and nobody knows whether it took effect: it is not run again."""
 
 
 class CoreError(TrunklineError):

@@ -14,13 +14,13 @@ from atlas import agent, lookup, tasks
 from foreign import capital_cities, serving
 from nbclient import NotebookClient
 
-import trunkline.runtime.crossing as crossing
+import trunkline.crossing as crossing
+from trunkline.crossing import load, pack
 from trunkline.errors import CrossingError
 from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategies.mcts import MCTS
-from trunkline.runtime.crossing import load, pack
 from trunkline.runtime.job import Job, pack_job, settings, unpack_job
 from trunkline.runtime.run import run
 from trunkline.score.rewards import exact_match

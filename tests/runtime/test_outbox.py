@@ -113,3 +113,30 @@ async def test_a_finished_task_takes_along_what_waits(monkeypatch: pytest.Monkey
         while not sent:
             await asyncio.sleep(0.001)
     assert [delta.task for delta in sent[0].deltas] == [0, 1]
+
+
+async def test_durable_sends_at_once_and_waits_for_what_was_noted_before_and_no_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trunkline.runtime.outbox._FLUSH_AFTER", 600.0)
+    sent: list[Batch] = []
+    outbox = outbox_of(sent)
+    first, second = (Growth(outbox, number, Tree(Task.ask(str(number)))) for number in range(2))
+    first.tree.core.append(0, 1, b'{"a":1}')
+    first.grew()
+    outbox.flush()
+    second.tree.core.mark('{"intent":[0,0,0]}')
+    second.grew()
+    waiting = asyncio.ensure_future(second.durable())
+    await asyncio.sleep(0)
+    assert [delta.task for batch in sent for delta in batch.deltas] == [0, 1]
+    first.tree.core.append(1, 1, b'{"a":2}')
+    first.grew()
+    outbox.flush()
+    for batch in reversed(sent[:2]):
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        outbox.acknowledge(batch.batch)
+    async with asyncio.timeout(1):
+        await waiting
+    outbox.acknowledge(sent[2].batch)
+    async with asyncio.timeout(1):
+        await second.durable()

@@ -11,9 +11,9 @@ import pytest
 from atlas import agent, tasks
 
 import trunkline.runtime.controller as controller
+from trunkline.crossing import Crossing, load
 from trunkline.errors import CrossingError, WorkerError
 from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.crossing import Crossing, load
 from trunkline.runtime.run import run
 
 NOWHERE = EndpointSpec("http://127.0.0.1:9/v1")

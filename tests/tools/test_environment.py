@@ -117,7 +117,7 @@ def test_a_class_that_cannot_work_is_refused_where_it_is_written(members, words)
 def test_replay_is_a_setting_of_a_tool_that_travels_with_it():
     for one in (look, look_and_tell):
         kind, given = one.__reduce__()
-        assert kind(*given).replay is one.replay is (one is look)
+        assert kind(*given).policy.replay is one.policy.replay is (one is look)
     with pytest.raises(ConfigError, match="tool 'plain': replay must be true or false, not 1"):
         tool(replay=1)(plain)
 

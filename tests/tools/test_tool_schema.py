@@ -123,7 +123,7 @@ def test_name_description_and_schema():
         },
     }
     assert (search.is_async, everything.is_async) == (True, False)
-    assert (everything.name, everything.description, everything.timeout) == ("everything", "All of it", 2.5)
+    assert (everything.name, everything.description, everything.policy.timeout) == ("everything", "All of it", 2.5)
     assert (search.module, search.qualname) == (__name__, "search")
     assert search.__doc__.startswith("Search the corpus")
 

@@ -149,7 +149,7 @@ async def test_an_async_tool_that_hangs_is_stopped():
 
 
 async def test_an_async_tool_that_ignores_its_cancellation(monkeypatch):
-    monkeypatch.setattr("trunkline.tools.runner.GRACE", 0.1)
+    monkeypatch.setattr("trunkline.tools.foreign.GRACE", 0.1)
     release = asyncio.Event()
 
     async def stubborn() -> str:

@@ -83,8 +83,10 @@ class Kit:
 
     Args:
         agent: The agent.
+        toolbox: Its tools, where another kit has them ready.
 
     Attributes:
+        toolbox: Its tools; whoever made the kit closes them.
         speech: How tools are told of and calls read.
         head: The body of a request up to the first message.
         constant: The body after the last message, up to what depends on the draws.
@@ -93,9 +95,9 @@ class Kit:
         greedy: Whether draws of one state are equal.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, toolbox: Toolbox | None = None) -> None:
         self.agent = agent
-        self.toolbox = Toolbox(agent.tools, repair=agent.malformed == "repair")
+        self.toolbox = Toolbox(agent.tools, repair=agent.malformed == "repair") if toolbox is None else toolbox
         self.speech = Speech(agent.dialect, agent.tools, agent.sampling)
         self.head = request.head(agent.model)
         definitions = self.toolbox.definitions()
@@ -118,5 +120,5 @@ class Kit:
             merged = msgspec.structs.replace(
                 self.agent.sampling, **own | {"extra": self.agent.sampling.extra | sampling.extra}
             )
-            known = self._sampled[key] = Kit(msgspec.structs.replace(self.agent, sampling=merged))
+            known = self._sampled[key] = Kit(msgspec.structs.replace(self.agent, sampling=merged), self.toolbox)
         return known

@@ -50,6 +50,10 @@ class Outlet(Protocol):
         """Note that the tree grew by so many bytes and model turns; each of these was reserved."""
         ...
 
+    async def durable(self) -> None:
+        """Wait until everything that was noted so far is in the run file."""
+        ...
+
 
 class Ask(NamedTuple):
     """One rollout's question.

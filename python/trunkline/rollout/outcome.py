@@ -12,6 +12,7 @@ from trunkline.errors import (
     LLMError,
     RolloutError,
     ToolError,
+    UnknownEffect,
 )
 from trunkline.rollout.rollout import Finished
 from trunkline.tree.failure import Failure
@@ -24,6 +25,7 @@ _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (ContentFiltered, Termination.CONTENT_FILTER),
     (BadRequest, Termination.BAD_REQUEST),
     (LLMError, Termination.LLM_ERROR),
+    (UnknownEffect, Termination.UNKNOWN_EFFECT),
     (ToolError, Termination.TOOL_ERROR),
     (ForkRefused, Termination.CANCELLED),
 )

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, NoReturn
 from trunkline.errors import ContentFiltered, LLMError, RolloutError
 from trunkline.llm import messages
 from trunkline.rollout.desk import Ask
+from trunkline.rollout.effects import Effects
 from trunkline.rollout.seed import base_seed
+from trunkline.tools.call import Origin
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class Rollout:
 
     Attributes:
         state: What its tools work on; None where its agent has no environment.
+        effects: What its tool calls may have done.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class Rollout:
         self._kept = kept
         self._purse = purse
         self._said = desk.conversation(facts.point)
+        self.effects = Effects(core, id, outlet)
         self.state: State | None = None
         self.lane = desk.lanes.open()
         # The first turn is the draw itself: base of the fork point + draw. Later ones are draw 0 of their own states.
@@ -155,6 +159,7 @@ class Rollout:
         self.leaf = facts.leaf
         self.tool_calls = tool_calls
         self._heard = heard
+        self.effects.recall()
         self._said = self._desk.conversation(facts.leaf)
         if facts.turns > self.start:
             self._next_seed = base_seed(self._seed, self.task.id, self._path, facts.turns)
@@ -198,12 +203,15 @@ class Rollout:
 
         Raises:
             Finished: The budget does not allow them.
+            UnknownEffect: One with side effects may have run before.
         """
         self.lane.leave()
         if self._purse is not None:
             await self._purse.tools(self.id, len(calls))
         environment = None if self.state is None else self.state.environment
-        observations = await kit.toolbox.call_all(list(calls), environment)
+        origin = Origin(self._seed, self.task.id, self.id, self._path, self.turn - 1)
+        observations = await kit.toolbox.call_all(list(calls), environment, origin, self.effects.begin)
+        self.effects.ended()
         self.lane.run()
         agent = self._desk.name(kit.agent.name)
         size = 0

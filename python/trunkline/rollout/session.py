@@ -353,7 +353,9 @@ class Session:
                     # Before its environment is closed: it has ended, and is not cut any more.
                     self._players.leave(rollout.id)
         except asyncio.CancelledError:
-            raise self._players.caught(rollout.id) from None
+            end = self._players.caught(rollout.id)
+            # What a tool with side effects did that was stopped, nobody knows.
+            raise rollout.effects.doubt or end from None
         except OutOfBudget as end:
             self._players.refuse(end.reason)
             raise

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from trunkline._core import __version__
 from trunkline.bounds import shown
+from trunkline.crossing import importing_script
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
 from trunkline.llm.batch import BatchLLM
@@ -20,7 +21,6 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.stopping import Stopping
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.afford import check_budgets
-from trunkline.runtime.crossing import importing_script
 from trunkline.runtime.earlier import EarlierRun
 from trunkline.runtime.handout import Refill
 from trunkline.runtime.job import Job, pack_job, settings

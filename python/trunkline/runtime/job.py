@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from trunkline.bounds import shown, whole
+from trunkline.crossing import Crossing, load, pack
 from trunkline.errors import ConfigError
 from trunkline.llm.batch import BatchLLM
 from trunkline.llm.dialects import catalog
@@ -20,7 +21,6 @@ from trunkline.rollout.agent import Agent
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.stopping import Stopping
 from trunkline.rollout.strategy import Strategy, check_plan
-from trunkline.runtime.crossing import Crossing, load, pack
 from trunkline.runtime.needs import check_needs
 from trunkline.score.filters.filter import Filter, check, name_of
 from trunkline.score.rewards import Reward

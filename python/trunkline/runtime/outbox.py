@@ -118,6 +118,10 @@ class Growth:
         self._turns += turns
         self._outbox.note(self, size, turns)
 
+    async def durable(self) -> None:
+        """Wait until everything that was noted so far is in the run file."""
+        await self._outbox.durable()
+
     def take(self) -> Delta | None:
         """Take what changed since the last call.
 
@@ -162,6 +166,7 @@ class Outbox:
         self._bytes = 0
         self._unacked: dict[int, int] = {}
         self._batches = 0
+        self._acked = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._served: set[str] = set()
 
@@ -177,6 +182,15 @@ class Outbox:
     def acknowledge(self, batch: int) -> None:
         """Note that a batch is in the run file."""
         self.release(self._unacked.pop(batch, 0))
+        self._acked.set()
+        self._acked = asyncio.Event()
+
+    async def durable(self) -> None:
+        """Send everything that grew, and wait until it is acknowledged."""
+        self.flush()
+        last = self._batches
+        while any(batch <= last for batch in self._unacked):
+            await self._acked.wait()
 
     def met(self, served: str) -> None:
         """Note who answered; it leaves with the next batch."""

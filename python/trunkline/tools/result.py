@@ -1,4 +1,4 @@
-"""What a tool returned, as text a model can read and any server accepts."""
+"""What a tool returned or raised, as text a model can read and any server accepts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Final
 
 import msgspec
 
-from trunkline.llm.text import scrub
+from trunkline.errors import ToolError
+from trunkline.llm.text import excerpt, scrub
 
-__all__ = ["LIMIT", "as_text", "bounded"]
+__all__ = ["LIMIT", "as_text", "bounded", "describe"]
 
 LIMIT: Final = 100_000
 """Characters of an observation that are kept unless a toolbox says otherwise."""
+
+_MESSAGE: Final = 2_000
 
 
 def as_text(value: object, limit: int = LIMIT) -> str:
@@ -51,3 +54,20 @@ def bounded(text: str, limit: int = LIMIT) -> str:
         text = f"{text[:limit]}\n[cut: the first {limit:,} of {total:,} characters]"
     text = scrub(text)
     return text.replace("\0", "\ufffd") if "\0" in text else text
+
+
+def describe(name: str, error: BaseException) -> str:
+    """Say what a tool raised; the text of a :class:`~trunkline.errors.ToolError` is for the model as it is.
+
+    Args:
+        name: The tool's name.
+        error: What it raised.
+    """
+    try:
+        message = str(error) if isinstance(error, ToolError) else excerpt(str(error), _MESSAGE)
+    except Exception:  # noqa: BLE001 - a foreign exception's own __str__ may fail
+        message = ""
+    if isinstance(error, ToolError):
+        return message
+    kind = type(error).__name__
+    return f"Error: {name} failed with {kind}: {message}" if message else f"Error: {name} failed: {kind}"

@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
 import time
-import traceback
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from trunkline.bounds import number, shown, whole
-from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused, ToolError
+from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
 from trunkline.llm.text import excerpt, without_secrets
-from trunkline.printable import printable, said
+from trunkline.printable import said
+from trunkline.tools.cache import Results, key_of
+from trunkline.tools.call import Call, calling
+from trunkline.tools.executor import Executor
+from trunkline.tools.foreign import Foreign, Raised
 from trunkline.tools.repair import Mended, mend, need_library, sound
-from trunkline.tools.result import LIMIT, as_text, bounded
+from trunkline.tools.result import LIMIT, bounded
 from trunkline.tools.schema import ArgumentError
 from trunkline.tools.syntax import unreadable
-from trunkline.tools.threads import ExhaustedError, Threads
 from trunkline.tools.tool import Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Mapping
 
     from trunkline.llm.protocol import ToolCall
+    from trunkline.tools.call import Origin
     from trunkline.tools.environment import Environment
 
-__all__ = ["Observation", "Toolbox"]
+__all__ = ["Begin", "Observation", "Toolbox"]
 
-GRACE: Final = 1.0
-"""Seconds a cancelled async tool has to clean up before it is left behind."""
-
-_MESSAGE: Final = 2_000
-
-_log = logging.getLogger("trunkline.tools")
+Begin: TypeAlias = Callable[[Sequence[tuple[str, Call]]], Awaitable[None]]
+"""Is awaited with the names of tools that have side effects and the calls of them, before these begin."""
 
 
 class Observation(NamedTuple):
@@ -46,16 +44,12 @@ class Observation(NamedTuple):
     Attributes:
         text: The result, or what went wrong.
         ok: Whether the tool ran and returned.
-        micros: Wall time in microseconds.
+        micros: Wall time in microseconds, waiting for its turn included; 0 where the result of another call was given.
     """
 
     text: str
     ok: bool
     micros: int
-
-
-class _Failure(NamedTuple):
-    error: BaseException
 
 
 class Toolbox:
@@ -91,23 +85,29 @@ class Toolbox:
             need_library()
         self._repair = repair
         self._tools: dict[str, Tool[..., Any]] = {}
+        self._executors: dict[str, Executor] = {}
+        self._results = Results()
+        self._foreign = Foreign(threads)
         for item in tools:
             if not isinstance(item, Tool):
                 raise ConfigError(f"{shown(item)} in tools is not a tool; decorate the function with @tool")
             if item.name in self._tools:
                 raise ConfigError(f"two tools are named {item.name!r}; rename one with @tool(name=...)")
             self._tools[item.name] = item
-        self._timeout = timeout
+            self._executors[item.name] = Executor(item, self._foreign, timeout, limit)
         self._limit = limit
         self._parallel = parallel
-        self._threads = Threads(threads)
-        self._left: set[asyncio.Future[Any]] = set()
         self._definitions = msgspec.json.encode([item.definition for item in self._tools.values()])
 
     @property
     def names(self) -> list[str]:
         """Names of the tools, in the order they were given."""
         return list(self._tools)
+
+    @property
+    def hits(self) -> Mapping[str, int]:
+        """By pure tool, how many calls got a result that another call had worked for."""
+        return self._results.hits
 
     def __len__(self) -> int:
         return len(self._tools)
@@ -116,44 +116,63 @@ class Toolbox:
         """The tools as a JSON array for a request; equal toolboxes give equal bytes."""
         return self._definitions
 
-    async def call(self, name: str, arguments: str, environment: Environment | None = None) -> Observation:
+    async def call(
+        self, name: str, arguments: str, environment: Environment | None = None, call: Call | None = None
+    ) -> Observation:
         """Run one call.
 
         Args:
             name: The tool's name as the model wrote it; empty for a call that a dialect could not read.
             arguments: Its arguments as the model wrote them; of a call that could not be read, all of it.
             environment: What the rollout's tools work on, where it has one.
+            call: Which call it is, for :func:`~trunkline.tools.call.current_call`.
 
         Returns:
             The result, or an error for the model: an unknown tool, arguments that do not fit, an exception, a
             timeout. Only cancellation is raised.
         """
         start = time.perf_counter_ns()
-        text, ok = await self._call(name, arguments, environment)
-        return Observation(bounded(text, self._limit + 100), ok, (time.perf_counter_ns() - start) // 1000)
+        with calling(call):
+            text, ok, shared = await self._call(name, arguments, environment, call)
+        micros = 0 if shared else (time.perf_counter_ns() - start) // 1000
+        return Observation(bounded(text, self._limit + 100), ok, micros)
 
-    async def call_all(self, calls: Sequence[ToolCall], environment: Environment | None = None) -> list[Observation]:
+    async def call_all(
+        self,
+        calls: Sequence[ToolCall],
+        environment: Environment | None = None,
+        origin: Origin | None = None,
+        begin: Begin | None = None,
+    ) -> list[Observation]:
         """Run the calls of one turn concurrently; those that take the environment one after the other, in call order.
 
         Args:
             calls: The calls.
             environment: What the rollout's tools work on, where it has one.
+            origin: The turn that makes them, which gives each its id.
+            begin: Awaited before any of them begins, if there are some with side effects, with the tools' names and
+                these calls. It may raise.
 
         Returns:
             One observation a call, in call order.
         """
         turn = await self._mended(calls)
+        known = [None if origin is None else origin.call(index) for index in range(len(turn))]
+        if begin is not None:
+            risky = [(one.call.name, call) for one, call in zip(turn, known, strict=True) if call and self._acts(one)]
+            if risky:
+                await begin(risky)
         if len(turn) == 1:
-            return [await self._run(turn[0], environment)]
+            return [await self._run(turn[0], environment, known[0])]
         gate, line = asyncio.Semaphore(self._parallel), asyncio.Lock()
 
-        async def gated(mended: Mended) -> Observation:
+        async def gated(mended: Mended, call: Call | None) -> Observation:
             # A lock is handed on in the order in which it was asked for.
             async with line if self._stateful(mended) else nullcontext(), gate:
-                return await self._run(mended, environment)
+                return await self._run(mended, environment, call)
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(gated(mended)) for mended in turn]
+            tasks = [group.create_task(gated(*one)) for one in zip(turn, known, strict=True)]
         return [task.result() for task in tasks]
 
     async def replay(self, calls: Sequence[ToolCall], environment: Environment) -> list[Observation | None]:
@@ -194,10 +213,10 @@ class Toolbox:
         """
         place = f"{method}() of the environment {type(environment).__name__}"
         try:
-            value = await self._execute(partial(getattr(environment, method), *given), True, environment.timeout)
+            value = await self._foreign.run(partial(getattr(environment, method), *given), True, environment.timeout)
         except TimeoutError:
             raise EnvironmentFailed(f"{place} took longer than {environment.timeout:g} s") from None
-        if isinstance(value, _Failure):
+        if isinstance(value, Raised):
             what = f"{type(value.error).__name__}: {without_secrets(said(value.error))}"
             raise EnvironmentFailed(f"{place} raised {what}") from value.error
         return value
@@ -216,41 +235,48 @@ class Toolbox:
 
     def _again(self, mended: Mended, environment: Environment) -> bool:
         """Whether a call that takes the environment may run again."""
-        return environment.replay and self._tools[mended.call.name].replay
+        return environment.replay and self._tools[mended.call.name].policy.replay
 
-    async def _run(self, mended: Mended, environment: Environment | None) -> Observation:
+    def _acts(self, mended: Mended) -> bool:
+        """Whether a call will run and has side effects."""
+        found = self._tools.get(mended.call.name)
+        if found is None or not found.policy.side_effects:
+            return False
+        try:
+            found.schema.decode(mended.call.arguments)
+        except ArgumentError:
+            return False
+        return True
+
+    async def _run(self, mended: Mended, environment: Environment | None, call: Call | None = None) -> Observation:
         """Run a call of a turn, and say first what was done to it."""
-        seen = await self.call(mended.call.name, mended.call.arguments, environment)
+        seen = await self.call(mended.call.name, mended.call.arguments, environment, call)
         return seen._replace(text=mended.note + seen.text) if mended.note else seen
 
     async def close(self) -> None:
-        """Cancel async tools that were left behind and let idle threads end. May be called more than once."""
-        left = list(self._left)
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=GRACE)
-        self._threads.close()
+        """Leave nothing behind: no process, no idle thread, no task that ends when told to.
 
-    async def _call(self, name: str, arguments: str, environment: Environment | None) -> tuple[str, bool]:
+        May be called more than once. Threads that hang end with this process.
+        """
+        await asyncio.gather(*(executor.close() for executor in self._executors.values()))
+        await self._foreign.close()
+
+    async def _call(
+        self, name: str, arguments: str, environment: Environment | None, call: Call | None
+    ) -> tuple[str, bool, bool]:
+        """Return what the model is told, whether the tool returned, and whether another call had worked for it."""
         found = self._tools.get(name)
         if found is None:
-            return self._unknown(name, arguments), False
+            return self._unknown(name, arguments), False, False
         try:
             positional, named = found.schema.decode(arguments)
             named |= _filled(found, environment)
         except ArgumentError as error:
-            return f"Error: {error}.", False
-        timeout = self._timeout if found.timeout is None else found.timeout
-        try:
-            value = await self._execute(partial(found.__wrapped__, *positional, **named), found.is_async, timeout)
-            if isinstance(value, _Failure):
-                return self._describe(found, value.error), False
-            return as_text(value, self._limit), True
-        except TimeoutError:
-            return f"Error: {found.name} gave no result within {timeout:g} s and was stopped.", False
-        except (ExhaustedError, TypeError) as error:
-            return f"Error: {found.name} gave no result: {error}.", False
+            return f"Error: {error}.", False, False
+        work = partial(self._executors[name].run, positional, named, arguments, call)
+        if found.policy.pure:
+            return await self._results.get(name, key_of(name, positional, named, arguments), work)
+        return *await work(), False
 
     def _unknown(self, name: str, arguments: str) -> str:
         """Say why a call leads to no tool."""
@@ -258,48 +284,6 @@ class Toolbox:
             return f"Error: the tool call could not be read: {unreadable(arguments)}."
         known = ", ".join(self._tools) or "none"
         return f"Error: there is no tool named '{excerpt(name, 80)}'. Available tools: {known}."
-
-    async def _execute(self, function: Callable[[], Any], is_async: bool, timeout: float) -> object:  # noqa: ASYNC109
-        if not is_async:
-            value = await self._threads.run(partial(_guarded, function), timeout)
-            if not inspect.isawaitable(value):
-                return value
-            function = partial(_same, value)
-        task = asyncio.ensure_future(_awaited(function))
-        try:
-            done, _ = await asyncio.wait({task}, timeout=timeout)
-        except asyncio.CancelledError:
-            await self._stop(task)
-            raise
-        if not done:
-            await self._stop(task)
-            raise TimeoutError
-        if task.cancelled():
-            return _Failure(asyncio.CancelledError("the tool cancelled itself"))
-        return task.result()
-
-    async def _stop(self, task: asyncio.Future[Any]) -> None:
-        task.cancel()
-        done, _ = await asyncio.wait({task}, timeout=GRACE)
-        if not done:
-            # It swallows its cancellation. Hold it, so that it is neither collected nor reported as lost.
-            self._left.add(task)
-            task.add_done_callback(self._left.discard)
-
-    @staticmethod
-    def _describe(found: Tool[..., Any], error: BaseException) -> str:
-        try:
-            message = excerpt(str(error), _MESSAGE) if not isinstance(error, ToolError) else str(error)
-        except Exception:  # noqa: BLE001  (a foreign exception's own __str__ may fail)
-            message = ""
-        if isinstance(error, ToolError):
-            return message
-        if _log.isEnabledFor(logging.DEBUG):
-            _log.debug("tool %s failed:\n%s", found.name, "\n".join(map(printable, traceback.format_exception(error))))
-        kind = type(error).__name__
-        return (
-            f"Error: {found.name} failed with {kind}: {message}" if message else f"Error: {found.name} failed: {kind}"
-        )
 
 
 def _filled(found: Tool[..., Any], environment: Environment | None) -> dict[str, Environment]:
@@ -310,24 +294,3 @@ def _filled(found: Tool[..., Any], environment: Environment | None) -> dict[str,
     if not isinstance(environment, slot.kind):
         raise ArgumentError(f"{found.name} works on an environment, {slot.kind.__name__}, which is not there")
     return {slot.name: environment}
-
-
-def _guarded(function: Callable[[], Any]) -> object:
-    try:
-        return function()
-    except BaseException as error:  # noqa: BLE001  (SystemExit from a tool ends the call, not the process)
-        return _Failure(error)
-
-
-async def _awaited(function: Callable[[], Any]) -> object:
-    # Inside the task: a SystemExit that leaves a task would end the event loop.
-    try:
-        return await function()
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001
-        return _Failure(error)
-
-
-def _same(value: object) -> object:
-    return value

@@ -67,7 +67,10 @@ class Threads:
         """
         async with self._slots:
             if self._stuck >= STUCK_FACTOR * self.size:
-                raise ExhaustedError(f"{self._stuck} earlier tool calls never returned")
+                raise ExhaustedError(
+                    f"{self._stuck} earlier tool calls never returned; @tool(isolated=True) would run them in "
+                    "processes that are killed"
+                )
             loop = asyncio.get_running_loop()
             future: asyncio.Future[Any] = loop.create_future()
             context = contextvars.copy_context()

@@ -7,8 +7,11 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any, Final, Generic, overload
 
-from trunkline.bounds import number, shown, text
+import msgspec
+
+from trunkline.bounds import shown, text
 from trunkline.errors import ConfigError
+from trunkline.tools.policy import policy
 from trunkline.tools.schema import Schema, build
 
 if TYPE_CHECKING:
@@ -37,9 +40,8 @@ class Tool(Generic[P, R]):
         name: What the model calls it.
         description: What the model is told about it.
         schema: Reads and converts the arguments of a call.
-        timeout: Seconds a call may take, or None for the toolbox's own limit.
+        policy: How its calls are run.
         is_async: Whether calling the function gives an awaitable.
-        replay: Whether its calls may run again to bring an environment to a fork point.
     """
 
     def __init__(
@@ -49,16 +51,26 @@ class Tool(Generic[P, R]):
         name: str | None = None,
         description: str | None = None,
         timeout: float | None = None,
+        concurrency: int | None = None,
+        isolated: bool = False,
+        memory: int | str | None = None,
+        pure: bool = False,
+        side_effects: bool = False,
         replay: bool = True,
     ) -> None:
-        """Wrap a function.
+        """Wrap a function; see :func:`tool`.
 
         Args:
             function: Sync or async; every parameter annotated.
             name: Overrides the function's own name.
             description: Overrides the docstring's summary.
             timeout: Seconds a call may take.
-            replay: See :func:`tool`.
+            concurrency: Calls that run at once in one worker.
+            isolated: Run calls in processes of their own.
+            memory: What a call of an isolated tool may use.
+            pure: Let equal calls share one result.
+            side_effects: Never run a call again that may have run.
+            replay: Whether a recorded call may run again.
 
         Raises:
             ConfigError: The function cannot be described to a model, or an option is wrong.
@@ -70,16 +82,21 @@ class Tool(Generic[P, R]):
             raise ConfigError(
                 f"tool name {shown(self.name)} must be 1 to 64 of a-z, A-Z, 0-9, _ and -; pass @tool(name=)"
             )
-        if timeout is not None:
-            number(f"tool {self.name!r}: timeout", timeout, 0, above=True, unit="seconds")
+        self.policy = policy(
+            self.name,
+            timeout=timeout,
+            concurrency=concurrency,
+            isolated=isolated,
+            memory=memory,
+            pure=pure,
+            side_effects=side_effects,
+            replay=replay,
+        )
         self.schema: Schema = build(function, self.name)
+        self.policy.fits(self.name, stateful=self.schema.slot is not None)
         self.description = text(
             f"tool {self.name!r}: description", self.schema.docstring.summary if description is None else description
         )
-        if not isinstance(replay, bool):
-            raise ConfigError(f"tool {self.name!r}: replay must be true or false, not {shown(replay)}")
-        self.timeout = timeout
-        self.replay = replay
         self.is_async = _is_async(function)
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
@@ -116,7 +133,8 @@ class Tool(Generic[P, R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By value: a tool that a name leads to is not pickled at all when it goes to a worker.
-        return _rebuild, (self.__wrapped__, self.name, self.description, self.timeout, self.replay)
+        options = {"name": self.name, "description": self.description} | msgspec.structs.asdict(self.policy)
+        return _rebuild, (self.__wrapped__, options)
 
 
 @overload
@@ -125,7 +143,16 @@ def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 
 @overload
 def tool(
-    *, name: str | None = None, description: str | None = None, timeout: float | None = None, replay: bool = True
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    concurrency: int | None = None,
+    isolated: bool = False,
+    memory: int | str | None = None,
+    pure: bool = False,
+    side_effects: bool = False,
+    replay: bool = True,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -136,6 +163,11 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     timeout: float | None = None,
+    concurrency: int | None = None,
+    isolated: bool = False,
+    memory: int | str | None = None,
+    pure: bool = False,
+    side_effects: bool = False,
     replay: bool = True,
 ) -> Any:
     """Make a function callable by a model; use as ``@tool`` or ``@tool(name=..., timeout=...)``.
@@ -143,11 +175,26 @@ def tool(
     The signature becomes the schema, the docstring's summary the description, its ``Args:`` section the text
     of each argument. A call's arguments are checked and converted before the function runs.
 
+    Async functions run on the worker's event loop, sync ones in threads, and isolated ones of both kinds in processes
+    of their own, one call at a time in each. A process is killed with everything it started when a call takes too long
+    or uses too much memory; whatever a call does there, the model reads what became of it and nothing else is harmed.
+
     Args:
         function: The function, sync or async.
         name: Overrides the function's name.
         description: Overrides the docstring's summary.
-        timeout: Seconds a call may take; the toolbox's limit when not given.
+        timeout: Seconds a call may take, once it runs; the toolbox's limit, 60, when not given.
+        concurrency: Calls that run at once in one worker; others wait, which does not count as time they take. For an
+            isolated tool the number of its processes, by default that of the CPUs; for others unlimited when None.
+        isolated: Run each call in a process that can be killed. For tools that use much CPU, hang in C code, crash,
+            leak or run code that nobody has read. It is no sandbox: they run as the same user and see the same files.
+        memory: What a call of an isolated tool may use beyond what its module takes, as address space: bytes, or a
+            text such as ``"512MB"``; 4 GB when not given.
+        pure: Equal arguments give equal results and nothing else happens: calls of one worker share one result, kept
+            within 64 MB of the latest, and calls under way are joined. Results that say what went wrong are not kept.
+        side_effects: A call that may have run is never run again: before it begins, that it will is in the run file.
+            Where a run goes on and a call began without an observation on record, the rollout ends as
+            ``unknown_effect``. Such calls do not run again to bring an environment to a fork point, either.
         replay: For a tool that takes an :class:`~trunkline.tools.environment.Environment`: whether a recorded call may
             run again to bring a fresh environment to a fork point. Say no where it has effects beyond the environment.
 
@@ -155,19 +202,29 @@ def tool(
         A :class:`Tool`, or a decorator that makes one.
 
     Raises:
-        ConfigError: A parameter has no annotation, is variadic, or has a type a model cannot send.
+        ConfigError: A parameter has no annotation, is variadic, or has a type a model cannot send; or options do not
+            fit one another.
     """
 
     def wrap(wrapped: Callable[..., Any]) -> Tool[..., Any]:
-        return Tool(wrapped, name=name, description=description, timeout=timeout, replay=replay)
+        return Tool(
+            wrapped,
+            name=name,
+            description=description,
+            timeout=timeout,
+            concurrency=concurrency,
+            isolated=isolated,
+            memory=memory,
+            pure=pure,
+            side_effects=side_effects,
+            replay=replay,
+        )
 
     return wrap if function is None else wrap(function)
 
 
-def _rebuild(
-    function: Callable[..., Any], name: str, description: str, timeout: float | None, replay: bool
-) -> Tool[..., Any]:
-    return Tool(function, name=name, description=description, timeout=timeout, replay=replay)
+def _rebuild(function: Callable[..., Any], options: dict[str, Any]) -> Tool[..., Any]:
+    return Tool(function, **options)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -49,6 +49,9 @@ class Open:
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Nothing is sent."""
 
+    async def durable(self) -> None:
+        """Nothing is written anywhere."""
+
 
 def agent(model: str, sampling: Sampling, *, tagged: bool = False, max_turns: int = 30) -> Agent:
     """The agent of the studies.

@@ -1,4 +1,4 @@
-"""How user code reaches a worker process.
+"""How user code reaches another process: a worker, or that of an isolated tool.
 
 What can be imported there crosses by name, ``module:qualname``. What lives in a script's ``__main__`` crosses by the
 script's path: the worker imports that file under another name, so its main guard keeps it from running again. The rest
@@ -140,10 +140,11 @@ def _by_name(value: Any, what: str) -> Crossing | None:
     module = sys.modules.get(module_name)
     if module is None or resolve(module, qualname) is not value:
         return None
-    if module_name != "__main__":
+    if module_name not in {"__main__", _SCRIPT}:
         return Crossing(what=what, module=module_name, qualname=qualname)
     spec = getattr(module, "__spec__", None)
-    if spec is not None and spec.name != "__main__":
+    # A script that a worker has imported goes on from there by its path, too.
+    if spec is not None and spec.name not in {"__main__", _SCRIPT}:
         return Crossing(what=what, module=spec.name.removesuffix(".__main__"), qualname=qualname)
     script = getattr(module, "__file__", None)
     if script is not None and Path(script).is_file():

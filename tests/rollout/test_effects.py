@@ -1,0 +1,149 @@
+"""Calls with side effects: what is on record before they begin decides whether they ever begin again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from trunkline import _core
+from trunkline.errors import UnknownEffect
+from trunkline.llm.protocol import ToolCall
+from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.desk import Desk
+from trunkline.rollout.draws import Draws
+from trunkline.rollout.rollout import Rollout
+from trunkline.tools.call import Origin, current_call
+from trunkline.tools.tool import tool
+from trunkline.types import Task
+
+RAN: list[str] = []
+
+
+@tool(side_effects=True)
+async def send(text: str) -> str:
+    """Send something.
+
+    Args:
+        text: What.
+    """
+    RAN.append(f"{text} {current_call().id}")
+    if text == "hang":
+        await asyncio.sleep(600)
+    return "sent"
+
+
+@tool
+async def look(text: str) -> str:
+    """Look at something.
+
+    Args:
+        text: What.
+    """
+    RAN.append(text)
+    return text
+
+
+class Outlet:
+    """Everything is in the run file when the test says so."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.acked = asyncio.Event()
+        self.acked.set()
+
+    def grew(self, size: int = 0, turns: int = 0) -> None:
+        self.log.append("grew")
+
+    async def durable(self) -> None:
+        self.log.append("durable")
+        await self.acked.wait()
+
+
+KIT = Kit(Agent(model="m", tools=[send, look]))
+SEND = ToolCall("", "send", '{"text": "a"}')
+LOOK = ToolCall("", "look", '{"text": "b"}')
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    RAN.clear()
+
+
+def tree() -> _core.Tree:
+    core = _core.Tree()
+    core.open(core.append(0, _core.PROMPT, b'{"role":"user","content":"?"}'), [0, 0])
+    return core
+
+
+def rollout(core: _core.Tree, outlet: Outlet) -> Rollout:
+    made = Rollout(core, 0, Task.ask("?", id="q"), 7, Desk(core, "q", Draws(None), outlet), outlet)
+    made.turn = 1  # calls follow a turn
+    return made
+
+
+async def test_a_call_begins_when_its_intent_is_in_the_run_file_and_not_before():
+    core, outlet = tree(), Outlet()
+    outlet.acked.clear()
+    using = asyncio.create_task(rollout(core, outlet).use(KIT, [LOOK, SEND, SEND]))
+    await asyncio.sleep(0.01)
+    assert core.marks() == ['{"intent":[0,0,1]}', '{"intent":[0,0,2]}']
+    assert (outlet.log, RAN) == (["grew", "durable"], [])
+    outlet.acked.set()
+    await using
+    origin = Origin(7, "q", 0, (0, 0), 0)
+    assert sorted(RAN) == sorted(["b", f"a {origin.call(1).id}", f"a {origin.call(2).id}"])
+
+
+@pytest.mark.parametrize(
+    "call", [LOOK, ToolCall("", "send", "{"), ToolCall("", "send", '{"what": 1}'), ToolCall("", "other", "{}")]
+)
+async def test_what_has_no_effect_is_not_written_down(call: ToolCall):
+    core, outlet = tree(), Outlet()
+    await rollout(core, outlet).use(KIT, [call])
+    assert core.marks() == []
+    assert outlet.log == ["grew"]
+
+
+async def test_a_turn_with_a_call_in_doubt_is_not_run_again_nor_any_call_of_it():
+    core = tree()
+    await rollout(core, Outlet()).use(KIT, [LOOK, SEND])
+    RAN.clear()
+    copy = _core.Tree()
+    copy.apply(core.delta() or b"")
+    again = rollout(copy, Outlet())
+    again.effects.recall()
+    with pytest.raises(UnknownEffect, match=r"send had begun .* \(call id [0-9a-f]{32}\).* not run again"):
+        await again.use(KIT, [LOOK, SEND])
+    assert RAN == []
+
+
+async def test_intents_of_other_rollouts_turns_and_kinds_cast_no_doubt():
+    core = tree()
+    for mark in ('{"intent":[1,0,0]}', '{"intent":[0,1,0]}', '{"intent":[0,0,1]}', '{"round":[0,0,0]}'):
+        core.mark(mark)
+    again = rollout(core, Outlet())
+    again.effects.recall()
+    await again.use(KIT, [SEND])
+    assert len(RAN) == 1
+
+
+async def test_only_a_call_that_is_given_up_leaves_a_doubt():
+    core, outlet = tree(), Outlet()
+    one = rollout(core, outlet)
+    await one.use(KIT, [SEND])
+    assert one.effects.doubt is None
+
+    outlet.acked.clear()
+    hanging = ToolCall("", "send", '{"text": "hang"}')
+    one.turn = 2
+    using = asyncio.create_task(one.use(KIT, [hanging]))
+    await asyncio.sleep(0.01)
+    assert one.effects.doubt is None, "it has not begun yet"
+    outlet.acked.set()
+    await asyncio.sleep(0.01)
+    using.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await using
+    assert isinstance(one.effects.doubt, UnknownEffect)
+    assert "ended while send ran" in str(one.effects.doubt)
