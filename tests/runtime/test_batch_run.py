@@ -234,7 +234,7 @@ async def test_a_run_that_is_stopped_leaves_nothing_behind_and_keeps_what_has_gr
     plan = Plan(agent(), tasks(), llm=llm, seed=1, out=tmp_path / "r")
     running = asyncio.ensure_future(plan.execute())
     await stuck.wait()
-    plan.controller.stop()
+    plan.controller.stop(at_once=True)
     result = await running
     assert result.state == "interrupted"
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -252,7 +252,7 @@ async def test_rollouts_of_a_run_that_was_stopped_are_waited_for_no_more():
     while not engine.seeds:
         await asyncio.sleep(0.001)
     assert batcher.lanes.asking == len(CAPITALS)
-    plan.controller.stop()
+    plan.controller.stop(at_once=True)
     await running
     assert (batcher.lanes.running, batcher.lanes.asking, batcher.lanes.away) == (0, 0, 0)
 

@@ -20,7 +20,7 @@ from trunkline.runtime.engine import Engine
 from trunkline.runtime.job import Job, settings
 from trunkline.runtime.run import arun, stream
 from trunkline.runtime.treasury import Treasury
-from trunkline.runtime.wire import PROTOCOL, Batch, Cut, Drawn, Lent, Ready, Recall, Stop, Want, Work, write_task
+from trunkline.runtime.wire import PROTOCOL, Batch, Cut, Drawn, Lent, Ready, Recall, Want, Work, write_task
 from trunkline.store.writer import RunWriter
 
 
@@ -77,21 +77,24 @@ def test_who_is_to_give_a_lease_back_is_told_once():
 
 
 class Lost:
-    """A pool whose only engine is denied something, and then dies with its tasks."""
+    """Hosts one engine, which is denied something and then dies with its tasks; no other can be had."""
+
+    workers = 1
 
     def __init__(self) -> None:
         self.closed = False
 
-    async def start(self, job: Job, inbox: asyncio.Queue) -> list[Lost]:
+    async def start(self, job: Job, inbox: asyncio.Queue) -> list[int]:
         self.inbox = inbox
         inbox.put_nowait((0, Ready(PROTOCOL, __version__, 1, 2)))
-        return [self]
+        return [0]
 
-    def send(self, message: object) -> None:
+    async def replace(self, seat: int) -> None:
+        return None
+
+    def send(self, seat: int, message: object) -> None:
         if isinstance(message, Work):
             self.inbox.put_nowait((0, Want({"calls": 9})))
-            self.inbox.put_nowait((0, Gone("worker 0 died")))
-        elif isinstance(message, Stop):
             self.inbox.put_nowait((0, Gone("worker 0 died")))
 
     async def close(self) -> None:
@@ -105,7 +108,7 @@ async def test_a_run_whose_budget_is_spent_needs_no_worker_any_more(tmp_path: Pa
     async with asyncio.timeout(5):
         await controller.run()
     writer.finish(controller.ended)
-    assert (controller.ended, controller.snapshot.lost, pool.closed) == ("budget", 2, True)
+    assert (controller.ended, controller.snapshot.tasks_done, pool.closed) == ("budget", 0, True)
 
 
 async def test_a_report_that_cannot_be_written_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,9 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
-from atlas import CAPITALS, agent, suicide, tasks
+from atlas import CAPITALS, agent, plague, suicide, tasks
+from click.testing import CliRunner
 from foreign import capital_cities, message, serving
 
+from trunkline.cli.app import app
 from trunkline.errors import WorkerError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.runtime.run import run
@@ -24,10 +27,11 @@ from trunkline.types import Termination
 
 CONTROLLER = """
 import sys
-from atlas import agent, tasks
+import atlas
 from trunkline.llm.spec import EndpointSpec
 from trunkline.runtime.run import run
-run(agent(), tasks(), llm=EndpointSpec(sys.argv[1], max_concurrency=8), workers=2, out=sys.argv[2])
+who = atlas.agent(tools=[getattr(atlas, sys.argv[3])])
+run(who, atlas.tasks(), llm=EndpointSpec(sys.argv[1], max_concurrency=8), workers=2, out=sys.argv[2])
 """
 
 
@@ -40,36 +44,48 @@ def call_the_tool(body: dict) -> dict:
     return message(None, [(name, json.dumps({"country": country}))])
 
 
-def test_a_dead_worker_ends_its_tasks_and_no_others(tmp_path: Path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_task_that_kills_two_workers_is_given_to_no_third_and_no_other_is_lost(workers: int, tmp_path: Path):
     with serving(call_the_tool) as server:
-        llm = EndpointSpec(server.url, max_concurrency=2)
-        many = [t for t in tasks() if t.id != "Brazil"]
-        brazil = next(t for t in tasks() if t.id == "Brazil")
         result = run(
-            agent(tools=[suicide]), [brazil, *many], llm=llm, reward=exact_match, workers=2, out=tmp_path / "r"
+            agent(tools=[suicide]),
+            tasks(),
+            llm=EndpointSpec(server.url, max_concurrency=8),
+            reward=exact_match,
+            workers=workers,
+            out=tmp_path / "r",
         )
     lost = result["Brazil"].rollouts
     assert [r.termination for r in lost] == [Termination.LOST]
-    assert "SIGKILL" in lost[0].error.message
+    assert lost[0].error.message.count("SIGKILL") == 2
     assert (lost[0].error.kind, lost[0].error.retryable) == ("WorkerError", True)
     assert math.isnan(lost[0].reward)
-    done = {tree.task.id: tree.answer for tree in result if tree.rollouts[0].termination == Termination.ANSWER}
-    assert done.items() <= CAPITALS.items()
-    assert done, "the other worker went on"
+    assert {t.task.id: t.answer for t in result if t.task.id != "Brazil"} == {
+        name: capital for name, capital in CAPITALS.items() if name != "Brazil"
+    }
     with RunReader.open(result.path) as reader:
         assert reader.check() == []
-        summary = reader.summary()
-    assert summary.failed >= 1
+        events = list(reader.events())
+        assert [event.task for event in events if event.kind == "quarantined"] == [1]
+        assert 2 <= sum(event.kind == "died" for event in events) <= 6
+    shown = CliRunner().invoke(app, ["show", str(result.path)]).output
+    assert re.search(r"workers +[2-6] died, 1 task quarantined\n", shown)
 
 
-def test_when_no_worker_is_left_the_run_says_so(tmp_path: Path):
-    with serving(call_the_tool) as server:
-        llm = EndpointSpec(server.url, max_concurrency=1)
-        many = [t for t in tasks() if t.id == "Brazil"] + [t for t in tasks() if t.id != "Brazil"]
-        with pytest.raises(WorkerError, match="no worker is left"):
-            run(agent(tools=[suicide]), many, llm=llm, workers=1, out=tmp_path / "r")
-    with RunReader.open(tmp_path / "r") as reader:
-        assert reader.check() == []
+def test_a_tool_that_kills_every_worker_fails_the_run_and_condemns_no_task(tmp_path: Path):
+    with serving(call_the_tool) as server, pytest.raises(WorkerError, match="something that they all use is broken"):
+        run(
+            agent(tools=[plague]),
+            tasks(),
+            llm=EndpointSpec(server.url, max_concurrency=4),
+            workers=1,
+            out=tmp_path / "r",
+        )
+    if (tmp_path / "r").exists():
+        with RunReader.open(tmp_path / "r") as reader:
+            assert reader.check() == []
+            assert reader.meta["state"] == "failed"
+            assert list(reader.rows()) == [], "every task can be resumed"
 
 
 def processes(marker: str) -> list[int]:
@@ -85,19 +101,24 @@ def processes(marker: str) -> list[int]:
     return found
 
 
-@pytest.fixture
-def controller(tmp_path: Path):
-    """A run in a process of its own, its turns held up by the server until it is killed."""
-    marker = f"TRUNKLINE_TEST_MARK={tmp_path.name}-{os.getpid()}"
+def started(marker: str, url: str, out: Path, tool: str) -> subprocess.Popen:
+    """A run in a process of its own, with a marker in the environment of it and its children."""
     name, _, value = marker.partition("=")
     support = str(Path(__file__).parent.parent / "support")
+    return subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER, url, str(out), tool],
+        env=os.environ | {name: value, "PYTHONPATH": os.pathsep.join([support, os.environ.get("PYTHONPATH", "")])},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def controller(tmp_path: Path):
+    """A run whose turns are held up by the server until it is killed."""
+    marker = f"TRUNKLINE_TEST_MARK={tmp_path.name}-{os.getpid()}"
     with serving(capital_cities, delay=0.4) as server:
-        process = subprocess.Popen(
-            [sys.executable, "-c", CONTROLLER, server.url, str(tmp_path / "r")],
-            env=os.environ | {name: value, "PYTHONPATH": os.pathsep.join([support, os.environ.get("PYTHONPATH", "")])},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = started(marker, server.url, tmp_path / "r", "lookup")
         deadline = time.monotonic() + 30
         while len(server.bodies) < 6:
             assert process.poll() is None, process.stderr.read()
@@ -128,6 +149,22 @@ def test_no_orphans_after_kill_9_of_the_controller(controller, tmp_path: Path):
         assert reader.check() == []
 
 
+def test_what_tools_have_started_does_not_outlive_the_controller(tmp_path: Path):
+    marker = f"TRUNKLINE_TEST_MARK={tmp_path.name}-{os.getpid()}"
+    with serving(capital_cities) as server:
+        process = started(marker, server.url, tmp_path / "r", "starter")
+        deadline = time.monotonic() + 30
+        while len(processes(marker)) < 4:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    left = [] if gone_within(marker, 5) else [Path(f"/proc/{pid}/cmdline").read_text() for pid in processes(marker)]
+    assert not left
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_run_and_keeps_what_has_grown(controller, tmp_path: Path, signum: int):
     process, marker = controller
@@ -135,7 +172,7 @@ def test_a_signal_stops_the_run_and_keeps_what_has_grown(controller, tmp_path: P
     assert process.wait(10) != 0
     said = process.stderr.read()
     assert f"stopped by {signal.Signals(signum).name}" in said
-    assert str(tmp_path / "r") in said
+    assert f"go on with: trunkline resume {tmp_path / 'r'}\n" in said
     assert gone_within(marker, 2)
     with RunReader.open(tmp_path / "r") as reader:
         assert reader.check() == []

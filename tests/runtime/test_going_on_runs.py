@@ -13,10 +13,10 @@ from goers import Few, More, Squeamish
 from judges import Pairs
 
 from trunkline.cli.drive import judge
-from trunkline.errors import ConfigError, WorkerError
+from trunkline.errors import ConfigError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime import controller
+from trunkline.runtime import dispatch
 from trunkline.runtime.plan import plan
 from trunkline.runtime.result import Run
 from trunkline.runtime.run import run, stream
@@ -57,18 +57,16 @@ def test_a_worker_that_dies_keeps_what_the_earlier_run_had(tmp_path: Path):
     earlier = first(tmp_path)
     with serving(call_the_tool) as server:
         llm = EndpointSpec(server.url, max_concurrency=2)
-        with pytest.raises(WorkerError, match="no worker is left"):
-            run(agent(tools=[suicide]), llm=llm, strategy=More(), workers=1, reward=exact_match,
-                start_from=earlier, out=tmp_path / "on")  # fmt: skip
+        on = run(agent(tools=[suicide]), llm=llm, strategy=More(), workers=1, reward=exact_match,
+                 start_from=earlier, out=tmp_path / "on")  # fmt: skip
     with RunReader.open(tmp_path / "on") as reader:
         assert reader.check() == []
-        brazil = reader.tree("Brazil")
-        errors = [row.error for number, row in reader.rows() if reader.task_ids()[number] == "Brazil"]
-    assert "SIGKILL" in errors[0]
+    brazil = on["Brazil"].rollouts
+    assert brazil[-1].error is None or "SIGKILL" in brazil[-1].error.message
     # The fork's delta may have left the worker, or not.
-    ends = [rollout.termination for rollout in brazil.rollouts]
-    assert ends in (["answer", "answer", "lost"], ["answer", "answer"])
-    assert [rollout.reward for rollout in brazil.rollouts[:2]] == [1.0, 1.0]
+    assert [rollout.termination for rollout in brazil] in (["answer", "answer", "lost"], ["answer", "answer"])
+    assert [rollout.reward for rollout in brazil[:2]] == [1.0, 1.0]
+    assert [tree.rollouts[-1].termination for tree in on if tree.task.id != "Brazil"] == ["answer"] * 4
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -78,9 +76,11 @@ def test_long_histories_travel_in_several_messages(tmp_path: Path, monkeypatch: 
         options = {"llm": EndpointSpec(server.url), "strategy": More(2), "reward": exact_match, "start_from": earlier}
         whole = run(agent(tools=[suicide]), workers=0, **options)
         sent: list[int] = []
-        made = controller.Earlier
-        monkeypatch.setattr(controller, "_WORK_BYTES", 1)
-        monkeypatch.setattr(controller, "Earlier", lambda task, part: sent.append(len(part)) or made(task, part))
+        made = dispatch.Earlier
+        monkeypatch.setattr(dispatch, "_WORK_BYTES", 1)
+        monkeypatch.setattr(
+            dispatch, "Earlier", lambda task, part, taken: sent.append(len(part)) or made(task, part, taken)
+        )
         parts = run(agent(tools=[suicide]), workers=workers, **options)
     assert {tree.task.id: tree.digest() for tree in parts} == {tree.task.id: tree.digest() for tree in whole}
     with RunReader.open(earlier.path) as reader:

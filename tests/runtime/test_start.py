@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from atlas import agent, tasks
 
-import trunkline.runtime.controller as controller
+import trunkline.runtime.supervision as supervision
 from trunkline.crossing import Crossing, load
 from trunkline.errors import CrossingError, WorkerError
 from trunkline.llm.spec import EndpointSpec
@@ -56,8 +56,8 @@ def test_a_module_that_breaks_in_the_worker(module, tmp_path: Path, body: str, k
 
 def test_a_module_that_never_ends_its_import(module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     touchy = module("time.sleep(60)")
-    monkeypatch.setattr(controller, "_START_WITHIN", 1.0)
-    with pytest.raises(WorkerError, match=r"worker 0 did not come up within 1 s"):
+    monkeypatch.setattr(supervision, "START_WITHIN", 1.0)
+    with pytest.raises(WorkerError, match=r"worker 0 .*did not come up within 1 s: does a module"):
         run(agent(tools=[touchy]), tasks(), llm=NOWHERE, workers=1, out=tmp_path / "r")
 
 
@@ -70,7 +70,7 @@ def test_a_worker_of_another_build_is_refused(tmp_path: Path):
     hold, lifeline = os.pipe()
     with ours, theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "trunkline.runtime.worker", str(theirs.fileno()), str(hold)],
+            [sys.executable, "-m", "trunkline.runtime.worker", str(theirs.fileno()), str(hold), str(os.getpid())],
             pass_fds=(theirs.fileno(), hold),
         )
         theirs.close()

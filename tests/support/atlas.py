@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 
 from trunkline.rollout.agent import Agent
@@ -32,6 +33,52 @@ def suicide(country: str) -> str:
     """
     if country == "Brazil":
         os.kill(os.getpid(), signal.SIGKILL)
+    return f"capital: {CAPITALS[country]}"
+
+
+@tool
+def plague(country: str) -> str:
+    """End the process it runs in, whoever calls it.
+
+    Args:
+        country: Its name.
+    """
+    os._exit(9)
+
+
+@tool(name="lookup")
+async def blocking(country: str) -> str:
+    """Look a country up and let nobody else move meanwhile.
+
+    Args:
+        country: Its name.
+    """
+    time.sleep(2.5)
+    return f"capital: {CAPITALS[country]}"
+
+
+@tool(name="lookup")
+def starter(country: str) -> str:
+    """Start a program and wait for it.
+
+    Args:
+        country: Its name.
+    """
+    subprocess.run(["sleep", "60"], check=True)
+    return country
+
+
+_HOARD: list[bytes] = []
+
+
+@tool(name="lookup")
+async def hoard(country: str) -> str:
+    """Look a country up and keep 16 MB for ever.
+
+    Args:
+        country: Its name.
+    """
+    _HOARD.append(os.urandom(1 << 20) * 16)
     return f"capital: {CAPITALS[country]}"
 
 

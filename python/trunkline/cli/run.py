@@ -132,6 +132,12 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 )
 @click.option("--rpm", type=float, help="Requests a minute, in all.  [default: what the server allows]")
 @click.option("--tpm", type=float, help="Tokens a minute, in all.  [default: what the server allows]")
+@click.option(
+    "--grace",
+    default=10.0,
+    show_default=True,
+    help="Seconds that requests and tools have to come back after Ctrl-C; a second one does not wait.",
+)
 @click.option("--timeout", default=600.0, show_default=True, help="Seconds one attempt of a model call may take.")
 @click.option("--max-retries", default=5, show_default=True, help="Retries of a model call.")
 @click.option(
@@ -208,7 +214,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         "filters": [make_named(one, "--filter", FILTERS, FILTERS.__getitem__) for one in given["filters"]],
         "groups": given["groups"],
         "max_tasks": given["max_tasks"],
-        **{name: given[name] for name in ("budget", "task_budget", "enough", "tail", "settled")},
+        **{name: given[name] for name in ("grace", "budget", "task_budget", "enough", "tail", "settled")},
         "out": run_path(given["out"], given["model"]),
         "labels": {"questions": questions},
     }

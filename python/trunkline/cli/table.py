@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trunkline.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from trunkline.score.metrics import Estimate
     from trunkline.store.calls import Spending
@@ -183,6 +183,20 @@ def _filtered(found: Filtered) -> str:
     return ", ".join(filter(None, parts))
 
 
+def _workers(events: Mapping[str, int]) -> str:
+    """What became of workers, and of tasks because of them; empty if nothing did."""
+    told = {
+        "died": "{} died",
+        "hung": "{} hung",
+        "recycled": "{} held too much memory",
+        "given up": "{} places given up",
+        "stale": "{} late batches dropped",
+    }
+    parts = [text.format(f"{events[kind]:,}") for kind, text in told.items() if kind in events]
+    guilty = events.get("quarantined", 0)
+    return ", ".join([*parts, f"{_count(guilty, 'task')} quarantined"] if guilty else parts)
+
+
 def _endings(summary: Summary) -> Iterator[Row]:
     """How trees ended, where not every strategy was done with its own."""
     if set(summary.ended) - {"finished", "broken"}:
@@ -216,6 +230,8 @@ def rows_of(summary: Summary) -> list[Row]:
         rows.append(("groups kept", f"{summary.groups_kept:,} of {summary.groups:,} wanted"))
     if summary.broken:
         rows.append(("tasks broken", f"{summary.broken:,}"))
+    if workers := _workers(summary.events):
+        rows.append(("workers", workers))
     rows.extend(_endings(summary))
     ended = ", ".join(f"{word} {count:,}" for word, count in summary.terminations.items())
     rows.append(("rollouts", f"{summary.rollouts:,}" + (f"  ({ended})" if ended else "")))

@@ -94,12 +94,15 @@ class Desk:
         outlet: Where it says what a request cost.
 
     Attributes:
+        lanes: See :class:`Draws`.
+        underway: See :class:`Draws`.
         sent: Requests for draws of several rollouts that are out.
     """
 
     def __init__(self, core: Core, task_id: str, draws: Draws, outlet: Outlet) -> None:
         self.name = cache(core.name)
         self.lanes = draws.lanes
+        self.underway = draws.underway
         self.sent: set[asyncio.Task[None]] = set()
         self._core = core
         self._draws = draws

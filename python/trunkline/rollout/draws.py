@@ -16,6 +16,7 @@ from trunkline.llm.lanes import Lanes
 from trunkline.llm.request import GENERATE, part, tap
 from trunkline.printable import said
 from trunkline.rollout.flights import Flights
+from trunkline.rollout.underway import Underway
 from trunkline.score.rewards import cancelled
 from trunkline.store.redact import redact as hide_secrets
 
@@ -46,12 +47,14 @@ class Draws:
 
     Attributes:
         exact: The same.
+        underway: What was sent and has not come back; tool calls too.
         lanes: Where rollouts say whether they run, ask or are in a tool; for an LLM that wants to know (a batcher).
     """
 
     def __init__(self, llm: LLM, cache: Cache | None = None, exact: Exact | None = None) -> None:
         lanes = getattr(llm, "lanes", None)
         self.lanes = lanes if isinstance(lanes, Lanes) else Lanes()
+        self.underway = Underway()
         self.exact = exact
         self._llm = llm
         self._name = type(llm).__name__
@@ -172,7 +175,9 @@ class Draws:
     async def _complete(self, request: Request) -> Reply:
         """Ask the LLM. Whatever somebody's own LLM raises ends the rollouts that asked, and no other."""
         try:
-            return await self._llm.complete(request)
+            await self.underway.enter()
+            with self.underway.request():
+                return await self._llm.complete(request)
         except TrunklineError:
             raise
         except asyncio.CancelledError:

@@ -210,7 +210,9 @@ class Rollout:
             await self._purse.tools(self.id, len(calls))
         environment = None if self.state is None else self.state.environment
         origin = Origin(self._seed, self.task.id, self.id, self._path, self.turn - 1)
-        observations = await kit.toolbox.call_all(list(calls), environment, origin, self.effects.begin)
+        await self._desk.underway.enter()
+        with self._desk.underway.calling([call.name for call in calls]):
+            observations = await kit.toolbox.call_all(list(calls), environment, origin, self.effects.begin)
         self.effects.ended()
         self.lane.run()
         agent = self._desk.name(kit.agent.name)

@@ -22,9 +22,11 @@ class Gone(msgspec.Struct):
 
     Attributes:
         reason: One line: how it ended.
+        killed: Whether somebody killed it, where it is known: then it says nothing of what it was given.
     """
 
     reason: str
+    killed: bool = False
 
 
 Event = FromWorker | Gone | Cut

@@ -5,40 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trunkline import errors
-from trunkline._core import Tree as Core
 from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
-from trunkline.rollout.opening import begin
 from trunkline.runtime.backend import Backend, Event, Gone, Inbox
 from trunkline.runtime.closing import Closing
+from trunkline.runtime.dispatch import Dispatch
 from trunkline.runtime.handout import Handout, Refill
+from trunkline.runtime.pulse import BEAT
+from trunkline.runtime.quarantine import Quarantine
 from trunkline.runtime.refusals import Refusals
 from trunkline.runtime.roster import Roster
 from trunkline.runtime.snapshot import Snapshot
-from trunkline.runtime.wire import (
-    Ack,
-    Batch,
-    Bye,
-    Cut,
-    Done,
-    Drawn,
-    Earlier,
-    Fatal,
-    Ready,
-    Repaid,
-    Stop,
-    Want,
-    Work,
-    write_task,
-)
-from trunkline.score.filters.filter import unjudged
-from trunkline.store.derive import rows
+from trunkline.runtime.supervision import Supervision
+from trunkline.runtime.wire import Ack, Batch, Bye, Cut, Done, Drawn, Fatal, Pong, Ready, Repaid, Stop, Want
 from trunkline.store.judgements import kept
 from trunkline.tree.failure import Failure
-from trunkline.tree.tree import Tree
 from trunkline.types import FAILED, Task, Termination
 
 if TYPE_CHECKING:
@@ -48,18 +31,15 @@ if TYPE_CHECKING:
     from trunkline.store.schema import RolloutRow, TakenRow
     from trunkline.store.writer import RunWriter
 
-__all__ = ["Controller"]
+__all__ = ["GRACE", "Controller"]
 
 logger = logging.getLogger(__name__)
 
-_START_WITHIN = 120.0
-"""Seconds that workers have to import the user's code and come up."""
-
-_WORK_BYTES = 8 * 1024 * 1024
-"""About how many bytes of tasks one message carries."""
+GRACE = 10.0
+"""Seconds that requests and tool calls which are out have to come back when a run is asked to stop."""
 
 _WIND_DOWN = 5.0
-"""Seconds that engines have to send their last batches when a run is stopped."""
+"""Seconds that engines have beside that to send their last batches."""
 
 
 class Controller:
@@ -73,6 +53,8 @@ class Controller:
         watch: Called with the state of the run whenever it has changed.
         taken: What was taken over of tasks that an earlier run has begun; their deltas are in the run file.
         refill: How many groups are wanted of the tasks; all tasks are run when None.
+        grace: Seconds that what is out has to come back when the run is asked to stop.
+        memory: Bytes that each engine's process may hold; None for no limit.
     """
 
     def __init__(
@@ -84,6 +66,9 @@ class Controller:
         watch: Callable[[Snapshot], None] | None = None,
         taken: Mapping[int, TakenRow] | None = None,
         refill: Refill | None = None,
+        *,
+        grace: float = GRACE,
+        memory: int | None = None,
     ) -> None:
         self._taken = taken or {}
         self._job = job
@@ -94,13 +79,15 @@ class Controller:
         self._inbox: Inbox = asyncio.Queue()
         self.handout = Handout(len(tasks), refill)
         self._roster = Roster()
+        self._dispatch = Dispatch(tasks, self.handout, self._roster, writer, self._taken, backend.send)
+        self._supervision = Supervision(backend, self._roster, writer, memory)
+        self._quarantine = Quarantine(job, tasks, writer)
         self._refusals = Refusals(len(tasks) if refill is None else refill.max_tasks)
         self._fatal: TrunklineError | None = None
+        self._grace = grace
         self._fallen: set[int] = set()
-        self._begun: set[int] = set()
-        self._empty: list[tuple[int, str]] = []
         self._served: set[str] = set()
-        self._began = time.monotonic()
+        self._began = self._beaten = time.monotonic()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -111,11 +98,18 @@ class Controller:
             tasks=len(tasks),
             rollouts=planned * job.strategy.rollouts() + going_on,
             groups=refill.groups if refill else None,
+            engines=self._supervision.engines,
         )
         self.finished: asyncio.Queue[str | None] = asyncio.Queue()
 
-    def stop(self) -> None:
-        """Ask the run to end early: what has grown is kept."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """Ask the run to end early: what has grown is kept.
+
+        Args:
+            at_once: Whether requests and tool calls that are out are given up instead of waited for.
+        """
+        if at_once:
+            self._grace = 0.0
         self._stop.set()
 
     def stop_soon(self, *, at_once: bool = False) -> None:
@@ -146,22 +140,10 @@ class Controller:
         stop = asyncio.ensure_future(self._stop.wait())
         self._closing.start()
         try:
-            for seat in await self._backend.start(self._job, self._inbox):
-                self._roster.add(seat)
+            self._supervision.began(await self._backend.start(self._job, self._inbox))
             while self.handout.open and not self._ending and not self._through:
-                event = asyncio.ensure_future(self._inbox.get())
-                await asyncio.wait((event, stop), timeout=self._start_left(), return_when=asyncio.FIRST_COMPLETED)
-                if not event.done():
-                    event.cancel()
-                    if stop.done():
-                        break
-                    missing = min(self._roster.starting)
-                    raise WorkerError(
-                        f"worker {missing} did not come up within {_START_WITHIN:.0f} s: does a module of yours "
-                        "take that long to import?"
-                    )
-                self._take([event.result(), *self._queued()])
-                await self._replace()
+                self._take(await self._arrived(stop))
+                self._beat()
                 self._feed()
             if self.handout.open or self._closing.lent:
                 await self._wind_down()
@@ -170,6 +152,7 @@ class Controller:
         finally:
             stop.cancel()
             self._closing.close()
+            await self._supervision.close()
             self.finished.put_nowait(None)
             await self._backend.close()
             # Last: where the run file cannot be written, this raises as well.
@@ -189,11 +172,28 @@ class Controller:
         """End the run with the first error that says it makes no sense to go on."""
         self._fatal = self._fatal or error
 
-    def _start_left(self) -> float | None:
-        """Seconds to wait for the next event: workers must come up in time, and may then take theirs."""
-        if not self._roster.starting:
-            return None
-        return max(0.0, self._began + _START_WITHIN - time.monotonic())
+    async def _arrived(self, stop: asyncio.Future[Any]) -> list[tuple[int, Event]]:
+        """Wait for messages until the next beat, or until the run is asked to stop."""
+        event = asyncio.ensure_future(self._inbox.get())
+        left = max(0.0, self._beaten + BEAT - time.monotonic())
+        await asyncio.wait((event, stop), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if not event.done():
+            event.cancel()
+            return []
+        return [event.result(), *self._queued()]
+
+    def _beat(self) -> None:
+        """Look after the engines every second, and whether any is left."""
+        if time.monotonic() >= self._beaten + BEAT:
+            self._beaten = time.monotonic()
+            self._supervision.beat()
+        if self._ending:
+            return
+        if len(self._quarantine) == self.handout.open:
+            self._settle()
+        elif self._supervision.nobody:
+            left = f"no worker is left; {self.handout.open} tasks were not finished"
+            self._fail(WorkerError(f"{self._supervision.why}, and {left}"))
 
     def _queued(self) -> list[tuple[int, Event]]:
         """Take what has arrived meanwhile, so that it shares one transaction."""
@@ -204,13 +204,17 @@ class Controller:
 
     def _take(self, events: list[tuple[int, Event]]) -> None:
         """Handle messages in order; batches are committed together, before anything counts."""
+        events = [event for event in events if not self._is_stale(*event)]
         self._commit([(seat, message) for seat, message in events if isinstance(message, Batch)])
         for seat, message in events:
+            self._supervision.heard(seat)
             match message:
                 case Ready():
-                    self._roster.ready(seat, message.slots)
-                    self.snapshot.workers = self._roster.up
+                    self._supervision.came_up(seat, message.slots)
+                    self.snapshot.workers = len(self._roster.ready)
                     self._closing.seat(seat)
+                case Pong(state):
+                    self._supervision.felt(seat, state)
                 case Want() | Drawn() | Repaid():
                     self._closing.take(seat, message)
                 case Cut():
@@ -220,7 +224,7 @@ class Controller:
                     self._fallen.add(seat)
                     self._fail(_rebuild(message))
                 case Gone():
-                    self._bury(seat, message.reason)
+                    self._bury(seat, message)
                 case Batch() | Bye():
                     pass
         self._judge()
@@ -239,14 +243,30 @@ class Controller:
         )
         for seat, batch in batches:
             self._backend.send(seat, Ack(batch.batch))
-            self._count(batch)
+            self._count(seat, batch)
             self._closing.committed(seat, (call for delta in batch.deltas for call in delta.calls))
             for done in batch.done:
-                self._roster.done(seat, done.task)
+                self._dispatch.done(seat, done.task)
                 self._complete(done)
 
-    def _count(self, batch: Batch) -> None:
+    def _is_stale(self, seat: int, message: Event) -> bool:
+        """Whether an engine that counts as gone sent this: what it had goes on elsewhere, from the run file."""
+        if not self._roster.is_gone(seat):
+            return False
+        if isinstance(message, Batch):
+            tasks = sorted({delta.task for delta in message.deltas})
+            logger.warning("worker %d counts as gone, and what it still sent is dropped", seat)
+            self._writer.event("stale", worker=seat, tasks=list(tasks), deltas=len(message.deltas))
+        return True
+
+    def _count(self, seat: int, batch: Batch) -> None:
         shot = self.snapshot
+        grown = [delta.task for delta in batch.deltas if delta.turns or delta.rollouts]
+        for task in grown:
+            self._dispatch.passed(seat, task)
+        if grown or batch.done:
+            self._supervision.progress(seat)
+            self._settle()
         shot.calls += sum(delta.turns for delta in batch.deltas)
         shot.rollouts_done += sum(delta.rollouts for delta in batch.deltas)
         shot.called(call for delta in batch.deltas for call in delta.calls)
@@ -279,100 +299,55 @@ class Controller:
             self._fail(EndpointError(verdict))
 
     def _feed(self) -> None:
-        """Hand out waiting tasks, one at a time to the engine that takes most.
+        """Hand out waiting tasks.
 
         Nothing is handed out before every engine has come up, or the first would take all of a short run.
         """
-        if self._roster.starting or self._ending or self._closing.word is not None:
-            return
-        work: dict[int, list[tuple[int, bytes]]] = {}
-        sizes: Counter[int] = Counter()
-        while (seat := self._roster.freest()) is not None and (index := self.handout.take()) is not None:
-            self._send_earlier(seat, index)
-            data = write_task(self._tasks[index])
-            self._roster.take(seat, index)
-            work.setdefault(seat, []).append((index, data))
-            sizes[seat] += len(data)
-            if sizes[seat] >= _WORK_BYTES:
-                self._backend.send(seat, Work(work.pop(seat)))
-                sizes[seat] = 0
-        for seat, tasks in work.items():
-            self._backend.send(seat, Work(tasks))
+        if not (self._supervision.assembling or self._ending or self._closing.word is not None):
+            self._dispatch.feed()
 
-    def _send_earlier(self, seat: int, index: int) -> None:
-        """Send what there is of a task that was begun, in messages of a size that can be sent."""
-        begun = self._taken.get(index)
-        if begun is None and index not in self._begun:
-            return
-        taken = 0 if begun is None else begun.deltas
-        part: list[bytes] = []
-        size = 0
-        for data in self._writer.deltas(index):
-            if part and size + len(data) > _WORK_BYTES:
-                self._backend.send(seat, Earlier(index, part, taken))
-                part, size = [], 0
-            part.append(data)
-            size += len(data)
-        if part:
-            self._backend.send(seat, Earlier(index, part, taken))
-
-    def _bury(self, seat: int, reason: str) -> None:
-        """Strike a dead worker off: everything it sent is in the file, and its tasks go on from there elsewhere."""
-        ready = self._roster.is_up(seat)
-        lost = self._roster.gone(seat)
-        self.snapshot.workers = self._roster.up
+    def _bury(self, seat: int, gone: Gone) -> None:
+        """Strike a dead engine off: everything it sent is in the file, and its tasks go on from there elsewhere."""
+        lost = self._roster.tasks(seat)
+        toll = self._dispatch.died(seat, gone.reason)
+        self.snapshot.workers = len(self._roster.ready)
         self._closing.lost(seat)
         if self._ending or (self._closing.word is not None and not lost):
             return
-        if not ready:
-            self._fail(WorkerError(f"{reason} before it was ready"))
-            return
-        logger.warning("%s; %d unfinished tasks go on elsewhere", reason, len(lost))
-        self._begun.update(lost)
-        self.handout.put_back(lost)
-        self._empty.append((seat, reason))
+        self.snapshot.died += 1
+        try:
+            self._supervision.died(seat, gone, known=toll.known)
+            logger.warning("%s; %d unfinished tasks go on elsewhere", gone.reason, len(lost) - len(toll.guilty))
+            self._writer.event("died", worker=seat, reason=gone.reason, tasks=list(lost))
+            for task, deaths in toll.guilty.items():
+                self._quarantine.add(task, deaths)
+        except WorkerError as error:
+            self._fail(error)
 
-    async def _replace(self) -> None:
-        """Start engines in the places of those that are gone."""
-        while self._empty:
-            seat, reason = self._empty.pop()
-            new = await self._backend.replace(seat)
-            if new is not None:
-                self._roster.add(new)
-            elif not self._roster and self.handout.open:
-                self._fail(WorkerError(f"{reason}, and no worker is left; {self.handout.open} tasks were not finished"))
-
-    def _lose(self, index: int, reason: str) -> None:
-        """Close a task's rollouts for good with a typed error, as one more delta of its tree."""
-        core, known = Core(), self._writer.deltas(index)
-        for data in known:
-            core.apply(data)
-        if not core.rollouts:
-            begin(Tree(self._tasks[index], core), self._job.agent, self._job.strategy, self._job.seed)
-        failure = Failure("WorkerError", reason, retryable=True)
-        for rollout in core.growing:
-            core.close(rollout, Termination.LOST.value, None, failure.encode())
-            self.snapshot.rollouts_done += 1
-        unjudged(self._job.filters, core, reason)
-        delta = core.delta()
-        tree, rollouts = rows(core, reason)
-        self._writer.commit([(index, len(known), delta)] if delta else [], [(index, tree, rollouts)])
-        self.snapshot.lost += 1
-        self._complete(Done(index, tree, rollouts))
+    def _settle(self) -> None:
+        """End the tasks that are kept from all workers, now that it is known to be their fault."""
+        for done in self._quarantine.settle():
+            self.snapshot.lost += 1
+            self.snapshot.rollouts_done += sum(row.termination == Termination.LOST for row in done.rollouts)
+            self._complete(done)
 
     async def _wind_down(self) -> None:
         """Take the last batches of a run that ends early, and the leases that are out."""
         self._closing.wind_down()
+        await self._supervision.close()
+        grace = self._grace if self._fatal is None and self.stopped else 0.0
+        if grace:
+            logger.warning("stopping: what is out has %g s to come back, nothing new is begun", grace)
         for seat in self._roster:
-            self._backend.send(seat, Stop())
-        leaving = set(self._roster) - self._fallen
-        deadline = time.monotonic() + _WIND_DOWN
+            self._backend.send(seat, Stop(grace))
+        leaving = set(self._roster.ready) - self._fallen
+        deadline = time.monotonic() + grace + _WIND_DOWN
         while leaving:
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
                     number, message = await self._inbox.get()
             except TimeoutError:
-                logger.warning("workers did not stop within %.0f s and are ended", _WIND_DOWN)
+                logger.warning("workers did not stop within %.0f s and are ended", grace + _WIND_DOWN)
                 return
             self._take([(number, message)])
             if isinstance(message, Bye | Fatal | Gone):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from trunkline._core import __version__
-from trunkline.bounds import shown
+from trunkline.bounds import number, shown, whole
 from trunkline.crossing import importing_script
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
@@ -24,6 +24,7 @@ from trunkline.runtime.afford import check_budgets
 from trunkline.runtime.earlier import EarlierRun
 from trunkline.runtime.handout import Refill
 from trunkline.runtime.job import Job, pack_job, settings
+from trunkline.runtime.memory import worker_share
 from trunkline.runtime.options import Given, Options, given
 from trunkline.runtime.outline import Outline, check_out, outline
 from trunkline.runtime.pool import make_backend
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Agent
 
 __all__ = ["Draft"]
+
+
+_LEAST_MEMORY = 64 * 1024 * 1024
+"""Bytes that a worker holds before it has done anything, about."""
 
 
 class Draft:
@@ -74,6 +79,8 @@ class Draft:
                 earlier.check(job)
                 self._described["continues"] = {"run": str(earlier.path), "settings": earlier.settings}
         self._backend = make_backend(job, told.workers, len(self._tasks))
+        self._grace = number("grace", told.grace, 0, unit="seconds")
+        self._memory = _memory(told.worker_memory, self._backend.workers)
         self._out = None if told.out is None else Path(told.out).absolute()
         self._watch = told.watch
         self._seed = job.seed if self._start_from else told.seed
@@ -122,6 +129,13 @@ def _path_of(run: object) -> Path:
     if not isinstance(run, str | Path) or not str(run):
         raise ConfigError(f"start_from must be a run or the path of a run file, not {shown(run)}")
     return Path(run).absolute()
+
+
+def _memory(told: int | None, workers: int) -> int | None:
+    """Return how many bytes a worker process may hold; None where there is none."""
+    if told is not None:
+        whole("worker_memory", told, _LEAST_MEMORY)
+    return (told or worker_share(workers)) if workers else None
 
 
 def _seed(earlier: EarlierRun | None) -> int:

@@ -22,6 +22,7 @@ from trunkline.rollout.resume import Taken
 from trunkline.rollout.session import Session
 from trunkline.rollout.strategy import at_once
 from trunkline.runtime.lease import Leases
+from trunkline.runtime.memory import resident
 from trunkline.runtime.outbox import Growth, Outbox
 from trunkline.runtime.wire import (
     Ack,
@@ -29,9 +30,12 @@ from trunkline.runtime.wire import (
     Cut,
     Denied,
     Earlier,
+    EngineState,
     Fatal,
     FromWorker,
     Lent,
+    Ping,
+    Pong,
     Recall,
     Stop,
     ToWorker,
@@ -98,9 +102,10 @@ class Engine:
     Args:
         job: What to do with each task.
         send: Takes each message for the controller.
+        lag: Says how many seconds the event loop was late at most, since it was asked last.
     """
 
-    def __init__(self, job: Job, send: Callable[[FromWorker], None]) -> None:
+    def __init__(self, job: Job, send: Callable[[FromWorker], None], lag: Callable[[], float] = lambda: 0.0) -> None:
         self._job = job
         self._kit = Kit(job.agent)
         self._owns_llm = isinstance(job.llm, EndpointSpec | BatchLLM)
@@ -108,6 +113,7 @@ class Engine:
         self._cache = None if job.cache is None else Cache(job.cache)
         self._draws = Draws(self._llm, self._cache, _exact(job, self._llm))
         self._send = send
+        self._lag = lag
         self._outbox = Outbox(_concurrency(job), send, self._fail)
         self._earlier: dict[int, _Known] = {}
         limits = {} if job.budget is None else job.budget.limits
@@ -126,8 +132,10 @@ class Engine:
                     self._start(index, read_task(task))
             case Ack(batch):
                 self._outbox.acknowledge(batch)
-            case Stop():
-                self._spawn(self._stop())
+            case Ping():
+                self._send(Pong(self._state()))
+            case Stop(grace):
+                self._spawn(self._stop(grace))
             case Cut(word, why):
                 for session in list(self._sessions):
                     session.cut(word, why)
@@ -156,11 +164,21 @@ class Engine:
         if self._cache is not None:
             self._cache.close()
 
-    async def _stop(self) -> None:
-        """Drop what is growing, send what there is, and say bye."""
+    def _state(self) -> EngineState:
+        """How it is."""
+        lanes, underway = self._draws.lanes, self._draws.underway
+        rollouts = lanes.running + lanes.asking + lanes.away
+        requests, request = underway.requests
+        tools, tool, seconds = underway.tools
+        return EngineState(self._lag(), resident(), rollouts, requests, request, tools, tool, seconds)
+
+    async def _stop(self, grace: float) -> None:
+        """Let what is out come back, drop what is growing, send what there is, and say bye."""
         if self._stopping:
             return
         self._stopping = True
+        if grace:
+            await self._draws.underway.drained(grace)
         await self._cancel(self._tasks - {asyncio.current_task()})
         if self._leases is not None:
             self._leases.close()

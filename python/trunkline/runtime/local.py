@@ -10,7 +10,6 @@ import msgspec
 
 from trunkline._core import __version__
 from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.backend import Gone
 from trunkline.runtime.job import pack_job
 from trunkline.runtime.supervisor import Process
 from trunkline.runtime.wire import PROTOCOL, Begin, Hello, decode_from_worker, encode
@@ -81,7 +80,7 @@ class Local:
         process = Process.start(
             seat,
             lambda seat, payload: inbox.put_nowait((seat, decode_from_worker(payload))),
-            lambda seat, reason: inbox.put_nowait((seat, Gone(reason))),
+            lambda seat, gone: inbox.put_nowait((seat, gone)),
         )
         self._processes[seat] = process
         self._begins[seat] = begin

@@ -53,7 +53,10 @@ class Options(TypedDict, total=False):
         durable: Whether what is acknowledged also survives a loss of power: every commit is synced to the disk.
         resume: Go on with the run at ``out``, if there is one: what is finished there is not run again, and what is
             unfinished goes on from its last turn. Settings that give results their meaning must be the same.
-        grace: Seconds that what grows has to end when the run is asked to stop.
+        grace: Seconds that requests and tool calls which are out have to come back when the run is asked to stop;
+            nothing new is begun meanwhile.
+        worker_memory: Bytes that each worker process may hold; one that holds more gets no new tasks and is replaced.
+            Four fifths of the machine's memory, or the container's, divided by the workers, when None.
         weights: The version of the model's weights, kept with every turn: turns of two versions never merge.
         program: What plays a rollout, ``async def program(rollout)``; the agent's tool-calling loop when None.
         labels: Anything JSON holds, kept with the settings.
@@ -80,6 +83,7 @@ class Options(TypedDict, total=False):
     durable: bool
     resume: bool
     grace: float
+    worker_memory: int | None
     weights: str | None
     program: Any
     labels: Mapping[str, Any] | None
@@ -109,6 +113,7 @@ class Given(msgspec.Struct, kw_only=True):
     durable: bool = False
     resume: bool = False
     grace: float = 10.0
+    worker_memory: int | None = None
     weights: str | None = None
     program: Any = None
     labels: Any = None

@@ -52,7 +52,15 @@ class Plan(Draft):
         self._writer = RunWriter.create(self.path, self._described, self._tasks)
         taken = None if self._start_from is None else self._take_over(self._start_from)
         self.controller = Controller(
-            self._job, self._tasks, self._writer, self._backend, self._watch, taken, self._refill
+            self._job,
+            self._tasks,
+            self._writer,
+            self._backend,
+            self._watch,
+            taken,
+            self._refill,
+            grace=self._grace,
+            memory=self._memory,
         )
 
     def _take_over(self, start_from: Path) -> dict[int, TakenRow]:

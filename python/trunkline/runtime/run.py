@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import signal
 import threading
 from typing import TYPE_CHECKING, Any, Unpack
@@ -38,7 +39,9 @@ class Interrupted(KeyboardInterrupt):
     """
 
     def __init__(self, signum: int, run: Run | None) -> None:
-        kept = "nothing had grown yet" if run is None else f"what has grown is in {run.path}"
+        kept = "nothing had grown yet"
+        if run is not None:
+            kept = f"what has grown is in {run.path}; go on with: trunkline resume {shlex.quote(str(run.path))}"
         super().__init__(f"stopped by {signal.Signals(signum).name}; {kept}")
         self.signum = signum
         self.run = run
@@ -47,7 +50,8 @@ class Interrupted(KeyboardInterrupt):
 def run(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
     """Run an agent over tasks and wait until every tree is complete.
 
-    Ctrl-C stops the run and keeps what has grown; a second one does not wait for it. Inside a running event loop, as
+    Ctrl-C stops the run and keeps what has grown: requests and tool calls that are out have ``grace`` seconds to come
+    back. A second one does not wait for them. Inside a running event loop, as
     in a notebook, the run goes on in a thread of its own.
 
     Args:
@@ -81,7 +85,7 @@ async def stream(agent: Agent, tasks: Iterable[Task] | None = None, **options: U
             yield tree
         await running
     finally:
-        plan.controller.stop()
+        plan.controller.stop(at_once=True)
         await asyncio.gather(running, return_exceptions=True)
 
 

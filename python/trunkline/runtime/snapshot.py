@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trunkline.runtime.wire import EngineState
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -25,12 +27,14 @@ class Snapshot(msgspec.Struct):
             others; with ``groups``, the most of as many tasks, or more. What an earlier run ended is in no count.
         rollouts_done: Rollouts that have ended.
         failed: Of these, rollouts that broke.
-        lost: Tasks that ended with the worker that had them.
+        lost: Tasks that were given up because workers died of them.
         calls: Model turns in the run file.
         prompt: Prompt tokens of these turns.
         generated: Generated tokens of these turns.
         retries: Attempts beyond the first.
-        workers: Engines alive.
+        workers: Engines that are up.
+        engines: How each of them is, by its seat, as it said a second ago.
+        died: Workers that died.
         seconds: Wall time since the run began.
         groups: Groups that are wanted, of as many tasks as it takes; None where all tasks are run.
         kept: Groups that no filter has dropped and that can be trained on.
@@ -48,6 +52,8 @@ class Snapshot(msgspec.Struct):
     generated: int = 0
     retries: int = 0
     workers: int = 0
+    engines: dict[int, EngineState] = msgspec.field(default_factory=dict)
+    died: int = 0
     seconds: float = 0.0
     groups: int | None = None
     kept: int = 0

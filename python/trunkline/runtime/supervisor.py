@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from trunkline.errors import WorkerError
+from trunkline.runtime.backend import Gone
 from trunkline.runtime.channel import Channel, connect
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Process:
         sock: Our end of the socket pair.
         lifeline: Write end of a pipe; the worker ends when it closes.
         deliver: Called with (number, payload) for each message.
-        gone: Called with (number, reason), last.
+        gone: Called with (number, how it ended), last.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Process:
         sock: socket.socket,
         lifeline: int,
         deliver: Callable[[int, memoryview], None],
-        gone: Callable[[int, str], None],
+        gone: Callable[[int, Gone], None],
     ) -> None:
         self.number = number
         self.pid = popen.pid
@@ -62,7 +63,7 @@ class Process:
         self._farewell: asyncio.Task[None] | None = None
 
     @classmethod
-    def start(cls, number: int, deliver: Callable[[int, memoryview], None], gone: Callable[[int, str], None]) -> Self:
+    def start(cls, number: int, deliver: Callable[[int, memoryview], None], gone: Callable[[int, Gone], None]) -> Self:
         """Start a worker process on one end of a socket pair.
 
         It is exec'd, never forked from this process's state; it gets a session of its own, so that Ctrl-C reaches the
@@ -72,7 +73,7 @@ class Process:
         Args:
             number: The worker's number.
             deliver: Called with (number, payload) for each message.
-            gone: Called with (number, reason), last.
+            gone: Called with (number, how it ended), last.
 
         Raises:
             WorkerError: If the system has no process or descriptor left.
@@ -84,9 +85,10 @@ class Process:
                 with theirs:
                     hold, lifeline = os.pipe()
                     undo.callback(os.close, lifeline)
+                    inherited = (theirs.fileno(), hold, os.getpid())
                     try:
                         popen = subprocess.Popen(
-                            [sys.executable, "-P", "-m", "trunkline.runtime.worker", str(theirs.fileno()), str(hold)],
+                            [sys.executable, "-P", "-m", "trunkline.runtime.worker", *map(str, inherited)],
                             pass_fds=(theirs.fileno(), hold),
                             stdin=subprocess.DEVNULL,
                             stdout=2,
@@ -157,17 +159,22 @@ class Process:
         self._farewell = asyncio.get_running_loop().create_task(self._say_gone(error))
 
     async def _say_gone(self, error: Exception | None) -> None:
-        code = await self._reap()
+        try:
+            code = await self._reap()
+            killed = self._why is None and code in (-signal.SIGKILL, -signal.SIGTERM)
+            self._gone(self.number, Gone(self._ended(code, error), killed))
+        finally:
+            # Cancelled, too: who closes us waits for this.
+            self._said_gone.set()
+
+    def _ended(self, code: int, error: Exception | None) -> str:
+        """How the process ended, in one line."""
         if error is not None and not isinstance(error, ConnectionError):
-            reason = f"worker {self.number} broke the protocol: {error}"
-        elif self._why is not None:
-            reason = f"worker {self.number} (pid {self.pid}) was killed: {self._why}"
-        elif code < 0:
-            reason = f"worker {self.number} (pid {self.pid}) was killed by {_signal_name(-code)}"
-        else:
-            reason = f"worker {self.number} (pid {self.pid}) exited with code {code}"
-        self._gone(self.number, reason)
-        self._said_gone.set()
+            return f"worker {self.number} broke the protocol: {error}"
+        who = f"worker {self.number} (pid {self.pid})"
+        if self._why is not None:
+            return f"{who} was killed: {self._why}"
+        return f"{who} was killed by {_signal_name(-code)}" if code < 0 else f"{who} exited with code {code}"
 
     async def _reap(self) -> int:
         """Wait for the process, politely and then not; return its exit code."""

@@ -20,10 +20,13 @@ __all__ = [
     "Done",
     "Drawn",
     "Earlier",
+    "EngineState",
     "Fatal",
     "FromWorker",
     "Hello",
     "Lent",
+    "Ping",
+    "Pong",
     "Ready",
     "Recall",
     "Repaid",
@@ -98,7 +101,17 @@ class Ack(_Message):
 
 
 class Stop(_Message):
-    """Controller to worker: drop what is growing, send what is there, say bye."""
+    """Controller to worker: drop what is growing, send what is there, say bye.
+
+    Attributes:
+        grace: Seconds that requests and tool calls which are out have to come back before; nothing new is begun.
+    """
+
+    grace: float = 0.0
+
+
+class Ping(_Message):
+    """Controller to worker: how are you? It is answered by ``Pong``."""
 
 
 class Lent(_Message):
@@ -160,6 +173,36 @@ class Repaid(_Message):
     lease: int
     spent: dict[str, int]
     estimated: dict[str, int]
+
+
+class EngineState(msgspec.Struct, array_like=True):
+    """How an engine is.
+
+    Attributes:
+        lag: Seconds that its event loop was late at most, since the last answer.
+        memory: Bytes that its process holds.
+        rollouts: Rollouts that grow.
+        requests: Requests that are out.
+        request: Seconds that the oldest of them is.
+        tools: Tool calls that run.
+        tool: Name of the tool that runs longest; empty for none.
+        tool_seconds: How long that is.
+    """
+
+    lag: float
+    memory: int
+    rollouts: int
+    requests: int
+    request: float
+    tools: int
+    tool: str
+    tool_seconds: float
+
+
+class Pong(_Message):
+    """Worker to controller: the event loop runs, and this is how it is."""
+
+    state: EngineState
 
 
 class Ready(_Message):
@@ -238,8 +281,8 @@ class Bye(_Message):
     """Worker to controller, last: everything was sent."""
 
 
-ToWorker = Hello | Begin | Earlier | Work | Ack | Stop | Lent | Denied | Recall | Cut
-FromWorker = Ready | Batch | Want | Drawn | Repaid | Fatal | Bye
+ToWorker = Hello | Begin | Earlier | Work | Ack | Stop | Lent | Denied | Recall | Cut | Ping
+FromWorker = Ready | Batch | Want | Drawn | Repaid | Fatal | Bye | Pong
 
 _task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 _encoder = msgspec.msgpack.Encoder()

@@ -1,8 +1,10 @@
-"""A worker process: ``python -m trunkline.runtime.worker SOCKET LIFELINE``, started by the supervisor only."""
+"""A worker process: ``python -m trunkline.runtime.worker SOCKET LIFELINE PARENT``, started by the supervisor only."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import ctypes
 import gc
 import os
@@ -19,6 +21,7 @@ from trunkline.errors import TrunklineError, WorkerError
 from trunkline.runtime.channel import Channel, attach
 from trunkline.runtime.engine import Engine, slots
 from trunkline.runtime.job import unpack_job
+from trunkline.runtime.watchdog import Watchdog
 from trunkline.runtime.wire import PROTOCOL, Begin, Bye, Fatal, FromWorker, Hello, Ready, decode_to_worker, encode
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ class _Host:
         self._greeted = False
         self._over = asyncio.Event()
         self._closing: set[asyncio.Task[None]] = set()
+        self._watchdog = Watchdog()
 
     def receive(self, payload: memoryview) -> None:
         """Take a message of the controller."""
@@ -77,10 +81,11 @@ class _Host:
             await self._engine.close()
         if self._closing:
             await asyncio.wait(self._closing)
+        self._watchdog.close()
 
     def _begin(self, packed: bytes) -> None:
         job = unpack_job(packed)
-        self._engine = Engine(job, self.send)
+        self._engine = Engine(job, self.send, self._watchdog.lag)
         # What is loaded by now stays: keep the collector from walking it again and again.
         gc.collect()
         gc.freeze()
@@ -113,25 +118,44 @@ def _same_build(hello: Hello) -> None:
         )
 
 
-def _die_with_parent(lifeline: int) -> None:
-    """Leave no orphan: end when the controller does, even while user code blocks the loop."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _end_group() -> None:
+    """Kill what tools have started, and this process with it; nothing where it leads no group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _die_with_parent(lifeline: int, parent: int) -> None:
+    """Leave no orphan: end when the controller does, with whatever tools have started, even while the loop is blocked.
+
+    A thread sees the lifeline close and takes the process group along. Should foreign code hold the interpreter's lock,
+    so that no thread runs, the kernel's word is enough: its signal is answered by ``alarm`` of the C library, which
+    takes the signal's number, 1, for seconds, and after these the process ends.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.signal(signal.SIGHUP, libc.alarm)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
 
     def wait() -> None:
         os.read(lifeline, 1)
+        _end_group()
         os._exit(1)
 
+    if os.getppid() != parent:
+        # It was gone before the kernel had been told.
+        os._exit(1)
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
 def main() -> None:
     """Run the worker on the inherited descriptors."""
-    descriptor, lifeline = int(sys.argv[1]), int(sys.argv[2])
+    descriptor, lifeline, parent = map(int, sys.argv[1:4])
     # Not for the children of tools: one that outlives this process would keep its death from being seen.
     os.set_inheritable(descriptor, False)
     os.set_inheritable(lifeline, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with_parent(lifeline)
+    _die_with_parent(lifeline, parent)
+    # Registered first, so it comes last: the event loop may see the end before the thread does.
+    atexit.register(_end_group)
     with socket.socket(fileno=descriptor) as sock:
         uvloop.run(serve(sock))
 

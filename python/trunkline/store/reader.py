@@ -25,6 +25,7 @@ from trunkline.store.schema import (
     TAKEN_COLUMNS,
     TREE_COLUMNS,
     CallRow,
+    EventRow,
     RolloutRow,
     TakenRow,
     TreeRow,
@@ -226,6 +227,17 @@ class RunReader:
         except sqlite3.Error as problem:
             raise self._damaged(str(problem)) from None
 
+    def events(self) -> Iterator[EventRow]:
+        """What came to pass beside the trees, such as workers that died, in order."""
+        for at, kind, worker, task, data in self._query(
+            "SELECT at, kind, worker, task, data FROM events ORDER BY event"
+        ):
+            try:
+                found = msgspec.json.decode(data, type=dict[str, Any])
+            except (msgspec.MsgspecError, TypeError) as problem:
+                raise self._damaged(f"events: {problem}") from None
+            yield self._convert("events", (at, kind, worker, task, found), EventRow)
+
     def costs(self) -> dict[str, Spending]:
         """What each task cost that made a call, by its id; empty without a price."""
         if not self.prices:
@@ -246,7 +258,8 @@ class RunReader:
         broken = {number for number, row in trees if row.error is not None}
         rows = (row for _number, row in trees)
         taken = list(self.taken())
-        return summarise(self.meta, tasks, rows, self.rollouts(), self.calls(), self.prices, taken, broken)
+        events = [event.kind for event in self.events()]
+        return summarise(self.meta, tasks, rows, self.rollouts(), self.calls(), self.prices, taken, broken, events)
 
     def check(self) -> list[str]:
         """Derive everything again from the deltas and compare.

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from trunkline import _core
-from trunkline.types import Usage
+from trunkline.types import JSON, Usage
 
 __all__ = [
     "APPLICATION_ID",
@@ -21,6 +21,7 @@ __all__ = [
     "TREE_COLUMNS",
     "CallRow",
     "Ending",
+    "EventRow",
     "RolloutRow",
     "TakenRow",
     "TreeRow",
@@ -30,7 +31,7 @@ __all__ = [
 APPLICATION_ID: Final = 0x54524C4E
 """``TRLN``, in the header of every run file."""
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 
 TABLES: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -67,6 +68,9 @@ CREATE TABLE trees (
     flat INTEGER NOT NULL, tree INTEGER NOT NULL, longest INTEGER NOT NULL, flat_generated INTEGER NOT NULL,
     tree_generated INTEGER NOT NULL, unreported INTEGER NOT NULL, exact INTEGER NOT NULL, error TEXT,
     ended TEXT NOT NULL, why TEXT, refused INTEGER NOT NULL
+);
+CREATE TABLE events (
+    event INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, worker INTEGER, task INTEGER, data TEXT NOT NULL
 );
 """
 """Statements that make the tables, each ended by a semicolon."""
@@ -109,6 +113,24 @@ class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def reported(self) -> bool:
         """Whether it has usage: as in a tree, a call that lacks one figure counts in no total."""
         return self.prompt >= 0 and self.generated >= 0
+
+
+class EventRow(NamedTuple):
+    """Something that came to pass while a run went on, and is told of no tree.
+
+    Attributes:
+        at: When, in seconds since 1970.
+        kind: What: ``died``, ``quarantined``, ``recycled``, ``stale`` and others.
+        worker: The worker's number; None where it is about none.
+        task: The task's number; None where it is about none.
+        data: What there is to say beside it, by names.
+    """
+
+    at: float
+    kind: str
+    worker: int | None
+    task: int | None
+    data: dict[str, JSON]
 
 
 class RolloutRow(msgspec.Struct, frozen=True, array_like=True):

@@ -97,6 +97,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         refused: Rollouts that were to start and that no budget paid for; they are in no other figure.
         budget: What the run's budget came to; None without one, and while the run goes on.
         timing: Options of the run that make its trees depend on who was faster.
+        events: How often something came to pass beside the trees, such as workers that ``died``.
     """
 
     state: str
@@ -150,6 +151,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     refused: int = 0
     budget: Funds | None = None
     timing: list[str] = []
+    events: dict[str, int] = {}
 
     @property
     def per_task(self) -> float | None:
@@ -267,6 +269,7 @@ def summarise(
     prices: Mapping[str, Price] | None = None,
     taken: Sequence[tuple[int, TakenRow]] = (),
     broken: Collection[int] = (),
+    events: Iterable[str] = (),
 ) -> Summary:
     """Compute the totals.
 
@@ -279,6 +282,7 @@ def summarise(
         prices: Prices by base URL.
         taken: What was taken over of an earlier run, with the number of the task.
         broken: The numbers of finished tasks that broke as a whole.
+        events: What came to pass, by kind.
 
     Returns:
         The summary.
@@ -334,6 +338,7 @@ def summarise(
         tool_seconds=_seconds_in("tool_micros", rows, carried),
         seconds=_seconds(meta),
         endpoints=endpoints,
+        events=dict(Counter(events)),
         spent=total(endpoints),
         called=len(called),
         solved=sum(any(reward >= 1 for reward in task) for task in worth),

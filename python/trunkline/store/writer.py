@@ -265,6 +265,24 @@ class RunWriter:
         with self._guard, _written(self.path), _transaction(self._connection) as connection:
             connection.execute(_META, (key, _json(redact(value))))
 
+    def event(self, kind: str, worker: int | None = None, task: int | None = None, **data: JSON) -> None:
+        """Record something that came to pass.
+
+        Args:
+            kind: What it is called.
+            worker: The worker's number, where it is about one.
+            task: The task's number, where it is about one.
+            **data: What there is to say beside it; secrets in it are not stored.
+
+        Raises:
+            InfrastructureError: The disk is full or failed.
+        """
+        with self._guard, _written(self.path), _transaction(self._connection) as connection:
+            connection.execute(
+                "INSERT INTO events VALUES (NULL, ?, ?, ?, ?, ?)",
+                (time.time(), kind, worker, task, _json(redact(data))),
+            )
+
     def finish(self, state: str = "done") -> None:
         """Close the file for good.
 

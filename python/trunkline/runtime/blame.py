@@ -1,0 +1,134 @@
+"""Blame: which task it is that its workers die of."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import msgspec
+
+__all__ = ["Blame", "Toll"]
+
+_NARROW = 4
+"""Each death divides by this how many tasks may be suspected together."""
+
+_KILLS = 2
+"""Workers that a task may kill."""
+
+
+class Toll(NamedTuple):
+    """What a death came to for the tasks of its worker.
+
+    Attributes:
+        free: Tasks that nothing speaks against; they may go on anywhere.
+        guilty: Tasks that have killed so many workers that no other gets them, with how these ended.
+        known: Whether it can only have been a task that was suspected before.
+    """
+
+    free: list[int]
+    guilty: dict[int, list[str]]
+    known: bool
+
+
+class _Record(msgspec.Struct):
+    """What speaks against a task.
+
+    Attributes:
+        deaths: Workers in a row that died before it got anywhere on them.
+        kills: How those of them ended that it had for itself.
+    """
+
+    deaths: int = 0
+    kills: list[str] = msgspec.field(default_factory=list)
+
+
+class _Ward(msgspec.Struct):
+    """One worker's tasks.
+
+    Attributes:
+        tasks: All of them.
+        trial: Those that got nowhere there yet.
+        alone: Whether it has never had more than the one it has.
+    """
+
+    tasks: set[int] = msgspec.field(default_factory=set)
+    trial: set[int] = msgspec.field(default_factory=set)
+    alone: bool = False
+
+
+class Blame:
+    """Finds the tasks that kill their workers, as one tests a large group for a few who are ill.
+
+    A task is on trial at a worker until a turn of it there is in the run file. When the worker dies, those on trial
+    are suspected, since one that kills does so again before it gets any further. Suspects are on trial in ever smaller
+    company, down to a worker of their own; a death there is their kill, and after two of them they are guilty. A turn
+    clears a suspect of everything. So workers that die of something else make nobody guilty, but for tasks that
+    were alone and got nowhere each time.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[int, _Record] = {}
+        self._wards: dict[int, _Ward] = {}
+        self._waiting: list[tuple[int, int]] = []
+
+    @property
+    def next(self) -> int | None:
+        """The suspect that waits for a worker and of which most is known; one is found out before the next is."""
+        return self._waiting[0][1] if self._waiting else None
+
+    def admits(self, seat: int, slots: int, task: int) -> bool:
+        """Whether a task may be tried beside those of a worker.
+
+        Args:
+            seat: The worker.
+            slots: How many tasks it takes at a time.
+            task: The task.
+        """
+        ward = self._wards.get(seat)
+        if ward is None or not ward.tasks:
+            return True
+        company = min(self._company(one, slots) for one in (*ward.trial, task))
+        if self._company(task, slots) == 1:
+            return False
+        return len(ward.trial) < company
+
+    def take(self, seat: int, task: int) -> None:
+        """Note that a worker was given a task."""
+        ward = self._wards.setdefault(seat, _Ward())
+        ward.alone = not ward.tasks
+        ward.tasks.add(task)
+        ward.trial.add(task)
+        if self.next == task:
+            heappop(self._waiting)
+
+    def passed(self, seat: int, task: int) -> None:
+        """Note that a turn of a task is in the run file: nothing speaks against it."""
+        ward = self._wards.get(seat)
+        if ward is not None and task in ward.trial:
+            ward.trial.discard(task)
+            self._records.pop(task, None)
+
+    def done(self, seat: int, task: int) -> None:
+        """Note that a worker has finished a task."""
+        self.passed(seat, task)
+        self._wards[seat].tasks.discard(task)
+
+    def died(self, seat: int, reason: str) -> Toll:
+        """Note that a worker died with the tasks it had; suspects wait for another from now on."""
+        ward = self._wards.pop(seat, _Ward())
+        known = bool(ward.trial) and all(task in self._records for task in ward.trial)
+        guilty = {}
+        for task in sorted(ward.trial):
+            record = self._records.setdefault(task, _Record())
+            record.deaths += 1
+            record.kills += [reason] if ward.alone else []
+            if len(record.kills) >= _KILLS:
+                guilty[task] = record.kills
+            else:
+                heappush(self._waiting, (-record.deaths, task))
+        return Toll(sorted(ward.tasks - ward.trial), guilty, known)
+
+    def _company(self, task: int, slots: int) -> int:
+        """With how many a task may be on trial, itself among them."""
+        record = self._records.get(task)
+        return slots if record is None else max(1, slots // _NARROW**record.deaths)

@@ -1,0 +1,179 @@
+"""Supervision: who is alive, who is replaced, and when there is nobody left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from trunkline.errors import WorkerError
+from trunkline.runtime.pulse import Pulse
+from trunkline.runtime.restarts import Restarts
+from trunkline.runtime.wire import EngineState, Ping
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.runtime.backend import Backend, Gone
+    from trunkline.runtime.roster import Roster
+    from trunkline.store.writer import RunWriter
+
+__all__ = ["Supervision"]
+
+logger = logging.getLogger(__name__)
+
+START_WITHIN = 120.0
+"""Seconds that a worker has to import the user's code and come up."""
+
+_OVER = 1.25
+"""So many times the memory that a worker may hold, and it is ended at once."""
+
+
+class Supervision:
+    """Keeps engines alive, one for one: who dies is replaced, who hangs or holds too much memory is ended.
+
+    Args:
+        backend: Where engines live.
+        roster: Those that are alive.
+        writer: The run file, which keeps what came to pass.
+        memory: Bytes that an engine's process may hold; None for no limit.
+
+    Attributes:
+        engines: How each engine is that is up.
+    """
+
+    def __init__(self, backend: Backend, roster: Roster, writer: RunWriter, memory: int | None) -> None:
+        self.engines: dict[int, EngineState] = {}
+        self._backend = backend
+        self._roster = roster
+        self._writer = writer
+        self._memory = memory
+        self._restarts = Restarts()
+        self._pulse = Pulse()
+        self._first: set[int] = set()
+        self._starting: set[asyncio.Task[None]] = set()
+        self._broken: BaseException | None = None
+        self._given_up = ""
+
+    @property
+    def assembling(self) -> bool:
+        """Whether engines that the run starts with are not up yet."""
+        return bool(self._first)
+
+    @property
+    def nobody(self) -> bool:
+        """Whether no engine is alive, and none will be."""
+        return not self._roster and not self._starting
+
+    @property
+    def why(self) -> str:
+        """How the last engine ended whose place was given up."""
+        return self._given_up
+
+    def began(self, seats: Sequence[int]) -> None:
+        """Note the engines that the run starts with."""
+        for seat in seats:
+            self._roster.add(seat)
+            self._restarts.began(seat)
+        self._first.update(seats)
+
+    def heard(self, seat: int) -> None:
+        """Note that an engine said something."""
+        self._pulse.heard(seat)
+
+    def progress(self, seat: int) -> None:
+        """Note that something an engine made is in the run file."""
+        self._restarts.progress(seat)
+
+    def came_up(self, seat: int, slots: int) -> None:
+        """Note that an engine is ready."""
+        self._first.discard(seat)
+        self._roster.came_up(seat, slots)
+
+    def felt(self, seat: int, state: EngineState) -> None:
+        """Note how an engine is, and end one that holds too much memory once its tasks are done, or at once."""
+        self.engines[seat] = state
+        if self._memory is None or state.memory <= self._memory:
+            return
+        limit = f"it holds {state.memory >> 20:,} MiB, more than {self._memory >> 20:,}"
+        if self._roster.retire(seat):
+            running = f"; {state.tools} tool calls run, {state.tool} longest" if state.tools else ""
+            logger.warning("worker %d is given no more tasks: %s%s", seat, limit, running)
+            self._writer.event("recycled", worker=seat, memory=state.memory, limit=self._memory, tool=state.tool)
+        if state.memory > _OVER * self._memory:
+            self._backend.kill(seat, limit)
+
+    def beat(self) -> None:
+        """Ask every engine how it is; end those that do not answer any more, and those that are done.
+
+        Raises:
+            Exception: Whatever kept an engine from being started.
+        """
+        if self._broken is not None:
+            raise self._broken
+        for seat, seconds in self._pulse.beat(self._roster.ready).items():
+            self._writer.event("hung", worker=seat, seconds=seconds)
+            self._backend.kill(seat, f"its event loop did not answer for {seconds:.0f} s")
+        for seat in self._roster.ready:
+            self._backend.send(seat, Ping())
+        for seat in self._roster.idle():
+            self._backend.kill(seat, "it held too much memory")
+        for seat, since in self._roster.starting.items():
+            if time.monotonic() - since > START_WITHIN:
+                late = f"it did not come up within {START_WITHIN:.0f} s"
+                self._backend.kill(seat, f"{late}: does a module of yours take that long to import?")
+
+    def died(self, seat: int, gone: Gone, *, known: bool) -> None:
+        """Have an engine replaced that is gone, as soon as its place allows.
+
+        Args:
+            seat: The engine.
+            gone: How it ended.
+            known: Whether one of its tasks is suspected anyway.
+
+        Raises:
+            WorkerError: It ended by itself before the run had really begun: others would, too.
+        """
+        self.engines.pop(seat, None)
+        self._pulse.gone(seat)
+        if seat in self._first and not gone.killed:
+            raise WorkerError(f"{gone.reason} before it was ready")
+        self._first.discard(seat)
+        self._replace(seat, gone.reason, known=known)
+
+    async def close(self) -> None:
+        """Start nobody any more."""
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+
+    def _replace(self, seat: int, reason: str, *, known: bool) -> None:
+        delay = self._restarts.died(seat, known=known)
+        if delay is None:
+            logger.warning("%s; its place is given up: so many workers in a row made nothing there", reason)
+            self._writer.event("given up", worker=seat, reason=reason)
+            self._given_up = reason
+            return
+        task = asyncio.get_running_loop().create_task(self._start(seat, reason, delay))
+        self._starting.add(task)
+        task.add_done_callback(self._started)
+
+    async def _start(self, seat: int, reason: str, delay: float) -> None:
+        """Start an engine in the place of another, beside everything else that goes on."""
+        await asyncio.sleep(delay)
+        try:
+            new = await self._backend.replace(seat)
+        except WorkerError as error:
+            self._replace(seat, str(error), known=False)
+            return
+        if new is None:
+            self._given_up = reason
+        else:
+            self._roster.add(new)
+            self._restarts.began(new, seat)
+
+    def _started(self, task: asyncio.Task[None]) -> None:
+        self._starting.discard(task)
+        if not task.cancelled():
+            self._broken = self._broken or task.exception()

@@ -1,0 +1,106 @@
+"""The watchdog of a worker: measures how late its event loop is, and names the code that blocks it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import sysconfig
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trunkline.printable import printable
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["Watchdog"]
+
+logger = logging.getLogger(__name__)
+
+_EVERY = 0.1
+"""Seconds between two looks."""
+
+_BLOCKED = 1.0
+"""Seconds that a loop may be blocked before somebody is named."""
+
+_LIBRARY = (sysconfig.get_path("stdlib"), "<frozen")
+_PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_HOST = str(Path(__file__).with_name("worker.py"))
+_LOOPS = (f"{os.sep}asyncio{os.sep}", f"{os.sep}uvloop{os.sep}")
+
+
+class Watchdog:
+    """Watches the event loop it is made in, from a thread, which also runs while the loop does not."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._ticked = time.monotonic()
+        self._lag = 0.0
+        self._over = threading.Event()
+        self._tick()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def lag(self) -> float:
+        """Seconds that the loop was late at most, since this was asked last."""
+        lag, self._lag = max(self._lag, self._late()), 0.0
+        return lag
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._over.set()
+        self._timer.cancel()
+
+    def _late(self) -> float:
+        return max(0.0, time.monotonic() - self._ticked - _EVERY)
+
+    def _tick(self) -> None:
+        self._lag = max(self._lag, self._late())
+        self._ticked = time.monotonic()
+        self._timer = self._loop.call_later(_EVERY, self._tick)
+
+    def _watch(self) -> None:
+        named = 0.0
+        while not self._over.wait(_EVERY):
+            ticked = self._ticked
+            blocked = time.monotonic() - ticked
+            if blocked > _BLOCKED + _EVERY and ticked != named:
+                named = ticked
+                frame = sys._current_frames().get(self._thread)
+                if frame is not None and (place := culprit(frame)) is not None:
+                    logger.warning(
+                        "%s blocks the event loop of this worker for more than %.0f s: nothing else goes on meanwhile; "
+                        "use await, or make it a sync tool, which runs in a thread",
+                        place,
+                        _BLOCKED,
+                    )
+
+
+def culprit(frame: FrameType) -> str | None:
+    """Name the function that a thread is in: the innermost that is no part of Python itself or of the event loop.
+
+    Args:
+        frame: The thread's innermost frame.
+
+    Returns:
+        Its name and place; None where the event loop itself runs.
+    """
+    at: FrameType | None = frame
+    while at is not None:
+        code = at.f_code
+        if code.co_filename == _HOST:
+            return None
+        if not _is_pythons(code.co_filename):
+            return printable(f"{code.co_qualname} ({code.co_filename}:{at.f_lineno})")
+        at = at.f_back
+    return None
+
+
+def _is_pythons(file: str) -> bool:
+    if any(loop in file for loop in _LOOPS):
+        return True
+    return file.startswith(_LIBRARY) and not file.startswith(_PACKAGES)

@@ -1,0 +1,63 @@
+"""What is out, for how long, and how it is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from trunkline.rollout.underway import Underway
+
+
+def test_the_oldest_of_each_kind_is_told():
+    now = 100.0
+    underway = Underway(lambda: now)
+    assert (underway.requests, underway.tools, underway.idle) == ((0, 0.0), (0, "", 0.0), True)
+    with underway.request():
+        now = 101.0
+        with underway.calling(["visit", "search"]):
+            now = 104.0
+            with underway.request(), underway.calling(["count"]):
+                assert underway.requests == (2, 4.0)
+                assert underway.tools == (3, "visit", 3.0)
+        assert underway.tools == (0, "", 0.0)
+        assert not underway.idle
+    assert underway.idle
+
+
+async def test_nothing_begins_once_it_drains_and_what_is_out_is_waited_for():
+    underway, back = Underway(), asyncio.Event()
+
+    async def request() -> str:
+        await underway.enter()
+        with underway.request():
+            await back.wait()
+        return "a reply"
+
+    first = asyncio.create_task(request())
+    await asyncio.sleep(0)
+    draining = asyncio.create_task(underway.drained(60.0))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(request())
+    await asyncio.sleep(0.1)
+    assert not draining.done()
+    back.set()
+    await asyncio.wait_for(draining, 10)
+    assert first.result() == "a reply"
+    assert not second.done()
+    assert underway.requests[0] == 0
+    second.cancel()
+
+
+async def test_a_drain_ends_with_its_time_whatever_is_out():
+    underway = Underway()
+    with underway.calling(["sleep"]):
+        await asyncio.wait_for(underway.drained(0.05), 10)
+        assert not underway.idle
+
+
+async def test_a_call_that_fails_is_out_no_more():
+    underway = Underway()
+    with pytest.raises(ValueError, match="x"), underway.request(), underway.calling(["a"]):
+        raise ValueError("x")
+    assert underway.idle
