@@ -20,7 +20,7 @@ import msgspec
 
 from trunkline.errors import CrossingError
 
-__all__ = ["Crossing", "importing_script", "load", "pack", "resolve"]
+__all__ = ["Crossing", "fields_of", "importing_script", "load", "pack", "resolve"]
 
 _SCRIPT = "__trunkline_main__"
 _CALLABLE = 1  # extension type of a field that is itself a crossing
@@ -47,12 +47,13 @@ class Crossing(msgspec.Struct, frozen=True):
     pickled: bytes | None = None
 
 
-def pack(value: Any, what: str) -> Crossing:
+def pack(value: Any, what: str, *, by_value: bool = True) -> Crossing:
     """Prepare an object for the way to a worker.
 
     Args:
         value: A function, a class, a ``@tool``, or a struct instance of importable class.
         what: What the user calls it, for error messages.
+        by_value: Whether it may be pickled where it has no name.
 
     Raises:
         CrossingError: If it can be neither imported nor pickled there.
@@ -64,11 +65,11 @@ def pack(value: Any, what: str) -> Crossing:
         kind = _by_name(type(value), what)
         if kind is not None:
             try:
-                fields = msgspec.msgpack.encode(value, enc_hook=partial(_pack_field, what))
+                fields = msgspec.msgpack.encode(value, enc_hook=partial(_pack_field, what, by_value))
             except (TypeError, OverflowError, msgspec.MsgspecError):
-                return _by_value(value, what)
+                return _by_value(value, what, allowed=by_value)
             return msgspec.structs.replace(kind, fields=fields)
-    return _by_value(value, what)
+    return _by_value(value, what, allowed=by_value)
 
 
 def load(crossing: Crossing) -> Any:
@@ -105,11 +106,20 @@ def load(crossing: Crossing) -> Any:
     return found
 
 
-def _pack_field(what: str, value: object) -> msgspec.msgpack.Ext:
+def fields_of(crossing: Crossing) -> Any:
+    """Return the fields of what crosses as data, those of its own fields too; nothing is imported."""
+    if crossing.fields is None:
+        return None
+    return msgspec.msgpack.decode(
+        crossing.fields, ext_hook=lambda _code, data: fields_of(msgspec.msgpack.decode(data, type=Crossing))
+    )
+
+
+def _pack_field(what: str, by_value: bool, value: object) -> msgspec.msgpack.Ext:
     """Prepare a function that is a field of a struct, such as a strategy's value function."""
     if not callable(value):
         raise TypeError(f"{type(value).__name__} is no data")
-    return msgspec.msgpack.Ext(_CALLABLE, msgspec.msgpack.encode(pack(value, what)))
+    return msgspec.msgpack.Ext(_CALLABLE, msgspec.msgpack.encode(pack(value, what, by_value=by_value)))
 
 
 def _load_field(code: int, data: memoryview) -> Any:
@@ -152,8 +162,10 @@ def _by_name(value: Any, what: str) -> Crossing | None:
     return None
 
 
-def _by_value(value: Any, what: str) -> Crossing:
-    """Pickle an object that no name leads to."""
+def _by_value(value: Any, what: str, *, allowed: bool) -> Crossing:
+    """Pickle an object that no name leads to, if that is allowed."""
+    if not allowed:
+        raise CrossingError(f"{what} is not defined at the top level of a module")
     cloudpickle = _cloudpickle(what)
     try:
         return Crossing(what=what, pickled=cloudpickle.dumps(value))

@@ -6,6 +6,7 @@ TrunklineError
 |   + ConfigError                an option or a setting
 |   + CrossingError              something that cannot be sent to a worker process
 |   + RunFileError               a run file that exists, is foreign, or of another version
+|       + DamagedRunFile         its bytes are not those that were written; exits with 3
 + InfrastructureError            not the model's fault and not the caller's; exits with 3
 |   + EndpointError              the endpoint refuses us: key, model, quota, or unreachable
 |   + WorkerError                a worker did not start or broke the protocol
@@ -36,6 +37,7 @@ __all__ = [
     "ContextTooLong",
     "CoreError",
     "CrossingError",
+    "DamagedRunFile",
     "EndpointError",
     "EnvironmentFailed",
     "ForkRefused",
@@ -107,6 +109,12 @@ class CrossingError(UsageError):
 
 class RunFileError(UsageError):
     """A run file cannot be created or read."""
+
+
+class DamagedRunFile(RunFileError):
+    """A run file is damaged; the message says where, and what names all of it."""
+
+    exit_code = 3
 
 
 class InfrastructureError(TrunklineError):

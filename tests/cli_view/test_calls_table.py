@@ -25,7 +25,7 @@ from trunkline.types import Task
 URL = "http://h/v1"
 PRICES = {URL: Price(prompt=2, cached=1, generated=10)}
 CALL = CallRow(URL, 1, 1000, 400, 50, 1, 0, 250_000, 500_000, 0)
-META = {"state": "done", "created": "100.0", "updated": "162.0"}
+META = {"state": "done", "created": "100.0", "updated": "162.0", "seconds": "62.0"}
 
 
 def replaced(**fields: object) -> CallRow:

@@ -8,7 +8,7 @@ from trunkline.store.schema import RolloutRow, TreeRow
 from trunkline.store.summary import Summary, summarise
 from trunkline.tree.failure import Failure
 
-META = {"state": "done", "created": "100.0", "updated": "160.0", "finished": "162.0"}
+META = {"state": "done", "created": "100.0", "updated": "160.0", "finished": "162.0", "seconds": "62.0"}
 
 
 def row(rollout: int, termination: str | None, answer: str | None, reward: float | None, **usage: int) -> RolloutRow:

@@ -99,7 +99,7 @@ calls_of_any_kind = st.builds(
 def test_calls_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, batches: list[list[CallRow]]):
     path = tmp_path_factory.mktemp("calls") / "run"
     with RunWriter.create(path, {}, TASKS[:1], command=[]) as writer:
-        origin = writer._began
+        origin = writer._calls._began
         for seq, calls in enumerate(batches):
             begun = [
                 CallRow(*(getattr(c, f) for f in CallRow.__struct_fields__[:-1]), c.started + origin) for c in calls

@@ -270,8 +270,8 @@ def test_a_file_that_is_gone_at_the_end_is_said_once(tmp_path: Path) -> None:
 def test_a_file_is_looked_for_at_most_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = write(tmp_path / "run", finish=False)
     looks: list[int] = []
-    there = writer._is_there
-    monkeypatch.setattr(writer, "_is_there", lambda: bool(looks.append(1)) or there())
+    there = writer._lock.is_there
+    monkeypatch.setattr(writer._lock, "is_there", lambda: bool(looks.append(1)) or there())
     clock = [time.monotonic() + 100]
     monkeypatch.setattr("trunkline.store.writer.time.monotonic", lambda: clock[0])
     for _ in range(10):

@@ -22,6 +22,7 @@ __all__ = ["app", "run_app"]
 _COMMANDS = {
     "demo": ("trunkline.cli.demo:demo", "Run 200 questions, 4 tries each, on the embedded simulator."),
     "run": ("trunkline.cli.run:run", "Run an agent over a file of questions."),
+    "resume": ("trunkline.cli.resume:resume", "Go on with a run that was stopped, or killed."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
     "check": ("trunkline.cli.check:check", "Re-derive every row of a run from its deltas."),
     "probe": ("trunkline.cli.probe:probe", "Find out what a server can do."),

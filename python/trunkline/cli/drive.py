@@ -23,13 +23,13 @@ __all__ = ["drive"]
 
 
 def drive(
-    agent: Agent, tasks: Sequence[Task], *, threshold: float, as_json: bool = False, **options: Unpack[Options]
+    agent: Agent, tasks: Sequence[Task] | None, *, threshold: float, as_json: bool = False, **options: Unpack[Options]
 ) -> int:
     """Run, show, and judge.
 
     Args:
         agent: Who plays.
-        tasks: The problems.
+        tasks: The problems; None for those of a run that goes on.
         threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
         as_json: Print the summary as JSON.
         **options: See :class:`trunkline.runtime.options.Options`; the run file must be among them.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import os
 import re
 import sys
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from trunkline.rollout.budget import Budget, read_budget
 from trunkline.rollout.stopping import ANSWER
 from trunkline.tools.tool import Tool
 
-__all__ = ["BudgetOption", "PriceOption", "Settled", "Threshold", "load_named", "load_tools", "run_path"]
+__all__ = ["BudgetOption", "PriceOption", "Settled", "Threshold", "load_named", "load_tools", "run_path", "safe_name"]
 
 
 class Threshold(click.ParamType[float]):
@@ -133,5 +135,11 @@ def run_path(out: str | None, label: str) -> Path:
             raise ConfigError("--out is empty; name a file")
         return Path(out)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")[:60] or "run"
-    return Path("runs") / f"{stamp}-{safe}.run"
+    # Names sort by time, also those of one second.
+    names = (f"{stamp}{'' if number == 1 else f'.{number}'}-{safe_name(label)}.run" for number in count(1))
+    return next(path for name in names if not os.path.lexists(path := Path("runs") / name))
+
+
+def safe_name(label: str) -> str:
+    """Return a text as it may stand in the name of a file."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")[:60] or "run"

@@ -68,7 +68,8 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
     yield "workers", f"{outline.workers}" if outline.workers else "none but this process"
     seed = outline.settings["seed"]
     yield "seed", "drawn when the run starts" if seed is None else f"{seed}"
-    yield "run file", outline.out or "a temporary one"
+    there = "" if outline.finished is None else f", which would be resumed: {outline.finished:,} tasks are finished"
+    yield "run file", (outline.out or "a temporary one") + there
 
 
 def _options(options: Mapping[str, Any] | str) -> str:

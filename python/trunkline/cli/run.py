@@ -8,8 +8,9 @@ import click
 
 from trunkline.cli.drive import drive
 from trunkline.cli.named import make_named
-from trunkline.cli.options import BudgetOption, PriceOption, Settled, Threshold, load_named, load_tools, run_path
+from trunkline.cli.options import BudgetOption, PriceOption, Settled, Threshold, load_named, load_tools
 from trunkline.cli.outline import print_outline
+from trunkline.cli.runfile import find_run, tell
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.catalog import DIALECTS
 from trunkline.llm.limits import Limits
@@ -18,6 +19,7 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.catalog import STRATEGIES, find
 from trunkline.rollout.strategy import Strategy
+from trunkline.runtime.draft import Draft
 from trunkline.runtime.needs import likeliest_of
 from trunkline.runtime.plan import plan
 from trunkline.score import rewards
@@ -175,7 +177,15 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
     default=0.0,
     help="Broken rollouts allowed: a count, or a share.  [default: 0]",
 )
-@click.option("--out", "-o", help="Run file, which must not exist.  [default: runs/TIME-MODEL.run]")
+@click.option(
+    "--out",
+    "-o",
+    metavar="FILE",
+    help="Run file; one that is there is resumed.  [default: runs/TIME-MODEL-SETTINGS.run, the newest unfinished one]",
+)
+@click.option("--fresh", is_flag=True, help="Begin anew, whatever has been begun.")
+@click.option("--force", is_flag=True, help="Resume although settings are others that give the results their meaning.")
+@click.option("--durable", is_flag=True, help="Sync every commit to the disk: what is done survives a loss of power.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print what would be done, and send nothing.")
 @click.pass_context
@@ -215,12 +225,19 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         "groups": given["groups"],
         "max_tasks": given["max_tasks"],
         **{name: given[name] for name in ("grace", "budget", "task_budget", "enough", "tail", "settled")},
-        "out": run_path(given["out"], given["model"]),
+        "durable": given["durable"],
         "labels": {"questions": questions},
     }
+    if given["fresh"] and given["force"]:
+        raise click.UsageError("--fresh begins anew, and --force resumes: give one of them")
+    path, resume = find_run(
+        given["out"], given["model"], lambda: Draft(agent, tasks, **options).fingerprint, fresh=given["fresh"]
+    )
+    options |= {"out": path, "resume": "force" if given["force"] else resume}
     if given["dry_run"]:
         print_outline(plan(agent, tasks, **options), as_json=given["as_json"])
         return
+    tell(path, resume=resume)
     ctx.exit(drive(agent, tasks, threshold=given["fail_on_error"], as_json=given["as_json"], **options))
 
 

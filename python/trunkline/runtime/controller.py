@@ -17,7 +17,7 @@ from trunkline.runtime.pulse import BEAT
 from trunkline.runtime.quarantine import Quarantine
 from trunkline.runtime.refusals import Refusals
 from trunkline.runtime.roster import Roster
-from trunkline.runtime.snapshot import Snapshot
+from trunkline.runtime.snapshot import opening
 from trunkline.runtime.supervision import Supervision
 from trunkline.runtime.wire import Ack, Batch, Bye, Cut, Done, Drawn, Fatal, Pong, Ready, Repaid, Stop, Want
 from trunkline.store.judgements import kept
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trunkline.runtime.job import Job
+    from trunkline.runtime.snapshot import Snapshot
     from trunkline.store.schema import RolloutRow, TakenRow
     from trunkline.store.writer import RunWriter
 
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 GRACE = 10.0
 """Seconds that requests and tool calls which are out have to come back when a run is asked to stop."""
+
+_GATHER = 0.005
+"""Seconds in which what arrives shares one sync of the disk."""
 
 _WIND_DOWN = 5.0
 """Seconds that engines have beside that to send their last batches."""
@@ -48,13 +52,14 @@ class Controller:
     Args:
         job: What to do with each task.
         tasks: The tasks, in the order they are started.
-        writer: The run file, created for these tasks.
+        writer: The run file, made for these tasks; where it was opened, the run goes on from what is in it.
         backend: Where engines live.
         watch: Called with the state of the run whenever it has changed.
         taken: What was taken over of tasks that an earlier run has begun; their deltas are in the run file.
         refill: How many groups are wanted of the tasks; all tasks are run when None.
         grace: Seconds that what is out has to come back when the run is asked to stop.
         memory: Bytes that each engine's process may hold; None for no limit.
+        durable: Whether commits are synced to the disk: what arrives within a few milliseconds then shares one.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class Controller:
         *,
         grace: float = GRACE,
         memory: int | None = None,
+        durable: bool = False,
     ) -> None:
         self._taken = taken or {}
         self._job = job
@@ -77,29 +83,27 @@ class Controller:
         self._backend = backend
         self._watch = watch
         self._inbox: Inbox = asyncio.Queue()
-        self.handout = Handout(len(tasks), refill)
+        self._durable = durable
+        there = writer.standing
+        self.handout = Handout(len(tasks), refill, finished=there.finished, begun=there.begun, kept=there.kept)
         self._roster = Roster()
-        self._dispatch = Dispatch(tasks, self.handout, self._roster, writer, self._taken, backend.send)
+        self._dispatch = Dispatch(
+            tasks, self.handout, self._roster, writer, self._taken, backend.send, begun=there.begun
+        )
         self._supervision = Supervision(backend, self._roster, writer, memory)
         self._quarantine = Quarantine(job, tasks, writer)
         self._refusals = Refusals(len(tasks) if refill is None else refill.max_tasks)
         self._fatal: TrunklineError | None = None
         self._grace = grace
         self._fallen: set[int] = set()
-        self._served: set[str] = set()
+        self._served = set(there.served)
         self._began = self._beaten = time.monotonic()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = Closing(job, backend.send, lambda cut: self._inbox.put_nowait((-1, cut)))
-        planned = len(tasks) if refill is None else refill.groups
-        going_on = sum(row.growing for row in self._taken.values())
-        self.snapshot = Snapshot(
-            tasks=len(tasks),
-            rollouts=planned * job.strategy.rollouts() + going_on,
-            groups=refill.groups if refill else None,
-            engines=self._supervision.engines,
-        )
+        self.snapshot = opening(there, len(tasks), job.strategy.rollouts(), self._taken, refill)
+        self.snapshot.engines = self._supervision.engines
         self.finished: asyncio.Queue[str | None] = asyncio.Queue()
 
     def stop(self, *, at_once: bool = False) -> None:
@@ -180,6 +184,8 @@ class Controller:
         if not event.done():
             event.cancel()
             return []
+        if self._durable:
+            await asyncio.sleep(_GATHER)
         return [event.result(), *self._queued()]
 
     def _beat(self) -> None:

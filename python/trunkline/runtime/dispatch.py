@@ -9,7 +9,7 @@ from trunkline.runtime.blame import Blame, Toll
 from trunkline.runtime.wire import Earlier, ToWorker, Work, write_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trunkline.runtime.handout import Handout
     from trunkline.runtime.roster import Roster
@@ -33,6 +33,7 @@ class Dispatch:
         writer: The run file, which has what there is of tasks that were begun.
         taken: What was taken over of tasks that an earlier run has begun.
         send: Takes a seat and a message for it.
+        begun: Tasks that the run file has something of.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Dispatch:
         writer: RunWriter,
         taken: Mapping[int, TakenRow],
         send: Callable[[int, ToWorker], None],
+        begun: Iterable[int] = (),
     ) -> None:
         self._tasks = tasks
         self._handout = handout
@@ -51,7 +53,7 @@ class Dispatch:
         self._taken = taken
         self._send = send
         self._blame = Blame()
-        self._begun: set[int] = set()
+        self._begun = set(begun)
         self._work: dict[int, list[tuple[int, bytes]]] = {}
         self._sizes: Counter[int] = Counter()
 

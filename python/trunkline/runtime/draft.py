@@ -9,6 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import msgspec
+
 from trunkline._core import __version__
 from trunkline.bounds import number, shown, whole
 from trunkline.crossing import importing_script
@@ -21,6 +23,7 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.stopping import Stopping
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.afford import check_budgets
+from trunkline.runtime.changes import Change, as_stored, fingerprint
 from trunkline.runtime.earlier import EarlierRun
 from trunkline.runtime.handout import Refill
 from trunkline.runtime.job import Job, pack_job, settings
@@ -30,6 +33,7 @@ from trunkline.runtime.outline import Outline, check_out, outline
 from trunkline.runtime.pool import make_backend
 from trunkline.runtime.ready import check
 from trunkline.runtime.result import Run
+from trunkline.runtime.unfinished import UnfinishedRun
 from trunkline.types import Task
 
 if TYPE_CHECKING:
@@ -59,6 +63,8 @@ class Draft:
 
     def __init__(self, agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
         told = given(options)
+        self._changed: list[Change] = []
+        self._described: dict[str, Any]
         if importing_script():
             raise CrossingError(
                 f"{sys.modules['__trunkline_main__'].__file__} starts a run while a worker imports it; "
@@ -67,23 +73,57 @@ class Draft:
         if told.labels is not None and not isinstance(told.labels, Mapping):
             raise ConfigError(f"labels must be a mapping, not {told.labels!r:.60}")
         self._start_from = None if told.start_from is None else _path_of(told.start_from)
-        with nullcontext() if self._start_from is None else EarlierRun(self._start_from) as earlier:
-            self._tasks = _checked(tasks if earlier is None else earlier.tasks(_listed(tasks)))
-            self._job = job = _job(agent, told, earlier)
-            check_budgets(job, self._tasks)
-            self._refill = Refill.of(told.groups, told.max_tasks, len(self._tasks))
-            wanted = None if self._refill is None else self._refill._asdict()
-            kept = {"trunkline": __version__, "refill": wanted, "labels": dict(told.labels or {})}
-            self._described = settings(job) | kept
-            if earlier is not None:
-                earlier.check(job)
-                self._described["continues"] = {"run": str(earlier.path), "settings": earlier.settings}
-        self._backend = make_backend(job, told.workers, len(self._tasks))
+        self._out = None if told.out is None else Path(told.out).absolute()
+        self._resume = _resume(told)
+        self._durable = _durable(told)
+        self._unfinished = UnfinishedRun.at(self._out) if self._resume else None
+        if self._unfinished is None:
+            self._begin(agent, tasks, told)
+        else:
+            self._go_on(agent, tasks, told, self._unfinished)
+        self._backend = make_backend(self._job, told.workers, len(self._tasks))
         self._grace = number("grace", told.grace, 0, unit="seconds")
         self._memory = _memory(told.worker_memory, self._backend.workers)
-        self._out = None if told.out is None else Path(told.out).absolute()
         self._watch = told.watch
-        self._seed = job.seed if self._start_from else told.seed
+
+    def _begin(self, agent: Agent, tasks: Iterable[Task] | None, told: Given) -> None:
+        """Describe a run that begins."""
+        with nullcontext() if self._start_from is None else EarlierRun(self._start_from) as earlier:
+            listed = _checked(tasks if earlier is None else earlier.tasks(_listed(tasks)))
+            self._describe(_job(agent, told, None if earlier is None else earlier.seed), listed, told)
+            if earlier is not None:
+                earlier.check(self._job)
+                self._described["continues"] = {"run": str(earlier.path), "settings": earlier.settings}
+        self._seed = self._job.seed if self._start_from else told.seed
+
+    def _go_on(self, agent: Agent, tasks: Iterable[Task] | None, told: Given, there: UnfinishedRun) -> None:
+        """Describe a run that goes on in its file, which needs an earlier one for nothing any more."""
+        self._describe(_job(agent, told, there.seed), there.tasks() if tasks is None else _checked(tasks), told)
+        if self._start_from is not None:
+            self._described["continues"] = there.continues(self._start_from)
+        self._described = there.joined(self._described)
+        self._changed = there.compare(self._described, self._tasks, forced=self._resume == "force")
+        self._seed = self._job.seed
+
+    def _describe(self, job: Job, tasks: list[Task], told: Given) -> None:
+        """Note what the run does, and what of that its file says."""
+        self._job, self._tasks = job, tasks
+        check_budgets(job, tasks)
+        self._refill = Refill.of(told.groups, told.max_tasks, len(tasks))
+        wanted = None if self._refill is None else self._refill._asdict()
+        kept = {"trunkline": __version__, "refill": wanted, "labels": dict(told.labels or {})}
+        self._described = settings(job) | kept
+
+    @property
+    def over(self) -> bool:
+        """Whether the run is one that has nothing left to do."""
+        return self._unfinished is not None and self._unfinished.is_over(self._changed)
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight hexadecimal digits that runs share which are to do the same; a seed that was drawn is left out."""
+        described = as_stored(self._described) | {"seed": self._seed}
+        return fingerprint(described, map(msgspec.json.encode, self._tasks))
 
     def outline(self) -> Outline:
         """Return what would be done.
@@ -93,27 +133,30 @@ class Draft:
                 earlier run's trees cannot go on.
             RunFileError: The earlier run's file is damaged.
         """
-        check_out(self._out)
+        if self._unfinished is None:
+            check_out(self._out)
         check(self._job)
         taken = None
-        if self._start_from is not None:
+        if self._start_from is not None and self._unfinished is None:
             with EarlierRun(self._start_from) as earlier:
                 taken = earlier.look(self._job, self._tasks)
         workers = self._backend.workers
         if workers:
             pack_job(self._job)
         tasks = len(self._tasks) if self._refill is None else self._refill.max_tasks
-        return outline(self._job, tasks, self._described | {"seed": self._seed}, workers, self._out, taken)
+        finished = None if self._unfinished is None else self._unfinished.finished
+        described = self._described | {"seed": self._seed}
+        return outline(self._job, tasks, described, workers, self._out, taken, finished)
 
 
-def _job(agent: Agent, told: Given, earlier: EarlierRun | None) -> Job:
-    """Return what a run does with each task."""
+def _job(agent: Agent, told: Given, seed: int | None) -> Job:
+    """Return what a run does with each task; its seed is this one, where it was given none and there is one."""
     return Job(
         agent=agent,
         strategy=Chain() if told.strategy is None else told.strategy,
         reward=told.reward,
         llm=_as_llm(told.llm),
-        seed=_seed(earlier) if told.seed is None else told.seed,
+        seed=_seed(seed) if told.seed is None else told.seed,
         cache=None if told.cache is None else place(told.cache),
         filters=told.filters,
         budget=told.budget,
@@ -138,9 +181,24 @@ def _memory(told: int | None, workers: int) -> int | None:
     return (told or worker_share(workers)) if workers else None
 
 
-def _seed(earlier: EarlierRun | None) -> int:
+def _resume(told: Given) -> Any:
+    """Check whether to go on with a run that is there."""
+    if told.resume not in (True, False, "force"):
+        raise ConfigError(f"resume must be true, false or 'force', not {shown(told.resume)}")
+    if told.resume and told.out is None:
+        raise ConfigError("resume goes on with the run at out: give out as well")
+    return told.resume
+
+
+def _durable(told: Given) -> bool:
+    """Check whether commits are to survive a loss of power."""
+    if not isinstance(told.durable, bool):
+        raise ConfigError(f"durable must be true or false, not {shown(told.durable)}")
+    return told.durable
+
+
+def _seed(known: int | None) -> int:
     """Return the seed of a run that was given none."""
-    known = None if earlier is None else earlier.seed
     return secrets.randbits(31) if known is None else known
 
 

@@ -16,7 +16,7 @@ from trunkline.runtime.job import reward_name
 from trunkline.runtime.needs import region_of
 from trunkline.score.verdicts import clear
 from trunkline.store.derive import taken
-from trunkline.store.identify import is_written
+from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
 from trunkline.store.redact import redact
 from trunkline.store.summary import sum_up
@@ -51,10 +51,10 @@ class EarlierRun:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._name = printable(str(path))
-        self._reader = RunReader.open(path)
+        # First: it may not look while this process has the file open.
         if is_written(path):
-            self._reader.close()
             raise ConfigError(f"start_from: {self._name} is still going on: wait for it, or stop it first")
+        self._reader = RunReader.open(path)
         self.settings = self._reader.settings
 
     def __enter__(self) -> Self:

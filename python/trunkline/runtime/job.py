@@ -25,7 +25,7 @@ from trunkline.runtime.needs import check_needs
 from trunkline.score.filters.filter import Filter, check, name_of
 from trunkline.score.rewards import Reward
 
-__all__ = ["Job", "pack_job", "settings", "unpack_job"]
+__all__ = ["Job", "Packed", "as_packed", "from_packed", "pack_job", "settings", "unpack_job"]
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -89,7 +89,7 @@ class Job(msgspec.Struct, kw_only=True):
         return found + (["deadline"] if self.task_budget is not None and self.task_budget.seconds is not None else [])
 
 
-class _Packed(msgspec.Struct):
+class Packed(msgspec.Struct):
     """A job on the wire: data as it is, user code as crossings, the key beside it and in no file.
 
     The agent travels without its tools, dialect and environment, which travel beside it; every other field goes along
@@ -120,29 +120,48 @@ def pack_job(job: Job) -> bytes:
         CrossingError: Naming the first thing in it that cannot cross.
         ConfigError: If the LLM is a live object.
     """
+    packed = as_packed(job)
+    packed.secret = packed.llm.secret
+    return msgspec.msgpack.encode(packed)
+
+
+def as_packed(job: Job, *, by_value: bool = True) -> Packed:
+    """Return a job as data, without its secrets.
+
+    Args:
+        job: The job.
+        by_value: Whether what has no name may be pickled.
+
+    Raises:
+        CrossingError: Naming the first thing in it that cannot cross.
+        ConfigError: If the LLM is a live object.
+    """
     if not isinstance(job.llm, EndpointSpec):
         raise ConfigError(
             "a live LLM object stays in its process: run with workers=0, or give an endpoint's URL as trunkline.LLM"
         )
+
+    def crossing(value: object, what: str) -> Crossing:
+        return pack(value, what, by_value=by_value)
+
     dialect, environment = job.agent.dialect, job.agent.environment
-    packed = _Packed(
+    return Packed(
         agent=msgspec.structs.replace(job.agent, tools=(), dialect="native", environment=None),
-        tools=[pack(tool, f"tool {tool.name!r}") for tool in job.agent.tools],
-        dialect=dialect if isinstance(dialect, str) else pack(dialect, f"dialect {type(dialect).__name__}"),
-        environment=None if environment is None else pack(environment, f"environment {_named(environment)}"),
-        strategy=pack(job.strategy, f"strategy {type(job.strategy).__name__}"),
-        reward=None if job.reward is None else pack(job.reward, f"reward {reward_name(job.reward)!r}"),
+        tools=[crossing(tool, f"tool {tool.name!r}") for tool in job.agent.tools],
+        dialect=dialect if isinstance(dialect, str) else crossing(dialect, f"dialect {type(dialect).__name__}"),
+        environment=None if environment is None else crossing(environment, f"environment {_named(environment)}"),
+        strategy=crossing(job.strategy, f"strategy {type(job.strategy).__name__}"),
+        reward=None if job.reward is None else crossing(job.reward, f"reward {reward_name(job.reward)!r}"),
         llm=job.llm,
-        secret=job.llm.secret,
+        secret=None,
         seed=job.seed,
         cache=job.cache,
-        filters=[pack(one, f"filter {name_of(one)}") for one in job.filters],
+        filters=[crossing(one, f"filter {name_of(one)}") for one in job.filters],
         budget=job.budget,
         task_budget=job.task_budget,
         stopping=job.stopping,
         path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
     )
-    return msgspec.msgpack.encode(packed)
 
 
 def unpack_job(data: bytes) -> Job:
@@ -151,7 +170,15 @@ def unpack_job(data: bytes) -> Job:
     Raises:
         CrossingError: If some of it cannot be imported here.
     """
-    packed = msgspec.msgpack.decode(data, type=_Packed)
+    return from_packed(msgspec.msgpack.decode(data, type=Packed))
+
+
+def from_packed(packed: Packed) -> Job:
+    """Return the job that data stands for, importing the user's code.
+
+    Raises:
+        CrossingError: If some of it cannot be imported here.
+    """
     sys.path[:0] = [entry for entry in packed.path if entry not in sys.path]
     dialect = packed.dialect if isinstance(packed.dialect, str) else load(packed.dialect)
     return Job(

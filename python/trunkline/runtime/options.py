@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
@@ -45,14 +45,16 @@ class Options(TypedDict, total=False):
         tail: What becomes of those that ``enough`` cuts: ``"censor"``, the default, or ``"keep"``.
         settled: ``"answer"`` or a reward: no rollout of a task starts or goes on once its answer can no longer change,
             or one has that reward. Looked at between rounds.
-        out: Path of the run file, which must not exist; a temporary file that lives as long as the result when None.
+        out: Path of the run file, which must not exist unless it is resumed; a temporary file that lives as long as
+            the result when None.
         filters: Who judges each group once it is complete; see :mod:`trunkline.score.filters`.
         groups: Take tasks in their order until so many groups were kept, and leave the others; run all when None.
         max_tasks: The most tasks that ``groups`` may take; all when None.
         pool: A :class:`trunkline.Pool` to run on, which outlives the run; one of ``workers`` processes when None.
         durable: Whether what is acknowledged also survives a loss of power: every commit is synced to the disk.
         resume: Go on with the run at ``out``, if there is one: what is finished there is not run again, and what is
-            unfinished goes on from its last turn. Settings that give results their meaning must be the same.
+            unfinished goes on from its last turn. Settings that give results their meaning must be the same, and so
+            must tasks; the seed is that of the run when None. ``"force"`` goes on with other settings, too.
         grace: Seconds that requests and tool calls which are out have to come back when the run is asked to stop;
             nothing new is begun meanwhile.
         worker_memory: Bytes that each worker process may hold; one that holds more gets no new tasks and is replaced.
@@ -81,7 +83,7 @@ class Options(TypedDict, total=False):
     max_tasks: int | None
     pool: Any
     durable: bool
-    resume: bool
+    resume: bool | Literal["force"]
     grace: float
     worker_memory: int | None
     weights: str | None
@@ -111,7 +113,7 @@ class Given(msgspec.Struct, kw_only=True):
     max_tasks: int | None = None
     pool: Any = None
     durable: bool = False
-    resume: bool = False
+    resume: Any = False
     grace: float = 10.0
     worker_memory: int | None = None
     weights: str | None = None

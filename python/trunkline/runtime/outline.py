@@ -36,6 +36,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
         out: The run file; None for a temporary one.
         settings: What the run file will say of the run; no key is in it. A seed of None is drawn when it starts.
         taken: What would be taken over of an earlier run, some of which ``rollouts`` may count; None without one.
+        finished: Tasks that are done, and would not be run again, of a run that would be resumed; None for a new one.
     """
 
     tasks: int
@@ -47,10 +48,17 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     out: str | None
     settings: dict[str, Any]
     taken: Taken | None = None
+    finished: int | None = None
 
 
 def outline(
-    job: Job, tasks: int, settings: Mapping[str, Any], workers: int, out: Path | None, taken: Taken | None = None
+    job: Job,
+    tasks: int,
+    settings: Mapping[str, Any],
+    workers: int,
+    out: Path | None,
+    taken: Taken | None = None,
+    finished: int | None = None,
 ) -> Outline:
     """Work out what a run would do.
 
@@ -61,6 +69,7 @@ def outline(
         workers: Worker processes.
         out: The run file.
         taken: What would be taken over of an earlier run.
+        finished: Tasks that are done, where the run is resumed.
 
     Raises:
         ConfigError: If the strategy breaks when it is asked for its formula.
@@ -78,6 +87,7 @@ def outline(
         out=None if out is None else str(out),
         settings=redact(msgspec.to_builtins(dict(settings), enc_hook=str)),
         taken=taken,
+        finished=finished,
     )
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from trunkline.llm.cache import Cache
+from trunkline.runtime.changes import gives_meaning
 from trunkline.runtime.controller import Controller
 from trunkline.runtime.draft import Draft
 from trunkline.runtime.earlier import EarlierRun
 from trunkline.runtime.ready import ready
 from trunkline.runtime.result import Run, Shelf
+from trunkline.runtime.stored import STORED, store_job
 from trunkline.store.writer import RunWriter
 
 if TYPE_CHECKING:
@@ -48,9 +50,12 @@ class Plan(Draft):
             Cache(self._job.cache).close()
         self._shelf = Shelf() if self._out is None else None
         self.path = self._shelf.path / "run" if self._shelf else Path(self._out or "")
-        self._state = "running"
-        self._writer = RunWriter.create(self.path, self._described, self._tasks)
-        taken = None if self._start_from is None else self._take_over(self._start_from)
+        self._state = "running" if self._unfinished is None else self._unfinished.state
+        if self.over:
+            return
+        self._writer = self._create() if self._unfinished is None else self._open()
+        self._resumed = bool(self._writer.standing.state)
+        taken = self._writer.standing.taken if self._resumed else self._take_over()
         self.controller = Controller(
             self._job,
             self._tasks,
@@ -59,38 +64,78 @@ class Plan(Draft):
             self._watch,
             taken,
             self._refill,
+            durable=self._durable,
             grace=self._grace,
             memory=self._memory,
         )
 
-    def _take_over(self, start_from: Path) -> dict[int, TakenRow]:
+    def _create(self) -> RunWriter:
+        """Make the run's file."""
+        return RunWriter.create(
+            self.path,
+            self._described,
+            self._tasks,
+            durable=self._durable,
+            facts={STORED: self._stored()},
+            state="running" if self._start_from is None else "beginning",
+            over_stub=bool(self._resume),
+        )
+
+    def _open(self) -> RunWriter:
+        """Open the run's file to go on in it."""
+        return RunWriter.open(
+            self.path,
+            durable=self._durable,
+            settings=self._described,
+            facts={STORED: self._stored()},
+            changed=[str(change) for change in self._changed],
+            forced=any(gives_meaning(change.field) for change in self._changed),
+        )
+
+    def _stored(self) -> dict[str, Any]:
+        """What ``trunkline resume`` is to go by."""
+        return store_job(self._job, self._backend.workers, durable=self._durable)
+
+    def _take_over(self) -> dict[int, TakenRow]:
         """Write what an earlier run made of the tasks into this one's file; no file is left if that cannot be."""
+        if self._start_from is None:
+            return {}
         try:
-            self._writer.note("continues", str(start_from))
-            with EarlierRun(start_from) as earlier:
-                return earlier.take_over(self._job, self._tasks, self._writer)
+            self._writer.note("continues", str(self._start_from))
+            with EarlierRun(self._start_from) as earlier:
+                taken = earlier.take_over(self._job, self._tasks, self._writer)
+            self._writer.begin()
         except BaseException:
             self._writer.discard()
             raise
+        return taken
+
+    @property
+    def finished(self) -> list[str]:
+        """The tasks that were done before this process began, by their ids."""
+        return [self._tasks[number].id for number in self._writer.standing.finished]
 
     async def execute(self) -> Run:
-        """Run to the end, and leave a closed run file, or none if nothing came of it.
+        """Run to the end, and leave a closed run file, or none if nothing came of it. A run that is over is not run.
 
         Raises:
             EndpointError: If the endpoint serves nobody.
             InfrastructureError: If workers or the run file fail.
         """
+        if self.over:
+            return self.result()
         self._state = "failed"
         try:
-            await ready(self._job)
-            await self.controller.run()
+            if self.controller.handout.open:
+                await ready(self._job)
+                await self.controller.run()
             self._state = "interrupted" if self.controller.stopped else self.controller.ended or self._ended()
         except asyncio.CancelledError:
             self._state = "interrupted"
             raise
         finally:
             shot = self.controller.snapshot
-            if self._state not in {"failed", "interrupted"} or shot.calls or shot.lost:
+            if self._resumed or self._state not in {"failed", "interrupted"} or shot.calls or shot.lost:
                 self._writer.finish(self._state)
             else:
                 self._writer.discard()

@@ -66,6 +66,8 @@ def run(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Opt
         Interrupted: On SIGINT or SIGTERM, after the run file was closed.
     """
     plan = Plan(agent, tasks, **options)
+    if plan.over:
+        return plan.result()
     return _drive_in_thread(plan) if _in_a_loop() else _drive(plan)
 
 
@@ -75,18 +77,30 @@ async def arun(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unp
 
 
 async def stream(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> AsyncIterator[Tree]:
-    """Like :func:`arun`, yielding each task's tree as soon as it is complete. Closing the iterator stops the run."""
+    """Like :func:`arun`, yielding each task's tree as soon as it is complete. Closing the iterator stops the run.
+
+    Of a run that is resumed, trees that were complete come first.
+    """
     plan = Plan(agent, tasks, **options)
+    if plan.over:
+        for tree in plan.result():
+            yield tree
+        return
     running = asyncio.ensure_future(plan.execute())
     try:
+        for before in plan.finished:
+            yield _tree(plan, before)
         while (done := await plan.controller.finished.get()) is not None:
-            with RunReader.open(plan.path) as reader:
-                tree = reader.tree(done)
-            yield tree
+            yield _tree(plan, done)
         await running
     finally:
         plan.controller.stop(at_once=True)
         await asyncio.gather(running, return_exceptions=True)
+
+
+def _tree(plan: Plan, task_id: str) -> Tree:
+    with RunReader.open(plan.path) as reader:
+        return reader.tree(task_id)
 
 
 def _in_a_loop() -> bool:

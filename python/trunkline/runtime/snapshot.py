@@ -10,11 +10,13 @@ import msgspec
 from trunkline.runtime.wire import EngineState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from trunkline.store.schema import CallRow
+    from trunkline.runtime.handout import Refill
+    from trunkline.store.schema import CallRow, TakenRow
+    from trunkline.store.standing import Standing
 
-__all__ = ["Snapshot"]
+__all__ = ["Snapshot", "opening"]
 
 
 class Snapshot(msgspec.Struct):
@@ -74,3 +76,36 @@ class Snapshot(msgspec.Struct):
             return None
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def opening(
+    there: Standing, tasks: int, most: int, taken: Mapping[int, TakenRow], refill: Refill | None = None
+) -> Snapshot:
+    """Return the state of a run that begins, or goes on.
+
+    Args:
+        there: How far it has come.
+        tasks: Its tasks.
+        most: The most rollouts that its strategy makes of a task.
+        taken: What was taken over of an earlier run.
+        refill: How many groups are wanted.
+    """
+    planned = tasks if refill is None else refill.groups
+    rollouts = planned * most + sum(row.growing for row in taken.values())
+    if refill is None:
+        # What finished tasks came to, in the place of the most that the strategy could have made of them.
+        had = sum(taken[task].rollouts for task in there.finished if task in taken)
+        rollouts += there.rollouts - had - most * len(there.finished)
+    return Snapshot(
+        tasks=tasks,
+        rollouts=rollouts,
+        tasks_done=len(there.finished),
+        rollouts_done=there.ended,
+        failed=there.failed,
+        calls=there.turns,
+        prompt=there.prompt,
+        generated=there.generated,
+        retries=there.retries,
+        groups=refill.groups if refill else None,
+        kept=there.kept,
+    )

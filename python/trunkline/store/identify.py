@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -15,7 +13,7 @@ from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, Version
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["connect", "describe", "fault", "files_of", "is_written", "versions_of"]
+__all__ = ["connect", "describe", "fault", "files_of", "is_stub", "versions_of"]
 
 
 def files_of(path: Path) -> list[Path]:
@@ -39,23 +37,6 @@ def connect(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
 
 
-def is_written(path: Path) -> bool:
-    """Whether a process writes this run file now."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # A file system without such locks.
-    finally:
-        os.close(file)
-    return False
-
-
 def versions_of(connection: sqlite3.Connection) -> Versions | None:
     """What made a run file; None where that cannot be read, which is for a check of the file to say."""
     try:
@@ -76,6 +57,8 @@ def fault(connection: sqlite3.Connection) -> str | None:
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if application != APPLICATION_ID:
         return "is another SQLite file" if tables else "is empty"
+    if not tables:
+        return "is a run that was stopped before it began: run its command again"
     if version != SCHEMA_VERSION:
         return f"is a Trunkline run of schema version {version}, but {SCHEMA_VERSION} is read here"
     made = versions_of(connection)
@@ -83,6 +66,27 @@ def fault(connection: sqlite3.Connection) -> str | None:
         by = printable(made.trunkline, 30)
         return f"was made by trunkline {by} with delta format {made.delta}, but format {HERE.delta} is read here"
     return None
+
+
+def is_stub(path: Path) -> bool:
+    """Whether a file is what a process leaves that is killed while it makes a run: nothing has grown in it."""
+    if not path.is_file():
+        return False
+    if path.stat().st_size == 0:
+        return True
+    try:
+        connection = connect(path)
+        try:
+            ((application,),) = connection.execute("PRAGMA application_id")
+            ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_schema")
+            if application != APPLICATION_ID:
+                return False
+            state = tables and connection.execute("SELECT value FROM meta WHERE key = 'state'").fetchone()
+            return not tables or bool(state == ("beginning",))
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        return False
 
 
 def describe(path: Path) -> str:

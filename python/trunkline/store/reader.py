@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import msgspec
 
 from trunkline import _core
-from trunkline.errors import ConfigError, RunFileError, TreeError, UsageError
+from trunkline.errors import ConfigError, DamagedRunFile, RunFileError, TreeError, UsageError
 from trunkline.llm.price import Price
 from trunkline.printable import printable, quoted
 from trunkline.store.calls import Bill, Spending
 from trunkline.store.check import check
+from trunkline.store.disk import damaged
 from trunkline.store.identify import connect, fault, files_of
 from trunkline.store.schema import (
     CALL_COLUMNS,
@@ -107,9 +108,8 @@ class RunReader:
         except sqlite3.Error as problem:
             raise self._damaged(str(problem)) from None
 
-    def _damaged(self, what: str) -> RunFileError:
-        name = printable(str(self.path))
-        return RunFileError(f"{name} is damaged: {what}; `trunkline check {name}` names everything that is wrong")
+    def _damaged(self, what: str) -> DamagedRunFile:
+        return damaged(self.path, what)
 
     @property
     def meta(self) -> dict[str, str]:
@@ -146,6 +146,15 @@ class RunReader:
     def tasks(self) -> list[Task]:
         """All tasks of the run, finished or not, in their order."""
         return [self._task(*row) for row in self._query("SELECT task, record FROM tasks ORDER BY task")]
+
+    def records(self) -> list[tuple[str, bytes]]:
+        """All tasks as they are stored, each with its id, in their order."""
+        return [(str(name), record) for name, record in self._query("SELECT id, record FROM tasks ORDER BY task")]
+
+    @property
+    def finished(self) -> int:
+        """How many tasks are done."""
+        return int(self._query("SELECT count(*) FROM trees")[0][0])
 
     def _number(self, task_id: str) -> int:
         found = self._query("SELECT task FROM tasks WHERE id = ?", task_id)

@@ -78,7 +78,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             an earlier run are left out.
         llm_seconds: Seconds in model calls, summed over rollouts that ran side by side.
         tool_seconds: Seconds in tool calls, likewise.
-        seconds: Wall time of the run, up to its last write.
+        seconds: Wall time of the run, up to its last write; while nobody was at it does not count.
         endpoints: What each endpoint answered, for tasks that were not finished too.
         spent: What that cost; None without a price.
         called: Tasks that it was spent on.
@@ -187,7 +187,7 @@ def _settings(meta: Mapping[str, str]) -> _Settings:
 
 def _seconds(meta: Mapping[str, str]) -> float:
     try:
-        return max(0.0, float(meta.get("finished") or meta["updated"]) - float(meta["created"]))
+        return max(0.0, float(meta["seconds"]))
     except (KeyError, ValueError):
         return 0.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import sqlite3
@@ -18,11 +17,15 @@ from msgspec.structs import astuple
 
 from trunkline.errors import InfrastructureError, RunFileError, WorkerError
 from trunkline.printable import printable
-from trunkline.store.identify import describe, files_of
+from trunkline.store.calltable import CallTable
+from trunkline.store.disk import as_text, connect_to_write, keep_log, put_meta, transaction, written
+from trunkline.store.files import remove, remove_stub, sync_folders
+from trunkline.store.identify import fault
+from trunkline.store.lock import Holder, Lock
 from trunkline.store.redact import redact, redact_command
+from trunkline.store.resumption import Resumed, resume
 from trunkline.store.schema import (
     APPLICATION_ID,
-    CALL_COLUMNS,
     HERE,
     ROLLOUT_COLUMNS,
     SCHEMA_VERSION,
@@ -34,9 +37,10 @@ from trunkline.store.schema import (
     TakenRow,
     TreeRow,
 )
+from trunkline.store.standing import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from trunkline.types import JSON, Task
 
@@ -44,34 +48,41 @@ __all__ = ["RunWriter"]
 
 _LOOK_EVERY = 1.0  # seconds between looks at whether the file is still where it was made
 
-_META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 _DELTA = "INSERT INTO deltas VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-_CALL = f"INSERT INTO calls VALUES (NULL, ?, ?{', ?' * len(CALL_COLUMNS)})"  # noqa: S608 - our own names
 _TAKEN = f"INSERT INTO taken VALUES (?{', ?' * len(TAKEN_COLUMNS)})"  # noqa: S608 - our own names
 _TREE = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(TREE_COLUMNS)})"  # noqa: S608 - our own names
 _ROLLOUT = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(ROLLOUT_COLUMNS)})"  # noqa: S608 - our own names
 
 
 class RunWriter:
-    """The one writer of a run file; make it with :meth:`create`.
+    """The one writer of a run file; make it with :meth:`create` or :meth:`open`.
 
     Its methods may be called from any thread, one at a time. Readers may have the file open meanwhile.
 
     Attributes:
         path: The file.
+        standing: What was in it when it was opened.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, lock: int, made: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        lock: Lock,
+        *,
+        made: Sequence[Path] = (),
+        resumed: Resumed | None = None,
+    ) -> None:
+        resumed = resumed or Resumed(Standing(), CallTable(), 0.0)
         self.path = path
-        # Where it is, also for a program that changes its directory meanwhile.
-        self._place = path.absolute()
+        self.standing = resumed.standing
         self._looked = -math.inf
         self._gone = False
         self._made = made
         self._connection = connection
         self._lock = lock
-        self._began = time.monotonic_ns() // 1000
-        self._endpoints: dict[str, int] = {}
+        self._calls = resumed.calls
+        self._began = time.monotonic() - resumed.seconds
         self._guard = threading.Lock()
         self._open = True
 
@@ -83,14 +94,22 @@ class RunWriter:
         tasks: Sequence[Task],
         *,
         command: Sequence[str] | None = None,
+        durable: bool = False,
+        facts: Mapping[str, JSON] | None = None,
+        state: str = "running",
+        over_stub: bool = False,
     ) -> Self:
         """Make a new run file with its settings and tasks. Missing directories above it are made too.
 
         Args:
-            path: Where; nothing may be there yet.
+            path: Where; nothing else may be there yet.
             settings: What the run was asked to do; secrets in it are not stored.
             tasks: All tasks; a task's position is its number in the file.
             command: The command line; this process's own when not given.
+            durable: Whether what was committed survives a loss of power, too.
+            facts: Further facts about the run, as for :meth:`note`.
+            state: ``beginning`` for a run that needs more in its file before it can be resumed, see :meth:`begin`.
+            over_stub: Whether to replace what a process left there that was killed before its run began.
 
         Returns:
             The writer, holding the file's lock.
@@ -100,29 +119,32 @@ class RunWriter:
             InfrastructureError: The file cannot be written.
         """
         path = Path(path)
+        if over_stub:
+            remove_stub(path)
         made = [folder for folder in path.absolute().parents if not folder.exists()]
-        lock = _claim(path)
+        lock = Lock.make(path)
         connection: sqlite3.Connection | None = None
         try:
-            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-            with _written(path):
+            connection = connect_to_write(path)
+            with written(path):
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
+                keep_log(connection, durable=durable)
+                sync_folders(made if durable else ())
                 now = repr(time.time())
-                meta = {
-                    "settings": _json(redact(msgspec.to_builtins(dict(settings), enc_hook=str))),
-                    "command": _json(redact_command(list(sys.argv if command is None else command))),
-                    "versions": _json(HERE),
-                    "state": "running",
+                meta = _meta(facts, settings) | {
+                    "command": as_text(redact_command(list(sys.argv if command is None else command))),
+                    "versions": as_text(msgspec.to_builtins(HERE)),
+                    "holder": as_text(msgspec.to_builtins(Holder.here())),
+                    "state": state,
                     "created": now,
                     "updated": now,
+                    "seconds": "0.0",
                 }
-                with _transaction(connection):
+                with transaction(connection):
                     for statement in filter(str.strip, TABLES.split(";")):
                         connection.execute(statement)
-                    connection.executemany(_META, meta.items())
+                    put_meta(connection, meta)
                     connection.executemany(
                         "INSERT INTO tasks VALUES (?, ?, ?)",
                         ((number, task.id, msgspec.json.encode(task)) for number, task in enumerate(tasks)),
@@ -130,10 +152,58 @@ class RunWriter:
         except BaseException:
             if connection is not None:
                 connection.close()
-            _remove(path, made)
-            os.close(lock)
+            remove(path, made)
+            lock.release()
             raise
-        return cls(path, connection, lock, made)
+        return cls(path, connection, lock, made=made)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        durable: bool = False,
+        settings: Mapping[str, JSON] | None = None,
+        facts: Mapping[str, JSON] | None = None,
+        changed: Sequence[str] = (),
+        forced: bool = False,
+    ) -> Self:
+        """Open a run file to go on in it: from now on the run is ``running`` again.
+
+        Args:
+            path: The file.
+            durable: As for :meth:`create`.
+            settings: What the run is asked to do from here on; what it was, when None.
+            facts: As for :meth:`create`.
+            changed: What of it is other than before, a line for each.
+            forced: Whether some of it gives the results another meaning; this is recorded, as what has changed is.
+
+        Returns:
+            The writer, holding the file's lock.
+
+        Raises:
+            RunFileError: It is no run that can be written here, another process writes it, or it is damaged.
+            InfrastructureError: The file cannot be written.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise RunFileError(f"{printable(str(path))}: no such run file")
+        lock = Lock.take(path)
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = connect_to_write(path)
+            with written(path):
+                found = fault(connection)
+                if found is not None:
+                    raise RunFileError(f"{printable(str(path))} {found}")
+                meta = _meta(facts, settings)
+                resumed = resume(path, connection, durable=durable, facts=meta, changed=changed, forced=forced)
+            return cls(path, connection, lock, resumed=resumed)
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            lock.release()
+            raise
 
     def commit(
         self,
@@ -168,7 +238,7 @@ class RunWriter:
         calls: Sequence[tuple[int, int, Sequence[CallRow]]],
     ) -> None:
         fresh: set[tuple[int, int]] = set()
-        with _written(self.path), _transaction(self._connection) as connection:
+        with written(self.path), transaction(self._connection) as connection:
             for task, seq, data in deltas:
                 if connection.execute(_DELTA, (task, seq, data)).rowcount:
                     fresh.add((task, seq))
@@ -180,32 +250,15 @@ class RunWriter:
                         raise WorkerError(f"two different deltas were sent as number {seq} of task number {task}")
             # A delta that comes twice at once brings its calls twice, too: the last of equal ones is as good.
             news = {(task, seq): made for task, seq, made in calls if (task, seq) in fresh}
-            numbers = self._intern(connection, {call.endpoint for made in news.values() for call in made})
-            connection.executemany(_CALL, self._values(news, numbers))
+            numbers = self._calls.add(connection, news)
             for task, tree, rollouts in finished:
                 connection.execute(_TREE, (task, *astuple(tree)))
                 connection.executemany(_ROLLOUT, ((task, *astuple(row)) for row in rollouts))
-            connection.execute(_META, ("updated", repr(time.time())))
-        # Only now: what was rolled back has no number.
-        self._endpoints = numbers
+            put_meta(connection, self._times())
+        self._calls.keep(numbers)
 
-    def _intern(self, connection: sqlite3.Connection, names: set[str]) -> dict[str, int]:
-        """Return a number for every endpoint; those that are new get a row."""
-        fresh = sorted(names - self._endpoints.keys())
-        numbers = self._endpoints | {name: number for number, name in enumerate(fresh, len(self._endpoints))}
-        connection.executemany("INSERT INTO endpoints VALUES (?, ?)", [(numbers[name], redact(name)) for name in fresh])
-        return numbers
-
-    def _values(
-        self, calls: Mapping[tuple[int, int], Sequence[CallRow]], numbers: Mapping[str, int]
-    ) -> Iterator[tuple[int, ...]]:
-        """Return the calls of some deltas as rows."""
-        origin = self._began
-        for (task, seq), made in calls.items():
-            # By tuples and by name, which is the fastest way of those that were measured.
-            for name, draws, prompt, cached, generated, tries, queue, first, micros, begun in map(astuple, made):
-                started = begun - origin if begun > origin else 0
-                yield task, seq, numbers[name], draws, prompt, cached, generated, tries, queue, first, micros, started
+    def _times(self) -> dict[str, str]:
+        return {"updated": repr(time.time()), "seconds": repr(round(time.monotonic() - self._began, 6))}
 
     def take_over(self, task: int, deltas: Sequence[bytes], row: TakenRow) -> None:
         """Write what an earlier run made of a task, before anything else of that task.
@@ -218,25 +271,22 @@ class RunWriter:
         Raises:
             InfrastructureError: The disk is full or failed.
         """
-        with self._guard, _written(self.path), _transaction(self._connection) as connection:
+        with self._guard, written(self.path), transaction(self._connection) as connection:
             connection.executemany(_DELTA, ((task, seq, data) for seq, data in enumerate(deltas)))
             connection.execute(_TAKEN, (task, *astuple(row)))
 
-    def _is_there(self) -> bool:
-        try:
-            return os.path.samestat(self._place.stat(), os.fstat(self._lock))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:
-            return True  # It cannot be told; if something is wrong, writing will say so.
+    def begin(self) -> None:
+        """Note that everything is in the file that the run needs to begin, and to be resumed."""
+        with self._guard, written(self.path), transaction(self._connection) as connection:
+            put_meta(connection, {"state": "running"})
 
     def _look(self) -> None:
         """Refuse to go on writing into a file that nobody will find again."""
         self._looked = time.monotonic()
-        if not self._gone and self._is_there():
+        if not self._gone and self._lock.is_there():
             return
         self._gone = True
-        there = "another file stands in its place" if os.path.lexists(self._place) else "it was deleted or moved"
+        there = "another file stands in its place" if os.path.lexists(self._lock.place) else "it was deleted or moved"
         raise InfrastructureError(
             f"{printable(str(self.path))} is no longer the file this run writes: {there}; "
             "what comes now would be lost, so the run stops"
@@ -249,7 +299,7 @@ class RunWriter:
             task: The task's number.
         """
         query = "SELECT data FROM deltas WHERE task = ? ORDER BY seq"
-        with self._guard, _written(self.path):
+        with self._guard, written(self.path):
             return [bytes(data) for (data,) in self._connection.execute(query, (task,))]
 
     def note(self, key: str, value: JSON) -> None:
@@ -262,8 +312,8 @@ class RunWriter:
         Raises:
             InfrastructureError: The disk is full or failed.
         """
-        with self._guard, _written(self.path), _transaction(self._connection) as connection:
-            connection.execute(_META, (key, _json(redact(value))))
+        with self._guard, written(self.path), transaction(self._connection) as connection:
+            put_meta(connection, {key: as_text(redact(value))})
 
     def event(self, kind: str, worker: int | None = None, task: int | None = None, **data: JSON) -> None:
         """Record something that came to pass.
@@ -277,10 +327,10 @@ class RunWriter:
         Raises:
             InfrastructureError: The disk is full or failed.
         """
-        with self._guard, _written(self.path), _transaction(self._connection) as connection:
+        with self._guard, written(self.path), transaction(self._connection) as connection:
             connection.execute(
                 "INSERT INTO events VALUES (NULL, ?, ?, ?, ?, ?)",
-                (time.time(), kind, worker, task, _json(redact(data))),
+                (time.time(), kind, worker, task, as_text(redact(data))),
             )
 
     def finish(self, state: str = "done") -> None:
@@ -299,8 +349,8 @@ class RunWriter:
                 if self._gone:
                     return
                 self._look()
-                with _written(self.path), _transaction(self._connection) as connection:
-                    connection.executemany(_META, [("state", state), ("finished", repr(time.time()))])
+                with written(self.path), transaction(self._connection) as connection:
+                    put_meta(connection, self._times() | {"state": state, "finished": repr(time.time())})
                 # Without a log beside it the file can be copied and read anywhere. A reader that has it open
                 # prevents this, and then the log simply stays.
                 with contextlib.suppress(sqlite3.Error):
@@ -316,16 +366,14 @@ class RunWriter:
             if self._open:
                 # Removed while the lock is held: nobody can take the name for a run in between.
                 self._connection.close()
-                if self._is_there():
-                    _remove(self._place, self._made)
+                if self._lock.is_there():
+                    remove(self._lock.place, self._made)
                 self._close()
 
     def _close(self) -> None:
         self._open = False
         self._connection.close()
-        # Last, because closing any descriptor of a file drops this process's locks on it, SQLite's among
-        # them.
-        os.close(self._lock)
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -334,62 +382,9 @@ class RunWriter:
         self.finish("done" if kind is None else "interrupted")
 
 
-def _json(value: JSON) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _claim(path: Path) -> int:
-    """Make the file, which must not be there, and lock it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except FileExistsError:
-        there = path if os.path.lexists(path) else path.parent
-        what = describe(path) if there == path else "is not a directory"
-        raise RunFileError(f"{printable(str(there))} {what}: choose another --out, or remove it") from None
-    except OSError as problem:
-        raise InfrastructureError(f"{printable(str(path))} cannot be created: {problem.strerror or problem}") from None
-    # Advisory, and flock rather than a record lock, which would be SQLite's own. Nothing is left behind: it
-    # dies with us.
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as problem:
-        os.close(lock)
-        path.unlink(missing_ok=True)
-        raise InfrastructureError(f"{printable(str(path))} cannot be locked: {problem.strerror or problem}") from None
-    return lock
-
-
-def _remove(path: Path, made: Sequence[Path]) -> None:
-    for file in files_of(path):
-        with contextlib.suppress(OSError):
-            file.unlink(missing_ok=True)
-    for folder in made:
-        # Deepest first; one that holds something by now stays.
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-
-
-@contextlib.contextmanager
-def _written(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.OperationalError, sqlite3.DatabaseError) as problem:
-        name = printable(str(path))
-        raise InfrastructureError(
-            f"{name} cannot be written ({problem}): free some space or choose another --out; "
-            "what was committed before can still be read"
-        ) from problem
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield connection
-        connection.execute("COMMIT")
-    except BaseException:
-        # SQLite has rolled back by itself after some failures, and says so here.
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
+def _meta(facts: Mapping[str, JSON] | None, settings: Mapping[str, JSON] | None) -> dict[str, str]:
+    """Return facts, and what a run is asked to do, as they stand in the table ``meta``: without secrets."""
+    meta = {name: as_text(redact(value)) for name, value in (facts or {}).items()}
+    if settings is not None:
+        meta["settings"] = as_text(redact(msgspec.to_builtins(dict(settings), enc_hook=str)))
+    return meta

@@ -1,0 +1,119 @@
+"""A job in a run file, so that ``trunkline resume`` needs nothing else: data, and the names of the user's code.
+
+Nothing in it was pickled and nothing in it is secret. What is not to be had by name has to be given again by the script
+that began the run.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trunkline.crossing import fields_of
+from trunkline.errors import ConfigError, CrossingError
+from trunkline.llm.spec import EndpointSpec
+from trunkline.printable import printable
+from trunkline.runtime.job import Packed, as_packed, from_packed
+from trunkline.store.redact import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trunkline.runtime.job import Job
+
+__all__ = ["STORED", "StoredJob", "store_job", "stored_job"]
+
+STORED = "job"
+"""Key of the file's ``meta`` table under which it stands."""
+
+
+class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``trunkline resume`` goes by.
+
+    Attributes:
+        packed: The job; None where it cannot be stored.
+        why: Then, why not.
+        folder: Where the run was begun.
+        workers: How many workers it had.
+        durable: Whether it was durable.
+    """
+
+    packed: Packed | None = None
+    why: str = ""
+    folder: str = ""
+    workers: int = 0
+    durable: bool = False
+
+
+def store_job(job: Job, workers: int, *, durable: bool) -> dict[str, Any]:
+    """Return a job as it stands in a run file.
+
+    Args:
+        job: The job.
+        workers: How many workers it has.
+        durable: Whether the run is durable.
+    """
+    packed, why = _pack(job)
+    stored = StoredJob(packed=packed, why=why, folder=_here(), workers=workers, durable=durable)
+    made: dict[str, Any] = msgspec.to_builtins(stored)
+    return made
+
+
+def stored_job(path: Path, meta: Mapping[str, str]) -> tuple[Job, StoredJob]:
+    """Return the job of a run file, importing the code that it names.
+
+    The current folder becomes that in which the run was begun, where it still is there.
+
+    Args:
+        path: The file.
+        meta: Its table of that name.
+
+    Raises:
+        ConfigError: It has none; the message says why.
+        CrossingError: Some of it cannot be imported here.
+    """
+    name = printable(str(path))
+    try:
+        stored = msgspec.json.decode(meta.get(STORED, ""), type=StoredJob)
+    except (msgspec.MsgspecError, ConfigError) as problem:
+        why = printable(str(problem), 200)
+        raise ConfigError(
+            f"{name} does not say what its run does ({why}): resume it from where it was begun, with resume=True"
+        ) from None
+    if stored.packed is None:
+        raise ConfigError(
+            f"{name} cannot be resumed by itself: {printable(stored.why, 300)}; "
+            "run the script that began it again, with resume=True"
+        )
+    if stored.folder and Path(stored.folder).is_dir():
+        os.chdir(stored.folder)
+    return from_packed(stored.packed), stored
+
+
+def _pack(job: Job) -> tuple[Packed | None, str]:
+    """Return the job as data, or why that cannot be."""
+    if not isinstance(job.llm, EndpointSpec):
+        return None, f"its LLM is a live {type(job.llm).__name__}"
+    if job.llm.secret is not None:
+        return None, "the endpoint's key or headers were given directly, and are in no file"
+    try:
+        packed = as_packed(job, by_value=False)
+    except CrossingError as problem:
+        return None, str(problem)
+    crossings = [packed.strategy, packed.reward, packed.environment, *packed.tools, *packed.filters]
+    fields = [fields_of(crossing) for crossing in crossings if crossing is not None]
+    # As it would stand in the file, and what does so as bytes.
+    seen = msgspec.json.decode(msgspec.json.encode([packed, fields]))
+    if redact(seen) != seen:
+        return None, "something in it looks like a key, and is in no file"
+    return packed, ""
+
+
+def _here() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""

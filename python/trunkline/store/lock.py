@@ -1,0 +1,170 @@
+"""The lock of a run file: one process writes it, and others can tell which."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sqlite3
+import time
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from trunkline.errors import InfrastructureError, RunFileError
+from trunkline.printable import printable
+from trunkline.store.identify import connect, describe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Holder", "Lock", "is_written"]
+
+_held: set[tuple[int, int]] = set()
+"""The files that this process writes, by device and inode. Nothing here opens them to look at their locks: closing any
+descriptor of a file drops all record locks that the process has on it, SQLite's among them."""
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who writes a run file, as its table ``meta`` has it under ``holder`` (JSON).
+
+    Attributes:
+        pid: The process.
+        host: Its machine.
+        since: When it began, in seconds since 1970.
+    """
+
+    pid: int
+    host: str
+    since: float
+
+    @classmethod
+    def here(cls) -> Self:
+        """This process."""
+        return cls(os.getpid(), socket.gethostname(), time.time())
+
+
+class Lock:
+    """Held on a run file by the process that writes it; make it with :meth:`make` or :meth:`take`.
+
+    It is advisory, and of a kind (flock) that is not SQLite's own. It dies with the process: there are no stale ones.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        # Where it is, also for a program that changes its directory meanwhile.
+        self.place = path.absolute()
+        self._descriptor = descriptor
+        _held.add(_identity(os.fstat(descriptor)))
+
+    @classmethod
+    def make(cls, path: Path) -> Self:
+        """Make the file, which must not be there, and lock it.
+
+        Raises:
+            RunFileError: Something is there.
+            InfrastructureError: The file cannot be made.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            there = path if os.path.lexists(path) else path.parent
+            what = describe(path) if there == path else "is not a directory"
+            raise RunFileError(f"{printable(str(there))} {what}: choose another --out, or remove it") from None
+        except OSError as problem:
+            raise _failed(path, "created", problem) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+            raise _failed(path, "locked", problem) from None
+        return cls(path, descriptor)
+
+    @classmethod
+    def take(cls, path: Path) -> Self:
+        """Lock a file that is there.
+
+        Raises:
+            RunFileError: Another process writes it, which the message names.
+            InfrastructureError: It may not be written, or cannot be locked.
+        """
+        if _is_held_here(path):
+            raise _taken(path)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as problem:
+            raise _failed(path, "written", problem) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise _taken(path) from None
+        except OSError as problem:
+            os.close(descriptor)
+            raise _failed(path, "locked", problem) from None
+        return cls(path, descriptor)
+
+    def is_there(self) -> bool:
+        """Whether the file still stands where it was locked."""
+        try:
+            return os.path.samestat(self.place.stat(), os.fstat(self._descriptor))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # It cannot be told; if something is wrong, writing will say so.
+
+    def release(self) -> None:
+        """Let go of it. Only after SQLite has closed the file, see above."""
+        _held.discard(_identity(os.fstat(self._descriptor)))
+        os.close(self._descriptor)
+
+
+def is_written(path: Path) -> bool:
+    """Whether a process writes this run file now, this one included."""
+    if _is_held_here(path):
+        return True
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # A file system without such locks.
+    finally:
+        os.close(file)
+    return False
+
+
+def _identity(facts: os.stat_result) -> tuple[int, int]:
+    return facts.st_dev, facts.st_ino
+
+
+def _is_held_here(path: Path) -> bool:
+    try:
+        return _identity(path.stat()) in _held
+    except OSError:
+        return False
+
+
+def _taken(path: Path) -> RunFileError:
+    """Say who writes a file."""
+    try:
+        connection = connect(path)
+        try:
+            (text,) = connection.execute("SELECT value FROM meta WHERE key = 'holder'").fetchone()
+            holder = msgspec.json.decode(text, type=Holder)
+        finally:
+            connection.close()
+    except (sqlite3.Error, TypeError, UnicodeError, msgspec.MsgspecError):
+        who = "another process"
+    else:
+        who = f"process {holder.pid} on {printable(holder.host, 80)}"
+    return RunFileError(f"{printable(str(path))} is being written by {who}: wait for it, or stop it first")
+
+
+def _failed(path: Path, what: str, problem: OSError) -> InfrastructureError:
+    return InfrastructureError(f"{printable(str(path))} cannot be {what}: {problem.strerror or problem}")

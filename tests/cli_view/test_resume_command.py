@@ -1,0 +1,224 @@
+"""The same command again, and ``trunkline resume``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from atlas import CAPITALS
+from click.testing import CliRunner
+from foreign import capital_cities, message, serving
+from resuming import digests, environment, kill, start, undo, wait_for
+
+from trunkline.cli.app import app
+from trunkline.errors import TrunklineError
+from trunkline.store.lock import is_written
+from trunkline.store.reader import RunReader
+from trunkline.store.resumption import resumptions
+
+LIBRARY = """
+import sys
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.agent import Agent
+from trunkline.runtime.run import run
+from atlas import agent, tasks
+from trunkline.score.rewards import exact_match
+
+def shout(trajectory):
+    return float(trajectory.answer == "Paris")
+
+{local}
+
+if __name__ == "__main__":
+    llm = EndpointSpec(sys.argv[1], max_concurrency=4{llm})
+    run(agent(), tasks(), llm=llm, strategy=Chain(2), seed=7, reward={reward}, workers=1, out=sys.argv[2])
+"""
+
+
+JUDGE = """
+import msgspec
+class Judge(msgspec.Struct):
+    api_key: str
+    def __call__(self, trajectory):
+        return 1.0
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with questions, and nothing in the environment that stands for an option."""
+    lines = [json.dumps({"id": c, "question": f"Capital of {c}?", "answer": a}) for c, a in CAPITALS.items()]
+    (tmp_path / "q.jsonl").write_text("\n".join(lines))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    return tmp_path
+
+
+class Done(NamedTuple):
+    """What came of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def trunkline(folder: Path, *arguments: object) -> Done:
+    """Run a command to its end, in this process."""
+    with contextlib.chdir(folder):
+        found = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    error = found.exception
+    assert error is None or isinstance(error, SystemExit | TrunklineError), found.exc_info
+    if isinstance(error, TrunklineError):
+        return Done(error.exit_code, found.stdout, f"{found.stderr}error: {error}")
+    return Done(found.exit_code, found.stdout, found.stderr)
+
+
+def apart(folder: Path, *arguments: object) -> Done:
+    """Run a command to its end, in a process of its own."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def ask(folder: Path, url: str, *more: object) -> Done:
+    """The command that is given again."""
+    given = ["--model", "m/1", "--base-url", url, "--tools", "atlas:lookup", "--rollouts", 2, "--workers", 0]
+    return trunkline(folder, "run", "q.jsonl", *given, *more)
+
+
+def test_the_same_command_goes_on_and_then_shows_what_came_of_it(folder: Path):
+    with serving(capital_cities) as server:
+        first = ask(folder, server.url, "--out", "r.run", "--seed", 7)
+        assert first.returncode == 0, first.stderr
+        assert "begins r.run" in first.stderr
+        whole, sent = digests(folder / "r.run"), len(server.bodies)
+        undo(folder / "r.run", "Japan")
+        again = ask(folder, server.url, "--out", "r.run", "--seed", 7)
+        assert "resumes r.run: 4 of 5 tasks are finished" in again.stderr
+        assert (again.returncode, digests(folder / "r.run")) == (0, whole)
+        assert sent < len(server.bodies) < 2 * sent
+        sent = len(server.bodies)
+        third = ask(folder, server.url, "--out", "r.run", "--seed", 7)
+        assert len(server.bodies) == sent
+    assert "finished r.run: 5 of 5 tasks are finished" in third.stderr
+    assert (third.returncode, third.stdout) == (0, again.stdout)
+    other = ask(folder, server.url, "--out", "r.run", "--rollouts", 3)
+    assert other.returncode == 2
+    assert "strategy.options.n: 2 there, 3 here" in other.stderr
+    assert ask(folder, server.url, "--out", "r.run", "--fresh").returncode == 2
+
+
+def test_a_name_that_was_not_given_is_found_again(folder: Path):
+    with serving(capital_cities) as server:
+        assert ask(folder, server.url).returncode == 0
+        (path,) = (folder / "runs").iterdir()
+        assert path.match("*-m-1-????????.run")
+        whole = digests(path)
+        undo(path, "Japan", "Chile")
+        dry = ask(folder, server.url, "--dry-run")
+        assert "would be resumed: 3 tasks are finished" in dry.stdout
+        again = ask(folder, server.url, "--max-concurrency", 3)
+        assert f"resumes runs/{path.name}: 3 of 5 tasks are finished" in again.stderr
+        assert digests(path) == whole, "its seed was drawn, and is the run's"
+        undo(path, "Japan")
+        assert "begins runs/" in ask(folder, server.url, "--fresh").stderr
+        assert "begins runs/" in ask(folder, server.url, "--temperature", 0.5).stderr
+        assert len(list((folder / "runs").iterdir())) == 3
+        forced = ask(folder, server.url, "--temperature", 0.7, "--out", path, "--force")
+    assert forced.returncode == 0, forced.stderr
+    with RunReader.open(path) as reader:
+        last = resumptions(reader.meta)[-1]
+    assert last.forced
+    assert "agent.sampling.temperature: nothing there, 0.7 here" in last.changed
+    assert ask(folder, server.url, "--fresh", "--force").returncode == 2
+
+
+def test_resume_needs_the_file_and_nothing_else(folder: Path, tmp_path_factory: pytest.TempPathFactory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    with serving(capital_cities) as server:
+        assert ask(folder, server.url, "--out", "r.run").returncode == 0
+        path = folder / "r.run"
+        whole = digests(path)
+        undo(path, "Japan")
+        with serving(capital_cities) as other:
+            done = trunkline(elsewhere, "resume", path, "--base-url", other.url, "-c", 2, "--budget", "calls=99")
+            assert done.returncode == 0, done.stderr
+            assert {body["messages"][0]["content"] for body in other.bodies} == {"Capital of Japan?"}
+    assert digests(path) == whole
+    with RunReader.open(path) as reader:
+        fields = {line.partition(":")[0] for line in resumptions(reader.meta)[-1].changed}
+    assert fields == {"llm.base_urls[0]", "llm.max_concurrency", "budget", "timing_dependent"}
+    again = trunkline(elsewhere, "resume", path)
+    assert (again.returncode, again.stdout.split()) == (0, done.stdout.split())
+
+
+def script(folder: Path, url: str, *, reward: str = "shout", local: str = "", llm: str = "") -> None:
+    """Run a script of the user's own to its end."""
+    (folder / "mine.py").write_text(LIBRARY.format(reward=reward, local=local, llm=llm))
+    done = apart(folder, "mine.py", url, "r.run")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_code_of_a_script_is_found_again(folder: Path):
+    with serving(capital_cities) as server:
+        script(folder, server.url)
+        whole = digests(folder / "r.run")
+        undo(folder / "r.run", "Japan", "France")
+        for workers in (1, 0):
+            done = apart(folder.parent, "-m", "trunkline.cli", "resume", folder / "r.run", "--workers", workers)
+            assert done.returncode == 0, done.stderr
+            assert digests(folder / "r.run") == whole
+            undo(folder / "r.run", "Japan", "France")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"reward": "lambda trajectory: 1.0"}, "is not defined at the top level of a module"),
+        ({"llm": ', api_key="sk-1234567890abcdef1234"'}, "the endpoint's key or headers were given directly"),
+        ({"reward": "Judge('sk-1234567890abcdef1234')", "local": JUDGE}, "looks like a key"),
+    ],
+)
+def test_what_has_no_name_or_is_secret_is_in_no_file(folder: Path, given: dict, why: str):
+    with serving(capital_cities) as server:
+        script(folder, server.url, **given)
+    undo(folder / "r.run", "Japan")
+    assert b"sk-1234567890" not in (folder / "r.run").read_bytes()
+    done = trunkline(folder, "resume", "r.run")
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert "run the script that began it again, with resume=True" in done.stderr
+
+
+def test_a_damaged_file_is_named_and_ends_with_3(folder: Path):
+    with serving(capital_cities) as server:
+        assert ask(folder, server.url, "--out", "r.run").returncode == 0
+    path = folder / "r.run"
+    undo(path, "Japan")
+    data = bytearray(path.read_bytes())
+    data[4096 : 2 * 4096] = bytes(4096)
+    path.write_bytes(data)
+    for done in (
+        trunkline(folder, "resume", "r.run"),
+        ask(folder, server.url, "--out", "r.run"),
+        apart(folder, "-m", "trunkline.cli", "resume", "r.run"),
+    ):
+        assert done.returncode == 3, done.stderr
+        assert "`trunkline check" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_is_going_on_is_not_resumed_beside_it(folder: Path):
+    with serving(lambda _: message("<answer>x</answer>"), delay=5) as server:
+        process = start(server.url, folder / "r.run")
+        wait_for(lambda: server.bodies)
+        done = trunkline(folder, "resume", "r.run")
+        kill(process)
+    assert done.returncode == 2
+    assert f"is being written by process {process.pid} on " in done.stderr
+    wait_for(lambda: not is_written(folder / "r.run"))

@@ -1,0 +1,193 @@
+"""Disks that are full or fail, by a shim between SQLite and the kernel; TRUNKLINE_FULL_FAULTS=1 fails every call."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from resuming import environment
+
+from trunkline.store.reader import RunReader
+
+SUPPORT = Path(__file__).parent.parent / "support"
+FULL = bool(os.environ.get("TRUNKLINE_FULL_FAULTS"))
+
+WRITER = """
+import json, sys
+from pathlib import Path
+from trunkline.errors import InfrastructureError
+from trunkline.store.writer import RunWriter
+path, durable = Path(sys.argv[1]), sys.argv[2] == "durable"
+acked, code = [], 0
+try:
+    if path.exists() and path.stat().st_size:
+        writer = RunWriter.open(path, durable=durable)
+    else:
+        writer = RunWriter.create(path, {"seed": 7}, ROWS.tasks, durable=durable, over_stub=True)
+    for task in set(range(len(ROWS.tasks))) - set(writer.standing.finished):
+        ROWS.commit(writer, task)
+        acked.append(task)
+    writer.finish("done")
+except InfrastructureError as error:
+    print(error, file=sys.stderr)
+    code = 3
+print(json.dumps(acked))
+sys.exit(code)
+"""
+
+ROWS = """
+from trunkline import _core
+from trunkline.store.derive import rows
+from trunkline.types import Task
+
+class ROWS:
+    tasks = [Task.ask(f"Who is {n}?", "Ada", id=f"q{n}") for n in range(12)]
+
+    @staticmethod
+    def commit(writer, number):
+        core = _core.Tree()
+        text = b'{"role":"user","content":"%s"}' % (b"x" * 3000)
+        point = core.append(0, 1, text)
+        deltas = [core.delta()]
+        rollout = core.open(point, [0, 0], 0)
+        core.close(rollout, "llm_error", None, "no reply")
+        deltas.append(core.delta())
+        writer.commit([(number, seq, data) for seq, data in enumerate(deltas)], [(number, *rows(core))])
+"""
+SCRIPT = ROWS + WRITER
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shim, compiled."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler to make the shim with")
+    made = tmp_path_factory.mktemp("shim") / "shim.so"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(SUPPORT / "failing_disk.c"), "-ldl"], check=True
+    )
+    return made
+
+
+def write(path: Path, durable: str = "", **env: str) -> tuple[int, list[int], str]:
+    """Write a run in a process of its own: its exit code, the tasks it was told are in the file, what it said."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(path), durable],
+        env=environment() | env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def places(calls: int, few: int) -> list[int]:
+    """Which calls to fail: a few, spread over all, or every one."""
+    return list(range(1, calls + 1)) if FULL else sorted({1 + calls * place // few for place in range(few)})
+
+
+def count(shim: Path, folder: Path, call: str, durable: str) -> int:
+    """How many calls an undisturbed run makes."""
+    counted = folder / "count"
+    env = {"LD_PRELOAD": str(shim), "FAIL_CALL": call, "FAIL_AT": "-1", "FAIL_ERRNO": "5", "FAIL_COUNT": str(counted)}
+    code, acked, _ = write(folder / "whole", durable, FAIL_FILE=str(folder / "whole"), **env)
+    assert (code, len(acked)) == (0, 12)
+    return int(counted.read_text()) if counted.exists() else 0
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "durable", "lasts"),
+    [
+        ("write", errno.ENOSPC, "", "on"),
+        ("write", errno.EDQUOT, "durable", "on"),
+        ("write", errno.EIO, "", "once"),
+        ("write", errno.EROFS, "durable", "on"),
+        ("fsync", errno.EIO, "durable", "once"),
+        ("fsync", errno.EIO, "durable", "on"),
+        ("ftruncate", errno.EIO, "", "once"),
+    ],
+)
+def test_nothing_counts_that_is_not_in_the_file(
+    shim: Path, tmp_path: Path, call: str, number: int, durable: str, lasts: str
+):
+    calls = count(shim, tmp_path, call, durable)
+    assert calls or call == "ftruncate"
+    stopped = 0
+    for at in places(calls, 4):
+        path = tmp_path / f"r{at}"
+        env = {"LD_PRELOAD": str(shim), "FAIL_CALL": call, "FAIL_AT": str(at), "FAIL_ERRNO": str(number)}
+        env |= {"FAIL_FROM": "1"} if lasts == "on" else {}
+        code, acked, said = write(path, durable, FAIL_FILE=str(path), **env)
+        assert code in {0, 3}
+        assert said.count("\n") == (1 if code else 0), "one line"
+        stopped += code == 3
+        if not path.exists():
+            assert acked == []
+            continue
+        if path.stat().st_size:
+            with RunReader.open(path) as reader:
+                done = [number for number, _ in reader.rows()]
+                assert set(acked) <= set(done)
+                assert reader.check() == []
+        # Space was freed: the rest is done, and what was done is left alone.
+        code, acked, said = write(path, durable)
+        assert (code, said) == (0, "")
+        with RunReader.open(path) as reader:
+            assert len(list(reader.rows())) == 12
+            assert reader.check() == []
+    assert stopped or call == "ftruncate" or (call, lasts) == ("write", "once")
+
+
+def test_after_a_sync_that_failed_once_nothing_more_is_said_to_be_done(shim: Path, tmp_path: Path):
+    for at in places(count(shim, tmp_path, "fsync", "durable"), 5)[:-1]:
+        path = tmp_path / f"r{at}"
+        env = {"LD_PRELOAD": str(shim), "FAIL_CALL": "fsync", "FAIL_AT": str(at), "FAIL_ERRNO": str(errno.EIO)}
+        code, acked, _ = write(path, "durable", FAIL_FILE=str(path), **env)
+        assert code == 3 or len(acked) == 12, "a sync of what is in the log as well is made up for later"
+
+
+def test_a_durable_run_syncs_every_commit_and_another_does_not(shim: Path, tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    # Twelve tasks are committed; the others are those of making the file and of closing it.
+    assert count(shim, tmp_path / "a", "fsync", "durable") >= count(shim, tmp_path / "b", "fsync", "") + 12
+
+
+def test_a_file_that_may_not_be_written_is_refused_in_one_line(shim: Path, tmp_path: Path):
+    path = tmp_path / "r"
+    write(path, LD_PRELOAD=str(shim), FAIL_CALL="none", FAIL_FILE=str(path))
+    held = path.read_bytes()
+    program = "import sys; from trunkline.store.writer import RunWriter; RunWriter.open(sys.argv[1])"
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    try:
+        done = subprocess.run(
+            [*unprivileged(), sys.executable, "-c", program, str(path)],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        tmp_path.chmod(0o755)
+    assert "InfrastructureError" in done.stderr
+    assert "cannot be written: Permission denied" in done.stderr
+    assert path.read_bytes() == held
+
+
+def unprivileged() -> list[str]:
+    """What runs a command without the right to write everywhere."""
+    if os.geteuid() != 0:
+        return []
+    if shutil.which("setpriv") is None:
+        pytest.skip("root may write everywhere, and there is no setpriv to drop that")
+    return ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"]

@@ -1,0 +1,286 @@
+"""Runs that are gone on with in their own file."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from atlas import CAPITALS, agent, lookup, stall, tasks
+from foreign import capital_cities, message, serving
+from resuming import digests, kill, renumber, start, undo, wait_for
+
+from trunkline.errors import ConfigError, RunFileError
+from trunkline.llm.price import Price
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.budget import Budget
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.plan import Plan, plan
+from trunkline.runtime.run import run, stream
+from trunkline.score.filters.catalog import FILTERS
+from trunkline.score.rewards import exact_match
+from trunkline.store.lock import is_written
+from trunkline.store.reader import RunReader
+from trunkline.store.resumption import resumptions
+
+
+def once(server, out: Path, only: int | None = None, **options):
+    """A run of the atlas, resumed where it is there."""
+    given = {"strategy": Chain(2), "seed": 7, "workers": 0, "resume": True, "llm": EndpointSpec(server.url)}
+    return run(agent(), tasks()[:only], out=out, **given | options)
+
+
+def test_a_run_that_is_killed_again_and_again_comes_to_the_same_trees(tmp_path: Path):
+    out = tmp_path / "r"
+    with serving(capital_cities, delay=0.1) as server:
+        undisturbed = digests(once(server, tmp_path / "undisturbed").path)
+        paid = len(server.bodies)
+        for _ in range(3):
+            most = len(server.bodies) + 4
+            process = start(server.url, out)
+            wait_for(lambda most=most: len(server.bodies) >= most)
+            kill(process)
+            wait_for(lambda: not is_written(out))
+            assert digests(out).items() <= undisturbed.items()
+        result = once(server, out)
+    assert digests(out) == undisturbed
+    assert result.state == "done"
+    # What was in flight at a kill is paid twice: at most as many requests as go out at a time, and 50 ms of turns.
+    assert len(server.bodies) - 2 * paid <= 3 * 8
+    with RunReader.open(out) as reader:
+        assert 2 <= len(resumptions(reader.meta)) <= 3, "the first may have been killed before there was a file"
+
+
+def test_a_finished_run_is_returned_and_nothing_is_run(tmp_path: Path):
+    with serving(capital_cities) as server:
+        first = once(server, tmp_path / "r")
+        sent, bytes_ = len(server.bodies), first.path.read_bytes()
+        again = once(server, tmp_path / "r")
+        assert len(server.bodies) == sent
+    assert (again.state, again.path) == ("done", first.path)
+    assert first.path.read_bytes() == bytes_
+    assert len(again) == 5
+
+
+def test_only_what_is_missing_is_run(tmp_path: Path):
+    with serving(capital_cities) as server:
+        result = once(server, tmp_path / "r")
+        before, seconds = digests(result.path), result.summary().seconds
+        undo(result.path, "Benin", "Chile")
+        server.bodies.clear()
+        time.sleep(0.2)
+        result = once(server, tmp_path / "r")
+        asked = {body["messages"][0]["content"] for body in server.bodies}
+    assert asked == {"Capital of Benin?", "Capital of Chile?"}
+    assert digests(result.path) == before
+    assert seconds < result.summary().seconds < seconds + 30
+    with RunReader.open(result.path) as reader:
+        calls = list(reader.calls())
+        ends = [resumption.finished for resumption in resumptions(reader.meta)]
+    late, early = ([call.started for task, call in calls if (task > 2) == again] for again in (True, False))
+    assert len(late) > 1
+    assert min(late) > max(early), "times go on"
+    assert len({call.endpoint for _, call in calls}) == 1
+    assert ends == [3]
+
+
+async def test_a_stream_yields_what_is_finished_first(tmp_path: Path):
+    with serving(capital_cities) as server:
+        given = {"strategy": Chain(2), "seed": 7, "workers": 0, "llm": EndpointSpec(server.url), "resume": True}
+        whole = [tree async for tree in stream(agent(), tasks(), out=tmp_path / "r", **given)]
+        undo(tmp_path / "r", "France", "Japan")
+        names = [tree.task.id async for tree in stream(agent(), tasks(), out=tmp_path / "r", **given)]
+        again = [tree.task.id async for tree in stream(agent(), tasks(), out=tmp_path / "r", **given)]
+    assert names[:3] == ["Brazil", "Benin", "Chile"]
+    assert sorted(names) == sorted(again) == sorted(CAPITALS)
+    assert len(whole) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"strategy": Chain(3)}, "strategy.options.n: 2 there, 3 here"),
+        ({"reward": exact_match}, 'reward: nothing there, "exact_match" here'),
+        ({"seed": 8}, "seed: 7 there, 8 here"),
+        ({"task_budget": Budget(calls=50)}, r"task_budget: nothing there, \{.*50"),
+        ({"enough": 1}, "stopping.enough: nothing there, 1 here"),
+        ({"filters": [next(iter(FILTERS.values()))()], "reward": exact_match}, "filters: "),
+        ({"groups": 2}, "refill: nothing there"),
+    ],
+)
+def test_settings_that_mean_something_else_are_refused_with_the_difference(tmp_path: Path, change: dict, words: str):
+    with serving(capital_cities) as server:
+        path = once(server, tmp_path / "r").path
+        sent = len(server.bodies)
+        undo(path, "Japan")
+        held = path.read_bytes()
+        with pytest.raises(ConfigError, match=words) as refused:
+            once(server, path, **change)
+        assert len(server.bodies) == sent
+    assert "--force" in str(refused.value)
+    assert path.read_bytes() == held
+
+
+def test_other_agents_and_tasks_are_refused_even_by_force(tmp_path: Path):
+    with serving(capital_cities) as server:
+        path = once(server, tmp_path / "r").path
+        undo(path, "Japan")
+        llm = EndpointSpec(server.url)
+        with pytest.raises(ConfigError, match=r'agent\.system: "" there, "Be brief." here'):
+            run(agent(system="Be brief."), tasks(), strategy=Chain(2), llm=llm, out=path, resume=True)
+        with pytest.raises(ConfigError, match=r"agent\.tools: .*lookup.* there"):
+            run(agent(tools=[lookup, stall]), tasks(), strategy=Chain(2), llm=llm, out=path, resume=True)
+        with pytest.raises(ConfigError, match="other tasks: 5 there, 4 here"):
+            once(server, path, only=4, resume="force")
+        others = [*tasks()[:4], tasks()[4].ask("Capital of Chile, please?", "Santiago", id="Chile")]
+        with pytest.raises(ConfigError, match='"Chile" has other messages here'):
+            run(agent(), others, strategy=Chain(2), llm=llm, out=path, resume="force")
+
+
+def test_force_goes_on_and_is_recorded(tmp_path: Path):
+    with serving(capital_cities) as server:
+        path = once(server, tmp_path / "r").path
+        undo(path, "Japan")
+        result = once(server, path, strategy=Chain(3), resume="force")
+    assert len(result["Japan"].rollouts) == 3
+    assert len(result["France"].rollouts) == 2
+    with RunReader.open(path) as reader:
+        (resumption,) = resumptions(reader.meta)
+        assert reader.settings["strategy"]["options"]["n"] == 3
+    assert (resumption.forced, resumption.changed) == (True, ["strategy.options.n: 2 there, 3 here"])
+
+
+def test_where_and_how_fast_may_change_and_is_recorded(tmp_path: Path):
+    with serving(capital_cities) as server, serving(capital_cities) as other:
+        path = once(server, tmp_path / "r", llm=EndpointSpec(server.url, price=Price(prompt=1, generated=1))).path
+        undo(path, "Japan")
+        llm = EndpointSpec(other.url, max_concurrency=3, timeout=9, price=Price(prompt=2, generated=2))
+        once(server, path, llm=llm, workers=1, budget=Budget(calls=100), durable=True, labels={"who": "me"})
+        assert {body["messages"][0]["content"] for body in other.bodies} == {"Capital of Japan?"}
+    with RunReader.open(path) as reader:
+        (resumption,) = resumptions(reader.meta)
+        assert set(reader.prices) == {server.url, other.url}, "what was paid there keeps its price"
+        assert {endpoint.endpoint for endpoint in reader.summary().endpoints} == {server.url, other.url}
+    fields = {line.partition(":")[0] for line in resumption.changed}
+    assert {"llm.max_concurrency", "llm.timeout", "llm.base_urls[0]", "budget", "labels.who"} <= fields
+    assert not resumption.forced
+
+
+def test_the_seed_is_that_of_the_run(tmp_path: Path):
+    with serving(capital_cities) as server:
+        path = once(server, tmp_path / "r", seed=None).path
+        whole = digests(path)
+        undo(path, "Japan")
+        once(server, path, seed=None)
+    assert digests(path) == whole
+
+
+def test_a_budget_that_is_spent_ends_a_run_until_there_is_more(tmp_path: Path):
+    with serving(capital_cities) as server:
+        poor = {"budget": Budget(rollouts=4), "llm": EndpointSpec(server.url, max_concurrency=1)}
+        first = once(server, tmp_path / "r", **poor)
+        sent = len(server.bodies)
+        assert (first.state, once(server, tmp_path / "r", **poor).state) == ("budget", "budget")
+        assert len(server.bodies) == sent
+        more = once(server, tmp_path / "r", budget=Budget(rollouts=100))
+    assert (more.state, len(more)) == ("done", 5)
+
+
+def test_groups_that_were_kept_count_after_a_kill(tmp_path: Path):
+    with serving(capital_cities) as server:
+        given = {"groups": 3, "max_tasks": 5}
+        path = once(server, tmp_path / "r", **given).path
+        whole = digests(path)
+        assert list(whole) == ["France", "Brazil", "Japan"]
+        undo(path, "Brazil")
+        server.bodies.clear()
+        result = once(server, path, **given)
+    assert {body["messages"][0]["content"] for body in server.bodies} == {"Capital of Brazil?"}
+    assert (digests(path), result.state) == (whole, "done")
+
+
+def test_a_run_that_goes_on_from_another_is_resumed_without_it(tmp_path: Path):
+    with serving(capital_cities) as server:
+        first = once(server, tmp_path / "first").path
+        path = once(server, tmp_path / "r", start_from=first).path
+        whole = digests(path)
+        first.unlink()
+        undo_own(path)
+        given = {"strategy": Chain(2), "workers": 0, "llm": EndpointSpec(server.url), "out": path, "resume": True}
+        run(agent(), start_from=first, **given)
+        with pytest.raises(ConfigError, match=r"continues\.run: "):
+            run(agent(), start_from=tmp_path / "another", **given)
+    assert digests(path) == whole
+
+
+def undo_own(path: Path) -> None:
+    """Take away what a run that goes on from another made of Japan."""
+    with sqlite3.connect(path) as connection:
+        ((number, deltas),) = connection.execute(
+            "SELECT task, taken.deltas FROM taken JOIN tasks USING (task) WHERE id = 'Japan'"
+        )
+        connection.execute("DELETE FROM deltas WHERE task = ? AND seq >= ?", (number, deltas))
+        for table in ("trees", "rollouts", "calls"):
+            connection.execute(f"DELETE FROM {table} WHERE task = ?", (number,))
+        renumber(connection)
+    connection.close()
+
+
+def test_a_file_that_was_only_begun_is_begun_again(tmp_path: Path):
+    with serving(capital_cities) as server:
+        (tmp_path / "r").touch()
+        with pytest.raises(RunFileError, match="is there and is empty"):
+            once(server, tmp_path / "r", resume=False)
+        assert once(server, tmp_path / "r").state == "done"
+        first = once(server, tmp_path / "first").path
+        started = once(server, tmp_path / "s", start_from=first).path
+        # Killed while it took the first one over.
+        with sqlite3.connect(started) as connection:
+            connection.execute("UPDATE meta SET value = 'beginning' WHERE key = 'state'")
+            connection.execute("DELETE FROM taken WHERE task > 1")
+        connection.close()
+        again = once(server, started, start_from=first)
+    with RunReader.open(again.path) as reader:
+        assert len(list(reader.taken())) == 5
+        assert reader.check() == []
+
+
+def test_two_at_once_are_refused_with_the_name_of_the_first(tmp_path: Path):
+    def slow(body: dict):
+        return message("<answer>Paris</answer>")
+
+    with serving(slow, delay=5) as server:
+        process = start(server.url, tmp_path / "r")
+        wait_for(lambda: server.bodies)
+        with pytest.raises(RunFileError, match=f"is being written by process {process.pid} on "):
+            once(server, tmp_path / "r")
+        kill(process)
+        wait_for(lambda: not is_written(tmp_path / "r"))
+        Plan(
+            agent(), tasks(), strategy=Chain(2), llm=EndpointSpec(server.url), out=tmp_path / "r", resume=True
+        )._writer.finish("interrupted")
+
+
+def test_a_plan_of_a_run_that_is_there_says_how_far_it_is(tmp_path: Path):
+    with serving(capital_cities) as server:
+        path = once(server, tmp_path / "r").path
+        undo(path, "Japan")
+        held = path.read_bytes()
+        llm = EndpointSpec(server.url)
+        outline = plan(agent(), tasks(), strategy=Chain(2), llm=llm, out=path, resume=True)
+        assert (outline.finished, outline.settings["seed"]) == (4, 7)
+    assert path.read_bytes() == held
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"resume": "yes", "out": "r"}, "resume must be true, false or 'force'"),
+        ({"resume": True}, "resume goes on with the run at out"),
+        ({"durable": 1}, "durable must be true or false"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(options: dict, words: str):
+    with pytest.raises(ConfigError, match=words):
+        plan(agent(), tasks(), llm=EndpointSpec("http://127.0.0.1:1/v1"), **options)
