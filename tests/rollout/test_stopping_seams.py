@@ -217,6 +217,7 @@ async def test_an_llm_that_answers_after_it_was_cancelled_neither_breaks_the_tre
 async def test_what_is_kept_of_a_turn_counts_as_prompt():
     core = _core.Tree()
     leaf = core.append(_core.ROOT, _core.PROMPT, b'{"role":"user","content":"?"}')
+    core.open(leaf, [0, 0])
     kit = Kit(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
     free = prompt_bound(core, leaf, kit)
     purse = Purse(Allowance(Budget(prompt=free + 7, tools=1), None, {}), core, Barrier())
@@ -279,7 +280,7 @@ async def test_a_request_that_failed_is_a_call_and_no_tokens():
 
 
 async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
-    players = Players(Barrier())
+    players = Players(_core.Tree(), Barrier())
 
     async def play() -> None:
         players.enter(0)
@@ -289,7 +290,7 @@ async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
             raise players.caught(0) from None
 
     for cancelled, kind in ((False, Finished), (True, asyncio.CancelledError)):
-        players = Players(Barrier())
+        players = Players(_core.Tree(), Barrier())
         task = asyncio.ensure_future(play())
         await asyncio.sleep(0)
         players.cut("deadline", "deadline: now")

@@ -13,6 +13,7 @@ from spending import MOST, Clerk, spend
 from trunkline.llm.price import EVERYWHERE, Price
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategies.partial import Partial
 from trunkline.rollout.strategies.tree_grpo import TreeGRPO
 from trunkline.rollout.strategy import Fork
 from trunkline.types import Termination
@@ -139,3 +140,10 @@ async def test_without_a_budget_nobody_waits_for_anybody():
     tree, session, _ = await spend(Chain(3), clerk)
     assert session.ending == ("finished", None, 0)
     assert all(rollout.termination == Termination.ANSWER for rollout in tree.rollouts)
+
+
+async def test_partial_rollouts_end_where_not_even_the_initial_ones_are_paid_for():
+    strategy = Partial(initial=3, top_k=1, samples=1, budget=6, region="all")
+    tree, session, _ = await spend(strategy, Clerk(), Budget(rollouts=2))
+    assert len(tree.rollouts) == 2
+    assert session.ending == ("budget", "task budget: 1 rollouts wanted, 0 left of 2", 1)

@@ -56,14 +56,14 @@ def candidates(view: View, subgroup: int, there: int, tools: Collection[str] = (
     Args:
         view: The tree.
         subgroup: The initial chain that its rollouts were expanded for.
-        there: How many rollouts of the tree to look at, in the order they were opened.
+        there: How many rollouts of the tree to look at, in the order they were opened; all if there are fewer.
         tools: Names: only turns that call one of these; any tool will do if empty.
 
     Yields:
         Their nodes, the earlier first; one of each state.
     """
     core = view.tree.core
-    opened = (core.rollout(number) for number in range(there))
+    opened = map(core.rollout, range(min(there, core.rollouts)))
     own = [facts for facts in opened if facts.subgroup == subgroup]
     states = {facts.point for facts in own[1:]}
     for facts in own:

@@ -10,18 +10,18 @@ from trunkline.errors import ConfigError, StrategyError, TreeError
 from trunkline.llm import messages
 from trunkline.printable import said
 from trunkline.rollout.speech import Speech
-from trunkline.rollout.strategy import Fork, Move
+from trunkline.rollout.strategy import INSIDE, Drop, Fork, Move, Stop
 from trunkline.rollout.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from trunkline._core import Tree as Core
     from trunkline.rollout.agent import Agent
     from trunkline.rollout.strategy import Strategy
     from trunkline.tree.tree import Tree
 
-__all__ = ["begin", "check_size", "moves", "open_fork", "plant", "prompt"]
+__all__ = ["begin", "check_moves", "check_size", "moves", "open_fork", "plant", "prompt"]
 
 
 def plant(tree: Tree, agent: Agent) -> None:
@@ -105,6 +105,30 @@ def check_size(strategy: Strategy, wanted: Sequence[Move], opened: int) -> None:
         error = StrategyError if opened else ConfigError
         state = f"has opened {opened} rollouts and wants {asked} more, but its rollouts() plans {planned} at most"
         raise error(f"strategy {type(strategy).__name__} {state}")
+
+
+def check_moves(
+    strategy: Strategy, wanted: Sequence[Move], core: Core, waiting: Collection[int], *, inside: bool
+) -> None:
+    """Refuse moves that cannot be made, before any of them is.
+
+    Args:
+        strategy: Whose moves they are.
+        wanted: The moves.
+        core: The tree.
+        waiting: Who waits between two steps.
+        inside: Whether a rollout can fork inside a turn.
+
+    Raises:
+        StrategyError: Saying which.
+    """
+    for move in wanted:
+        if isinstance(move, Drop) and move.rollout >= core.rollouts:
+            raise StrategyError(f"there is no rollout {move.rollout}, so it cannot be dropped")
+        if isinstance(move, Stop) and move.rollout not in waiting:
+            raise StrategyError(f"rollout {move.rollout} does not wait between two steps, so it cannot be stopped")
+        if isinstance(move, Fork) and move.at is not None and not inside:
+            raise StrategyError(f"{type(strategy).__name__} forks inside a turn, which needs {INSIDE}")
 
 
 def open_fork(core: Core, fork: Fork) -> list[int]:

@@ -6,10 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from trunkline.rollout.rollout import Finished
+from trunkline.rollout.rounds import Cut, Refused, write
 from trunkline.store.schema import Ending
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline._core import Tree as Core
     from trunkline.rollout.barrier import Barrier
 
 __all__ = ["Players"]
@@ -19,7 +23,9 @@ class Players:
     """The tasks that play rollouts.
 
     Args:
+        core: The tree.
         barrier: Where they wait between two rounds.
+        past: What was decided before, where this goes on with a tree.
 
     Attributes:
         ending: How growth ended.
@@ -27,14 +33,19 @@ class Players:
         sealed: Whether no fork is paid for any more: nothing starts, and what grows goes on.
     """
 
-    def __init__(self, barrier: Barrier) -> None:
+    def __init__(self, core: Core, barrier: Barrier, past: Sequence[Cut | Refused] = ()) -> None:
         self.ending = Ending()
         self.over = False
         self.sealed = False
+        self._core = core
         self._barrier = barrier
         self._playing: dict[int, asyncio.Task[None]] = {}
+        self._leaving: set[int] = set()
         self._cut: set[int] = set()
+        self._spared: frozenset[int] = frozenset()
         self._keep = False
+        for mark in past:
+            self._take(mark)
 
     def __len__(self) -> int:
         """How many rollouts are being played."""
@@ -42,7 +53,7 @@ class Players:
 
     def enter(self, rollout: int) -> None:
         """Note that the current task plays a rollout; raises :class:`Finished` if growth is over."""
-        if self.over:
+        if self.over and rollout not in self._spared:
             self._cut.add(rollout)
             raise self._end()
         task = asyncio.current_task()
@@ -50,8 +61,13 @@ class Players:
         self._playing[rollout] = task
 
     def leave(self, rollout: int) -> None:
-        """Note that a rollout has ended: it cannot be cut any more."""
-        self._playing.pop(rollout, None)
+        """Note that a rollout's program is over: it cannot be cut any more."""
+        if self._playing.pop(rollout, None) is not None:
+            self._leaving.add(rollout)
+
+    def left(self, rollout: int) -> None:
+        """Note that a rollout has ended."""
+        self._leaving.discard(rollout)
 
     def kept(self, rollout: int) -> bool:
         """Whether a rollout was cut and is to stay as it is, growing."""
@@ -67,8 +83,7 @@ class Players:
         """
         if self.over:
             return
-        self.over, self._keep = True, keep
-        self.ending = Ending(word, why, self.ending.refused)
+        self._note(Cut(word, why, keep, tuple(sorted(self._leaving))))
         self._cut.update(self._playing)
         for rollout, task in self._playing.items():
             if rollout in self._barrier.waiting:
@@ -90,11 +105,24 @@ class Players:
             why: What its ledger says.
             rollouts: Rollouts that were to start.
         """
-        self.sealed |= rollouts > 0
+        if rollouts or self.ending.word == "finished":
+            self._note(Refused(rollouts, why))
+
+    def _note(self, mark: Cut | Refused) -> None:
+        """Take something in that changes how growth ends, and write it down."""
+        write(self._core, mark)
+        self._take(mark)
+
+    def _take(self, mark: Cut | Refused) -> None:
+        if isinstance(mark, Cut):
+            self.over, self._keep, self._spared = True, mark.keep, frozenset(mark.spared)
+            self.ending = Ending(mark.cut, mark.why, self.ending.refused)
+            return
+        self.sealed |= mark.refused > 0
         if self.ending.word == "finished":
-            self.ending = Ending("budget", why, rollouts)
+            self.ending = Ending("budget", mark.why, mark.refused)
         else:
-            self.ending = self.ending._replace(refused=self.ending.refused + rollouts)
+            self.ending = self.ending._replace(refused=self.ending.refused + mark.refused)
 
     def _end(self) -> Finished:
         return Finished(Termination.CENSORED, None, self.ending.why or "")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from trunkline._core import Ledger, Refusal
 from trunkline.rollout.budget import prompt_bound, turn_cost, words
 from trunkline.rollout.hold import Hold
 from trunkline.rollout.rollout import Finished
+from trunkline.rollout.rounds import Served, Spent, write
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.barrier import Barrier
     from trunkline.rollout.budget import Amounts, Budget
     from trunkline.rollout.hold import Claim
+    from trunkline.rollout.rounds import Past
 
 __all__ = ["Account", "Allowance", "Denied", "LedgerAccount", "OutOfBudget", "Purse"]
 
@@ -107,6 +109,20 @@ class LedgerClaim:
         self._account.estimated.update(estimated or {})
 
 
+class _Noted:
+    """A claim of a rollout on the task's budget, which the tree is told of when it is settled."""
+
+    def __init__(self, claim: Claim, purse: Purse, rollout: int) -> None:
+        self._claim = claim
+        self._purse = purse
+        self._rollout = rollout
+
+    def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
+        """See :class:`~trunkline.rollout.hold.Claim`."""
+        self._claim.settle(spent, estimated)
+        self._purse.spent(self._rollout, spent)
+
+
 class Allowance(NamedTuple):
     """What pays for a task.
 
@@ -126,22 +142,34 @@ class Purse:
 
     A task with a budget of its own is paid for in logical order: whoever wants to spend what it limits waits until
     nobody of the task moves, and then all are served by the numbers of their rollouts. So what is refused does not
-    depend on who was faster.
+    depend on who was faster. Who was served and what it came to is marked in the tree: whoever goes on with it has the
+    same ledger, and who was paid for and had no answer yet is paid for.
 
     Args:
         allowance: What pays.
         core: The task's tree.
         barrier: Where its rollouts wait.
+        past: What was decided before, where this goes on with a tree.
+        started: How many rollouts were paid for before.
     """
 
-    def __init__(self, allowance: Allowance, core: Core, barrier: Barrier) -> None:
+    def __init__(
+        self, allowance: Allowance, core: Core, barrier: Barrier, past: Past | None = None, started: int = 0
+    ) -> None:
         self._prices = allowance.prices
         self._core = core
         self._barrier = barrier
         self._queue: dict[int, Mapping[str, int | None]] = {}
         self._granted: dict[int, Claim | Refusal] = {}
-        task = allowance.task
-        self._own = LedgerAccount("task budget", Ledger(task.limits)) if task is not None and task.limits else None
+        self._decided = {} if past is None else past.decided
+        self._own: LedgerAccount | None = None
+        if allowance.task is not None and (limits := allowance.task.limits):
+            spent = Counter(rollouts=started)
+            if past is not None:
+                for rollout, turn in past.unsettled.items():
+                    past.settle(rollout, _of(self._figures(turn), limits))
+                spent += past.spent
+            self._own = LedgerAccount("task budget", Ledger(limits, _of(spent, limits)))
         self._run = allowance.run
         self._ordered = frozenset() if self._own is None else frozenset(self._own.limits)
         self._limited = self._ordered | frozenset(() if self._run is None else self._run.limits)
@@ -152,12 +180,25 @@ class Purse:
         Nobody else of the task moves. Returns whether there were any.
         """
         queue = sorted(self._queue.keys() & self._barrier.waiting)
+        if not queue:
+            return False
+        assert self._own is not None
+        served, denied = dict[int, int](), dict[int, str]()
         for rollout in queue:
-            assert self._own is not None
-            self._granted[rollout] = self._own.now(self._queue.pop(rollout))
+            granted = self._granted[rollout] = self._own.now(self._queue.pop(rollout))
+            if isinstance(granted, Refusal):
+                denied[rollout] = str(self._own.denied(granted))
+            else:
+                served[rollout] = self._core.rollout(rollout).leaf
+        write(self._core, Served(served, denied))
         for rollout in queue:
             self._barrier.go(rollout)
-        return bool(queue)
+        return True
+
+    def spent(self, rollout: int, amount: Amounts) -> None:
+        """Note what something did cost that a rollout did."""
+        assert self._own is not None
+        write(self._core, Spent(_of(amount, self._own.limits), rollout))
 
     async def turn(self, rollout: int, leaf: int, kit: Kit, kept: int = 0) -> Hold:
         """Set aside what a rollout's next turn can cost.
@@ -235,6 +276,8 @@ class Purse:
         """Claim something of the task's own budget."""
         if rollout is None:
             return await own.claim(most)
+        if rollout in self._decided:
+            return _Noted(self._again(own, most, self._decided.pop(rollout)), self, rollout)
         self._queue[rollout] = most
         try:
             await self._barrier.wait(rollout)
@@ -247,9 +290,29 @@ class Purse:
         granted = self._granted.pop(rollout)
         if isinstance(granted, Refusal):
             raise own.denied(granted)
+        return _Noted(granted, self, rollout)
+
+    def _again(self, own: LedgerAccount, most: Mapping[str, int | None], refused: str | None) -> Claim:
+        """Claim what was granted before, or be denied what was denied."""
+        if refused is not None:
+            raise Denied(refused)
+        claim = own.now(most)
+        # Others may have cost more than was set aside for them, since then.
+        granted = own.now({}) if isinstance(claim, Refusal) else claim
+        assert not isinstance(granted, Refusal)
         return granted
 
+    def _figures(self, turn: int) -> Counter[str]:
+        """What a model turn did cost, as far as the tree says."""
+        facts = self._core.node(turn)
+        prompt, generated = facts.prompt or 0, facts.generated or 0
+        money = turn_cost(prompt, generated, self._prices)["micro_dollars"] or 0
+        return Counter(calls=1, prompt=prompt, generated=generated, tokens=prompt + generated, micro_dollars=money)
 
-def _of(most: Mapping[str, int | None], limits: Amounts) -> dict[str, int | None]:
+
+T = TypeVar("T", int, int | None)
+
+
+def _of(most: Mapping[str, T], limits: Amounts) -> dict[str, T]:
     """The part of an amount that is limited."""
     return {name: amount for name, amount in most.items() if name in limits}

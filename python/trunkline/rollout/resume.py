@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from trunkline._core import TURN
 
@@ -14,19 +14,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.rollout import Rollout
 
-__all__ = ["Taken", "calls_before", "go_on"]
-
-
-class Taken(NamedTuple):
-    """How much of a tree was there before its run began.
-
-    Attributes:
-        rollouts: Rollouts, the first ones.
-        marks: Marks, likewise.
-    """
-
-    rollouts: int = 0
-    marks: int = 0
+__all__ = ["calls_before", "go_on"]
 
 
 def calls_before(core: Core, node: int, kit: Kit, calls: Callable[[int], Sequence[ToolCall]]) -> int:

@@ -12,27 +12,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.errors import (
-    InfrastructureError,
-    LLMError,
-    StrategyError,
-    UsageError,
-)
+from trunkline.errors import InfrastructureError, LLMError, UsageError
 from trunkline.rollout.barrier import Barrier
 from trunkline.rollout.desk import Desk, Outlet
-from trunkline.rollout.exact import Kept
 from trunkline.rollout.loop import agent_loop
-from trunkline.rollout.opening import check_size, moves, open_fork, plant
+from trunkline.rollout.opening import check_moves, check_size, moves, open_fork, plant
 from trunkline.rollout.outcome import outcome
 from trunkline.rollout.players import Players
 from trunkline.rollout.purse import OutOfBudget, Purse
-from trunkline.rollout.resume import Taken, calls_before, go_on
+from trunkline.rollout.resume import calls_before, go_on
 from trunkline.rollout.rollout import Finished, Rollout
+from trunkline.rollout.rounds import TOOK, Judged, Opened, Past, Round, Taken, write
 from trunkline.rollout.scores import Scores
 from trunkline.rollout.siblings import Siblings
 from trunkline.rollout.state import States
 from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategy import INSIDE, Drop, Fork, Stop, stepwise
+from trunkline.rollout.strategy import Drop, Fork, Stop, stepwise
 from trunkline.rollout.view import View
 from trunkline.score.filters.filter import judge
 from trunkline.score.filters.group import Group
@@ -63,8 +58,11 @@ _LEAVE_WITHIN = 2.0
 class Session:
     """One task's tree while it grows. It has one owner and lives in one event loop.
 
+    What it decides is marked in the tree in the step in which it is carried out (``rollout/rounds.py``), so that others
+    can go on with the tree from any of its deltas.
+
     Args:
-        tree: The task's tree: with nothing in it yet, or as an earlier run left it.
+        tree: The task's tree: with nothing in it yet, as an earlier run left it, or as far as this one has come.
         kit: The agent that plays it.
         strategy: Where rollouts start.
         reward: Scores each finished rollout; None leaves them unscored.
@@ -99,27 +97,32 @@ class Session:
         self._seed = seed
         self._outlet = outlet
         self._filters = filters
+        self._taken = Taken.of(tree.core) if taken is None else taken
+        self._past = past = Past(tree.core, self._taken)
         self._desk = Desk(tree.core, tree.task.id, draws, outlet)
         self._barrier = Barrier()
         self._states = States(tree, kit, strategy, partial(self._desk.heard, kit))
         self._stopping = Stopping() if stopping is None else stopping
-        self._players = Players(self._barrier)
-        self._purse = None if allowance is None else Purse(allowance, tree.core, self._barrier)
+        self._players = Players(tree.core, self._barrier, past.endings)
+        started = tree.core.rollouts - self._taken.rollouts
+        self._purse = None if allowance is None else Purse(allowance, tree.core, self._barrier, past, started)
         self._seconds = None if allowance is None or allowance.task is None else allowance.task.seconds
         self._done = 0
+        self._round = 0 if past.last is None else past.last.round + 1
+        self._released, self._stopped = past.released, past.stopped
         self._steps: dict[int, int] = {}
         self._spent: set[int] = set()
         self._live: dict[int, Rollout] = {}
         self._ended: list[int] = []
         self._scores = Scores(tree, reward, getattr(strategy, "value", None))
-        self._taken = tree.core.rollouts if taken is None else taken.rollouts
-        self._planned = self._taken + strategy.rollouts()
+        self._planned = self._taken.rollouts + strategy.rollouts()
 
     async def run(self) -> None:
         """Grow every rollout the strategy asks for, score it, and let filters judge the tree.
 
-        A failed rollout is recorded and the others go on. What an earlier run left is brought to its end first: who had
-        not ended goes on, and who had no reward yet is scored.
+        A failed rollout is recorded and the others go on. On a tree that has begun, who had not ended goes on first,
+        and who had no reward yet is scored; then the strategy is asked what comes next, or for a start where the tree
+        is an earlier run's.
 
         Raises:
             ConfigError: If the strategy breaks at the start.
@@ -131,11 +134,11 @@ class Session:
         try:
             async with asyncio.TaskGroup() as group:
                 self._take_over(group)
-                await self._rest()
-                self._ended.clear()
-                wanted = [] if self._is_over() else self._ask("start", [])
+                waiting = await self._rest()
+                ended, self._ended = self._ended, []
+                wanted = self._next(ended, waiting) if self._round else self._first()
                 while wanted or self._live:
-                    await self._move(wanted, group)
+                    await self._move(wanted, ended, group)
                     waiting = await self._rest()
                     ended, self._ended = self._ended, []
                     wanted = self._next(ended, waiting)
@@ -147,8 +150,9 @@ class Session:
             # One that is cancelled ends nothing itself.
             for rollout in self._live.values():
                 rollout.lane.end()
-        if self._filters:
+        if self._filters and not self._past.judged:
             judge(self._filters, Group(self.tree, self._kit.speech.read))
+            write(self.tree.core, Judged(self.tree.core.rollouts))
             self._outlet.grew()
 
     @property
@@ -180,6 +184,10 @@ class Session:
                 self._outlet.grew()
                 return waiting
 
+    def _first(self) -> list[Move]:
+        """Decide what the first round is."""
+        return [] if self._is_over() else self._ask("start", [])
+
     def _next(self, ended: Sequence[int], waiting: Sequence[int]) -> list[Move]:
         """Decide what the next round is."""
         if self._players.over:
@@ -199,7 +207,7 @@ class Session:
         """Ask a hook of the strategy, if there is anything to ask it about."""
         if not numbers and hook != "start":
             return []
-        return moves(self._strategy, hook, View(self.tree, numbers, self._seed, self._taken, self._calls))
+        return moves(self._strategy, hook, View(self.tree, numbers, self._seed, self._taken.rollouts, self._calls))
 
     def _calls(self, turn: int) -> Sequence[ToolCall]:
         """The tool calls of a turn; a dialect that cannot read it finds none."""
@@ -209,70 +217,76 @@ class Session:
             return ()
 
     def _take_over(self, group: asyncio.TaskGroup) -> None:
-        """Let the rollouts of an earlier run go on that have not ended, and score those that lack it."""
+        """Let rollouts go on that have not ended, and take those up that have and were not told of."""
         core = self.tree.core
         for number in core.growing:
-            rollout = Rollout(core, number, self.tree.task, self._seed, self._desk, self._outlet, purse=self._purse)
+            fork, silent = self._past.fork(number), core.rollout(number).turns == core.rollout(number).path[-2]
+            rollout = self._made(number, fork, silent=silent)
             go_on(rollout, core, self._kit, partial(self._desk.heard, self._kit), self._calls)
             rollout.state = self._states.of(rollout)
-            self._live[number] = rollout
         together = self._together(rollout.leaf for rollout in self._live.values())
         for rollout in self._live.values():
             rollout.join(together.get(rollout.leaf))
             self._barrier.start()
             group.create_task(self._play(rollout))
-        for number in range(self._taken):
-            facts = core.rollout(number)
-            if facts.termination is not None and math.isnan(facts.reward):
-                self._barrier.start()
-                group.create_task(self._rejudge(number, Termination(facts.termination)))
+        for number in set(range(core.rollouts)).difference(core.growing):
+            self._take_up(number, group)
+
+    def _take_up(self, number: int, group: asyncio.TaskGroup) -> None:
+        """Count a rollout that has ended; see to what it is worth, and that the strategy is told, where it was not."""
+        old = number < self._taken.rollouts
+        facts = self.tree.core.rollout(number)
+        termination = Termination(facts.termination or "")
+        self._done += termination not in UNSCORED and (not old or number in self._taken.growing)
+        if number in self._past.told or (old and self._round):
+            return
+        if not old:
+            self._ended.append(number)
+        if math.isnan(facts.reward):
+            self._barrier.start()
+            group.create_task(self._rejudge(number, termination))
 
     def _together(self, points: Iterable[int]) -> dict[int, Siblings]:
         """Where more than one draw is taken: these are asked for together, whoever takes them."""
         return {point: Siblings(self._desk) for point, draws in Counter(points).items() if draws > 1}
 
     async def _rejudge(self, number: int, termination: Termination) -> None:
-        """Score a rollout that ended before its run could."""
-        await self._scores.ask(number, termination, spent=False)
+        """Score a rollout that ended before that could be written down."""
+        await self._scores.ask(number, termination, spent=self._past.took(number))
         self._barrier.end()
 
-    async def _move(self, wanted: Sequence[Move], group: asyncio.TaskGroup) -> None:
+    async def _move(self, wanted: Sequence[Move], told: Sequence[int], group: asyncio.TaskGroup) -> None:
         """Begin a round: note who is dropped, open forks, end who is stopped, let the others go on."""
-        check_size(self._strategy, wanted, self.tree.core.rollouts - self._taken)
-        for move in wanted:
-            if isinstance(move, Drop):
-                self._drop(move)
-        stopped = {move.rollout: move.reason for move in wanted if isinstance(move, Stop)}
-        for number in stopped.keys() - self._live.keys():
-            raise StrategyError(f"rollout {number} does not wait between two steps, so it cannot be stopped")
+        core = self.tree.core
+        check_size(self._strategy, wanted, core.rollouts - self._taken.rollouts)
+        check_moves(self._strategy, wanted, core, self._live, inside=self._desk.inside)
         forks = [move for move in wanted if isinstance(move, Fork)]
-        if not self._desk.inside and any(fork.at is not None for fork in forks):
-            raise StrategyError(f"{type(self._strategy).__name__} forks inside a turn, which needs {INSIDE}")
         if self._purse is not None:
             forks = await self._paid(self._purse, forks)
-            if self._players.over:
-                return  # it was cut meanwhile
+        # From here on in one step, so that a delta has all of it or nothing.
+        for move in wanted:
+            if isinstance(move, Drop):
+                note(core, move.rollout, Verdict(type(self._strategy).__name__, "drop", move.reason))
+        if self._players.over:
+            return  # it was cut meanwhile
         self._states.next_round()
+        stopped = {move.rollout: move.reason for move in wanted if isinstance(move, Stop)}
         waiting = [self._live[number] for number in sorted(self._barrier.waiting)]
-        opened = [(fork, open_fork(self.tree.core, fork)) for fork in forks]
-        going = [rollout.leaf for rollout in waiting if rollout.id not in stopped]
-        starting = [self.tree.core.rollout(number).point for _, numbers in opened for number in numbers]
-        siblings = self._together([*going, *starting])
-        for fork, numbers in opened:
-            made = calls_before(self.tree.core, self.tree.core.rollout(numbers[0]).point, self._kit, self._calls)
-            for number in numbers:
-                self._open(number, fork, made, siblings, group)
+        opened = [Opened.by(fork, open_fork(core, fork)) for fork in forks]
+        going = {rollout.id: rollout.turn for rollout in waiting if rollout.id not in stopped}
+        write(core, Round(self._round, tuple(told), going, stopped, tuple(fork for fork in opened if fork.says)))
+        self._round += 1
+        siblings = self._together(
+            [self._live[number].leaf for number in going]
+            + [core.rollout(fork.first).point for fork in opened for _ in range(fork.n)]
+        )
+        for fork in opened:
+            self._open(fork, siblings, group)
         for rollout in waiting:
             reason = stopped.get(rollout.id)
             rollout.join(siblings.get(rollout.leaf))
             self._barrier.go(rollout.id, None if reason is None else Finished(Termination.CENSORED, None, reason))
-
-    def _drop(self, move: Drop) -> None:
-        """Note that a rollout is left out of what is made of the tree."""
-        core = self.tree.core
-        if move.rollout >= core.rollouts:
-            raise StrategyError(f"there is no rollout {move.rollout}, so it cannot be dropped")
-        note(core, move.rollout, Verdict(type(self._strategy).__name__, "drop", move.reason))
+        self._outlet.grew()
 
     async def _paid(self, purse: Purse, forks: Sequence[Fork]) -> list[Fork]:
         """Return the forks that are paid for, with as many draws as are; after the first refusal there are none."""
@@ -286,43 +300,55 @@ class Session:
                 break
         return paid
 
-    def _open(
-        self, number: int, fork: Fork, made: int, siblings: dict[int, Siblings], group: asyncio.TaskGroup
-    ) -> None:
-        """Let a rollout of a fork grow, whose path has made some tool calls before."""
+    def _open(self, fork: Opened, siblings: dict[int, Siblings], group: asyncio.TaskGroup) -> None:
+        """Let the rollouts of a fork grow, whose path has made some tool calls before."""
         core = self.tree.core
+        point = core.rollout(fork.first).point
+        made = calls_before(core, point, self._kit, self._calls)
+        for number in range(fork.first, fork.first + fork.n):
+            rollout = self._made(number, fork)
+            rollout.join(siblings.get(point))
+            rollout.tool_calls = made
+            rollout.state = self._states.of(rollout)
+            self._barrier.start()
+            group.create_task(self._play(rollout))
+
+    def _made(self, number: int, fork: Opened | None, *, silent: bool = True) -> Rollout:
+        """Make a rollout as its fork says; what it says of the first turn counts for one that has said nothing yet."""
+        told = fork if silent else None
         rollout = self._live[number] = Rollout(
-            core,
+            self.tree.core,
             number,
             self.tree.task,
             self._seed,
             self._desk,
             self._outlet,
-            siblings.get(core.rollout(number).point),
-            fork.sampling,
-            self._between if self._stepwise or fork.steps is not None else None,
-            None if fork.at is None or fork.point is None else Kept(fork.point, fork.at),
+            None,
+            None if told is None else told.sampling,
+            self._between if self._stepwise or (fork is not None and fork.steps is not None) else None,
+            None if told is None else told.kept,
             self._purse,
         )
-        if fork.steps is not None:
+        if fork is not None and fork.steps is not None:
             self._steps[number] = fork.steps
-        rollout.tool_calls = made
-        rollout.state = self._states.of(rollout)
-        self._barrier.start()
-        group.create_task(self._play(rollout))
+        return rollout
 
     async def _between(self, rollout: Rollout) -> None:
         """Called by a rollout between two steps."""
         if rollout.turn - rollout.start >= self._steps.get(rollout.id, rollout.turn + 1):
             self._spent.add(rollout.id)
-            raise Finished(Termination.CENSORED, None, "it took the steps it was given")
-        if self._stepwise:
+            raise Finished(Termination.CENSORED, None, TOOK)
+        if rollout.id in self._released:
+            self._released.discard(rollout.id)
+        elif self._stepwise and rollout.id >= self._taken.rollouts:
             await self._barrier.wait(rollout.id)
 
     async def _play(self, rollout: Rollout) -> None:
         """Play one rollout to its end, close it and find out what it is worth."""
         try:
             self._players.enter(rollout.id)
+            if rollout.id in self._stopped:
+                raise Finished(Termination.CENSORED, None, self._stopped[rollout.id])
             await self._program(rollout)
         except (InfrastructureError, UsageError):
             raise
@@ -336,8 +362,9 @@ class Session:
         self._players.leave(rollout.id)
         if not self._players.kept(rollout.id):
             self.tree.core.close(rollout.id, end.termination.value, end.answer, end.failure)
-            self._outlet.grew()
+            self._players.left(rollout.id)
             self._count(end.termination)
+            self._outlet.grew()
             await self._scores.ask(rollout.id, end.termination, spent=rollout.id in self._spent)
         del self._live[rollout.id]
         self._ended.append(rollout.id)
@@ -365,5 +392,5 @@ class Session:
         self._done += termination not in UNSCORED
         enough, more = self._stopping.enough, len(self._players) or self.tree.core.rollouts < self._planned
         if enough is not None and self._done >= enough and more:
-            why = f"enough: {enough} of {self._planned - self._taken}"
+            why = f"enough: {enough} of {self._planned - self._taken.rollouts}"
             self._players.cut("enough", why, keep=self._stopping.tail == "keep")

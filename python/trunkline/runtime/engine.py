@@ -18,7 +18,7 @@ from trunkline.rollout.agent import Kit
 from trunkline.rollout.draws import Draws
 from trunkline.rollout.exact import Exact
 from trunkline.rollout.purse import Allowance
-from trunkline.rollout.resume import Taken
+from trunkline.rollout.rounds import Taken
 from trunkline.rollout.session import Session
 from trunkline.rollout.strategy import at_once
 from trunkline.runtime.lease import Leases
@@ -92,7 +92,7 @@ class _Known(NamedTuple):
         for seq, data in enumerate(self.deltas, 1):
             core.apply(data)
             if seq == self.taken:
-                taken = Taken(core.rollouts, len(core.marks()))
+                taken = Taken.of(core)
         return core, taken
 
 

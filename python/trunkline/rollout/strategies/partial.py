@@ -116,8 +116,8 @@ class Partial(msgspec.Struct, frozen=True, kw_only=True):
         """
         core, first = view.tree.core, founders(view, self.initial)
         there = view.taken + self.initial - len(first)
-        first += range(view.taken, there)
-        branched = [0] * self.initial
+        first += range(view.taken, min(there, core.rollouts))  # fewer where no budget paid for all
+        branched = [0] * len(first)
         for _ in range(self.rounds):
             turns = [self._turns(view, founder, there) for founder in first]
             picked = sum(map(len, turns))
@@ -125,7 +125,7 @@ class Partial(msgspec.Struct, frozen=True, kw_only=True):
                 return self._forks(view, first, turns)
             there += picked * self.samples
             branched = [before + len(now) for before, now in zip(branched, turns, strict=True)]
-        if there < core.rollouts:
+        if there != core.rollouts:
             return []
         fresh = partial_top_up(self.budget, branched, self.top_k, self.rounds, self.samples)
         return [
