@@ -3,7 +3,8 @@
 A rollout is two model calls and one tool call. What is counted: the client's CPU is that of the controller and its
 workers (tree, tool, run file and scoring included); start-up, taken from a run of one task on the same pool, is
 subtracted. The floor is a hand-written aiohttp + msgspec + uvloop loop that posts the same two requests a rollout and
-keeps nothing; it is run in turn with Trunkline against the same stub, whose own CPU is printed beside.
+keeps nothing; it is run in turn with Trunkline against the same stub, whose own CPU is printed beside. Actors are no
+children of this process: of a run on Ray, the CPU is that of the controller alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -21,6 +24,8 @@ from conftest import Stub, client_cpu
 
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime import cluster
+from trunkline.runtime.ray import Ray
 from trunkline.runtime.run import run
 from trunkline.score.rewards import exact_match
 
@@ -41,7 +46,7 @@ class Cost:
         return tuple(b - a for a, b in zip(self._start, now, strict=True))
 
 
-def rollouts(url: str, workers: int, tasks: int, each: int) -> None:
+def rollouts(url: str, where: dict[str, Any], tasks: int, each: int) -> None:
     """Run Trunkline."""
     result = run(
         work.AGENT,
@@ -49,8 +54,8 @@ def rollouts(url: str, workers: int, tasks: int, each: int) -> None:
         llm=EndpointSpec(url, max_concurrency=CONCURRENCY),
         strategy=Chain(each),
         reward=exact_match,
-        workers=workers,
         seed=1,
+        **where,
     )
     summary = result.summary()
     assert summary.usage.calls == 2 * tasks * each
@@ -85,8 +90,19 @@ def bare(url: str) -> None:
     uvloop.run(main())
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2], ids=["inline", "1 worker", "2 workers"])
-def test_two_thousand_short_rollouts(benchmark, stub: Stub, capsys, workers: int):
+@pytest.fixture(params=["inline", "1 worker", "2 workers", "ray of 2"])
+def where(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    """Where engines live; a Ray that is there already, as a cluster is."""
+    if request.param != "ray of 2":
+        yield {"workers": {"inline": 0, "1 worker": 1, "2 workers": 2}[request.param]}
+        return
+    pytest.importorskip("ray")
+    asyncio.run(cluster.join(None, 2))
+    yield {"pool": Ray(2)}
+    asyncio.run(cluster.leave())
+
+
+def test_two_thousand_short_rollouts(benchmark, stub: Stub, capsys, where: dict[str, Any], request):
     ours: list[tuple[float, float, float]] = []
     floor: list[tuple[float, float, float]] = []
     idle: list[tuple[float, float, float]] = []
@@ -97,13 +113,13 @@ def test_two_thousand_short_rollouts(benchmark, stub: Stub, capsys, workers: int
         into.append(cost.stop())
 
     def once() -> None:
-        measured(ours, rollouts, stub.url, workers, ROLLOUTS // 4, 4)
+        measured(ours, rollouts, stub.url, where, ROLLOUTS // 4, 4)
 
     def interleaved() -> None:
         measured(floor, bare, stub.url)
-        measured(idle, rollouts, stub.url, workers, 1, 1)
+        measured(idle, rollouts, stub.url, where, 1, 1)
 
-    rollouts(stub.url, workers, 20, 4)
+    rollouts(stub.url, where, 20, 4)
     benchmark.pedantic(once, setup=interleaved, rounds=ROUNDS)
 
     middle = [statistics.median(column) for column in zip(*ours, strict=True)]
@@ -122,4 +138,4 @@ def test_two_thousand_short_rollouts(benchmark, stub: Stub, capsys, workers: int
     benchmark.extra_info.update(figures)
     with capsys.disabled():
         shown = "  ".join(f"{name} {value:,.2f}" for name, value in figures.items())
-        print(f"\n{workers} workers: {shown}")
+        print(f"\n{request.node.callspec.id}: {shown}")

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,6 +19,7 @@ from trunkline.rollout.session import Session
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategy import Fork
 from trunkline.rollout.view import View
+from trunkline.runtime.ray import Ray
 from trunkline.runtime.run import run
 from trunkline.score.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
@@ -37,7 +38,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def digests(
-    url: str, tasks: list[Task], workers: int, concurrency: int, seed: int = 5, *, siblings: bool = True
+    url: str, tasks: list[Task], concurrency: int, seed: int = 5, *, siblings: bool = True, **where: Any
 ) -> dict[str, str]:
     result = run(
         Agent(model="sim-agent", tools=[search, visit], max_turns=12),
@@ -45,7 +46,7 @@ def digests(
         llm=EndpointSpec(url, max_concurrency=concurrency, siblings=siblings),
         strategy=Chain(3),
         reward=exact_match,
-        workers=workers,
+        **where,
         seed=seed,
     )
     sums = []
@@ -70,6 +71,19 @@ def test_digests_are_equal_for_any_pool_and_order(world: Path, monkeypatch: pyte
         assert digests(url, shuffled, workers=2, concurrency=64) == alone
         assert digests(url, tasks, workers=0, concurrency=7 if not latency else 30) == alone
         assert digests(url, tasks, workers=2, concurrency=64, seed=6) != alone
+
+
+@pytest.mark.pool
+@pytest.mark.usefixtures("ray_here")
+def test_digests_are_equal_on_ray(world: Path, monkeypatch: pytest.MonkeyPatch):
+    corpus = str(world / "corpus.jsonl")
+    monkeypatch.setenv(CORPUS_VARIABLE, corpus)
+    tasks = load_tasks(str(world / "questions.jsonl"), limit=20)
+    # Ray has been there before the variable.
+    pool = Ray(2, runtime_env={"env_vars": {CORPUS_VARIABLE: corpus}})
+    with simulator("default", latency=False) as url:
+        alone = digests(url, tasks, workers=0, concurrency=7)
+        assert digests(url, tasks[::-1], pool=pool, concurrency=64) == alone
 
 
 class Waves(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategy import Strategy
+from trunkline.runtime.ray import Ray
 from trunkline.runtime.result import Run
 from trunkline.runtime.run import run
 from trunkline.score.diversity import diversity, tries
@@ -41,7 +43,7 @@ def url() -> Iterator[str]:
         yield url
 
 
-def grow(url: str, tasks: list[Task], strategy: Strategy, workers: int, out: Path | None = None) -> Run:
+def grow(url: str, tasks: list[Task], strategy: Strategy, workers: int | Ray, out: Path | None = None) -> Run:
     return run(
         Agent(
             model="sim-agent",
@@ -53,9 +55,9 @@ def grow(url: str, tasks: list[Task], strategy: Strategy, workers: int, out: Pat
         llm=EndpointSpec(url, max_concurrency=8),
         strategy=strategy,
         reward=exact_match,
-        workers=workers,
         seed=5,
         out=out,
+        **({"pool": workers} if isinstance(workers, Ray) else {"workers": workers}),
     )
 
 
@@ -66,6 +68,15 @@ def test_trees_are_the_same_in_any_number_of_processes(url: str, tasks: list[Tas
         for workers, listed in ((0, tasks), (1, tasks[::-1]), (2, tasks[::-1]))
     ]
     assert digests[0] == digests[1] == digests[2]
+
+
+@pytest.mark.pool
+@pytest.mark.usefixtures("ray_here")
+@pytest.mark.parametrize("name", ["tree-grpo", "mcts with a value"])
+def test_trees_are_the_same_on_ray(url: str, tasks: list[Task], name: str):
+    pool = Ray(2, runtime_env={"env_vars": {CORPUS_VARIABLE: os.environ[CORPUS_VARIABLE]}})
+    alone, there = (grow(url, tasks, STRATEGIES[name], where) for where in (0, pool))
+    assert {tree.task.id: tree.digest() for tree in alone} == {tree.task.id: tree.digest() for tree in there}
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import uvloop
 
 from trunkline.llm.protocol import Reply
 from trunkline.runtime.outbox import IN_FLIGHT, Growth, Outbox
@@ -140,3 +141,22 @@ async def test_durable_sends_at_once_and_waits_for_what_was_noted_before_and_no_
     outbox.acknowledge(sent[2].batch)
     async with asyncio.timeout(1):
         await second.durable()
+
+
+def test_what_is_due_at_once_leaves_on_a_loop_that_makes_no_timer_of_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trunkline.runtime.outbox._DONE_AFTER", 0.0)
+    sent: list[Batch] = []
+
+    async def finish_two() -> None:
+        outbox = outbox_of(sent)
+        for index in range(2):
+            growth = Growth(outbox, index, Tree(Task.ask(str(index))))
+            growth.tree.core.open(growth.tree.core.append(0, 1, b'{"a":1}'), (0, 0))
+            growth.done = True
+            outbox.note(growth)
+        async with asyncio.timeout(5):
+            while not sent:
+                await asyncio.sleep(0)
+
+    uvloop.run(finish_two())
+    assert [done.task for batch in sent for done in batch.done] == [0, 1]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from atlas import CAPITALS, agent, stall, tasks
@@ -23,16 +25,11 @@ from trunkline.store.reader import RunReader
 from trunkline.types import Task, Termination
 
 
-@pytest.fixture(params=[0, 1, 2], ids=["inline", "one worker", "two workers"])
-def workers(request: pytest.FixtureRequest) -> int:
-    return request.param
-
-
 def llm(url: str, **changes: object) -> EndpointSpec:
     return EndpointSpec(url, max_concurrency=8, max_retries=0, **changes)
 
 
-def test_a_server_in_another_style_is_understood(workers: int, tmp_path: Path):
+def test_a_server_in_another_style_is_understood(where: dict[str, Any], tmp_path: Path):
     with serving(capital_cities) as server:
         result = run(
             agent(),
@@ -40,7 +37,7 @@ def test_a_server_in_another_style_is_understood(workers: int, tmp_path: Path):
             llm=llm(server.url),
             strategy=Chain(2),
             reward=exact_match,
-            workers=workers,
+            **where,
             out=tmp_path / "r",
         )
     trees = list(result)
@@ -70,7 +67,7 @@ def test_workers_share_what_was_asked_for_in_all():
     assert len(_parts(job, 7)) == 5, "a worker without a slot has nothing to do"
 
 
-def test_failures_are_data_and_leave_the_others_alone(workers: int, tmp_path: Path):
+def test_failures_are_data_and_leave_the_others_alone(where: dict[str, Any], tmp_path: Path):
     def sometimes(body: dict) -> object:
         text = body["messages"][0]["content"]
         if "Chile" in text:
@@ -82,7 +79,7 @@ def test_failures_are_data_and_leave_the_others_alone(workers: int, tmp_path: Pa
         return message(f"<answer>{CAPITALS[text.removeprefix('Capital of ').rstrip('?')]}</answer>")
 
     with serving(sometimes) as server:
-        result = run(agent(), tasks(), llm=llm(server.url), reward=exact_match, workers=workers, out=tmp_path / "r")
+        result = run(agent(), tasks(), llm=llm(server.url), reward=exact_match, **where, out=tmp_path / "r")
     ends = {tree.task.id: tree.rollouts[0] for tree in result}
     assert ends["Chile"].termination == Termination.MAX_CONTEXT
     assert ends["Japan"].termination == Termination.BAD_REQUEST
@@ -101,37 +98,37 @@ def test_failures_are_data_and_leave_the_others_alone(workers: int, tmp_path: Pa
         (lambda _b: error(429, "You exceeded your current quota", "insufficient_quota"), "quota"),
     ],
 )
-def test_an_endpoint_that_serves_nobody_stops_the_run(workers: int, tmp_path: Path, answer, says: str):
+def test_an_endpoint_that_serves_nobody_stops_the_run(where: dict[str, Any], tmp_path: Path, answer, says: str):
     began = time.monotonic()
     with serving(answer) as server, pytest.raises(EndpointError, match=says):
-        run(agent(), tasks(), llm=llm(server.url), workers=workers, out=tmp_path / "r")
+        run(agent(), tasks(), llm=llm(server.url), **where, out=tmp_path / "r")
     assert time.monotonic() - began < 10
     assert list(tmp_path.iterdir()) == [], "nothing half-written is left"
 
 
-def test_ten_requests_refused_alike_stop_the_run(workers: int, tmp_path: Path):
+def test_ten_requests_refused_alike_stop_the_run(where: dict[str, Any], tmp_path: Path):
     many = [Task.ask(f"q{i}") for i in range(400)]
     with serving(lambda _b: error(400, "unknown field 'max_tokens'")) as server:
         with pytest.raises(EndpointError, match=r"first 10 requests.*unknown field"):
-            run(agent(), many, llm=llm(server.url), workers=workers, out=tmp_path / "r")
+            run(agent(), many, llm=llm(server.url), **where, out=tmp_path / "r")
         assert len(server.bodies) < 200
 
 
-def test_fewer_refusals_than_that_are_rows(workers: int, tmp_path: Path):
+def test_fewer_refusals_than_that_are_rows(where: dict[str, Any], tmp_path: Path):
     with serving(lambda _b: error(400, "no")) as server:
-        result = run(agent(), tasks(), llm=llm(server.url), reward=exact_match, workers=workers, out=tmp_path / "r")
+        result = run(agent(), tasks(), llm=llm(server.url), reward=exact_match, **where, out=tmp_path / "r")
     summary = result.summary()
     assert summary.failed == 5
     assert summary.accuracy is None
 
 
-def test_unreachable_endpoint(workers: int, tmp_path: Path):
+def test_unreachable_endpoint(where: dict[str, Any], tmp_path: Path):
     with pytest.raises(EndpointError, match=r"127\.0\.0\.1:9"):
-        run(agent(), tasks(), llm=llm("http://127.0.0.1:9/v1"), workers=workers, out=tmp_path / "r")
+        run(agent(), tasks(), llm=llm("http://127.0.0.1:9/v1"), **where, out=tmp_path / "r")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_limits_end_rollouts_by_their_names(workers: int):
+def test_limits_end_rollouts_by_their_names(where: dict[str, Any]):
     def never(_body: dict) -> dict:
         return message(None, [("lookup", '{"country": "Chile"}')])
 
@@ -142,21 +139,21 @@ def test_limits_end_rollouts_by_their_names(workers: int):
 
     one = tasks()[:1]
     with serving(never) as server:
-        turns = run(agent(max_turns=3), one, llm=llm(server.url), workers=workers)
-        calls = run(agent(max_tool_calls=2), one, llm=llm(server.url), workers=workers)
+        turns = run(agent(max_turns=3), one, llm=llm(server.url), **where)
+        calls = run(agent(max_tool_calls=2), one, llm=llm(server.url), **where)
         assert [r.termination for t in turns for r in t.rollouts] == [Termination.MAX_TURNS]
         assert [r.turns for t in turns for r in t.rollouts] == [3]
         assert [r.termination for t in calls for r in t.rollouts] == [Termination.TOOL_LIMIT]
     with serving(cut) as server:
-        tokens = run(agent(), one, llm=llm(server.url), workers=workers)
+        tokens = run(agent(), one, llm=llm(server.url), **where)
         assert [r.termination for t in tokens for r in t.rollouts] == [Termination.MAX_TOKENS]
 
 
-def test_an_existing_file_is_never_touched(workers: int, tmp_path: Path):
+def test_an_existing_file_is_never_touched(where: dict[str, Any], tmp_path: Path):
     out = tmp_path / "r"
     out.write_text("mine")
     with pytest.raises(RunFileError, match="r is"):
-        run(agent(), tasks(), llm=llm("http://127.0.0.1:9/v1"), workers=workers, out=out)
+        run(agent(), tasks(), llm=llm("http://127.0.0.1:9/v1"), **where, out=out)
     assert out.read_text() == "mine"
 
 
@@ -170,26 +167,24 @@ def test_bad_calls_leave_nothing(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_inside_a_running_loop(workers: int):
+async def test_inside_a_running_loop(where: dict[str, Any]):
     with serving(capital_cities) as server:
-        result = await arun(agent(), tasks(), llm=llm(server.url), workers=workers)
+        result = await arun(agent(), tasks(), llm=llm(server.url), **where)
         assert {t.answer for t in result} == set(CAPITALS.values())
-        blocking = run(agent(), tasks()[:1], llm=llm(server.url), workers=workers)
+        blocking = run(agent(), tasks()[:1], llm=llm(server.url), **where)
         assert [t.answer for t in blocking] == ["Paris"]
 
 
-async def test_trees_stream_out_as_they_are_done(workers: int):
+async def test_trees_stream_out_as_they_are_done(where: dict[str, Any]):
     with serving(capital_cities) as server:
-        seen = {
-            tree.task.id: tree.answer async for tree in stream(agent(), tasks(), llm=llm(server.url), workers=workers)
-        }
+        seen = {tree.task.id: tree.answer async for tree in stream(agent(), tasks(), llm=llm(server.url), **where)}
     assert seen == CAPITALS
 
 
-async def test_closing_a_stream_stops_the_run(workers: int):
+async def test_closing_a_stream_stops_the_run(where: dict[str, Any]):
     many = [Task.ask("Capital of France?", id=str(i)) for i in range(200)]
     with serving(capital_cities, delay=0.02) as server:
-        trees = stream(agent(), many, llm=llm(server.url), workers=workers)
+        trees = stream(agent(), many, llm=llm(server.url), **where)
         assert (await anext(trees)).answer == "Paris"
         await trees.aclose()
         sent = len(server.bodies)
@@ -197,9 +192,9 @@ async def test_closing_a_stream_stops_the_run(workers: int):
         assert len(server.bodies) == sent < 800
 
 
-async def test_cancelling_leaves_no_process(workers: int):
+async def test_cancelling_leaves_no_process(where: dict[str, Any]):
     with serving(capital_cities, delay=5) as server:
-        running = asyncio.ensure_future(arun(agent(tools=[stall]), tasks(), llm=llm(server.url), workers=workers))
+        running = asyncio.ensure_future(arun(agent(tools=[stall]), tasks(), llm=llm(server.url), **where))
         while len(server.bodies) < 5:
             await asyncio.sleep(0.02)
         began = time.monotonic()
@@ -211,14 +206,14 @@ async def test_cancelling_leaves_no_process(workers: int):
 
 
 def children() -> list[int]:
-    """Worker processes of this one."""
+    """Worker processes of this one, and actors."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = status.read_text().rpartition(")")[2].split()
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
             command = (status.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields[1]) == __import__("os").getpid() and b"trunkline.runtime.worker" in command:
+        if (parent == os.getpid() and b"trunkline.runtime.worker" in command) or command.startswith(b"ray::Actor"):
             found.append(int(status.parent.name))
     return found

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trunkline.bounds import whole
 from trunkline.cli.drive import drive
 from trunkline.cli.named import make_named
 from trunkline.cli.options import BudgetOption, PriceOption, Settled, Threshold, load_named, load_tools
@@ -22,6 +23,8 @@ from trunkline.rollout.strategy import Strategy
 from trunkline.runtime.draft import Draft
 from trunkline.runtime.needs import likeliest_of
 from trunkline.runtime.plan import plan
+from trunkline.runtime.pool import MOST_WORKERS
+from trunkline.runtime.ray import Ray
 from trunkline.score import rewards
 from trunkline.score.filters.catalog import FILTERS
 from trunkline.store.dataset import load_tasks
@@ -124,6 +127,17 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option("--limit", "-n", type=click.IntRange(1), help="Only the first N questions.")
 @click.option("--workers", "-w", default=2, show_default=True, help="Worker processes; 0 stays in this one.")
 @click.option(
+    "--pool",
+    type=click.Choice(["local", "inline", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where workers live: on this machine, in this process, or in a Ray cluster (extra: ray).",
+)
+@click.option(
+    "--address",
+    help="The Ray cluster: auto, HOST:PORT or ray://HOST:PORT.  [default: $RAY_ADDRESS, or one that starts here]",
+)
+@click.option(
     "--max-concurrency",
     "--max-connections",
     "-c",
@@ -217,7 +231,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         "llm": llm,
         "strategy": strategy,
         "reward": _reward(given["reward"], tasks),
-        "workers": given["workers"],
+        **_hosts(given["pool"], given["workers"], given["address"]),
         "seed": given["seed"],
         "cache": given["cache"],
         "start_from": given["start_from"],
@@ -256,6 +270,15 @@ def _strategy(given: str, **of_chains: int | None) -> Strategy:
     if not isinstance(made, Strategy):
         raise ConfigError(f"--strategy {given!r}: {type(made).__name__} has no rollouts() and start(view)")
     return made
+
+
+def _hosts(pool: str, workers: int, address: str | None) -> dict[str, Any]:
+    """Return the options that say where workers live."""
+    if address is not None and pool != "ray":
+        raise click.UsageError(f"--address {address} is for --pool ray")
+    if pool != "ray":
+        return {"workers": 0 if pool == "inline" else workers}
+    return {"pool": Ray(whole("--workers", workers, 1, MOST_WORKERS), address)}
 
 
 def _tasks(questions: str | None, earlier: str | None, limit: int | None) -> list[Task]:

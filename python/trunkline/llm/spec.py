@@ -199,6 +199,14 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
         key, headers = msgspec.json.decode(secret, type=tuple[str | None, dict[str, str]])
         return msgspec.structs.replace(self, private=Private.holding(key, headers))
 
+    def with_key(self) -> EndpointSpec:
+        """Hold the key of this process's environment, for a process that has another one.
+
+        Raises:
+            ConfigError: As :meth:`key`.
+        """
+        return msgspec.structs.replace(self, private=Private.holding(self.key(), self.private.values[1]))
+
     def key(self) -> str | None:
         """Read the key, the one given directly or that of the environment. Never store it.
 

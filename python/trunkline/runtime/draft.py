@@ -81,7 +81,7 @@ class Draft:
             self._begin(agent, tasks, told)
         else:
             self._go_on(agent, tasks, told, self._unfinished)
-        self._backend = make_backend(self._job, told.workers, len(self._tasks))
+        self._backend = make_backend(self._job, told.workers, len(self._tasks), told.pool)
         self._grace = number("grace", told.grace, 0, unit="seconds")
         self._memory = _memory(told.worker_memory, self._backend.workers)
         self._watch = told.watch

@@ -167,7 +167,8 @@ class Outbox:
         self._unacked: dict[int, int] = {}
         self._batches = 0
         self._acked = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due = 0.0
         self._served: set[str] = set()
 
     async def reserve(self) -> None:
@@ -241,8 +242,10 @@ class Outbox:
     def _flush_within(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
-        if self._timer is None or self._timer.when() > due:
+        # Kept here: where it is due at once, uvloop's handle of it is none of a timer and cannot say.
+        if self._timer is None or self._due > due:
             self.close()
+            self._due = due
             self._timer = loop.call_at(due, self.flush)
 
     def _batch(self, deltas: list[Delta], done: list[Done]) -> None:

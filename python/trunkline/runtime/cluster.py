@@ -1,0 +1,238 @@
+"""This process's connection to a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import logging
+import os
+import socket
+import warnings
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trunkline.errors import ConfigError, InfrastructureError
+from trunkline.printable import printable, said
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import ModuleType
+
+__all__ = ["Joined", "check_extra", "join", "leave", "load"]
+
+logger = logging.getLogger(__name__)
+
+_OBJECT_STORE = 128 * 1024 * 1024
+"""Bytes of shared memory of a Ray of our own; what passes through it is a few calls' worth of messages."""
+
+_KNOCK_WITHIN = 10.0
+"""Seconds that a cluster has to take a connection."""
+
+
+class Joined(NamedTuple):
+    """How a connection came about.
+
+    Attributes:
+        made: Whether it was made just now; only then does it provide the ``runtime_env`` that was given.
+        ours: Whether it is ours, now or from before, and :func:`leave` is to follow.
+    """
+
+    made: bool
+    ours: bool
+
+
+class _Attendant:
+    """A thread that starts and ends Ray.
+
+    Ray's processes die with the thread that has started them, so it lives as long as this process, and is a daemon:
+    those of an executor end before what is to be done at exit. In the main thread Ray would put a handler of its own in
+    the place of ours for SIGTERM.
+    """
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    async def do(self, what: Callable[..., Any], *given: object) -> Any:
+        """Call something in the thread, and wait for it."""
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="trunkline-ray", daemon=True)
+            self._thread.start()
+        future: Future[Any] = Future()
+        self._work.put((future, what, given))
+        return await asyncio.wrap_future(future)
+
+    def _run(self) -> None:
+        while True:
+            future, what, given = self._work.get()
+            # From here on it cannot be cancelled: who waits may leave, the work is done.
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(what(*given))
+                except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+                    future.set_exception(error)
+
+
+class _Connection:
+    """Shared by all who need it: made for the first, undone after the last; one that was there before is left alone."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._undo = contextlib.ExitStack()
+
+    def join(self, address: str | None, workers: int, runtime_env: Mapping[str, Any] | None) -> Joined:
+        """Connect, unless that was done."""
+        ray = load()
+        made = not ray.is_initialized()
+        if made:
+            # What is left of a connection that somebody else has shut down.
+            self._users = 0
+            self._undo.close()
+            self._connect(ray, address or os.environ.get("RAY_ADDRESS") or "local", workers, runtime_env)
+        elif address not in {None, "auto"}:
+            raise ConfigError(f"this process is connected to a Ray cluster; leave out the address {address!r}")
+        elif not self._users:
+            return Joined(made, ours=False)
+        self._users += 1
+        return Joined(made, ours=True)
+
+    def leave(self) -> None:
+        """Give up one use of the connection."""
+        self._users -= 1
+        if self._users == 0:
+            self._undo.close()
+
+    def _connect(self, ray: ModuleType, address: str, workers: int, env: Mapping[str, Any] | None) -> None:
+        _knock(address)
+        options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
+        if env is not None:
+            options["runtime_env"] = dict(env)
+        if address == "local":
+            options |= {
+                "num_cpus": workers,
+                "num_gpus": 0,
+                "include_dashboard": False,
+                "object_store_memory": _OBJECT_STORE,
+                "_node_ip_address": "127.0.0.1",
+                # The children of a tool end with the actor that has started them.
+                "_system_config": {"process_group_cleanup_enabled": True},
+            }
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(_environment())
+            undo.enter_context(_off_stdout())
+            undo.callback(ray.shutdown)
+            try:
+                with warnings.catch_warnings(), _on_loopback():
+                    warnings.simplefilter("ignore")
+                    ray.init(**options)
+            except Exception as error:
+                raise InfrastructureError(f"Ray at {address!r} cannot be reached: {_last(error)}") from error
+            self._undo = undo.pop_all()
+
+
+_attendant = _Attendant()
+_connection = _Connection()
+
+
+def check_extra() -> None:
+    """Check that Ray is installed.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("the ray pool needs the ray extra: pip install 'trunkline[ray]'")
+
+
+def load() -> ModuleType:
+    """Import Ray, which is an extra."""
+    check_extra()
+    return importlib.import_module("ray")
+
+
+async def join(address: str | None, workers: int, runtime_env: Mapping[str, Any] | None = None) -> Joined:
+    """Connect this process to a Ray cluster, if it is not connected; :func:`leave` undoes it.
+
+    Args:
+        address: Where it is, as Ray writes it. When None: the one that this process is connected to, else that of
+            ``RAY_ADDRESS``, as Ray's jobs have it, else a new one on this machine, on the loopback interface.
+        workers: How many actors a new one is to have room for.
+        runtime_env: What Ray is to provide to this process's actors, such as ``{"working_dir": "."}``.
+
+    Raises:
+        ConfigError: If Ray is not installed, or this process is connected elsewhere.
+        InfrastructureError: If there is no connection to be had.
+    """
+    joined: Joined = await _attendant.do(_connection.join, address, workers, runtime_env)
+    return joined
+
+
+async def leave() -> None:
+    """Give up what :func:`join` has made; the last one disconnects, and ends a Ray of our own."""
+    await _attendant.do(_connection.leave)
+
+
+def _knock(address: str) -> None:
+    """See whether somebody listens at an address: Ray itself may wait there for ever, and heed no signal meanwhile.
+
+    Raises:
+        InfrastructureError: Nobody does.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _KNOCK_WITHIN).close()
+        except (OSError, OverflowError) as error:
+            raise InfrastructureError(f"Ray at {address!r} cannot be reached: {said(error)}") from error
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """Let Ray send nothing home, and take back what it sets for the processes that it starts."""
+    names = ("RAY_USAGE_STATS_ENABLED", "RAY_AUTH_MODE")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let a Ray that starts here listen on the loopback interface, which it does by itself on other systems only."""
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextlib.contextmanager
+def _off_stdout() -> Iterator[None]:
+    """Log what Ray reports of its processes: it would print it among our results, and has no setting for that."""
+    worker: Any = importlib.import_module("ray._private.worker")
+
+    def log(data: Mapping[str, Any], *_: object, **__: object) -> None:
+        for line in data["lines"]:
+            logger.info("ray: %s", printable(str(line)))
+
+    before, worker.print_to_stdstream = worker.print_to_stdstream, log
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = before
+
+
+def _last(error: BaseException) -> str:
+    """Return the last line of what an error of Ray says: the ones before are tracebacks."""
+    return said(Exception((str(error).strip().splitlines() or [type(error).__name__])[-1]))

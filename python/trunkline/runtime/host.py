@@ -1,0 +1,116 @@
+"""A host: serves one controller, with an engine for each of its runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trunkline._core import __version__
+from trunkline.errors import TrunklineError, WorkerError
+from trunkline.runtime.engine import Engine, slots
+from trunkline.runtime.job import unpack_job
+from trunkline.runtime.watchdog import Watchdog
+from trunkline.runtime.wire import PROTOCOL, Begin, Bye, Fatal, FromWorker, Hello, Ready, decode_to_worker, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Host"]
+
+_COLLECT = (10_000, 10, 20)
+"""Thresholds of the garbage collector. Thousands of live rollouts are millions of objects that outlive every look at
+them: with Python's own thresholds a worker with 10,000 requests in flight spends two thirds of its time looking."""
+
+
+class Host:
+    """Serves one controller from a process of its own: an engine for each of its runs, one after the other.
+
+    Args:
+        send: Takes each message for the controller, encoded.
+    """
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._deliver = send
+        self._engine: Engine | None = None
+        self._run = 0
+        self._greeted = False
+        self._closing: set[asyncio.Task[None]] = set()
+        self._watchdog: Watchdog | None = None
+
+    def receive(self, payload: bytes | memoryview) -> None:
+        """Take a message of the controller.
+
+        Raises:
+            WorkerError: If it makes no sense now.
+            msgspec.MsgspecError: If it is no message.
+        """
+        match decode_to_worker(payload):
+            case Hello() as hello if not self._greeted:
+                self._greeted = True
+                self._guarded(_same_build, hello)
+            case Begin(job) if self._greeted and self._engine is None:
+                self._guarded(self._begin, job)
+            case message if self._engine is not None:
+                self._engine.receive(message)
+            case Hello() | Begin() as message:
+                raise WorkerError(f"a worker does not take {type(message).__name__} now")
+            case _:
+                pass  # Of the run before: it crossed with our Bye.
+
+    async def close(self) -> None:
+        """End what runs, and leave nothing behind."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.close()
+        if self._closing:
+            await asyncio.wait(self._closing)
+        if self._watchdog is not None:
+            self._watchdog.close()
+
+    def _send(self, message: FromWorker) -> None:
+        """Send a message to the controller."""
+        self._deliver(encode(message))
+
+    def _say(self, run: int, message: FromWorker) -> None:
+        """Send what an engine says, unless its run is over: a tool that ignores its end may keep one talking."""
+        if run != self._run:
+            return
+        self._send(message)
+        if isinstance(message, Bye | Fatal) and self._engine is not None:
+            # The next run may begin at once: this one's engine is let go beside it.
+            engine, self._engine = self._engine, None
+            self._run += 1
+            task = asyncio.get_running_loop().create_task(engine.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _begin(self, packed: bytes) -> None:
+        job = unpack_job(packed)
+        # Here, because an actor is not made in its event loop.
+        self._watchdog = self._watchdog or Watchdog()
+        self._engine = Engine(job, partial(self._say, self._run), self._watchdog.lag)
+        # What is loaded by now stays: keep the collector from walking it again and again.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_COLLECT)
+        self._send(Ready(PROTOCOL, __version__, os.getpid(), slots(job)))
+
+    def _guarded(self, step: Callable[[Any], None], given: object) -> None:
+        """Tell the controller what keeps a run from beginning."""
+        try:
+            step(given)
+        except TrunklineError as error:
+            self._send(Fatal(type(error).__name__, str(error)))
+
+
+def _same_build(hello: Hello) -> None:
+    """Refuse a controller of another build."""
+    if (hello.protocol, hello.build) != (PROTOCOL, __version__):
+        raise WorkerError(
+            f"the controller speaks protocol {hello.protocol} of trunkline {hello.build}, "
+            f"this worker protocol {PROTOCOL} of {__version__}; install one version"
+        )

@@ -1,0 +1,168 @@
+"""Engines in actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trunkline._core import __version__
+from trunkline.llm.spec import EndpointSpec
+from trunkline.runtime import cluster
+from trunkline.runtime.actor import Actor
+from trunkline.runtime.backend import Gone
+from trunkline.runtime.job import pack_job
+from trunkline.runtime.local import _parts
+from trunkline.runtime.seat import Seat
+from trunkline.runtime.wire import PROTOCOL, Begin, Bye, Fatal, Hello, Stop, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trunkline.runtime.backend import Event, Inbox
+    from trunkline.runtime.cluster import Joined
+    from trunkline.runtime.job import Job
+    from trunkline.runtime.wire import ToWorker
+
+__all__ = ["Ray"]
+
+logger = logging.getLogger(__name__)
+
+_REST_WITHIN = 5.0
+"""Seconds that an engine has to end its run; an actor whose engine does not is ended."""
+
+_OPTIONS = {"num_cpus": 0, "scheduling_strategy": "SPREAD", "max_restarts": 0, "max_task_retries": 0}
+"""Of each actor. It waits for its model, and takes no processor that a trainer has asked for; where a task goes on
+after a death is the controller's to decide."""
+
+
+class Ray:
+    """Hosts engines in actors, where Ray places them; see :class:`~trunkline.runtime.backend.Backend`.
+
+    An actor that rests serves the next run, under the same number. One that dies meanwhile is replaced then.
+
+    Args:
+        workers: How many actors, at least 1; fewer are started when the run's concurrency is below that.
+        address: A cluster, as Ray writes it: ``auto``, ``host:port``, ``ray://host:port``. When None, the one that
+            this process is connected to, or that ``RAY_ADDRESS`` names, else a new one on this machine.
+        runtime_env: What Ray provides to the actors, such as ``{"working_dir": "."}``: on other machines they must be
+            able to import trunkline and the user's code.
+
+    Attributes:
+        workers: How many.
+
+    Raises:
+        ConfigError: If Ray is not installed.
+    """
+
+    def __init__(self, workers: int, address: str | None = None, runtime_env: Mapping[str, Any] | None = None) -> None:
+        cluster.check_extra()
+        self.workers = workers
+        self._address = address
+        self._env = runtime_env
+        self._numbers = count()
+        self._seats: dict[int, Seat] = {}
+        self._begins: dict[int, bytes] = {}
+        self._at_work: set[int] = set()
+        self._moved = asyncio.Event()
+        self._inbox: Inbox | None = None
+        self._joining: asyncio.Task[Joined] | None = None
+        self._actor: Any = None
+
+    async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
+        """Join the cluster and give the job to as many actors as it needs; those that are not there are started."""
+        assert isinstance(job.llm, EndpointSpec)
+        # Where actors live the environment is another one.
+        job = msgspec.structs.replace(job, llm=job.llm.with_key())
+        begins = [encode(Begin(pack_job(part))) for part in _parts(job, self.workers)]
+        await self._join()
+        self._inbox = inbox
+        idle = iter(list(self._seats))
+        return [self._begin(next(idle, None), begin) for begin in begins]
+
+    async def replace(self, seat: int) -> int | None:
+        """Start another actor with the job of one that is gone."""
+        return self._begin(None, self._begins.pop(seat))
+
+    def send(self, seat: int, message: ToWorker) -> None:
+        """Send a message; does nothing once the actor is gone."""
+        found = self._seats.get(seat)
+        if found is not None:
+            found.send(encode(message))
+
+    def kill(self, seat: int, why: str) -> None:
+        """Kill an actor, whether it answers or not."""
+        found = self._seats.get(seat)
+        if found is not None:
+            found.kill(why)
+
+    async def rest(self) -> None:
+        """End the run in every actor; one that does not say bye in time is killed."""
+        for seat in self._at_work:
+            self.send(seat, Stop())
+        try:
+            async with asyncio.timeout(_REST_WITHIN):
+                while self._at_work:
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._inbox = None
+            self._begins.clear()
+            for seat in self._at_work:
+                self.kill(seat, f"it did not end its run within {_REST_WITHIN:.0f} s")
+            self._at_work.clear()
+
+    async def close(self) -> None:
+        """End the actors, and a Ray of our own with them."""
+        # In a task of its own: a second cancel must not leave anything behind.
+        await asyncio.shield(asyncio.ensure_future(self._close()))
+
+    async def _close(self) -> None:
+        seats, self._seats, self._inbox = self._seats, {}, None
+        await asyncio.gather(*(seat.close() for seat in seats.values()))
+        self._begins.clear()
+        self._at_work.clear()
+        joining, self._joining = self._joining, None
+        if joining is not None:
+            await asyncio.wait([joining])
+            if not joining.cancelled() and joining.exception() is None and joining.result().ours:
+                await cluster.leave()
+
+    async def _join(self) -> None:
+        """Join the cluster, once, and again if somebody has left it for us."""
+        if self._joining is None or not cluster.load().is_initialized():
+            # Not cut short when we are: close() could not undo half a connection.
+            self._joining = asyncio.ensure_future(cluster.join(self._address, self.workers, self._env))
+            joined = await asyncio.shield(self._joining)
+            options = _OPTIONS if self._env is None or joined.made else _OPTIONS | {"runtime_env": dict(self._env)}
+            self._actor = cluster.load().remote(Actor).options(**options)
+
+    def _begin(self, seat: int | None, begin: bytes) -> int:
+        """Give a job to an actor, or to one that is started for it."""
+        if seat is None:
+            seat = next(self._numbers)
+            self._seats[seat] = Seat(seat, self._actor.remote(), self._heard)
+            self._seats[seat].send(encode(Hello(PROTOCOL, __version__)))
+        self._begins[seat] = begin
+        self._at_work.add(seat)
+        self._seats[seat].send(begin)
+        return seat
+
+    def _heard(self, seat: int, event: Event) -> None:
+        """Pass on what an engine says, and that it is gone, last."""
+        if seat not in self._seats:
+            return
+        if isinstance(event, Gone):
+            del self._seats[seat]
+        if self._inbox is not None and seat in self._begins:
+            self._inbox.put_nowait((seat, event))
+        elif isinstance(event, Gone):
+            logger.warning("%s; another is started for the next run", event.reason)
+        if isinstance(event, Bye | Fatal | Gone):
+            self._at_work.discard(seat)
+            self._moved.set()

@@ -1,0 +1,105 @@
+"""``trunkline run`` over every pool, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from atlas import CAPITALS
+from foreign import capital_cities, serving
+
+ATLAS = Path(__file__).parent.parent / "support"
+USED_BY_HAND = """
+import asyncio, sys, ray
+from atlas import agent, tasks
+from trunkline.runtime.ray import Ray
+from trunkline.runtime.run import arun
+ray.init(address="local", num_cpus=1, num_gpus=0, include_dashboard=False, log_to_driver=False)
+kept = ray.put("kept")
+asyncio.run(arun(agent(), tasks()[:1], llm=sys.argv[1], pool=Ray(1)))
+assert ray.is_initialized() and ray.get(kept) == "kept"
+print("left as it was")
+"""
+
+
+def command(*arguments: str, cwd: Path, mark: str = "") -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "TRUNKLINE_"))}
+    path = os.pathsep.join([str(ATLAS), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=clean | {"PYTHONPATH": path, "COLUMNS": "80", "POOL_TEST": mark},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> str:
+    file = tmp_path / "questions.jsonl"
+    rows = [{"id": c, "question": f"Capital of {c}?", "answer": a} for c, a in CAPITALS.items()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file.name
+
+
+def marked(mark: str) -> list[str]:
+    """Commands of processes that were started with a mark in their environment and are still there."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"POOL_TEST={mark}".encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return [found_ for found_ in found if found_]
+
+
+@pytest.mark.parametrize("pool", ["local", "inline", pytest.param("ray", marks=pytest.mark.pool)])
+def test_a_run_over_each_pool_prints_its_summary_alone_and_leaves_no_process(questions: str, tmp_path: Path, pool: str):
+    mark = f"{tmp_path.name}-{os.getpid()}"
+    with serving(capital_cities) as server:
+        to = ["--base-url", server.url, "-m", "m", "--tools", "atlas:lookup", "-o", "r", "--json"]
+        done = command("-m", "trunkline.cli", "run", questions, *to, "--pool", pool, "-w", "1", cwd=tmp_path, mark=mark)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["accuracy"]["value"] == 1.0
+    assert "ray" not in done.stderr.lower()
+    assert marked(mark) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--address", "auto"), "--address auto is for --pool ray"),
+        (("--pool", "cloud"), "'cloud' is not one of"),
+        (("--pool", "ray", "-w", "0"), "--workers"),
+    ],
+)
+def test_a_pool_that_cannot_be_is_named(questions: str, tmp_path: Path, given: tuple[str, ...], says: str):
+    done = command("-m", "trunkline.cli", "run", questions, "-m", "m", *given, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.pool
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9", "nowhere"])
+def test_a_cluster_that_is_not_there_is_one_line(questions: str, tmp_path: Path, address: str):
+    to = ["--base-url", "http://127.0.0.1:9/v1", "-m", "m", "-o", "r", "--pool", "ray", "--address", address]
+    done = command("-m", "trunkline.cli", "run", questions, *to, cwd=tmp_path)
+    assert done.returncode != 0
+    assert f"Ray at '{address}' cannot be reached" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.pool
+def test_a_ray_that_was_there_before_is_used_and_left_as_it_was(tmp_path: Path):
+    with serving(capital_cities) as server:
+        done = command("-c", USED_BY_HAND, server.url, cwd=tmp_path)
+    assert done.stdout.endswith("left as it was\n"), done.stderr
+    assert len(server.bodies) > 0
