@@ -7,7 +7,8 @@ from multidict import CIMultiDict
 from virtual_time import VirtualTime
 
 from trunkline.llm.bucket import Bucket, LocalLease
-from trunkline.llm.limiter import Gate, Limiter, estimate
+from trunkline.llm.gate import Gate
+from trunkline.llm.limiter import Limiter, estimate
 from trunkline.llm.quota import Quota, seconds
 from trunkline.llm.request import Sampling, constant, draws, head
 from trunkline.llm.window import Window

@@ -38,7 +38,7 @@ async def rollouts(llm, count, turns):
 
 
 def idle(llm, concurrency=16):
-    return llm._limiter._free == concurrency and all(
+    return llm.limiter.free == concurrency and all(
         each.load == 0 and each.gate.tokens == 0 and not each.gate.turn.locked() for each in llm.endpoints
     )
 

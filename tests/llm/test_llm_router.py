@@ -335,12 +335,12 @@ class Traffic(RuleBasedStateMachine):
             there = [probe for where, _, probe in self.flying.values() if where is place]
             assert place.gate.in_flight == len(there) <= self.EACH + sum(there)
             assert place.gate.waiting == len(self.rows[place])
-        assert self.limiter._free == self.TOTAL - len(self.flying) >= 0
+        assert self.limiter.free == self.TOTAL - len(self.flying) >= 0
         assert self.router._closed == sum(place.gate.closed for place in self.places)
 
     @invariant()
     def nobody_waits_for_what_is_free(self):
-        if self.limiter._free:
+        if self.limiter.free:
             for place in self.places:
                 assert not (place.gate.waiting and place.gate.in_flight < self.EACH), "a slot is free"
         if not self.router.shut:

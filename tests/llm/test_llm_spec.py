@@ -264,12 +264,3 @@ def test_limits_and_routing_must_be_what_they_are_called():
         EndpointSpec(URL, routing=Limits())
     spec = EndpointSpec(URL, limits=Limits(tokens_per_minute=5.5), routing=Routing(margin=1))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=EndpointSpec) == spec
-
-
-def test_shares_of_limits_add_up():
-    limits = Limits(requests_per_minute=100, endpoint_concurrency=7)
-    shares = [limits.share(1 / 3, part) for part in (3, 2, 2)]
-    assert sum(share.requests_per_minute for share in shares) == pytest.approx(100)
-    assert sum(share.endpoint_concurrency for share in shares) == 7
-    assert {share.tokens_per_minute for share in shares} == {None}
-    assert Limits().share(0.5, 9) == Limits()

@@ -4,95 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 
 import pytest
+from bank import Bank, call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.llm.price import EVERYWHERE, Price
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.purse import Denied as NotPaid
-from trunkline.runtime import wire
-from trunkline.runtime.lease import Leases
-from trunkline.runtime.treasury import Treasury
-from trunkline.store.schema import CallRow
-
-
-def call(generated: int, prompt: int = 0, draws: int = 1, endpoint: str = "e") -> CallRow:
-    return CallRow(endpoint, draws, prompt, 0, generated, 1, 0, -1, 5, 0)
-
-
-class Bank:
-    """A treasury and engines; messages take as long as the test lets them."""
-
-    def __init__(self, engines: int, budget: Budget) -> None:
-        self.treasury = Treasury(budget, {}, self._tell)
-        self.up: deque[tuple[int, object]] = deque()
-        self.down: deque[tuple[int, object]] = deque()
-        self.dead: set[int] = set()
-        self.unsent: dict[int, list[CallRow]] = {seat: [] for seat in range(engines)}
-        self.engines = [
-            Leases(budget.limits, lambda message, seat=seat: self.up.append((seat, message)), self._flusher(seat))
-            for seat in range(engines)
-        ]
-        for seat in range(engines):
-            self.treasury.seat(seat)
-
-    def _tell(self, seat: int, message: object) -> None:
-        self.down.append((seat, message))
-
-    def _flusher(self, seat: int):
-        return lambda: self.flush(seat)
-
-    def flush(self, seat: int) -> None:
-        calls, self.unsent[seat] = self.unsent[seat], []
-        self.up.append((seat, calls))
-
-    def deliver(self) -> None:
-        """Deliver all that is under way, and what follows from it."""
-        while self.up or self.down:
-            while self.up:
-                self._up(*self.up.popleft())
-            while self.down:
-                self._down(*self.down.popleft())
-
-    def _up(self, seat: int, message: object) -> None:
-        match message:
-            case wire.Want(least):
-                self.treasury.want(seat, least)
-            case wire.Drawn(lease, most):
-                self.treasury.drawn(lease, most)
-            case wire.Repaid(lease, spent, estimated):
-                self.treasury.repaid(lease, spent, estimated)
-            case list(calls):
-                self.treasury.committed(seat, calls)
-
-    def _down(self, seat: int, message: object) -> None:
-        if seat in self.dead:
-            return
-        match message:
-            case wire.Lent():
-                self.engines[seat].lent(message)
-            case wire.Denied(reason):
-                self.engines[seat].denied(reason)
-            case wire.Recall():
-                self.engines[seat].recall()
-
-    def kill(self, seat: int) -> None:
-        """An engine dies: what it sent is delivered, what it kept is lost."""
-        self.deliver()
-        self.dead.add(seat)
-        self.treasury.lost(seat)
-        self.deliver()
-
-    async def claim(self, seat: int, most: dict[str, int]):
-        """What a turn does: it waits for its claim while messages travel."""
-        asked = asyncio.ensure_future(self.engines[seat].claim(most))
-        for _ in range(6):
-            await asyncio.sleep(0)
-            self.deliver()
-        return asked
+from trunkline.runtime.spent import worth
 
 
 async def test_leases_shrink_as_the_limit_comes_near_and_who_comes_too_late_is_denied():
@@ -182,9 +103,9 @@ async def test_calls_of_leases_that_were_repaid_are_charged_once():
 
 
 def test_money_in_the_file_is_what_the_price_says():
-    treasury = Treasury(Budget(money=1), {EVERYWHERE: Price(prompt=2, generated=3)}, lambda *_: None)
-    assert treasury._worth(call(10, 100))["micro_dollars"] == 230
-    assert treasury._worth(call(-1, -1, draws=0)) == {"calls": 1}
+    prices = {EVERYWHERE: Price(prompt=2, generated=3)}
+    assert worth(call(10, 100), prices)["micro_dollars"] == 230
+    assert worth(call(-1, -1, draws=0), prices) == {"calls": 1}
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.booleans())

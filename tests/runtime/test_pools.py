@@ -14,11 +14,8 @@ from atlas import CAPITALS, agent, stall, tasks
 from foreign import capital_cities, error, message, serving
 
 from trunkline.errors import ConfigError, EndpointError, RunFileError
-from trunkline.llm.limits import Limits
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.job import Job
-from trunkline.runtime.local import _parts
 from trunkline.runtime.run import arun, run, stream
 from trunkline.score.rewards import exact_match
 from trunkline.store.reader import RunReader
@@ -53,18 +50,6 @@ def test_a_server_in_another_style_is_understood(where: dict[str, Any], tmp_path
     unknown = [m for m in result["France"].rollouts[0].messages if m["role"] == "tool"]
     assert "nothing" in unknown[1]["content"]
     assert "lookup" in unknown[1]["content"], "an unknown tool is answered with the known ones"
-
-
-def test_workers_share_what_was_asked_for_in_all():
-    limits = Limits(requests_per_minute=90, tokens_per_minute=1000, endpoint_concurrency=5)
-    llm = EndpointSpec("http://h/v1", max_concurrency=8, limits=limits)
-    job = Job(agent=agent(), strategy=Chain(1), reward=None, llm=llm, seed=1)
-    parts = [part.llm for part in _parts(job, 3)]
-    assert [part.max_concurrency for part in parts] == [3, 3, 2]
-    assert [part.limits.endpoint_concurrency for part in parts] == [2, 2, 1]
-    assert sum(part.limits.requests_per_minute for part in parts) == pytest.approx(90)
-    assert sum(part.limits.tokens_per_minute for part in parts) == pytest.approx(1000)
-    assert len(_parts(job, 7)) == 5, "a worker without a slot has nothing to do"
 
 
 def test_failures_are_data_and_leave_the_others_alone(where: dict[str, Any], tmp_path: Path):

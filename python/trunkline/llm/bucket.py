@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Bucket", "Lease", "LocalLease", "acquire"]
+__all__ = ["Bucket", "Lease", "LocalLease", "acquire", "limits_of"]
 
 
 _AT_ONCE: Final = 1e-6
@@ -92,8 +92,7 @@ class LocalLease:
     def __init__(
         self, requests: float | None, tokens: float | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._requests = None if requests is None else _per_minute(requests, _REQUESTS, clock)
-        self._tokens = None if tokens is None else _per_minute(tokens, _TOKENS, clock)
+        self._requests, self._tokens = limits_of(requests, tokens, clock)
 
     def acquire(self, requests: int, tokens: int) -> float:
         """Take so much if it is there; see :meth:`Lease.acquire`."""
@@ -113,6 +112,16 @@ def acquire(first: Bucket | None, second: Bucket | None, requests: int, tokens: 
     if second is not None:
         second.take(tokens)
     return 0.0
+
+
+def limits_of(
+    requests: float | None, tokens: float | None, clock: Callable[[], float] = time.monotonic
+) -> tuple[Bucket | None, Bucket | None]:
+    """Make the buckets of a run's rates: requests and tokens a minute, None for what has no limit."""
+    return (
+        None if requests is None else _per_minute(requests, _REQUESTS, clock),
+        None if tokens is None else _per_minute(tokens, _TOKENS, clock),
+    )
 
 
 def _per_minute(amount: float, seconds: float, clock: Callable[[], float]) -> Bucket:

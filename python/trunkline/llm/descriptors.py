@@ -14,12 +14,15 @@ _SPARE: Final = 128
 """Descriptors kept for everything else that is opened later: name lookups, tools, files, sub-processes."""
 
 
-def make_room(connections: int, wanted: int | None = None) -> None:
+def make_room(connections: int, wanted: int | None = None) -> int:
     """See that this process may open so many connections more; its soft limit is raised where that is needed.
 
     Args:
         connections: How many must be possible at once (``max_concurrency``).
         wanted: How many would be better, as idle ones to several servers count too; as many as must be if None.
+
+    Returns:
+        How many connections it may open now.
 
     Raises:
         ConfigError: The hard limit is too low.
@@ -37,6 +40,8 @@ def make_room(connections: int, wanted: int | None = None) -> None:
         target = min(target, hard)
     if soft != resource.RLIM_INFINITY and soft < target:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        soft = target
+    return target - used if soft == resource.RLIM_INFINITY else soft - used
 
 
 def _open() -> int:

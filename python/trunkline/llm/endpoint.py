@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from trunkline.llm.classify import Site
-from trunkline.llm.limiter import Gate
+from trunkline.llm.gate import Gate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,6 +21,7 @@ from trunkline.llm.reply import read, unusable
 from trunkline.llm.retry import Backoff
 from trunkline.llm.router import Router
 from trunkline.llm.switch import SwitchTransport
+from trunkline.llm.tenant import Tenant
 from trunkline.llm.text import without_key
 from trunkline.llm.transport import Answer, Transport, TransportError
 from trunkline.llm.window import Window
@@ -59,10 +60,15 @@ class HttpLLM:
         limits: Rates, and how much may be in flight at one endpoint.
         routing: How endpoints are chosen.
         lease: Grants the rates of ``limits`` where several processes share them; this process alone when None.
+        parties: How many processes share the limits; where it is not 0, slots come through :attr:`tenant` alone.
         transport: What posts; a :class:`SwitchTransport` when None. It is closed with this object.
         sleep: Waits between attempts.
         draw: Jitter, from 0 to 1.
         clock: Monotonic seconds.
+
+    Attributes:
+        limiter: Who lets requests in.
+        tenant: What this process holds of slots that it shares with others; None where it does not.
     """
 
     def __init__(
@@ -79,6 +85,7 @@ class HttpLLM:
         limits: Limits | None = None,
         routing: Routing | None = None,
         lease: Lease | None = None,
+        parties: int = 0,
         transport: Transport | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         draw: Callable[[], float] = random.random,
@@ -87,22 +94,25 @@ class HttpLLM:
         limits, self._routing = limits or Limits(), routing or Routing()
         self._secret = _secrets(key or "", headers or {})
         most = min(max_concurrency, limits.endpoint_concurrency or max_concurrency)
+        fair = -(-most // max(1, parties))
         endpoints = [
             Endpoint(
                 url,
                 key_env,
                 self._secret,
-                Window(most, adaptive=limits.adaptive, slowdown=limits.slowdown),
-                Quota(clock),
+                Window(fair, adaptive=limits.adaptive, slowdown=limits.slowdown),
+                Quota(clock, parties=max(1, parties)),
             )
             for url in base_urls
         ]
         if lease is None and (limits.requests_per_minute or limits.tokens_per_minute):
             lease = LocalLease(limits.requests_per_minute, limits.tokens_per_minute, clock)
         self._router = Router(endpoints, self._routing, sleep=sleep, draw=draw, clock=clock)
-        self._limiter = Limiter(max_concurrency, lease, sleep=sleep, clock=clock)
-        for endpoint in endpoints:
-            endpoint.gate.window.begin()
+        self.limiter = Limiter(max_concurrency, lease, sleep=sleep, clock=clock)
+        gates = [endpoint.gate for endpoint in endpoints]
+        self.tenant = Tenant(self.limiter, gates, fair, limited=most < max_concurrency) if parties else None
+        for gate in gates:
+            gate.window.begin()
         ours = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._headers = _joined(ours, headers or {})
         named = self._routing.session_headers
@@ -156,7 +166,7 @@ class HttpLLM:
 
     async def close(self) -> None:
         """Close every connection; may be called more than once."""
-        self._limiter.close()
+        self.limiter.close()
         await self._transport.close()
 
     async def _run(self, call: Call[T]) -> T:
@@ -184,7 +194,7 @@ class HttpLLM:
 
     async def _attempt(self, endpoint: Endpoint, call: Call[T], *, probe: bool) -> T | Verdict | None:
         """Send once, when let in: what came of it, or None if the endpoint closed before."""
-        gate, limiter = endpoint.gate, self._limiter
+        gate, limiter = endpoint.gate, self.limiter
         booked, spent = 0, None
         try:
             if not limiter.enter(gate):
@@ -209,7 +219,7 @@ class HttpLLM:
         call.asked = endpoint.base_url
         begun = self._clock()
         if endpoint.gate.window.narrow:
-            self._limiter.begun(endpoint.gate)
+            self.limiter.begun(endpoint.gate)
         try:
             answer = await self._transport.post(url, call.headers, call.body, min(self._timeout, call.left))
         except TransportError as error:
@@ -232,7 +242,7 @@ class HttpLLM:
             else:
                 if not endpoint.good:
                     endpoint.good = True
-                    self._limiter.open(endpoint.gate)
+                    self.limiter.open(endpoint.gate)
                 self._router.served(endpoint)
                 if isinstance(result, Reply):
                     self._note(result, endpoint, call, answer, now)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import deque
 from itertools import count
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -17,11 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from trunkline.llm.bucket import Lease
-    from trunkline.llm.quota import Quota
+    from trunkline.llm.gate import Gate
     from trunkline.llm.transport import Body
-    from trunkline.llm.window import Window
 
-__all__ = ["Gate", "Limiter", "estimate"]
+__all__ = ["Limiter", "estimate"]
 
 # A quote inside a JSON string is escaped, so that no message can hold this.
 _MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_|new_)?tokens":(\d{1,9})')
@@ -47,49 +45,6 @@ def estimate(body: Body, n: int) -> int:
     return sum(map(len, pieces)) // 4 + (n * int(found[1]) if found else 0)
 
 
-class Gate:
-    """The way into one endpoint.
-
-    Args:
-        window: How much may be in flight.
-        quota: The endpoint's own rates, as far as it told them.
-
-    Attributes:
-        in_flight: Requests let in and not back yet.
-        ahead: Requests, 0 or 1, whose rates are booked but that are not in yet.
-        tokens: What all these are booked for, where rates count tokens.
-        waiting: Requests that wait to be let in.
-        closed: Whether nobody is let in, and who waits leaves.
-        urgent: Whether one request, a probe, passes a full window and a closed gate.
-        row: Who waits for a slot and has all else, with the numbers they drew when they came.
-    """
-
-    __slots__ = ("ahead", "closed", "in_flight", "quota", "row", "tokens", "turn", "urgent", "waiting", "window")
-
-    def __init__(self, window: Window, quota: Quota) -> None:
-        self.window = window
-        self.quota = quota
-        self.in_flight = self.ahead = self.tokens = self.waiting = 0
-        self.closed = self.urgent = False
-        self.row: deque[tuple[int, asyncio.Future[bool]]] = deque()
-        # Held by the one request that is getting its rates; an asyncio.Lock is first come, first served.
-        self.turn = asyncio.Lock()
-
-    def close(self) -> None:
-        """Let nobody in, and send away who waits."""
-        self.closed = True
-        for _, parked in self.row:
-            if not parked.done():
-                parked.set_result(False)
-        self.row.clear()
-
-    def first(self) -> int | None:
-        """The number of the first in the row, if there is one who still waits."""
-        while self.row and self.row[0][1].done():
-            self.row.popleft()
-        return self.row[0][0] if self.row else None
-
-
 class Limiter:
     """Lets requests in where a slot of the run, a slot of the endpoint and all rates allow it.
 
@@ -101,6 +56,12 @@ class Limiter:
         lease: The run's rates; None where there are none.
         sleep: Waits for a rate.
         clock: Monotonic seconds.
+
+    Attributes:
+        free: Slots of the run that are in nobody's use.
+        owed: How many slots are lost as soon as requests come back; see :mod:`.tenant`.
+        back: How many were lost so, until somebody asks.
+        news: Called when a request must wait for a slot, and when a slot that is owed is back.
     """
 
     def __init__(
@@ -111,7 +72,9 @@ class Limiter:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._free = concurrency
+        self.free = concurrency
+        self.owed = self.back = 0
+        self.news: Callable[[], None] = _nobody
         self._lease = lease
         self._sleep = sleep
         self._clock = clock
@@ -125,15 +88,16 @@ class Limiter:
     def enter(self, gate: Gate) -> bool:
         """Let a request in at once, where nobody waits and nothing limits; else it must :meth:`wait`."""
         if (
-            self._free <= 0
+            self.free <= 0
             or gate.waiting
             or gate.closed
             or gate.in_flight >= gate.window.size
+            or gate.in_flight >= gate.slots
             or gate.quota.known
             or self._lease is not None
         ):
             return False
-        self._free -= 1
+        self.free -= 1
         gate.in_flight += 1
         return True
 
@@ -177,14 +141,21 @@ class Limiter:
             booked: The tokens it waited with; 0 if it entered at once.
             spent: The tokens it really took; None if that is not known.
         """
-        self._free += 1
         gate.in_flight -= 1
         gate.tokens -= booked
+        if self.owed or gate.owed:
+            self._give_up(gate)
+        else:
+            self.free += 1
         if self._lease is not None and spent is not None:
             self._lease.acquire(0, spent - booked)
             self._refund.ring()
         if self._parked:
-            self._admit()
+            self.admit()
+
+    def refunded(self) -> None:
+        """Look again whether the rates that somebody waits for are there."""
+        self._refund.ring()
 
     def begun(self, gate: Gate) -> None:
         """Note that a request was sent through a narrow window, which opens a moment after the first."""
@@ -197,7 +168,7 @@ class Limiter:
         opening = self._openings.pop(gate, None)
         if opening is not None:
             opening.cancel()
-            self._admit()
+            self.admit()
 
     def close(self) -> None:
         """Stop every timer."""
@@ -244,12 +215,13 @@ class Limiter:
         """Take a slot, now or when one is handed over; False if the gate is closed."""
         if gate.closed and not probe:
             return False
-        if self._free > 0 and gate.first() is None and self._fits(gate):
+        if self.free > 0 and gate.first() is None and self._fits(gate):
             self._take(gate)
             return True
         parked: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         gate.row.append((next(self._numbers), parked))
         self._parked[gate] = None
+        self.news()
         try:
             return await parked
         except asyncio.CancelledError:
@@ -258,9 +230,9 @@ class Limiter:
                 self.leave(gate)
             raise
 
-    def _admit(self) -> None:
+    def admit(self) -> None:
         """Hand all free slots to those who wait for one, the longest wait first."""
-        while self._free > 0:
+        while self.free > 0:
             waiting = [(number, gate) for gate in self._parked if (number := gate.first()) is not None]
             fitting = [one for one in waiting if self._fits(one[1])]
             if not fitting:
@@ -275,8 +247,25 @@ class Limiter:
         window = gate.window
         if window.size < window.cap:
             window.grow(self._clock())
-        return gate.urgent or gate.in_flight < window.size
+        return gate.in_flight < gate.slots and (gate.urgent or gate.in_flight < window.size)
+
+    def _give_up(self, gate: Gate) -> None:
+        """Take the slots of a request that is over from this process, as far as they are owed."""
+        if gate.owed:
+            gate.owed -= 1
+            gate.slots -= 1
+            gate.back += 1
+        if self.owed:
+            self.owed -= 1
+            self.back += 1
+        else:
+            self.free += 1
+        self.news()
 
     def _take(self, gate: Gate) -> None:
-        self._free -= 1
+        self.free -= 1
         gate.in_flight += 1
+
+
+def _nobody() -> None:
+    """There is nobody to tell: the slots are this process's own."""

@@ -44,21 +44,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"limits.adaptive must be true or false, not {shown(self.adaptive)}")
         number("limits.slowdown", self.slowdown, 1, above=True)
 
-    def share(self, part: float, concurrency: int) -> Limits:
-        """One worker's share, so that all workers together keep what was asked for.
-
-        Args:
-            part: Its part of the rates, above 0 and at most 1.
-            concurrency: Its part of ``endpoint_concurrency``, where there is one.
-        """
-        requests, tokens = self.requests_per_minute, self.tokens_per_minute
-        return msgspec.structs.replace(
-            self,
-            requests_per_minute=None if requests is None else requests * part,
-            tokens_per_minute=None if tokens is None else tokens * part,
-            endpoint_concurrency=None if self.endpoint_concurrency is None else concurrency,
-        )
-
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
     """Which endpoint a request goes to, where there are several, and when one is left alone.

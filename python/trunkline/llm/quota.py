@@ -64,16 +64,24 @@ class Quota:
     Args:
         clock: Monotonic seconds.
         wall: The wall clock, seconds since the epoch.
+        parties: How many processes ask the same endpoint. What it says is left is said to each of them, so each
+            believes in an equal part of it.
 
     Attributes:
         known: Whether it told of any limit.
         silent: Answers in a row that told of none.
     """
 
-    __slots__ = ("_clock", "_wall", "known", "requests", "silent", "tokens")
+    __slots__ = ("_clock", "_parties", "_wall", "known", "requests", "silent", "tokens")
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        parties: int = 1,
+    ) -> None:
         self._clock = clock
+        self._parties = parties
         self._wall = wall
         self.known = False
         self.silent = 0
@@ -111,8 +119,9 @@ class Quota:
         back = min(seconds(headers.get(names[2], ""), self._wall) or 0.0, LONGEST)
         # A limit that is untouched, or whose reset is not told, is one per minute.
         rate = (burst - left) / back if back > 0 and burst > left else burst / 60
-        bucket = bucket or Bucket(rate, burst, self._clock)
-        bucket.correct(left - flying, rate, burst)
+        parties = self._parties
+        bucket = bucket or Bucket(rate / parties, burst / parties, self._clock)
+        bucket.correct(left / parties - flying, rate / parties, burst / parties)
         return bucket
 
 

@@ -221,22 +221,24 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             raise ConfigError(f"the environment variable {self.api_key_env} is not set; set it, or give a base URL")
         return None
 
-    def open(self, **options: Any) -> HttpLLM:
+    def open(self, parties: int = 0, **options: Any) -> HttpLLM:
         """Read the key and make the client. Nothing is sent.
 
         Args:
+            parties: How many processes share the limits: this one then takes its slots through the LLM's ``tenant``.
+                0 where the limits are its own.
             options: Passed to :class:`HttpLLM`: a transport, a clock.
 
         Raises:
             ConfigError: The key is missing although the endpoint is OpenAI's, or it cannot stand in a header;
-                or this process may not open as many connections as ``max_concurrency`` says.
+                or this process may not open as many connections as ``max_concurrency`` says, or its part of it.
         """
         # Here, because a controller whose workers do the talking needs no HTTP client.
         from trunkline.llm.http import HttpLLM  # noqa: PLC0415
 
         key, headers = self.key(), self.private.values[1]
-        make_room(self.max_concurrency, self.max_concurrency * len(self.base_urls))
-        return HttpLLM(
+        room = make_room(-(-self.max_concurrency // max(1, parties)), self.max_concurrency * len(self.base_urls))
+        llm = HttpLLM(
             self.base_urls,
             key,
             key_env=self.api_key_env,
@@ -247,8 +249,12 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             backoff=Backoff(attempts=self.max_retries + 1, deadline=self.deadline),
             limits=self.limits,
             routing=self.routing,
+            parties=parties,
             **options,
         )
+        if llm.tenant is not None:
+            llm.tenant.most = room
+        return llm
 
 
 def _base_url(url: str) -> str:

@@ -44,7 +44,7 @@ class Window:
     each reply up to half of what it was (slow start), so that those who waited do not all come at once.
 
     Args:
-        cap: The largest it may be, and what it is at first.
+        cap: The largest it may be, and what it is at first; see :meth:`resize`.
         adaptive: Whether it changes after that.
         slowdown: How many times slower replies may become.
 
@@ -89,6 +89,12 @@ class Window:
         """Be as large as it may, where it was narrow."""
         if self.narrow:
             self.size, self.narrow, self._grown = float(self.cap), False, -math.inf
+
+    def resize(self, cap: int) -> None:
+        """Let it be larger or smaller at most; where nothing has narrowed it, it is as large as it may."""
+        whole = self.size >= self.cap
+        self.cap = cap
+        self.size = float(cap) if whole else min(self.size, float(cap))
 
     def grow(self, now: float) -> None:
         """Let it grow for the time that has passed; for windows below their cap."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trunkline.runtime.spent import NOTHING, Spent
 from trunkline.runtime.treasury import Treasury
 from trunkline.runtime.wire import Cut, Drawn, Repaid, Want
 from trunkline.store.funds import BUDGET
@@ -29,12 +30,21 @@ class Closing:
         job: What the run does.
         send: Takes a seat and a message for it.
         cut: Takes what ends all growth, once the time is over.
+        spent: What the run had spent before, where it goes on; asked for only where there is a budget.
     """
 
-    def __init__(self, job: Job, send: Callable[[int, ToWorker], None], cut: Callable[[Cut], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        send: Callable[[int, ToWorker], None],
+        cut: Callable[[Cut], None],
+        spent: Callable[[], Spent] = lambda: NOTHING,
+    ) -> None:
         budget = job.budget
         self._seconds = None if budget is None else budget.seconds
-        self._treasury = Treasury(budget, job.prices, send) if budget is not None and budget.limits else None
+        self._treasury = None
+        if budget is not None and budget.limits:
+            self._treasury = Treasury(budget, job.prices, send, spent())
         self._cut = cut
         self._timer: asyncio.TimerHandle | None = None
         self._expired = False

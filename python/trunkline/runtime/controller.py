@@ -12,14 +12,33 @@ from trunkline.errors import EndpointError, InfrastructureError, TrunklineError,
 from trunkline.runtime.backend import Backend, Event, Gone, Inbox
 from trunkline.runtime.closing import Closing
 from trunkline.runtime.dispatch import Dispatch
+from trunkline.runtime.engine import slots_for
 from trunkline.runtime.handout import Handout, Refill
+from trunkline.runtime.lender import Lender
 from trunkline.runtime.pulse import BEAT
 from trunkline.runtime.quarantine import Quarantine
 from trunkline.runtime.refusals import Refusals
 from trunkline.runtime.roster import Roster
 from trunkline.runtime.snapshot import opening
 from trunkline.runtime.supervision import Supervision
-from trunkline.runtime.wire import Ack, Batch, Bye, Cut, Done, Drawn, Fatal, Pong, Ready, Repaid, Stop, Want
+from trunkline.runtime.wire import (
+    Ack,
+    Ask,
+    Batch,
+    Bye,
+    Cut,
+    Done,
+    Draw,
+    Drawn,
+    Fatal,
+    Pong,
+    Ready,
+    Refund,
+    Repaid,
+    Return,
+    Stop,
+    Want,
+)
 from trunkline.store.judgements import kept
 from trunkline.tree.failure import Failure
 from trunkline.types import FAILED, Task, Termination
@@ -101,6 +120,7 @@ class Controller:
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+        self._lender = Lender(job.llm, backend.workers, backend.send)
         self._closing = Closing(job, backend.send, lambda cut: self._inbox.put_nowait((-1, cut)))
         self.snapshot = opening(there, len(tasks), job.strategy.rollouts(), self._taken, refill)
         self.snapshot.engines = self._supervision.engines
@@ -156,6 +176,7 @@ class Controller:
         finally:
             stop.cancel()
             self._closing.close()
+            self._lender.close()
             await self._supervision.close()
             self.finished.put_nowait(None)
             await self._backend.close()
@@ -219,6 +240,9 @@ class Controller:
                     self._supervision.came_up(seat, message.slots)
                     self.snapshot.workers = len(self._roster.ready)
                     self._closing.seat(seat)
+                    self._lender.seat(seat)
+                case Ask() | Return() | Draw() | Refund():
+                    self._lender.take(seat, message)
                 case Pong(state):
                     self._supervision.felt(seat, state)
                 case Want() | Drawn() | Repaid():
@@ -309,8 +333,12 @@ class Controller:
 
         Nothing is handed out before every engine has come up, or the first would take all of a short run.
         """
-        if not (self._supervision.assembling or self._ending or self._closing.word is not None):
-            self._dispatch.feed()
+        if self._supervision.assembling or self._ending or self._closing.word is not None:
+            return
+        for seat in self._roster.ready:
+            # Who was lent more than an equal part, since others need less, may take more tasks to make use of it.
+            self._roster.resize(seat, slots_for(self._job, self._lender.held(seat)))
+        self._dispatch.feed()
 
     def _bury(self, seat: int, gone: Gone) -> None:
         """Strike a dead engine off: everything it sent is in the file, and its tasks go on from there elsewhere."""
@@ -318,6 +346,7 @@ class Controller:
         toll = self._dispatch.died(seat, gone.reason)
         self.snapshot.workers = len(self._roster.ready)
         self._closing.lost(seat)
+        self._lender.lost(seat)
         if self._ending or (self._closing.word is not None and not lost):
             return
         self.snapshot.died += 1

@@ -21,11 +21,13 @@ from trunkline.rollout.purse import Allowance
 from trunkline.rollout.rounds import Taken
 from trunkline.rollout.session import Session
 from trunkline.rollout.strategy import at_once
+from trunkline.runtime.borrower import Borrower
 from trunkline.runtime.lease import Leases
 from trunkline.runtime.memory import resident
 from trunkline.runtime.outbox import Growth, Outbox
 from trunkline.runtime.wire import (
     Ack,
+    Allot,
     Bye,
     Cut,
     Denied,
@@ -33,10 +35,12 @@ from trunkline.runtime.wire import (
     EngineState,
     Fatal,
     FromWorker,
+    Grant,
     Lent,
     Ping,
     Pong,
     Recall,
+    Reclaim,
     Stop,
     ToWorker,
     Work,
@@ -55,7 +59,7 @@ if TYPE_CHECKING:
     from trunkline.llm.protocol import LLM
     from trunkline.runtime.job import Job
 
-__all__ = ["Engine", "slots"]
+__all__ = ["Engine", "slots", "slots_for"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +72,18 @@ _LEAVE_WITHIN = 2.0
 
 def slots(job: Job) -> int:
     """Return how many tasks a worker takes at a time: enough to keep its share of requests in flight."""
-    return max(2, math.ceil(1.25 * _concurrency(job) / at_once(job.strategy)))
+    return slots_for(job, _concurrency(job))
+
+
+def slots_for(job: Job, requests: int) -> int:
+    """Return how many tasks at a time keep so many requests in flight."""
+    return max(2, math.ceil(1.25 * requests / at_once(job.strategy)))
 
 
 def _concurrency(job: Job) -> int:
-    return getattr(job.llm, "max_concurrency", _LIVE_CONCURRENCY)
+    """How many requests an engine may have in flight, if all have equal parts."""
+    most: int = getattr(job.llm, "max_concurrency", _LIVE_CONCURRENCY)
+    return -(-most // max(1, job.parties))
 
 
 class _Known(NamedTuple):
@@ -109,7 +120,8 @@ class Engine:
         self._job = job
         self._kit = Kit(job.agent)
         self._owns_llm = isinstance(job.llm, EndpointSpec | BatchLLM)
-        self._llm: LLM = job.llm.open() if isinstance(job.llm, EndpointSpec | BatchLLM) else job.llm
+        self._borrower: Borrower | None = None
+        self._llm = self._open(job, send)
         self._cache = None if job.cache is None else Cache(job.cache)
         self._draws = Draws(self._llm, self._cache, _exact(job, self._llm))
         self._send = send
@@ -139,10 +151,23 @@ class Engine:
             case Cut(word, why):
                 for session in list(self._sessions):
                     session.cut(word, why)
+            case Grant() | Reclaim() | Allot() if self._borrower is not None:
+                self._borrower.take(message)
             case Lent() | Denied() | Recall() if self._leases is not None:
                 self._account(self._leases, message)
             case _:
                 raise TypeError(f"a worker does not take {type(message).__name__}")
+
+    def _open(self, job: Job, send: Callable[[FromWorker], None]) -> LLM:
+        """Open the LLM; where its limits are shared, it gets slots and rates on loan."""
+        if isinstance(job.llm, EndpointSpec) and job.parties:
+            self._borrower = Borrower(job.llm, job.parties, send, self._resized)
+            return self._borrower.llm
+        return job.llm.open() if isinstance(job.llm, EndpointSpec | BatchLLM) else job.llm
+
+    def _resized(self, requests: int) -> None:
+        """So many requests may be in flight from now on: the outbox has room for them, and for no less than a part."""
+        self._outbox.allow(max(requests, _concurrency(self._job)))
 
     def _account(self, leases: Leases, message: Lent | Denied | Recall) -> None:
         """Take a message about leases."""
@@ -157,6 +182,8 @@ class Engine:
     async def close(self) -> None:
         """Cancel everything, wait for it as long as is reasonable, and let go of the LLM and the tools."""
         self._outbox.close()
+        if self._borrower is not None:
+            self._borrower.close()
         await self._cancel(self._tasks)
         await self._kit.toolbox.close()
         if self._owns_llm:

@@ -42,6 +42,8 @@ class Job(msgspec.Struct, kw_only=True):
         budget: The most that the run may spend.
         task_budget: The most that each task may spend.
         stopping: When a tree ends before its strategy is done.
+        parties: How many engines share the limits of the LLM, by leases of the controller; 0 where there is one engine,
+            and the limits are its own.
     """
 
     agent: Agent
@@ -54,6 +56,7 @@ class Job(msgspec.Struct, kw_only=True):
     budget: Budget | None = None
     task_budget: Budget | None = None
     stopping: Stopping = Stopping()
+    parties: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.agent, Agent):
@@ -110,6 +113,7 @@ class Packed(msgspec.Struct):
     budget: Budget | None
     task_budget: Budget | None
     stopping: Stopping
+    parties: int
     path: list[str]
 
 
@@ -160,6 +164,7 @@ def as_packed(job: Job, *, by_value: bool = True) -> Packed:
         budget=job.budget,
         task_budget=job.task_budget,
         stopping=job.stopping,
+        parties=job.parties,
         path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
     )
 
@@ -197,6 +202,7 @@ def from_packed(packed: Packed) -> Job:
         budget=packed.budget,
         task_budget=packed.task_budget,
         stopping=packed.stopping,
+        parties=packed.parties,
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 from trunkline._core import __version__
 from trunkline.llm.spec import EndpointSpec
 from trunkline.runtime.job import pack_job
+from trunkline.runtime.lender import parties
 from trunkline.runtime.supervisor import Process
 from trunkline.runtime.wire import PROTOCOL, Begin, Hello, decode_from_worker, encode
 
@@ -44,7 +45,10 @@ class Local:
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
         """Start the processes and give them the job."""
         self._inbox = inbox
-        return [await self._spawn(encode(Begin(pack_job(part)))) for part in _parts(job, self.workers)]
+        assert isinstance(job.llm, EndpointSpec)
+        number = parties(job.llm, self.workers)
+        begin = encode(Begin(pack_job(msgspec.structs.replace(job, parties=number))))
+        return [await self._spawn(begin) for _ in range(number)]
 
     async def replace(self, seat: int) -> int | None:
         """Start another process with the job of one that is gone."""
@@ -88,23 +92,3 @@ class Local:
         process.send(encode(Hello(PROTOCOL, __version__)))
         process.send(begin)
         return seat
-
-
-def _parts(job: Job, workers: int) -> list[Job]:
-    """Divide the run's concurrency and rates; together the workers never exceed them."""
-    llm = job.llm
-    assert isinstance(llm, EndpointSpec)
-    total, each = llm.max_concurrency, llm.limits.endpoint_concurrency
-    workers = min(workers, total, each or total)
-    limits = zip(_shares(total, workers), _shares(each or total, workers), strict=True)
-    return [
-        msgspec.structs.replace(
-            job,
-            llm=msgspec.structs.replace(llm, max_concurrency=share, limits=llm.limits.share(1 / workers, at_one)),
-        )
-        for share, at_one in limits
-    ]
-
-
-def _shares(concurrency: int, workers: int) -> list[int]:
-    return [concurrency // workers + (number < concurrency % workers) for number in range(workers)]

@@ -151,7 +151,7 @@ class Outbox:
     """Gathers what grew and sends it in batches; each is in flight until it is acknowledged.
 
     Args:
-        concurrency: Requests that may wait for their reply at once.
+        concurrency: Requests that may wait for their reply at once; see :meth:`allow`.
         send: Takes each batch.
         failed: Called with the error when a batch cannot be sent.
     """
@@ -161,6 +161,8 @@ class Outbox:
         self._failed = failed
         # First come, first served: an event would wake everybody for each turn that is free.
         self._free = asyncio.Semaphore(concurrency + IN_FLIGHT)
+        self._concurrency = concurrency
+        self._owed = 0
         self._dirty: dict[int, Growth] = {}
         self._turns = 0
         self._bytes = 0
@@ -177,8 +179,18 @@ class Outbox:
 
     def release(self, turns: int) -> None:
         """Let so many more turns be in flight."""
-        for _ in range(turns):
+        back = max(0, turns - self._owed)
+        self._owed -= turns - back
+        for _ in range(back):
             self._free.release()
+
+    def allow(self, concurrency: int) -> None:
+        """Let so many requests wait for their reply from now on; if they are fewer, as soon as turns are released."""
+        more, self._concurrency = concurrency - self._concurrency, concurrency
+        if more > 0:
+            self.release(more)
+        else:
+            self._owed -= more
 
     def acknowledge(self, batch: int) -> None:
         """Note that a batch is in the run file."""

@@ -15,7 +15,7 @@ from trunkline.runtime import cluster
 from trunkline.runtime.actor import Actor
 from trunkline.runtime.backend import Gone
 from trunkline.runtime.job import pack_job
-from trunkline.runtime.local import _parts
+from trunkline.runtime.lender import parties
 from trunkline.runtime.seat import Seat
 from trunkline.runtime.wire import PROTOCOL, Begin, Bye, Fatal, Hello, Stop, encode
 
@@ -76,12 +76,13 @@ class Ray:
         """Join the cluster and give the job to as many actors as it needs; those that are not there are started."""
         assert isinstance(job.llm, EndpointSpec)
         # Where actors live the environment is another one.
-        job = msgspec.structs.replace(job, llm=job.llm.with_key())
-        begins = [encode(Begin(pack_job(part))) for part in _parts(job, self.workers)]
+        number = parties(job.llm, self.workers)
+        job = msgspec.structs.replace(job, llm=job.llm.with_key(), parties=number)
+        begin = encode(Begin(pack_job(job)))
         await self._join()
         self._inbox = inbox
         idle = iter(list(self._seats))
-        return [self._begin(next(idle, None), begin) for begin in begins]
+        return [self._begin(next(idle, None), begin) for _ in range(number)]
 
     async def replace(self, seat: int) -> int | None:
         """Start another actor with the job of one that is gone."""

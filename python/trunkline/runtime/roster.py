@@ -19,13 +19,15 @@ class _Place(msgspec.Struct):
     Attributes:
         since: When it was started, in seconds of the monotonic clock.
         up: Whether it has said that it is ready.
-        slots: How many tasks it takes at a time.
+        least: How many tasks it takes at a time, whatever it holds.
+        slots: How many tasks it takes at a time now.
         tasks: What it has taken on and not finished.
         retired: Whether it is given nothing any more.
     """
 
     since: float
     up: bool = False
+    least: int = 0
     slots: int = 0
     tasks: set[int] = msgspec.field(default_factory=set)
     retired: bool = False
@@ -75,7 +77,12 @@ class Roster:
         """Note that an engine is up, and how many tasks it takes at a time."""
         self.add(seat)
         place = self._places[seat]
-        place.up, place.slots = True, slots
+        place.up, place.least, place.slots = True, slots, slots
+
+    def resize(self, seat: int, slots: int) -> None:
+        """Note that an engine takes so many tasks at a time from now on, but no fewer than it said at first."""
+        place = self._places[seat]
+        place.slots = max(place.least, slots)
 
     def is_up(self, seat: int) -> bool:
         """Whether an engine is there and up."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline._core import Ledger, Refusal
-from trunkline.llm.price import price_at
-from trunkline.rollout.budget import Amounts, cost, words
+from trunkline.rollout.budget import Amounts, words
+from trunkline.runtime.spent import NOTHING, Spent, worth
 from trunkline.runtime.wire import Denied, Lent, Recall
 from trunkline.store.funds import Funds
 
@@ -42,19 +42,26 @@ class Treasury:
         budget: The budget.
         prices: Prices by base URL.
         send: Takes a seat and a message for it.
+        spent: What the run had spent before, where it goes on.
 
     Attributes:
         refused: How often something was not paid for.
         closed: The ledger's words when somebody was denied first: nothing new is begun from then on.
     """
 
-    def __init__(self, budget: Budget, prices: Mapping[str, Price], send: Callable[[int, ToWorker], None]) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        prices: Mapping[str, Price],
+        send: Callable[[int, ToWorker], None],
+        spent: Spent = NOTHING,
+    ) -> None:
         self.refused = 0
         self.closed: str | None = None
         self._budget = budget
         self._prices = prices
         self._send = send
-        self._ledger = Ledger(budget.limits)
+        self._ledger = Ledger(budget.limits, *spent)
         self._estimated: Counter[str] = Counter()
         self._loans: dict[int, _Loan] = {}
         self._wants: deque[tuple[int, Amounts]] = deque()
@@ -102,8 +109,7 @@ class Treasury:
         """Note calls of an engine that are in the file."""
         known = self._committed.setdefault(seat, Counter())
         for call in calls:
-            if call.attempts:
-                known.update(self._worth(call))
+            known.update(worth(call, self._prices))
 
     def lost(self, seat: int) -> None:
         """Take the leases of a dead engine back: what is in the file is spent, and the rest of what it drew may be."""
@@ -158,17 +164,3 @@ class Treasury:
             if not loan.recalled:
                 loan.recalled = True
                 self._send(loan.seat, Recall())
-
-    def _worth(self, call: CallRow) -> Amounts:
-        """What a call in the file did cost."""
-        if not call.reported:
-            return {"calls": max(1, call.draws)}
-        price = price_at(self._prices, call.endpoint)
-        cached = min(max(0, call.cached), call.prompt)
-        return {
-            "calls": max(1, call.draws),
-            "prompt": call.prompt,
-            "generated": call.generated,
-            "tokens": call.prompt + call.generated,
-            "micro_dollars": 0 if price is None else cost(price, call.prompt, cached, call.generated),
-        }

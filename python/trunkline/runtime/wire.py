@@ -11,6 +11,9 @@ __all__ = [
     "MAX_FRAME",
     "PROTOCOL",
     "Ack",
+    "Allot",
+    "Amount",
+    "Ask",
     "Batch",
     "Begin",
     "Bye",
@@ -18,18 +21,23 @@ __all__ = [
     "Delta",
     "Denied",
     "Done",
+    "Draw",
     "Drawn",
     "Earlier",
     "EngineState",
     "Fatal",
     "FromWorker",
+    "Grant",
     "Hello",
     "Lent",
     "Ping",
     "Pong",
     "Ready",
     "Recall",
+    "Reclaim",
+    "Refund",
     "Repaid",
+    "Return",
     "Stop",
     "ToWorker",
     "Want",
@@ -41,7 +49,7 @@ __all__ = [
     "write_task",
 ]
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of these messages; a worker of another build is refused at the hello."""
 
 MAX_FRAME = 64 * 1024 * 1024
@@ -134,6 +142,69 @@ class Denied(_Message):
 
 class Recall(_Message):
     """Controller to worker: give the lease at hand back as soon as nothing is in flight on it."""
+
+
+class Grant(_Message):
+    """Controller to worker: so many slots more, of the run and then of each endpoint that has a limit of its own.
+
+    A slot is a request that may be in flight.
+    """
+
+    slots: list[int]
+
+
+class Reclaim(_Message):
+    """Controller to worker: return so many slots as soon as they are free; others have less than their share."""
+
+    slots: list[int]
+
+
+class Ask(_Message):
+    """Worker to controller: how many slots it could use, those that it holds among them."""
+
+    slots: list[int]
+
+
+class Return(_Message):
+    """Worker to controller: slots that it holds no longer, because they were reclaimed or nobody needs them.
+
+    Attributes:
+        slots: How many.
+        wishes: How many it could use now, as ``Ask`` says: a wish of long ago would bring them back.
+    """
+
+    slots: list[int]
+    wishes: list[int]
+
+
+Amount = tuple[int, int]
+"""So many requests, and so many tokens."""
+
+
+class Draw(_Message):
+    """Worker to controller: requests and tokens are wanted out of the run's rates; it is answered by ``Allot``.
+
+    Attributes:
+        least: What the first request that waits lacks.
+        most: What all that wait will come to.
+    """
+
+    least: Amount
+    most: Amount
+
+
+class Allot(_Message):
+    """Controller to worker: so many requests and tokens may be sent."""
+
+    requests: int
+    tokens: int
+
+
+class Refund(_Message):
+    """Worker to controller: what was allotted and not used; below 0 for what replies took beyond it."""
+
+    requests: int
+    tokens: int
 
 
 class Cut(_Message):
@@ -281,8 +352,8 @@ class Bye(_Message):
     """Worker to controller, last: everything was sent."""
 
 
-ToWorker = Hello | Begin | Earlier | Work | Ack | Stop | Lent | Denied | Recall | Cut | Ping
-FromWorker = Ready | Batch | Want | Drawn | Repaid | Fatal | Bye | Pong
+ToWorker = Hello | Begin | Earlier | Work | Ack | Stop | Lent | Denied | Recall | Grant | Reclaim | Allot | Cut | Ping
+FromWorker = Ready | Batch | Want | Drawn | Repaid | Ask | Return | Draw | Refund | Fatal | Bye | Pong
 
 _task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 _encoder = msgspec.msgpack.Encoder()

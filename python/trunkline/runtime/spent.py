@@ -1,0 +1,84 @@
+"""What a run has spent so far, as its file says: the ledger of a run that goes on begins with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from trunkline.llm.price import price_at
+from trunkline.rollout.budget import Amounts, cost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from trunkline.llm.price import Price
+    from trunkline.store.funds import Funds
+    from trunkline.store.schema import CallRow, RolloutRow
+
+__all__ = ["NOTHING", "Spent", "spent_so_far", "worth"]
+
+
+class Spent(NamedTuple):
+    """What was spent.
+
+    Attributes:
+        amounts: All of it.
+        estimated: The part of it that nobody measured.
+    """
+
+    amounts: Amounts
+    estimated: Amounts
+
+
+NOTHING: Final = Spent({}, {})
+"""What a run has spent that begins."""
+
+
+def worth(call: CallRow, prices: Mapping[str, Price]) -> Amounts:
+    """Return what a call in the file did cost; nothing if it came out of a cache."""
+    if not call.attempts:
+        return {}
+    if not call.reported:
+        return {"calls": max(1, call.draws)}
+    price = price_at(prices, call.endpoint)
+    cached = min(max(0, call.cached), call.prompt)
+    return {
+        "calls": max(1, call.draws),
+        "prompt": call.prompt,
+        "generated": call.generated,
+        "tokens": call.prompt + call.generated,
+        "micro_dollars": 0 if price is None else cost(price, call.prompt, cached, call.generated),
+    }
+
+
+def spent_so_far(
+    calls: Iterable[CallRow],
+    rollouts: Iterable[RolloutRow],
+    prices: Mapping[str, Price],
+    noted: Funds | None = None,
+    *,
+    ended: bool,
+) -> Spent:
+    """Return what a run has spent, from the rows of its file.
+
+    Args:
+        calls: Its calls.
+        rollouts: Its rollouts, those of unfinished trees among them; none that an earlier run had begun.
+        prices: Prices by base URL.
+        noted: What its budget came to when it last ended in order; its estimates are in no row.
+        ended: Whether it did so the last time. Where it did not, each rollout that still grows may have had a turn in
+            flight: it is charged a call like the others, as an estimate.
+    """
+    amounts: Counter[str] = Counter()
+    estimated = Counter({} if noted is None else noted.estimated)
+    for call in calls:
+        amounts.update(worth(call, prices))
+    growing = 0
+    for row in rollouts:
+        amounts.update(rollouts=1, tools=row.tools)
+        growing += row.termination is None
+    if not ended:
+        number = max(1, amounts["calls"])
+        usual = {name: -(-amounts[name] // number) for name in ("prompt", "generated", "tokens", "micro_dollars")}
+        estimated.update({name: growing * each for name, each in ({"calls": 1} | usual).items()})
+    return Spent(dict(amounts + estimated), dict(+estimated))

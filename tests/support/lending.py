@@ -1,0 +1,170 @@
+"""A lender and borrowers in one process: messages travel when a test says so, and time passes when it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+
+from trunkline.llm.limits import Limits
+from trunkline.llm.spec import EndpointSpec
+from trunkline.runtime import wire
+from trunkline.runtime.borrower import Borrower
+from trunkline.runtime.lender import Lender, parties
+
+URLS = ("http://a/v1", "http://b/v1")
+
+
+class Timers:
+    """A clock with timers; nothing passes by itself."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due: list[tuple[float, int, Timer]] = []
+        self._numbers = itertools.count()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def later(self, seconds: float, call: Callable[[], None]) -> Timer:
+        timer = Timer(call)
+        heapq.heappush(self._due, (self.now + seconds, next(self._numbers), timer))
+        return timer
+
+    def pop(self, until: float) -> bool:
+        """Call the next timer up to a moment; False if there is none."""
+        if not self._due or self._due[0][0] > until:
+            self.now = max(self.now, until)
+            return False
+        self.now, _, timer = heapq.heappop(self._due)
+        if not timer.cancelled:
+            timer.call()
+        return True
+
+
+class Timer:
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Engine:
+    """A borrower and its requests."""
+
+    def __init__(self, llm: EndpointSpec, number: int, send: Callable[[object], None], time: Timers) -> None:
+        self.borrower = Borrower(llm, number, send, lambda slots: None, time.later)
+        self.gates = [endpoint.gate for endpoint in self.borrower.llm.endpoints]
+        self.waiting: dict[asyncio.Task[bool], int] = {}
+        self.flying: list[int] = []
+
+    def ask(self, gate: int) -> None:
+        limiter = self.borrower.llm.limiter
+        if limiter.enter(self.gates[gate]):
+            self.flying.append(gate)
+        else:
+            self.waiting[asyncio.ensure_future(limiter.wait(self.gates[gate], 0))] = gate
+
+    def look(self) -> None:
+        """Let in who was let in."""
+        for task in [task for task in self.waiting if task.done()]:
+            gate = self.waiting.pop(task)
+            if not task.cancelled() and task.result():
+                self.flying.append(gate)
+
+    def finish(self, place: int) -> None:
+        self.borrower.llm.limiter.leave(self.gates[self.flying.pop(place)])
+
+    async def close(self) -> None:
+        self.borrower.close()
+        for task in self.waiting:
+            task.cancel()
+        await asyncio.gather(*self.waiting, return_exceptions=True)
+        await self.borrower.llm.close()
+
+
+class Desk:
+    """Engines and their lender, with messages in order per engine and direction."""
+
+    def __init__(self, engines: int, most: int, each: int | None = None) -> None:
+        self.time = Timers()
+        self.llm = EndpointSpec(*URLS, max_concurrency=most, limits=Limits(endpoint_concurrency=each))
+        self.number = parties(self.llm, engines)
+        self.lender = Lender(self.llm, engines, lambda seat, message: self.down[seat].append(message))
+        self.engines: dict[int, Engine] = {}
+        self.up: dict[int, deque[object]] = {}
+        self.down: dict[int, deque[object]] = {}
+        self._seats = itertools.count()
+
+    def start(self) -> int:
+        seat = next(self._seats)
+        self.up[seat], self.down[seat] = deque([wire.Ready(0, "", 0, 1)]), deque()
+        self.engines[seat] = Engine(self.llm, self.number, self.up[seat].append, self.time)
+        return seat
+
+    def rise(self, seat: int) -> None:
+        """Deliver a message to the lender."""
+        message = self.up[seat].popleft()
+        if isinstance(message, wire.Ready):
+            self.lender.seat(seat)
+        elif message is None:
+            del self.up[seat], self.down[seat]
+            self.lender.lost(seat)
+            self.start()
+        else:
+            self.lender.take(seat, message)
+
+    def fall(self, seat: int) -> None:
+        """Deliver a message to an engine."""
+        message = self.down[seat].popleft()
+        if seat in self.engines:
+            self.engines[seat].borrower.take(message)
+
+    async def kill(self, seat: int) -> None:
+        """An engine dies, and with it its requests; that is known once all it sent was read."""
+        engine = self.engines.pop(seat)
+        engine.borrower.close()
+        self.up[seat].append(None)
+        await engine.close()
+
+    async def settle(self) -> None:
+        """Let requests in that can go."""
+        for _ in range(4):
+            await asyncio.sleep(0)
+        for engine in self.engines.values():
+            engine.look()
+
+    async def deliver(self) -> None:
+        """Deliver everything."""
+        while any(self.up.values()) or any(self.down.values()):
+            for seat in list(self.up):
+                while self.up.get(seat):
+                    self.rise(seat)
+            for seat in list(self.down):
+                while self.down.get(seat):
+                    self.fall(seat)
+            await self.settle()
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass, and every message arrive at once."""
+        until = self.time.now + seconds
+        while self.time.pop(until):
+            await self.settle()
+            await self.deliver()
+
+    def check(self) -> None:
+        """Nothing is lent that there is not, and nobody has more in flight than he holds."""
+        for stock in self.lender._stocks:
+            assert 0 <= stock.left <= stock.total
+        flying = [gate for engine in self.engines.values() for gate in engine.flying]
+        limits = self.llm.limits
+        assert len(flying) <= self.llm.max_concurrency
+        assert all(flying.count(gate) <= (limits.endpoint_concurrency or len(flying)) for gate in range(len(URLS)))
+        for seat, engine in self.engines.items():
+            assert engine.borrower.llm.limiter.free >= 0
+            if seat in self.lender._seats:
+                assert len(engine.flying) <= self.lender.held(seat)
