@@ -33,7 +33,8 @@ _COMMANDS = {
 _EPILOG = """\b
 Exit codes:
   0    done
-  1    more rollouts broke than --fail-on-error allows, or fewer groups were kept than --groups
+  1    more rollouts broke than --fail-on-error allows, fewer groups were kept than --groups,
+       or the run's budget or time left tasks that were not begun
   2    a mistake in the call or its input files
   3    infrastructure: the endpoint, a worker, the disk
   130  interrupted (143 by SIGTERM)"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Unpack
 
 import click
@@ -35,7 +36,8 @@ def drive(
         **options: See :class:`trunkline.runtime.options.Options`; the run file must be among them.
 
     Returns:
-        The exit code: 0, or 1 if more rollouts broke than allowed, or too few groups were kept.
+        The exit code: 0, or 1 if more rollouts broke than allowed, too few groups were kept, or the run's budget or
+        time kept tasks from being begun.
     """
     with Progress() as progress:
         options["watch"] = progress.update
@@ -47,6 +49,11 @@ def drive(
         missing = f"only {summary.groups_kept} of {summary.groups} groups were kept of {summary.finished} tasks"
         more = "give more questions, or loosen a filter" if result.state == "exhausted" else f"ended by {result.state}"
         click.echo(f"{missing}: {more}", err=True)
+        return 1
+    if result.state in {"budget", "deadline"}:
+        left = f"the {result.state} of the run left {summary.tasks - summary.finished} tasks that were not begun"
+        go_on = f"trunkline resume {shlex.quote(str(options['out']))} --budget WHAT=N,..."
+        click.echo(printable(f"{left}; with a larger one: {go_on}"), err=True)
         return 1
     return judge(summary, threshold)
 

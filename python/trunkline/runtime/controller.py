@@ -20,6 +20,7 @@ from trunkline.runtime.quarantine import Quarantine
 from trunkline.runtime.refusals import Refusals
 from trunkline.runtime.roster import Roster
 from trunkline.runtime.snapshot import opening
+from trunkline.runtime.spent import NOTHING, Spent, spent_in
 from trunkline.runtime.supervision import Supervision
 from trunkline.runtime.wire import (
     Ack,
@@ -121,7 +122,7 @@ class Controller:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._lender = Lender(job.llm, backend.workers, backend.send)
-        self._closing = Closing(job, backend.send, lambda cut: self._inbox.put_nowait((-1, cut)))
+        self._closing = Closing(job, backend.send, lambda cut: self._inbox.put_nowait((-1, cut)), self._spent)
         self.snapshot = opening(there, len(tasks), job.strategy.rollouts(), self._taken, refill)
         self.snapshot.engines = self._supervision.engines
         self.finished: asyncio.Queue[str | None] = asyncio.Queue()
@@ -182,6 +183,10 @@ class Controller:
             await self._backend.close()
             # Last: where the run file cannot be written, this raises as well.
             self._closing.report(self._writer)
+
+    def _spent(self) -> Spent:
+        there = self._writer.standing
+        return spent_in(self._writer.path, self._job.prices, there) if there.state else NOTHING
 
     @property
     def _ending(self) -> bool:

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from trunkline._core import Tree as Core
 from trunkline.llm.price import price_at
 from trunkline.rollout.budget import Amounts, cost
+from trunkline.store.derive import rows
+from trunkline.store.funds import Funds, funds
+from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from trunkline.llm.price import Price
-    from trunkline.store.funds import Funds
     from trunkline.store.schema import CallRow, RolloutRow
+    from trunkline.store.standing import Standing
 
-__all__ = ["NOTHING", "Spent", "spent_so_far", "worth"]
+__all__ = ["NOTHING", "Spent", "spent_in", "spent_so_far", "worth"]
 
 
 class Spent(NamedTuple):
@@ -49,6 +54,27 @@ def worth(call: CallRow, prices: Mapping[str, Price]) -> Amounts:
         "tokens": call.prompt + call.generated,
         "micro_dollars": 0 if price is None else cost(price, call.prompt, cached, call.generated),
     }
+
+
+def spent_in(path: Path, prices: Mapping[str, Price], standing: Standing) -> Spent:
+    """Return what a run has spent that goes on in its file.
+
+    Args:
+        path: The file.
+        prices: Prices by base URL.
+        standing: What the file held when it was opened to go on.
+    """
+    taken = {task: row.rollouts for task, row in standing.taken.items()}
+    with RunReader.open(path) as reader:
+        grown = [pair for pair in reader.rollouts() if pair[0] not in standing.begun]
+        for task in standing.begun:
+            core = Core()
+            for data in reader.deltas(task):
+                core.apply(data)
+            grown += [(task, row) for row in rows(core)[1]]
+        own = (row for task, row in grown if row.rollout >= taken.get(task, 0))
+        calls = (call for _, call in reader.calls())
+        return spent_so_far(calls, own, prices, funds(reader.meta), ended=standing.state != "running")
 
 
 def spent_so_far(
