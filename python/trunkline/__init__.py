@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from trunkline.llm.tokens import TokenMode
     from trunkline.rollout.agent import Agent
     from trunkline.rollout.budget import Budget
+    from trunkline.rollout.play import Play
+    from trunkline.rollout.said import Answered, Noted
     from trunkline.rollout.strategies.adaptive import Adaptive
     from trunkline.rollout.strategies.chain import Chain
     from trunkline.rollout.strategies.entropy_tree import EntropyTree
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Adaptive": "rollout.strategies.adaptive",
     "Agent": "rollout.agent",
+    "Answered": "rollout.said",
     "BatchLLM": "llm.batch",
     "Budget": "rollout.budget",
     "Call": "tools.call",
@@ -77,10 +80,12 @@ _HOMES = {
     "Limits": "llm.limits",
     "MCTS": "rollout.strategies.mcts",
     "Node": "tree.node",
+    "Noted": "rollout.said",
     "Options": "runtime.options",
     "Outline": "runtime.outline",
     "Parsed": "llm.dialects.dialect",
     "Partial": "rollout.strategies.partial",
+    "Play": "rollout.play",
     "Price": "llm.price",
     "Prompt": "llm.prompt",
     "Routing": "llm.limits",
@@ -126,6 +131,7 @@ __all__ = [
     "MCTS",
     "Adaptive",
     "Agent",
+    "Answered",
     "BatchLLM",
     "Budget",
     "Call",
@@ -142,10 +148,12 @@ __all__ = [
     "Interrupted",
     "Limits",
     "Node",
+    "Noted",
     "Options",
     "Outline",
     "Parsed",
     "Partial",
+    "Play",
     "Price",
     "Prompt",
     "Routing",

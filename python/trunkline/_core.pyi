@@ -238,6 +238,21 @@ class Tree:
             tokens: What the message is to the model, if that is known now; else see :meth:`tokenise`.
         """
 
+    def tell(self, rollout: int, message: Buffer, agent: int, tokens: Tokens | None = None, /) -> int:
+        """Append a message that neither the model nor a tool said at the rollout's leaf, and move the leaf there.
+
+        Nothing is counted.
+
+        Args:
+            rollout: A growing rollout.
+            message: The message as it is sent.
+            agent: Interned name of who it is from.
+            tokens: What the message is to the model, if that is known now; else see :meth:`tokenise`.
+
+        Returns:
+            The node, a ``MESSAGE``.
+        """
+
     def tokenise(self, node: int, tokens: Tokens, /) -> None:
         """Give a prompt, an observation or a message the tokens that a later reply reports for it, once.
 

@@ -18,6 +18,9 @@ TrunklineError
 |   + ToolError                  raised by a tool to say something to the model
 |   |   + EnvironmentFailed      the state that tools work on could not be made
 |   + ForkRefused                the state that tools had at a fork point cannot be had again
+|   + ProgramError               a program used its rollout in a way that cannot be
+|   |   + ReplayDiverged         run again, a program did something else than its record says
+|   + CallFailed                 what a program called through its rollout raised
 |   + UnknownEffect              a tool with side effects may have run, and is not run again
 + CoreError                      the native core refused an operation
     + TreeError                  on a tree: bad id, finished rollout, corrupt delta
@@ -32,6 +35,7 @@ from typing import ClassVar, Self, TypeVar
 __all__ = [
     "ArgumentError",
     "BadRequest",
+    "CallFailed",
     "ConfigError",
     "ContentFiltered",
     "ContextTooLong",
@@ -44,6 +48,8 @@ __all__ = [
     "InfrastructureError",
     "InputError",
     "LLMError",
+    "ProgramError",
+    "ReplayDiverged",
     "ReplyError",
     "RolloutError",
     "RunFileError",
@@ -197,6 +203,27 @@ class EnvironmentFailed(ToolError):
 
 class ForkRefused(RolloutError):
     """A rollout cannot begin where it was to fork: the state of its tools there cannot be had again."""
+
+
+class ProgramError(RolloutError):
+    """A program used its rollout in a way that cannot be; the message says which. It ends that rollout."""
+
+
+class ReplayDiverged(ProgramError):
+    """Run again over its record, a program did something else than the record says; the message shows both."""
+
+
+class CallFailed(RolloutError):
+    """What a program called through its rollout raised; a replay raises the same.
+
+    Args:
+        message: What it said.
+        kind: The class of what was raised.
+    """
+
+    def __init__(self, message: str, kind: str = "Exception") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class UnknownEffect(RolloutError):

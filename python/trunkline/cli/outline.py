@@ -62,6 +62,8 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
         yield "enough", f"{stopping['enough']} of {outline.rollouts}, the others: {stopping['tail']}"
     if stopping["settled"] is not None:
         yield "settled", f"{stopping['settled']}"
+    if outline.settings["program"]:
+        yield "program", outline.settings["program"]
     yield "reward", outline.settings["reward"] or "none: rollouts stay unscored"
     for judging in outline.settings["filters"]:
         yield "filter", judging["kind"] + _options(judging["options"])

@@ -72,6 +72,7 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option(
     "--reward", metavar="NAME|MODULE:ATTR", help=f"{', '.join(_REWARDS)}, or your own.  [default: exact_match]"
 )
+@click.option("--program", metavar="MODULE:ATTR", help="What plays a try: async def program(rollout).")
 @click.option(
     "--dialect",
     default="native",
@@ -231,6 +232,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         "llm": llm,
         "strategy": strategy,
         "reward": _reward(given["reward"], tasks),
+        "program": given["program"] and load_named(given["program"], "--program"),
         **_hosts(given["pool"], given["workers"], given["address"]),
         "seed": given["seed"],
         "cache": given["cache"],

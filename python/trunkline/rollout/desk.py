@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from zlib import crc32
 
 from trunkline._core import ROOT
+from trunkline.errors import RolloutError
 from trunkline.llm.protocol import Request
 from trunkline.llm.recorded import recorded
 from trunkline.llm.request import draws as ending
 from trunkline.rollout.conversation import Conversation
 from trunkline.rollout.exact import ExactTurns, Kept
 from trunkline.rollout.hold import Meter
+from trunkline.rollout.parked import Parked
 from trunkline.rollout.turns import Turns
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.errors import RolloutError
     from trunkline.llm.protocol import Choice, Reply
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.draws import Draws
@@ -67,6 +68,7 @@ class Ask(NamedTuple):
         said: The conversation in pieces.
         kept: What is kept of a turn that followed the leaf; None where the whole turn is wanted.
         hold: What was set aside for it; None where nothing is limited.
+        context: What is sent instead of the conversation, as the tree has it; only :meth:`Desk.park` takes one.
     """
 
     kit: Kit
@@ -77,6 +79,7 @@ class Ask(NamedTuple):
     said: Conversation
     kept: Kept | None = None
     hold: Hold | None = None
+    context: int | None = None
 
     def follows(self, other: Ask) -> bool:
         """Whether it is for the next draw of the same state."""
@@ -147,6 +150,34 @@ class Desk:
         with Meter([ask.hold for ask in asks if ask.hold is not None], self._outlet.called, told) as meter:
             return await self._ask(asks, meter.called, meter.told)
 
+    async def park(self, ask: Ask) -> Parked:
+        """Ask for one draw, which goes onto the tree later.
+
+        Raises:
+            LLMError: If no usable reply came.
+            EndpointError: The endpoint serves nobody.
+        """
+        parked = Parked(ask.kit, ask.turn, self._outlet.called)
+        if ask.hold is None:
+            await self._draws.ask(self._apart(ask, parked), parked)
+        else:
+            with Meter([ask.hold], parked.keep, None) as parked.meter:
+                await self._draws.ask(self._apart(ask, parked), parked)
+        (found,) = parked.found
+        if isinstance(found, RolloutError):
+            raise found
+        return parked
+
+    def _apart(self, ask: Ask, parked: Parked) -> Request:
+        """The request for a draw that is parked."""
+        end = ending(ask.seed, 1)
+        tail = ask.kit.constant + end
+        if ask.context is None:
+            content = self._core.request(ask.leaf, ask.kit.head, tail)
+        else:
+            content = self._core.request_context(ask.context, ask.kit.head, tail)
+        return Request(content, self._key, 1, ask.seed, len(content) - len(end), ask.kit.greedy, parked)
+
     async def _ask(
         self, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
     ) -> list[Turn | RolloutError]:
@@ -170,7 +201,7 @@ class Desk:
         self, exact: Exact, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
     ) -> tuple[Request, Turns]:
         """The request for some draws whose every token will be known."""
-        kit, _, leaf, turn, seed, said, kept, _ = asks[0]
+        kit, _, leaf, turn, seed, said, kept, *_ = asks[0]
         n = len(asks)
         if kept is None:
             prompt = await exact.prompt(self._core, kit, leaf, said, seed, n)

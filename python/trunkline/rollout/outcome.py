@@ -6,10 +6,12 @@ from typing import NamedTuple
 
 from trunkline.errors import (
     BadRequest,
+    CallFailed,
     ContentFiltered,
     ContextTooLong,
     ForkRefused,
     LLMError,
+    ProgramError,
     RolloutError,
     ToolError,
     UnknownEffect,
@@ -28,6 +30,8 @@ _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (UnknownEffect, Termination.UNKNOWN_EFFECT),
     (ToolError, Termination.TOOL_ERROR),
     (ForkRefused, Termination.CANCELLED),
+    (ProgramError, Termination.LOST),
+    (CallFailed, Termination.TOOL_ERROR),
 )
 """The first that fits counts."""
 

@@ -200,6 +200,11 @@ class Purse:
         assert self._own is not None
         write(self._core, Spent(_of(amount, self._own.limits), rollout))
 
+    @property
+    def orders_turns(self) -> bool:
+        """Whether turns are paid for in logical order, so that a rollout can have one on its way at a time."""
+        return bool(self._ordered & _OF_TURNS)
+
     async def turn(self, rollout: int, leaf: int, kit: Kit, kept: int = 0) -> Hold:
         """Set aside what a rollout's next turn can cost.
 

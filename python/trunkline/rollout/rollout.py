@@ -8,6 +8,7 @@ from trunkline.errors import ContentFiltered, LLMError, RolloutError
 from trunkline.llm import messages
 from trunkline.rollout.desk import Ask
 from trunkline.rollout.effects import Effects
+from trunkline.rollout.errands import Errands
 from trunkline.rollout.seed import base_seed
 from trunkline.tools.call import Origin
 from trunkline.types import Termination
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.turns import Turn
     from trunkline.types import Task
 
-__all__ = ["Finished", "Rollout"]
+__all__ = ["Finished", "Rollout", "usable"]
 
 
 _BROKEN_OFF = frozenset({"error", "abort", "aborted"})
@@ -128,7 +129,7 @@ class Rollout:
         if self._heard is not None:
             choice, self._heard = self._heard, None
             self.turn += 1
-            return _usable(choice)
+            return usable(choice)
         if self._sampling is not None:
             kit, self._sampling = kit.sampled(self._sampling), None
         if self._between is not None and self.turn > self.start:
@@ -146,7 +147,15 @@ class Rollout:
         self.turn += 1
         self._next_seed = base_seed(self._seed, self.task.id, self._path, self.turn)
         self._outlet.grew(turn.size, 1)
-        return _usable(turn.choice)
+        return usable(turn.choice)
+
+    def errands(self) -> Errands:
+        """Return what does things for a user's program, and stand where the tree has the rollout."""
+        facts = self._core.rollout(self.id)
+        self.leaf, self.turn = facts.leaf, facts.turns
+        self.effects.recall()
+        between, sampling, purse = self._between, self._sampling, self._purse
+        return Errands(self, self._core, self._desk, self._outlet, self._seed, sampling, between, purse)
 
     def take_up(self, heard: Choice | None, tool_calls: int) -> None:
         """Stand where the tree has the rollout, which was opened by an earlier run and has not ended.
@@ -255,7 +264,7 @@ class Rollout:
         raise Finished(termination, answer, reason)
 
 
-def _usable(choice: Choice) -> Choice:
+def usable(choice: Choice) -> Choice:
     """Return a choice that the server ended as it should.
 
     Raises:

@@ -19,6 +19,7 @@ from trunkline.rollout.loop import agent_loop
 from trunkline.rollout.opening import check_moves, check_size, moves, open_fork, plant
 from trunkline.rollout.outcome import outcome
 from trunkline.rollout.players import Players
+from trunkline.rollout.program import Stage
 from trunkline.rollout.purse import OutOfBudget, Purse
 from trunkline.rollout.resume import calls_before, go_on
 from trunkline.rollout.rollout import Finished, Rollout
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from trunkline.llm.protocol import ToolCall
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.draws import Draws
+    from trunkline.rollout.program import Program
     from trunkline.rollout.purse import Allowance
     from trunkline.rollout.strategy import Move, Strategy
     from trunkline.score.filters.filter import Filter
@@ -73,6 +75,7 @@ class Session:
         stopping: When the tree ends before its strategy is done.
         allowance: What pays; None where nothing is limited.
         taken: How much of the tree an earlier run left; all of it when None.
+        program: What plays the rollouts; the agent's loop when None.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Session:
         stopping: Stopping | None = None,
         allowance: Allowance | None = None,
         taken: Taken | None = None,
+        program: Program | None = None,
     ) -> None:
         self.tree = tree
         self._kit = kit
@@ -107,6 +111,7 @@ class Session:
         started = tree.core.rollouts - self._taken.rollouts
         self._purse = None if allowance is None else Purse(allowance, tree.core, self._barrier, past, started)
         self._seconds = None if allowance is None or allowance.task is None else allowance.task.seconds
+        self._stage = None if program is None else Stage(program, tree.core, seed)
         self._done = 0
         self._round = 0 if past.last is None else past.last.round + 1
         self._released, self._stopped = past.released, past.stopped
@@ -222,7 +227,8 @@ class Session:
         for number in core.growing:
             fork, silent = self._past.fork(number), core.rollout(number).turns == core.rollout(number).path[-2]
             rollout = self._made(number, fork, silent=silent)
-            go_on(rollout, core, self._kit, partial(self._desk.heard, self._kit), self._calls)
+            if self._stage is None:
+                go_on(rollout, core, self._kit, partial(self._desk.heard, self._kit), self._calls)
             rollout.state = self._states.of(rollout)
         together = self._together(rollout.leaf for rollout in self._live.values())
         for rollout in self._live.values():
@@ -307,6 +313,8 @@ class Session:
         made = calls_before(core, point, self._kit, self._calls)
         for number in range(fork.first, fork.first + fork.n):
             rollout = self._made(number, fork)
+            if self._stage is not None:
+                self._stage.opened(number)
             rollout.join(siblings.get(point))
             rollout.tool_calls = made
             rollout.state = self._states.of(rollout)
@@ -375,7 +383,7 @@ class Session:
         try:
             async with nullcontext() if rollout.state is None else rollout.state.entered():
                 try:
-                    await agent_loop(rollout, self._kit)
+                    await (agent_loop(rollout, self._kit) if self._stage is None else self._stage.play(rollout))
                 finally:
                     # Before its environment is closed: it has ended, and is not cut any more.
                     self._players.leave(rollout.id)

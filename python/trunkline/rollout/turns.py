@@ -63,6 +63,7 @@ class Turns:
         called: Told of each reply in the step in which its turns go onto the tree, so that none can be sent without it.
             Who answered, and how long it waited, may be filled in by whoever received it, in the same step.
         told: Told of each draw what became of it, as soon as its request is over.
+        context: What was sent, where that is not the path of the rollouts.
 
     Attributes:
         found: For each draw its turn, or why there is none; None while neither is known.
@@ -77,6 +78,7 @@ class Turns:
         name: Callable[[str], int],
         called: Callable[[Reply], None],
         told: Told | None = None,
+        context: int | None = None,
     ) -> None:
         self.found: list[Turn | RolloutError | None] = [None] * len(rollouts)
         self._core = core
@@ -86,6 +88,7 @@ class Turns:
         self._name = name
         self._called = called
         self._told = told
+        self._context = context
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
         """Read an answer's bytes; see :class:`~trunkline.llm.protocol.Take`."""
@@ -119,6 +122,7 @@ class Turns:
             self._turn,
             max(0, attempts - 1),
             micros,
+            self._context,
         )
 
     def _said(self, choice: Choice) -> Choice:
@@ -213,6 +217,7 @@ class Turns:
             max(0, reply.attempts - 1) if lead else 0,
             reply.micros,
             choice.reasoning.encode("utf-8", "replace") if choice.reasoning else None,
+            self._context,
         )
         return Turn(choice, node, len(message))
 

@@ -161,6 +161,7 @@ def _job(agent: Agent, told: Given, seed: int | None) -> Job:
         filters=told.filters,
         budget=told.budget,
         task_budget=told.task_budget,
+        program=told.program,
         stopping=Stopping(enough=told.enough, tail=told.tail, settled=told.settled),
     )
 

@@ -17,6 +17,7 @@ from trunkline.printable import said
 from trunkline.rollout.agent import Kit
 from trunkline.rollout.draws import Draws
 from trunkline.rollout.exact import Exact
+from trunkline.rollout.program import Program
 from trunkline.rollout.purse import Allowance
 from trunkline.rollout.rounds import Taken
 from trunkline.rollout.session import Session
@@ -119,6 +120,7 @@ class Engine:
     def __init__(self, job: Job, send: Callable[[FromWorker], None], lag: Callable[[], float] = lambda: 0.0) -> None:
         self._job = job
         self._kit = Kit(job.agent)
+        self._program = None if job.program is None else Program(job.program, self._kit)
         self._owns_llm = isinstance(job.llm, EndpointSpec | BatchLLM)
         self._borrower: Borrower | None = None
         self._llm = self._open(job, send)
@@ -186,6 +188,8 @@ class Engine:
             self._borrower.close()
         await self._cancel(self._tasks)
         await self._kit.toolbox.close()
+        if self._program is not None:
+            await self._program.close()
         if self._owns_llm:
             await self._llm.close()
         if self._cache is not None:
@@ -240,6 +244,7 @@ class Engine:
                 stopping=job.stopping,
                 allowance=allowance,
                 taken=taken,
+                program=self._program,
             )
             # Known from now on: what ends all growth may come before the task has begun.
             self._sessions.add(session)

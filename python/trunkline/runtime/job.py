@@ -19,6 +19,7 @@ from trunkline.llm.protocol import LLM
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.budget import Budget
+from trunkline.rollout.program import ProgramFunction, check_program
 from trunkline.rollout.stopping import Stopping
 from trunkline.rollout.strategy import Strategy, check_plan
 from trunkline.runtime.needs import check_needs
@@ -42,6 +43,7 @@ class Job(msgspec.Struct, kw_only=True):
         budget: The most that the run may spend.
         task_budget: The most that each task may spend.
         stopping: When a tree ends before its strategy is done.
+        program: What plays a rollout; the agent's loop when None.
         parties: How many engines share the limits of the LLM, by leases of the controller; 0 where there is one engine,
             and the limits are its own.
     """
@@ -56,6 +58,7 @@ class Job(msgspec.Struct, kw_only=True):
     budget: Budget | None = None
     task_budget: Budget | None = None
     stopping: Stopping = Stopping()
+    program: ProgramFunction | None = None
     parties: int = 0
 
     def __post_init__(self) -> None:
@@ -74,6 +77,9 @@ class Job(msgspec.Struct, kw_only=True):
         for name in ("budget", "task_budget"):
             if not isinstance(getattr(self, name), Budget | None):
                 raise ConfigError(f"{name} must be a Budget, not {shown(getattr(self, name))}")
+        if self.program is not None:
+            tokens = isinstance(self.llm, EndpointSpec) and self.llm.tokens is not None
+            check_program(self.program, self.agent, tokens=tokens)
         self.stopping.check(self.strategy, scored=self.reward is not None)
 
     @property
@@ -113,6 +119,7 @@ class Packed(msgspec.Struct):
     budget: Budget | None
     task_budget: Budget | None
     stopping: Stopping
+    program: Crossing | None
     parties: int
     path: list[str]
 
@@ -164,6 +171,7 @@ def as_packed(job: Job, *, by_value: bool = True) -> Packed:
         budget=job.budget,
         task_budget=job.task_budget,
         stopping=job.stopping,
+        program=None if job.program is None else pack(job.program, f"program {_named(job.program)}"),
         parties=job.parties,
         path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
     )
@@ -202,6 +210,7 @@ def from_packed(packed: Packed) -> Job:
         budget=packed.budget,
         task_budget=packed.task_budget,
         stopping=packed.stopping,
+        program=None if packed.program is None else load(packed.program),
         parties=packed.parties,
     )
 
@@ -220,6 +229,7 @@ def settings(job: Job) -> dict[str, Any]:
         "strategy": {"kind": type(job.strategy).__name__, "options": _options(job.strategy)},
         "filters": [{"kind": name_of(one), "options": _options(one)} for one in job.filters],
         "reward": None if job.reward is None else reward_name(job.reward),
+        "program": None if job.program is None else _program_name(job.program),
         "llm": job.llm.settings() if isinstance(job.llm, EndpointSpec) else _live(job.llm),
         "seed": job.seed,
         "cache": job.cache,
@@ -239,6 +249,11 @@ def _live(llm: BatchLLM | LLM) -> dict[str, Any]:
 def reward_name(reward: Reward) -> str:
     """Return what a reward is called."""
     return str(getattr(reward, "__name__", type(reward).__name__))
+
+
+def _program_name(program: ProgramFunction) -> str:
+    """Return where a program comes from, as far as it has a name."""
+    return f"{getattr(program, '__module__', '')}:{_named(program)}"
 
 
 def _named(environment: Any) -> str:

@@ -125,6 +125,21 @@ impl Tree {
             .map(NodeId::get)
     }
 
+    /// Append a message at the rollout's leaf that neither its model nor a tool said, and move the leaf there. Returns the
+    /// node.
+    #[pyo3(signature = (rollout, message, agent, tokens=None, /))]
+    fn tell(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number)] rollout: u32,
+        message: Data<'_>,
+        #[pyo3(from_py_with = number)] agent: u32,
+        tokens: Option<&Tokens>,
+    ) -> PyResult<u32> {
+        let message: &[u8] = &message;
+        self.say(py, tokens, |tree, tokens| tree.tell(rollout.into(), message, tokens, agent.into())).map(NodeId::get)
+    }
+
     /// Give a prompt, an observation or a message its tokens, once; the same ids again change nothing.
     #[pyo3(signature = (node, tokens, /))]
     fn tokenise(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32, tokens: &Tokens) -> PyResult<()> {

@@ -44,6 +44,10 @@ impl Tree {
                 let cost = Usage { tools: 1, tool_errors, tool_micros: *micros, ..Usage::default() };
                 self.advance(*rollout, &key, (*fragment, *run), None, &cost)
             }
+            Op::Tell { rollout, fragment, run, agent } => {
+                let key = Key::plain(self.rollouts.leaf(*rollout), Kind::Message, *agent);
+                self.advance(*rollout, &key, (*fragment, *run), None, &Usage::default())
+            }
             Op::Tokenise { node, run } => {
                 self.nodes.tokenise(*node, *run, self.runs.hash(*run));
                 Ok(node.get())

@@ -190,6 +190,21 @@ impl Tree {
         self.say(&key, message, tokens, op)
     }
 
+    /// Append a message at a rollout's leaf that neither its model nor a tool said, and move the leaf there. Nothing is counted.
+    ///
+    /// # Errors
+    /// As for [`Tree::observe`].
+    pub fn tell(
+        &mut self,
+        rollout: RolloutId,
+        message: &[u8],
+        tokens: Option<TokenSlice<'_>>,
+        agent: NameId,
+    ) -> Result<NodeId> {
+        let key = Key::plain(self.leaf(rollout), Kind::Message, agent);
+        self.say(&key, message, tokens, |fragment, run| Op::Tell { rollout, fragment, run, agent })
+    }
+
     /// Give a prompt, an observation or a message its tokens, which the next reply reports. A run of none says that the
     /// message has no tokens of its own. Giving the same ids again changes nothing.
     ///

@@ -67,6 +67,7 @@ pub(crate) enum Op<'a> {
     Open { point: NodeId, path: Cow<'a, [u32]>, subgroup: u32 },
     Turn { rollout: RolloutId, fragment: FragmentId, run: Option<RunId>, call: Call<'a> },
     Observe { rollout: RolloutId, fragment: FragmentId, run: Option<RunId>, agent: NameId, micros: u64, failed: bool },
+    Tell { rollout: RolloutId, fragment: FragmentId, run: Option<RunId>, agent: NameId },
     Tokenise { node: NodeId, run: RunId },
     Close { rollout: RolloutId, termination: Termination, answer: Option<&'a str>, error: Option<&'a str> },
     Score { rollout: RolloutId, reward: f64 },
@@ -87,6 +88,7 @@ const RUN: u8 = 10;
 const TOKENISE: u8 = 11;
 const NOTE: u8 = 12;
 const MARK: u8 = 13;
+const TELL: u8 = 14;
 
 impl<'a> Op<'a> {
     /// Write the operation down, all but the bytes of a message and the columns of a run, which follow what is written here.
@@ -136,6 +138,13 @@ impl<'a> Op<'a> {
                 codec::put_option(out, run.map(RunId::get));
                 codec::put(out, *micros);
                 out.push(u8::from(*failed));
+            }
+            Self::Tell { rollout, fragment, run, agent } => {
+                out.push(TELL);
+                for word in [rollout.get(), fragment.get(), agent.get()] {
+                    codec::put(out, word.into());
+                }
+                codec::put_option(out, run.map(RunId::get));
             }
             Self::Tokenise { node, run } => {
                 out.push(TOKENISE);
@@ -194,6 +203,12 @@ impl<'a> Op<'a> {
                 run: reader.option()?.map(RunId::new),
                 micros: reader.number()?,
                 failed: reader.flag()?,
+            },
+            TELL => Self::Tell {
+                rollout: reader.word()?.into(),
+                fragment: reader.word()?.into(),
+                agent: reader.word()?.into(),
+                run: reader.option()?.map(RunId::new),
             },
             TOKENISE => Self::Tokenise { node: reader.word()?.into(), run: reader.word()?.into() },
             CLOSE => Self::Close {

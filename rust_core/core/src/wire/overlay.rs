@@ -83,6 +83,11 @@ impl<'t, 'a> Overlay<'t, 'a> {
                 let leaf = self.node(&key, *fragment, *run);
                 self.rollouts.insert(*rollout, (leaf, None));
             }
+            Op::Tell { rollout, fragment, run, agent } => {
+                let key = Key::plain(self.leaf(*rollout), Kind::Message, *agent);
+                let leaf = self.node(&key, *fragment, *run);
+                self.rollouts.insert(*rollout, (leaf, None));
+            }
             Op::Tokenise { node, .. } => {
                 self.tokenised.insert(*node);
             }

@@ -96,7 +96,7 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &Counts) -> Result<()
             check_call(counts, call)?;
             room("node", counts.nodes)
         }
-        Op::Observe { rollout, fragment, run, agent, .. } => {
+        Op::Observe { rollout, fragment, run, agent, .. } | Op::Tell { rollout, fragment, run, agent } => {
             growing(view, counts, *rollout, "continued")?;
             content(view, counts, *fragment, *run)?;
             name(counts, *agent)?;

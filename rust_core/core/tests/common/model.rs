@@ -183,6 +183,14 @@ impl Model {
                 rollout.usage[7] += micros;
                 Ok(Some(leaf))
             }
+            Cmd::Tell { rollout, message: number, tokens } => {
+                let at = self.growing(rollout)?;
+                let kind = Kind::Message as u8;
+                let place = Place { parent: self.rollouts[at].leaf, kind, ..Place::default() };
+                let leaf = self.merge(place, message(number), tokens);
+                self.rollouts[at].leaf = leaf;
+                Ok(Some(leaf))
+            }
             Cmd::Tokenise { node, tokens: run } => {
                 let node = &mut self.nodes[pick(node, nodes) as usize];
                 let late = [Kind::Prompt as u8, Kind::Observation as u8, Kind::Message as u8].contains(&node.key.kind);

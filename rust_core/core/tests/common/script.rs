@@ -13,6 +13,7 @@ pub enum Cmd {
     Open { point: u32, path: Vec<u32>, subgroup: u32 },
     Turn { rollout: u32, message: u8, tokens: Option<u8>, agent: u8, said: Said },
     Observe { rollout: u32, message: u8, tokens: Option<u8>, micros: u64, failed: bool },
+    Tell { rollout: u32, message: u8, tokens: Option<u8> },
     Tokenise { node: u32, tokens: u8 },
     Context { messages: Vec<u8> },
     Close { rollout: u32, code: u8, answer: Option<u8> },
@@ -81,6 +82,8 @@ fn cmd() -> impl Strategy<Value = Cmd> {
             .prop_map(|(rollout, message, tokens, agent, said)| Cmd::Turn { rollout, message, tokens, agent, said }),
         4 => (id.clone(), 0u8..4, tokens(), 0u64..50, any::<bool>())
             .prop_map(|(rollout, message, tokens, micros, failed)| Cmd::Observe { rollout, message, tokens, micros, failed }),
+        2 => (id.clone(), 0u8..4, tokens())
+            .prop_map(|(rollout, message, tokens)| Cmd::Tell { rollout, message, tokens }),
         3 => (id.clone(), 0u8..12).prop_map(|(node, tokens)| Cmd::Tokenise { node, tokens }),
         1 => prop::collection::vec(0u8..4, 0..4).prop_map(|messages| Cmd::Context { messages }),
         2 => (id.clone(), 0u8..14, prop::option::of(0u8..3))
@@ -139,6 +142,11 @@ pub fn run(tree: &mut Tree, contexts: &mut u32, cmd: &Cmd) -> Result<Option<Node
             let run = run.map(tokens);
             let run = run.as_ref().map(TokenBuffer::as_slice);
             tree.observe(rollout(*id), &message(*number), run, NameId::EMPTY, *micros, *failed).map(Some)
+        }
+        Cmd::Tell { rollout: id, message: number, tokens: run } => {
+            let run = run.map(tokens);
+            let run = run.as_ref().map(TokenBuffer::as_slice);
+            tree.tell(rollout(*id), &message(*number), run, NameId::EMPTY).map(Some)
         }
         Cmd::Tokenise { node, tokens: run } => {
             tree.tokenise(NodeId::new(pick(*node, nodes)), tokens(*run).as_slice()).map(|()| None)

@@ -1,0 +1,253 @@
+"""What is done for a program: requests fly side by side, and nodes are appended in the order of its calls."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from trunkline.llm import messages
+from trunkline.rollout.desk import Ask
+from trunkline.rollout.seed import base_seed
+from trunkline.tools.call import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+    from trunkline._core import Tree as Core
+    from trunkline.llm.protocol import Choice, ToolCall
+    from trunkline.llm.request import Sampling
+    from trunkline.rollout.agent import Kit
+    from trunkline.rollout.desk import Desk, Outlet
+    from trunkline.rollout.hold import Hold
+    from trunkline.rollout.parked import Parked
+    from trunkline.rollout.purse import Purse
+    from trunkline.rollout.rollout import Rollout
+    from trunkline.tools.runner import Observation, Toolbox
+    from trunkline.tools.tool import Tool
+
+__all__ = ["Errands"]
+
+T = TypeVar("T")
+
+_DIRECT: Final = 1 << 20
+"""Index of the first call that a program makes itself; those of turns are far below."""
+
+
+class Errands:
+    """Does what the program of one rollout asks for.
+
+    Args:
+        rollout: The rollout.
+        core: Its tree.
+        desk: Who answers.
+        outlet: Where it says that it grew.
+        seed: The run's seed.
+        sampling: What its first turn is sampled with, where that is not what the agent says.
+        between: Called before every turn of its own but the first, while none is on its way.
+        purse: Pays for what it does; None where nothing is limited.
+
+    Attributes:
+        asked: Turns it has asked for itself, those that never came included.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        core: Core,
+        desk: Desk,
+        outlet: Outlet,
+        seed: int,
+        sampling: Sampling | None,
+        between: Callable[[Rollout], Awaitable[None]] | None,
+        purse: Purse | None,
+    ) -> None:
+        self.asked = 0
+        self.core = core
+        self._rollout = rollout
+        self._desk = desk
+        self._outlet = outlet
+        self._sampling = sampling
+        self._between = between
+        self._purse = purse
+        *trunk, start, draw = core.rollout(rollout.id).path
+        self._first_seed = base_seed(seed, rollout.task.id, trunk, start) + draw
+        self._run_seed = seed
+        self._gate = asyncio.Lock()
+        self._flights: set[asyncio.Task[Parked]] = set()
+
+    def name(self, text: str) -> int:
+        """Intern a string in the tree."""
+        return self._desk.name(text)
+
+    def heard(self, kit: Kit, node: int) -> Choice:
+        """Return a turn of the tree."""
+        return self._desk.heard(kit, node)
+
+    def next_kit(self, kit: Kit) -> Kit:
+        """Return who is asked for the next turn: the first may be sampled in another way."""
+        return kit if self._sampling is None or self.asked else kit.sampled(self._sampling)
+
+    async def send(self, kit: Kit, leaf: int, context: int | None) -> Parked:
+        """Ask for a turn, and keep it off the tree until :meth:`land`.
+
+        Args:
+            kit: Who is asked.
+            leaf: The node whose path is the conversation.
+            context: What is sent instead; None where it is that path.
+
+        Raises:
+            LLMError: If no usable reply came.
+            EndpointError: The endpoint serves nobody.
+            Finished: The budget, or the strategy, does not allow one more turn.
+        """
+        rollout, number = self._rollout, self.asked
+        self.asked += 1
+        path, turn = self.core.rollout(rollout.id).path, rollout.start + number
+        seed = base_seed(self._run_seed, rollout.task.id, path, turn) if number else self._first_seed
+        async with self._gate:
+            if self._between is not None and rollout.turn > rollout.start and not self._flights:
+                rollout.lane.leave()
+                await self._between(rollout)
+            hold = None if self._purse is None else await self._pay(self._purse, leaf, kit)
+            said = self._desk.conversation(leaf)
+            ask = Ask(kit, rollout.id, leaf, turn, seed, said, None, hold, context)
+            flight = asyncio.get_running_loop().create_task(self._fly(ask))
+            self._flights.add(flight)
+            flight.add_done_callback(self._flights.discard)
+            if self._purse is not None and self._purse.orders_turns:
+                await asyncio.wait({flight})
+        return await flight
+
+    async def _pay(self, purse: Purse, leaf: int, kit: Kit) -> Hold:
+        if not self._flights:
+            self._rollout.lane.leave()
+        return await purse.turn(self._rollout.id, leaf, kit)
+
+    async def _fly(self, ask: Ask) -> Parked:
+        self._rollout.lane.ask()
+        try:
+            await self._outlet.reserve()
+            try:
+                return await self._desk.park(ask)
+            except BaseException:
+                self._outlet.release()
+                raise
+        except BaseException:
+            if ask.hold is not None:
+                ask.hold.drop()
+            raise
+        finally:
+            if len(self._flights) <= 1:
+                self._rollout.lane.run()
+
+    def land(self, parked: Parked, context: int | None) -> int:
+        """Put a turn onto the tree and return its node; :meth:`grew` says so, once its record is there too.
+
+        Args:
+            parked: The turn.
+            context: What was sent, where that is not the rollout's path.
+        """
+        turns = self.core.rollout(self._rollout.id).turns
+        turn = parked.land(self.core, self._rollout.id, turns, self.name, context)
+        self._rollout.leaf = turn.node
+        self._rollout.turn = turns + 1
+        return turn.node
+
+    def grew(self, node: int | None = None) -> None:
+        """Say that the tree grew: by a turn, or by a record alone."""
+        self._outlet.grew(0 if node is None else len(self.core.message(node)), int(node is not None))
+
+    def release(self) -> None:
+        """Give back what was reserved for a turn that will not land."""
+        self._outlet.release()
+
+    async def run(self, kit: Kit, calls: Sequence[ToolCall], turn: int) -> list[Observation]:
+        """Run tool calls of a turn.
+
+        Args:
+            kit: Whose tools they are.
+            calls: The calls.
+            turn: The node of the turn that made them.
+
+        Raises:
+            Finished: The budget does not allow them.
+            UnknownEffect: One with side effects may have run before.
+        """
+        begin, origin = self._rollout.effects.begin, self._origin(self.core.node(turn).turns - 1)
+        work = kit.toolbox.call_all(list(calls), None, origin, begin)
+        return await self._away([call.name for call in calls], work)
+
+    async def direct(self, tool: Tool[..., Any], toolbox: Toolbox, number: int, arguments: str) -> Observation:
+        """Run a tool that no turn called.
+
+        Args:
+            tool: The tool.
+            toolbox: What runs it.
+            number: Which one of those that the program runs itself.
+            arguments: Its arguments.
+
+        Raises:
+            Finished: The budget does not allow it.
+            UnknownEffect: It has side effects, and may have run before.
+        """
+        call = self._origin(0).call(_DIRECT + number)
+
+        async def work() -> Observation:
+            if tool.policy.side_effects:
+                await self._rollout.effects.begin([(tool.name, call)])
+            return await toolbox.call(tool.name, arguments, None, call)
+
+        return await self._away([tool.name], work())
+
+    def _origin(self, turn: int) -> Origin:
+        rollout = self._rollout
+        path = self.core.rollout(rollout.id).path
+        return Origin(self._run_seed, rollout.task.id, rollout.id, path, turn)
+
+    async def _away(self, calls: list[str], work: Coroutine[Any, Any, T]) -> T:
+        """Pay for some tool calls, and make them."""
+        try:
+            async with self._gate:
+                if not self._flights:
+                    self._rollout.lane.leave()
+                if self._purse is not None:
+                    await self._purse.tools(self._rollout.id, len(calls))
+            await self._desk.underway.enter()
+            with self._desk.underway.calling(calls):
+                done = await work
+            self._rollout.effects.ended()
+            return done
+        finally:
+            work.close()
+            if not self._flights:
+                self._rollout.lane.run()
+
+    def observed(self, kit: Kit, calls: Sequence[ToolCall], seen: Sequence[Observation], turn: int) -> list[int]:
+        """Append the observations of a turn and return their nodes.
+
+        Args:
+            kit: Whose tools they are.
+            calls: The calls.
+            seen: What came of them.
+            turn: The node of the turn that made them.
+        """
+        agent, number = self.name(kit.agent.name), self.core.node(turn).turns - 1
+        nodes = []
+        for index, (call, one) in enumerate(zip(calls, seen, strict=True)):
+            message = kit.speech.observation(call, one.text, messages.call_id(number, index))
+            nodes.append(self.core.observe(self._rollout.id, message, agent, one.micros, not one.ok))
+            self._rollout.tool_calls += 1
+        self._rollout.leaf = nodes[-1]
+        return nodes
+
+    def tell(self, message: bytes, by: str) -> int:
+        """Append a message that neither a model nor a tool said, and return its node."""
+        node = self._rollout.leaf = self.core.tell(self._rollout.id, message, self.name(by))
+        return node
+
+    async def close(self) -> None:
+        """Give up what is on its way."""
+        flights = list(self._flights)
+        for flight in flights:
+            flight.cancel()
+        await asyncio.gather(*flights, return_exceptions=True)

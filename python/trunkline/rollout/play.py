@@ -1,0 +1,335 @@
+"""A rollout as its program sees it: ask, observe, use, call, finish. Whatever comes of these is on record."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from trunkline.errors import CallFailed, ConfigError, LLMError, ProgramError, ReplayDiverged
+from trunkline.llm.messages import encode
+from trunkline.llm.text import without_secrets
+from trunkline.printable import said
+from trunkline.rollout.replay import difference, shown
+from trunkline.rollout.rollout import Finished, usable
+from trunkline.rollout.said import Answered, Noted
+from trunkline.rollout.standing import Standing, as_json, failed
+from trunkline.tools.runner import Observation
+from trunkline.tree.failure import Failure
+from trunkline.tree.node import message_text
+from trunkline.types import Termination
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trunkline.rollout.agent import Agent, Kit
+    from trunkline.rollout.errands import Errands
+    from trunkline.rollout.journal import Journal, Record
+    from trunkline.rollout.program import Program
+    from trunkline.rollout.rollout import Rollout
+    from trunkline.tools.tool import Tool
+    from trunkline.types import Message, Task
+
+__all__ = ["Play"]
+
+
+class Play(Standing):
+    """One try of one task, as a program plays it: ``async def program(rollout)``.
+
+    A program is run again to go on with a rollout elsewhere, or to fork it; it is then given what it was given before,
+    and nothing is asked, called or run again. So it must do the same again: it awaits its rollout and nothing else
+    (``asyncio.gather`` and task groups over that are fine), takes chance from :attr:`random`, time from :meth:`now`,
+    and everything else that may change from :meth:`call`.
+
+    Args:
+        rollout: The rollout.
+        errands: Does what it asks for.
+        journal: What is on record in its tree.
+        program: What it shares with other rollouts of the run.
+        seed: The run's seed.
+
+    Attributes:
+        task: The task.
+        agent: The run's agent.
+        random: Chance that is the same whenever the program is run again.
+        turn: Model turns so far.
+        step: Turns that something was observed after.
+    """
+
+    def __init__(self, rollout: Rollout, errands: Errands, journal: Journal, program: Program, seed: int) -> None:
+        super().__init__(rollout, errands, journal, seed)
+        self.task: Task = rollout.task
+        self.agent: Agent = program.kit.agent
+        self.turn = 0
+        self.step = 0
+        self._program = program
+        self._asked = 0
+        self._moved = False
+        self._direct = 0
+        self._fragments: dict[int, int] = {}
+
+    async def ask(
+        self, agent: Agent | None = None, messages: Sequence[Message | Answered | Noted] | None = None, **sampling: Any
+    ) -> Answered:
+        """Let a model move. Several may be asked at the same time; their turns follow one another as they were asked.
+
+        Args:
+            agent: Who is asked, by its name in the tree: a role. The run's agent when None.
+            messages: All that it is shown: chat messages, and what :meth:`ask` and the others returned. The rollout's
+                own path when None.
+            **sampling: Fields of :class:`trunkline.Sampling` that take the place of the agent's.
+
+        Raises:
+            LLMError: No usable reply came. That is on record, too; a program may catch it.
+        """
+        self._check()
+        kit = self._program.of(self.agent if agent is None else agent, sampling)
+        role = kit.agent.name
+        self._begin()
+        leaf, context = self._leaf, None if messages is None else self._context(messages)
+        found = self._replay.find("ask", role)
+        if found is not None:
+            return await self._asked_before(kit, role, *found, leaf, context)
+        with self._replay.enter() as place:
+            await self._watched(self._replay.caught_up(place, f"ask {role}"))
+            self._begin()
+            if self._asked >= self.agent.max_turns:
+                self.finish(None, Termination.MAX_TURNS)
+            self._asked += 1
+            number, kit = self._errands.asked, self._errands.next_kit(kit)
+            how = self._errands.name(kit.namespace)
+            asked = [number, leaf, context, how]
+            try:
+                parked = await self._in_order(place, f"ask {role}", self._errands.send(kit, leaf, context))
+            except LLMError as error:
+                await self._watched(self._replay.turn(place, f"ask {role}"))
+                failure = Failure.of(error).encode()
+                self._journal.write(self._rollout.id, "ask", role, [], asked, failure)
+                self._errands.grew()
+                raise failed(failure) from error
+            try:
+                await self._watched(self._replay.turn(place, f"ask {role}"))
+                sent = self._path(leaf) if context is None and leaf != self._rollout.leaf else context
+                node = self._errands.land(parked, sent)
+            except BaseException:
+                self._errands.release()
+                raise
+            self._journal.write(self._rollout.id, "ask", role, [node], asked, None)
+            self._errands.grew(node)
+            return self._said(kit, node)
+
+    async def _asked_before(
+        self, kit: Kit, role: str, number: int, record: Record, leaf: int, context: int | None
+    ) -> Answered:
+        """Give out a turn that is on record, if it was asked for in the same way."""
+        (asked, was_leaf, was_context, how), failure = record.data
+        if context != was_context or (context is None and leaf != was_leaf):
+            differs = difference(self._request(was_leaf, was_context), self._request(leaf, context))
+            raise self._ended(ReplayDiverged(f"run again, the program asks {shown(role)} {differs}"))
+        if asked and how != self._errands.name(kit.namespace):
+            what = "with another model, sampling or tools"
+            raise self._ended(ReplayDiverged(f"run again, the program asks {shown(role)} {what}"))
+        with self._replay.enter(number) as place:
+            await self._again(place, record)
+            if record.rollout == self._rollout.id:
+                self._errands.asked = asked + 1
+            self._asked += 1
+            if failure is not None:
+                raise failed(failure)
+            return self._said(kit, record.nodes[0])
+
+    def _said(self, kit: Kit, node: int) -> Answered:
+        self._leaf, self._moved = node, True
+        self.turn += 1
+        facts = self._core.node(node)
+        choice = usable(self._errands.heard(kit, node))
+        return Answered(kit, choice, node, facts.prompt, facts.generated)
+
+    async def use(self, agent: Agent | None, reply: Answered) -> list[Noted]:
+        """Run the tool calls of a turn at once; what they say is appended in call order.
+
+        Args:
+            agent: Whose tools they are. The run's agent when None.
+            reply: The turn.
+
+        Returns:
+            What each call said, as the model is told; nothing for a turn that calls none.
+
+        Raises:
+            LLMError: The calls cannot be read.
+        """
+        self._check()
+        kit = self._program.of(self.agent if agent is None else agent, {})
+        calls = reply.calls
+        if not calls:
+            return []
+        what = f"use {kit.agent.name}"
+        self._begin()
+        found = self._replay.find("use", kit.agent.name)
+        with self._replay.enter(None if found is None else found[0]) as place:
+            if found is not None:
+                _, record = found
+                await self._again(place, record)
+                turn, oks = record.data
+                if turn != reply.node:
+                    raise self._ended(ReplayDiverged(f"run again, the program runs calls of another turn at {what}"))
+                return self._seen(record.nodes, oks)
+            await self._watched(self._replay.caught_up(place, what))
+            self._begin()
+            seen = await self._in_order(place, what, self._errands.run(kit, calls, reply.node))
+            await self._watched(self._replay.turn(place, what))
+            nodes = self._errands.observed(kit, calls, seen, reply.node)
+            oks = [one.ok for one in seen]
+            self._journal.write(self._rollout.id, "use", kit.agent.name, nodes, reply.node, oks)
+            self._errands.grew()
+            return self._seen(nodes, oks)
+
+    async def observe(self, content: str | Message | Noted, role: str = "user", by: str = "") -> Noted:
+        """Append a message to the path.
+
+        Args:
+            content: Its text, or a whole chat message.
+            role: The role of a text: ``user``, ``system``, ``developer`` or ``assistant``.
+            by: Who says it, for the tree.
+
+        Raises:
+            ProgramError: It is no message.
+        """
+        self._check()
+        self._begin()
+        message = self._message({"role": role, "content": content} if isinstance(content, str) else content)
+        found = self._replay.find("observe", by)
+        with self._replay.enter(None if found is None else found[0]) as place:
+            if found is not None:
+                _, record = found
+                await self._again(place, record)
+                was = self._core.message(record.nodes[0])
+                if was != message:
+                    raise self._ended(ReplayDiverged(f"run again, the program observes {difference(was, message)}"))
+            else:
+                await self._watched(self._replay.caught_up(place, "observe"))
+                await self._watched(self._replay.turn(place, "observe"))
+                self._begin()
+                node = self._errands.tell(message, by)
+                self._journal.write(self._rollout.id, "observe", by, [node])
+                self._errands.grew()
+            (noted,) = self._seen([node] if found is None else found[1].nodes, [True])
+            return noted
+
+    async def tool(self, tool: Tool[..., Any], /, **arguments: Any) -> Observation:
+        """Run a tool of the program's own; nothing is appended to the path, but what it says is on record.
+
+        Args:
+            tool: The tool.
+            **arguments: Its arguments, as JSON holds them.
+
+        Returns:
+            What it said, or what went wrong.
+
+        Raises:
+            ProgramError: The arguments are no JSON.
+        """
+        toolbox = self._program.toolbox(tool)
+        given = as_json(arguments, f"the arguments of {shown(tool.name)}")
+        number, self._direct = self._direct, self._direct + 1
+
+        async def run() -> list[Any]:
+            seen = await self._errands.direct(tool, toolbox, number, given.decode())
+            return [seen.text, seen.ok, seen.micros]
+
+        return Observation(*await self._recorded("tool", tool.name, given, run))
+
+    async def call(self, function: Callable[..., Any], /, *args: Any) -> Any:
+        """Call a function whose result may differ from time to time; a replay gets the same result without calling it.
+
+        Args:
+            function: The function; one that is not ``async`` runs in a thread.
+            *args: Its arguments, as JSON holds them.
+
+        Returns:
+            What it returned, as JSON gives it back: tuples are lists.
+
+        Raises:
+            CallFailed: It raised.
+            ProgramError: Arguments or result are no JSON.
+        """
+        name = str(getattr(function, "__qualname__", type(function).__name__))
+        given = as_json(args, f"what {shown(name)} is called with")
+
+        async def run() -> list[Any]:
+            try:
+                if asyncio.iscoroutinefunction(function):
+                    made = await function(*args)
+                else:
+                    made = await asyncio.to_thread(function, *args)
+            except Exception as error:  # noqa: BLE001 - anybody's code
+                return [None, type(error).__name__, without_secrets(said(error))]
+            return [msgspec.json.decode(as_json(made, f"the result of {shown(name)}")), "", ""]
+
+        made, kind, why = await self._recorded("call", name, given, run)
+        if kind:
+            raise CallFailed(f"{shown(name)} raised {kind}: {why}", kind)
+        return made
+
+    def now(self) -> float:
+        """Return the time of day in seconds; a replay gets the same."""
+        self._check()
+        found = self._replay.time()
+        if found is not None:
+            return float(found.data[0])
+        seconds = time.time()
+        self._journal.write(self._rollout.id, "now", "", [], seconds)
+        return seconds
+
+    def finish(self, answer: str | None, termination: Termination = Termination.ANSWER, reason: str = "") -> NoReturn:
+        """End the rollout here; a program that returns ends it with what it returns as its answer.
+
+        Args:
+            answer: Its answer, if it has one.
+            termination: Why it ends.
+            reason: What the record says of it, where the termination does not say it all.
+        """
+        raise self._ended(self.short() or Finished(termination, answer, reason))
+
+    def _seen(self, nodes: Sequence[int], oks: Sequence[bool]) -> list[Noted]:
+        """What was appended: the path ends there."""
+        self._leaf = nodes[-1]
+        self.step += self._moved
+        self._moved = False
+        texts = [message_text(msgspec.json.decode(self._core.message(node))) for node in nodes]
+        return [Noted(text, node, ok) for text, node, ok in zip(texts, nodes, oks, strict=True)]
+
+    def _context(self, messages: Sequence[Message | Answered | Noted]) -> int:
+        """The context that some messages are."""
+        if not isinstance(messages, list | tuple) or not messages:
+            raise ProgramError("messages must be a list of chat messages, at least one")
+        return self._core.context([self._fragment(message) for message in messages])
+
+    def _fragment(self, message: Message | Answered | Noted) -> int:
+        if not isinstance(message, Answered | Noted):
+            return self._core.fragment(self._message(message))
+        known = self._fragments.get(message.node)
+        if known is None:
+            known = self._fragments[message.node] = self._core.fragment(self._core.message(message.node))
+        return known
+
+    def _message(self, message: Message | Answered | Noted) -> bytes:
+        if isinstance(message, Answered | Noted):
+            return self._core.message(message.node)
+        try:
+            return encode(message)
+        except ConfigError as problem:
+            raise ProgramError(str(problem)) from None
+
+    def _path(self, leaf: int) -> int:
+        """The context that the path to a node is."""
+        core = self._core
+        return core.context([core.fragment(core.message(node)) for node in core.path(leaf)])
+
+    def _request(self, leaf: int, context: int | None) -> bytes:
+        """The messages of a request."""
+        if context is None:
+            return self._core.messages(leaf)
+        return self._core.request_context(context, b"[", b"]")

@@ -1,0 +1,172 @@
+"""Programs of users: coroutines that play rollouts, and what the rollouts of a run share for them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from trunkline.bounds import shown
+from trunkline.errors import ConfigError, ProgramError, UsageError
+from trunkline.llm.request import Sampling
+from trunkline.printable import said
+from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.journal import Journal
+from trunkline.rollout.play import Play
+from trunkline.tools.runner import Toolbox
+from trunkline.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+    from trunkline._core import Tree as Core
+    from trunkline.rollout.rollout import Rollout
+
+__all__ = ["Program", "ProgramFunction", "Stage", "check_program"]
+
+_MOST: Final = 1_000
+"""Agents and tools that a program may use. One that makes a new one for each turn would fill the memory."""
+
+
+class ProgramFunction(Protocol):
+    """What a user writes: a coroutine over one rollout."""
+
+    def __call__(self, rollout: Play, /) -> Awaitable[str | None]:
+        """Play a rollout to its end, and return its answer; None where it has none."""
+        ...
+
+
+def check_program(program: Any, agent: Agent, *, tokens: bool) -> None:
+    """Refuse what cannot play rollouts.
+
+    Args:
+        program: What was given.
+        agent: The run's agent.
+        tokens: Whether the tokens of every turn are to be known.
+
+    Raises:
+        ConfigError: It is no coroutine function, or cannot be had with this agent or these tokens.
+    """
+    if not (inspect.iscoroutinefunction(program) or inspect.iscoroutinefunction(type(program).__call__)):
+        raise ConfigError(f"program must be a function, async def program(rollout), not {shown(program)}")
+    if agent.environment is not None:
+        raise ConfigError("program and an agent with an environment do not go together: leave the environment out")
+    if tokens:
+        raise ConfigError("program and LLM(tokens=...) do not go together: leave tokens out")
+
+
+class Program:
+    """A program, with the agents and tools that it uses.
+
+    Args:
+        function: The program.
+        kit: The run's agent.
+    """
+
+    def __init__(self, function: ProgramFunction, kit: Kit) -> None:
+        self.function = function
+        self.kit = kit
+        self._kits: dict[int, Kit] = {id(kit.agent): kit}
+        self._toolboxes: dict[int, tuple[Tool[..., Any], Toolbox]] = {}
+
+    def of(self, agent: Agent, sampling: Mapping[str, Any]) -> Kit:
+        """Return an agent, ready to be asked.
+
+        Raises:
+            ProgramError: It is no agent, there are too many, or the sampling cannot be.
+        """
+        kit = self._kits.get(id(agent))
+        if kit is None:
+            if not isinstance(agent, Agent):
+                raise ProgramError(f"an Agent is asked, not {shown(agent)}")
+            if agent.environment is not None:
+                raise ProgramError(f"agent {agent.name!r} of a program has an environment; leave it out")
+            self._room()
+            kit = self._kits[id(agent)] = Kit(agent)
+        if not sampling:
+            return kit
+        try:
+            return kit.sampled(msgspec.convert(dict(sampling), Sampling))
+        except (msgspec.ValidationError, ConfigError) as problem:
+            raise ProgramError(f"sampling: {said(problem)}") from None
+
+    def toolbox(self, tool: Tool[..., Any]) -> Toolbox:
+        """Return a tool, ready to be run.
+
+        Raises:
+            ProgramError: It is no tool, or one that works on an environment.
+        """
+        known = self._toolboxes.get(id(tool))
+        if known is None:
+            if not isinstance(tool, Tool):
+                raise ProgramError(f"{shown(tool)} is no tool; decorate the function with @tool")
+            if tool.schema.slot is not None:
+                raise ProgramError(f"{tool.name} works on an environment; a program has none")
+            self._room()
+            known = self._toolboxes[id(tool)] = tool, Toolbox([tool])
+        return known[1]
+
+    def _room(self) -> None:
+        if len(self._kits) + len(self._toolboxes) >= _MOST:
+            raise ProgramError(f"the program uses more than {_MOST:,} agents and tools: make them once, outside of it")
+
+    async def close(self) -> None:
+        """Let go of the tools; those of the run's agent are not the program's."""
+        for kit in self._kits.values():
+            if kit is not self.kit:
+                await kit.toolbox.close()
+        for _, toolbox in self._toolboxes.values():
+            await toolbox.close()
+
+
+class Stage:
+    """Plays the rollouts of one tree.
+
+    Args:
+        program: The program.
+        core: The tree.
+        seed: The run's seed.
+    """
+
+    def __init__(self, program: Program, core: Core, seed: int) -> None:
+        self._program = program
+        self._journal = Journal(core)
+        self._seed = seed
+
+    def opened(self, rollout: int) -> None:
+        """Note that a rollout was opened, in the same step."""
+        self._journal.opened(rollout)
+
+    async def play(self, rollout: Rollout) -> None:
+        """Play a rollout from where it stands on its tree to its end.
+
+        Raises:
+            Finished: Always, unless an error ends the rollout first.
+        """
+        errands = rollout.errands()
+        play = Play(rollout, errands, self._journal, self._program, self._seed)
+        try:
+            # In a task of its own: a task group that gives up leaves its task marked as cancelled, up to Python 3.12.
+            answer = await asyncio.get_running_loop().create_task(self._run(play))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it, or what it stands for, is raised
+            raise play.over() or error from None
+        finally:
+            await play.close()
+        if (end := play.over()) is not None:
+            raise end
+        if answer is not None and not isinstance(answer, str):
+            raise ProgramError(f"the program returned {shown(answer)}; it must return its answer, a text, or None")
+        play.finish(answer)
+
+    async def _run(self, play: Play) -> Any:
+        """Run the program, whose mistakes end one rollout and never the run."""
+        try:
+            return await self._program.function(play)
+        except UsageError as problem:
+            raise ProgramError(f"{type(problem).__name__}: {said(problem)}") from problem
+        except SystemExit:
+            raise ProgramError("the program left with SystemExit") from None

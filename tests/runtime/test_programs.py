@@ -1,0 +1,86 @@
+"""Programs in worker processes: they cross, they are killed, and go on elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from foreign import message, serving
+from programs import mortal, panel
+
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Agent
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.run import run
+from trunkline.store.reader import RunReader
+from trunkline.types import Task
+
+
+def by_seed(body: dict) -> dict:
+    """Says what it was asked and with which seed: the same to the same request."""
+    return message(f"{len(body['messages'])} messages, seed {body['seed']}")
+
+
+def questions(folder: Path | None) -> list[Task]:
+    """Four questions; the processes that work on three of them die, each in another round."""
+    tasks = [Task.ask(f"what is {n}?", id=f"q{n}") for n in range(4)]
+    if folder is None:
+        return tasks
+    return [msgspec.structs.replace(task, metadata={str(n): f"{folder}/q{n}"}) for n, task in enumerate(tasks)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_program_plays_in_every_pool(workers: int, tmp_path: Path):
+    with serving(by_seed) as server:
+        llm = EndpointSpec(server.url, max_concurrency=4)
+        options = {"llm": llm, "program": panel, "seed": 5, "strategy": Chain(2)}
+        result = run(Agent(model="m"), questions(None), workers=workers, out=tmp_path / "r", **options)
+        assert [tree.rollouts[0].termination for tree in result] == ["answer"] * 4
+        assert len(server.bodies) == 4 * 2 * 7
+    with RunReader.open(tmp_path / "r") as reader:
+        assert reader.check() == []
+
+
+def test_workers_that_are_killed_change_nothing(tmp_path: Path):
+    digests, asked = [], []
+    for folder in (None, tmp_path / "marks"):
+        if folder is not None:
+            folder.mkdir()
+        with serving(by_seed) as server:
+            llm = EndpointSpec(server.url, max_concurrency=4)
+            result = run(
+                Agent(model="m"), questions(folder), llm=llm, program=mortal, seed=5, workers=2,
+                out=tmp_path / f"r{len(digests)}",
+            )  # fmt: skip
+            assert [tree.rollouts[0].termination for tree in result] == ["answer"] * 4
+            digests.append({tree.task.id: tree.digest() for tree in result})
+            asked.append(len(server.bodies))
+    assert sorted(path.name for path in (tmp_path / "marks").iterdir()) == ["q0", "q1", "q2"]
+    assert digests[0] == digests[1]
+    assert asked[0] == 4 * 10
+    # A kill loses what is not acknowledged: of each tree that the worker had at most what came since the last one.
+    assert asked[0] <= asked[1] <= asked[0] + 3 * 4 * 6
+
+
+def trunkline(*given: str) -> subprocess.CompletedProcess[str]:
+    support = str(Path(__file__).parent.parent / "support")
+    path = os.pathsep.join([support, os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "trunkline.cli", *given]
+    return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+
+
+def test_a_program_is_named_on_the_command_line(tmp_path: Path):
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"question": "what?"}\n')
+    with serving(by_seed) as server:
+        given = ["run", str(path), "--model", "m", "--base-url", server.url, "--out", str(tmp_path / "r")]
+        outcome = trunkline(*given, "--workers", "1", "--program", "programs:panel")
+        assert outcome.returncode == 0, outcome.stderr
+        assert len(server.bodies) == 7
+        outcome = trunkline(*given, "--program", "programs:die_once", "--dry-run")
+    assert outcome.returncode == 2
+    assert "program must be a function, async def program(rollout)" in outcome.stderr

@@ -1,0 +1,110 @@
+"""Programs on trial: grown delta by delta, broken off anywhere, and grown on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+from recorder import Recorder, replayed
+
+from trunkline._core import TURN
+from trunkline._core import Tree as Core
+from trunkline.llm.protocol import Choice, Reply, Request, ToolCall
+from trunkline.rollout.agent import Agent, Kit
+from trunkline.rollout.draws import Draws
+from trunkline.rollout.program import Program
+from trunkline.rollout.rounds import Taken
+from trunkline.rollout.session import Session
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.tree.tree import Tree
+from trunkline.types import Task
+
+Script = Callable[[list[dict[str, Any]], str], "str | ToolCall | Exception"]
+
+
+class Actors:
+    """A model that answers at once, or later, with what a script makes of the messages and the model's name.
+
+    Args:
+        script: Returns a text, a tool call, or an error to raise.
+        wait: Turns of the event loop that an answer takes, of the same.
+    """
+
+    def __init__(self, script: Script, wait: Callable[[str], int] = lambda model: 0) -> None:
+        self.script = script
+        self.wait = wait
+        self.asked: list[str] = []
+        self.seeds: list[int] = []
+        self.messages: list[list[dict[str, Any]]] = []
+
+    async def complete(self, request: Request) -> Reply:
+        body = json.loads(request.body)
+        self.asked.append(body["model"])
+        self.seeds.append(body["seed"])
+        self.messages.append(body["messages"])
+        for _ in range(self.wait(body["model"])):
+            await asyncio.sleep(0)
+        said = self.script(body["messages"], body["model"])
+        if isinstance(said, Exception):
+            raise said
+        if isinstance(said, ToolCall):
+            return Reply([Choice("", None, [said], "tool_calls")], 5, 0, 1, 1, 7)
+        return Reply([Choice(f"{said} {body['seed']}", None, [], "stop")], 5, 0, 1, 1, 7)
+
+    async def close(self) -> None: ...
+
+
+class Grown:
+    """A tree that a program grew.
+
+    Attributes:
+        tree: The tree.
+        deltas: What a run would have written.
+        llm: Who was asked.
+    """
+
+    def __init__(self, tree: Tree, deltas: list[bytes], llm: Actors) -> None:
+        self.tree = tree
+        self.deltas = deltas
+        self.llm = llm
+
+    @property
+    def end(self) -> tuple[str | None, str | None, str | None]:
+        """How the first rollout ended, its answer, and what went wrong."""
+        facts = self.tree.core.rollout(0)
+        return facts.termination, facts.answer, facts.error
+
+    @property
+    def roles(self) -> list[str]:
+        """Who spoke on the path of the first rollout."""
+        core = self.tree.core
+        nodes = [core.node(node) for node in core.path(core.rollout(0).leaf)]
+        return [node.agent for node in nodes if node.kind == TURN]
+
+
+async def play(program: Any, llm: Actors, core: Core | None = None, strategy: Any = None, **agent: Any) -> Grown:
+    """Grow one task's tree with a program; one that is there is grown on."""
+    recorder = Recorder(Core() if core is None else core)
+    tree = Tree(Task.ask("what?", "yes", id="q"), recorder.core)
+    kit = Kit(Agent(model="lead", name="lead", **agent))
+    shared = Program(program, kit)
+    session = Session(tree, kit, strategy or Chain(1), None, 7, Draws(llm), recorder, program=shared, taken=Taken())
+    try:
+        await session.run()
+    finally:
+        await shared.close()
+    tree.core.check()
+    return Grown(tree, recorder.deltas, llm)
+
+
+def cuts(deltas: list[bytes]) -> list[Core]:
+    """The trees there were after each delta, the first of which opened a rollout."""
+    trees = [replayed(deltas[:kept]) for kept in range(1, len(deltas) + 1)]
+    return [tree for tree in trees if tree.rollouts]
+
+
+def turns(core: Core) -> int:
+    """Model turns on a tree."""
+    return sum(core.node(node).kind == TURN for node in range(len(core)))

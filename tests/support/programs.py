@@ -1,0 +1,40 @@
+"""Programs of tests that cross to workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+from trunkline.rollout.agent import Agent
+from trunkline.rollout.play import Play
+
+SCOUTS = [Agent(model="m", name=name, system="") for name in ("north", "south", "east")]
+
+
+async def panel(rollout: Play) -> str:
+    """Three scouts at once, in two rounds, and the lead, who hears them all."""
+    for _ in range(2):
+        heard = await asyncio.gather(*(rollout.ask(scout) for scout in SCOUTS))
+        await rollout.observe(" ".join(one.text for one in heard), by="desk")
+    number = await rollout.call(os.getpid)
+    return (await rollout.ask(rollout.agent, [*rollout.task.messages, *heard])).text + ("" if number else "?")
+
+
+def die_once(mark: str) -> str:
+    """End this process as a crash does, the first time."""
+    path = Path(mark)
+    if mark and not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"
+
+
+async def mortal(rollout: Play) -> str:
+    """The panel, in a process that dies once."""
+    for number in range(3):
+        heard = await asyncio.gather(*(rollout.ask(scout) for scout in SCOUTS))
+        await rollout.call(die_once, rollout.task.metadata.get(str(number), ""))
+        await rollout.observe(" ".join(one.text for one in heard), by="desk")
+    return (await rollout.ask(rollout.agent, [*rollout.task.messages, *heard])).text
