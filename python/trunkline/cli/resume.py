@@ -76,7 +76,7 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
 def _of_job(job: Job) -> dict[str, Any]:
     """Return the options that a job is made of."""
     stopping = msgspec.structs.asdict(job.stopping)
-    same = ("strategy", "reward", "seed", "cache", "filters", "task_budget")
+    same = ("strategy", "reward", "seed", "cache", "filters", "task_budget", "program")
     return {name: getattr(job, name) for name in same} | stopping
 
 
