@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from trunkline.runtime.options import Options
     from trunkline.runtime.outline import Outline
     from trunkline.runtime.plan import plan
+    from trunkline.runtime.pool import Pool
     from trunkline.runtime.result import Run
     from trunkline.runtime.run import Interrupted, arun, run, stream
     from trunkline.runtime.snapshot import Snapshot
@@ -86,6 +87,7 @@ _HOMES = {
     "Parsed": "llm.dialects.dialect",
     "Partial": "rollout.strategies.partial",
     "Play": "rollout.play",
+    "Pool": "runtime.pool",
     "Price": "llm.price",
     "Prompt": "llm.prompt",
     "Routing": "llm.limits",
@@ -154,6 +156,7 @@ __all__ = [
     "Parsed",
     "Partial",
     "Play",
+    "Pool",
     "Price",
     "Prompt",
     "Routing",

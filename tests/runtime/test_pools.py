@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from atlas import CAPITALS, agent, stall, tasks
 from foreign import capital_cities, error, message, serving
+from trunkline_children import children
 
 from trunkline.errors import ConfigError, EndpointError, RunFileError
 from trunkline.llm.spec import EndpointSpec
@@ -188,17 +188,3 @@ async def test_cancelling_leaves_no_process(where: dict[str, Any]):
             await running
         assert time.monotonic() - began < 5
     assert not children()
-
-
-def children() -> list[int]:
-    """Worker processes of this one, and actors."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-            command = (status.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if (parent == os.getpid() and b"trunkline.runtime.worker" in command) or command.startswith(b"ray::Actor"):
-            found.append(int(status.parent.name))
-    return found

@@ -124,8 +124,9 @@ def _draw(tree: Tree, values: Values, lines: int, width: int) -> list[_Line]:
         for position, number in enumerate(stretch):
             if position not in cut:
                 mean = values.means[number]
-                figures = f"n={values.visits[number]}" + ("" if math.isnan(mean) else f"  V={mean:.2f}")
                 node = tree.node(number)
+                asked = "" if node.weights is None else f"{printable(node.weights, 20)}  "
+                figures = f"{asked}n={values.visits[number]}" + ("" if math.isnan(mean) else f"  V={mean:.2f}")
                 drawn.append(_Line(indent, f"{_SIGNS.get(node.kind, '?'):7} {_words(node)}", figures))
             elif position == cut.start:
                 drawn.append(_Line(indent, _hidden(len(cut))))
@@ -156,7 +157,8 @@ def _fit(line: _Line, width: int) -> str:
 def picture(tree: Tree, width: int = 100, max_lines: int = 80) -> str:
     """Draw a tree: what is shared once, then its branches, each rollout's end under its leaf.
 
-    A line has the kind of the node, what was said or called, how many rollouts pass through it (``n``) and
+    A line has the kind of the node, what was said or called, the version of the weights that said it, where that is
+    known, how many rollouts pass through it (``n``) and
     their mean reward (``V``). Everything that a model or a tool wrote is escaped. Long stretches are cut in
     the middle, and a tree that is too large at its end; both say how much is hidden.
 

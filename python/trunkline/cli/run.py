@@ -21,9 +21,9 @@ from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.catalog import STRATEGIES, find
 from trunkline.rollout.strategy import Strategy
 from trunkline.runtime.draft import Draft
+from trunkline.runtime.fleet import MOST_WORKERS
 from trunkline.runtime.needs import likeliest_of
 from trunkline.runtime.plan import plan
-from trunkline.runtime.pool import MOST_WORKERS
 from trunkline.runtime.ray import Ray
 from trunkline.score import rewards
 from trunkline.score.filters.catalog import FILTERS

@@ -87,6 +87,7 @@ def _tree_data(tree: Tree) -> dict[str, Any]:
                 "parent": node.parent.id,
                 "kind": node.kind.name.lower(),
                 "message": node.message,
+                "weights": node.weights,
             }
             for node in tree.nodes
             if node.parent is not None

@@ -80,6 +80,8 @@ class Cache:
         """What the draws of a request are found by."""
         digest = hashlib.blake2b(request.route.encode() + b"\0", digest_size=16)
         digest.update(memoryview(request.body)[: request.constant or len(request.body)])
+        if request.weights is not None:
+            digest.update(b"\0weights:" + request.weights.encode())
         return Key(digest.digest(), request.seed or 0)
 
     def get(self, key: Key, draw: int) -> bytes | None:

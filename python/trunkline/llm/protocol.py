@@ -103,6 +103,7 @@ class Request(msgspec.Struct):
             drop its reply asks with ``take=None``.
         route: Where it goes: a path below an endpoint's base URL, or with two slashes in front one below its server's
             root, ``//generate``: the base URL without its ``/v1``.
+        weights: The version of the weights that is asked; equal requests of two versions are not the same.
     """
 
     content: bytes | list[bytes]
@@ -113,6 +114,7 @@ class Request(msgspec.Struct):
     greedy: bool = False
     take: Take | None = None
     route: str = "/chat/completions"
+    weights: str | None = None
 
     @property
     def body(self) -> bytes:

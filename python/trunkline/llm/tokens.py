@@ -10,6 +10,7 @@ from trunkline._core import Reading
 from trunkline.bounds import shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.llm import request
+from trunkline.tree.weights import number_of
 
 if TYPE_CHECKING:
     from trunkline.llm.request import Sampling
@@ -82,7 +83,7 @@ class Form(NamedTuple):
     reading: Reading
 
 
-def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"") -> Form:
+def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"", version: str | None = None) -> Form:
     """Make the constant parts of an agent's requests.
 
     Args:
@@ -90,16 +91,18 @@ def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"")
         model: The model's name there.
         sampling: How to sample; log-probs are asked for whatever it says.
         tools: Tool definitions as a JSON array; a chat's body has them, elsewhere the renderer writes them.
+        version: Of the weights that are asked; each token keeps its number.
 
     Raises:
         ConfigError: The mode needs ``sampling.max_tokens``, since servers stop after 16 or 128 tokens without it, or
             cannot keep a field of ``sampling.extra``.
     """
+    number = number_of(version)
     if mode.api == "chat":
         extra = {**sampling.extra, "return_token_ids": True}
         asking = msgspec.structs.replace(sampling, logprobs=True, extra=extra)
         constant = request.constant(asking, tools)
-        return Form(request.head(model), constant, request.CHAT, Reading())
+        return Form(request.head(model), constant, request.CHAT, Reading(version=number))
     if sampling.max_tokens is None:
         raise ConfigError(
             f"TokenMode(api={mode.api!r}) needs sampling.max_tokens: servers have a low limit of their own"
@@ -114,14 +117,14 @@ def form_of(mode: TokenMode, model: str, sampling: Sampling, tools: bytes = b"")
     fields.pop("logprobs", None)
     if mode.api == "completions":
         constant = b"]," + _inside({**fields, "logprobs": top, "return_token_ids": True})
-        return Form(_head(model, "prompt"), constant, request.COMPLETIONS, Reading(form="completion"))
+        return Form(_head(model, "prompt"), constant, request.COMPLETIONS, Reading(form="completion", version=number))
     fields["max_new_tokens"] = fields.pop("max_tokens")
     # vLLM's name for no_stop_trim, which dialects send beside it; SGLang refuses a parameter that it does not know.
     if fields.pop("include_stop_str_in_output", None) is not None:
         fields.setdefault("no_stop_trim", True)
     asked: dict[str, JSON] = {"return_logprob": True, "return_text_in_logprobs": True, "top_logprobs_num": top}
     constant = b"]," + _inside(asked) + b',"sampling_params":{' + _inside(fields)
-    return Form(_head(model, "input_ids"), constant, request.GENERATE, Reading(form="generate"))
+    return Form(_head(model, "input_ids"), constant, request.GENERATE, Reading(form="generate", version=number))
 
 
 def _head(model: str, prompt: str) -> bytes:

@@ -16,6 +16,7 @@ from trunkline.rollout.speech import Speech
 from trunkline.tools.environment import check_environment
 from trunkline.tools.runner import Toolbox
 from trunkline.tools.tool import Tool
+from trunkline.tree.weights import number_of, versioned
 
 __all__ = ["Agent", "Kit"]
 
@@ -84,9 +85,11 @@ class Kit:
     Args:
         agent: The agent.
         toolbox: Its tools, where another kit has them ready.
+        version: Of the weights that it is asked under; None where nobody says.
 
     Attributes:
         toolbox: Its tools; whoever made the kit closes them.
+        version: Of the weights.
         speech: How tools are told of and calls read.
         head: The body of a request up to the first message.
         constant: The body after the last message, up to what depends on the draws.
@@ -95,17 +98,29 @@ class Kit:
         greedy: Whether draws of one state are equal.
     """
 
-    def __init__(self, agent: Agent, toolbox: Toolbox | None = None) -> None:
+    def __init__(self, agent: Agent, toolbox: Toolbox | None = None, version: str | None = None) -> None:
         self.agent = agent
+        self.version = version
         self.toolbox = Toolbox(agent.tools, repair=agent.malformed == "repair") if toolbox is None else toolbox
         self.speech = Speech(agent.dialect, agent.tools, agent.sampling)
         self.head = request.head(agent.model)
         definitions = self.toolbox.definitions()
         self.constant = request.constant(self.speech.sampling, definitions if self.speech.native else b"")
-        self.namespace = request.namespace(agent.model, self.speech.sampling, definitions) + self.speech.mark
-        self.reading = Reading()
+        said = request.namespace(agent.model, self.speech.sampling, definitions) + self.speech.mark
+        self.namespace = versioned(said, version)
+        self.reading = Reading(version=number_of(version))
         self.greedy = self.speech.sampling.temperature == 0
         self._sampled: dict[bytes, Kit] = {}
+        self._under: dict[str, Kit] = {}
+
+    def under(self, version: str | None) -> Kit:
+        """The same agent under a version of the weights."""
+        if version is None or version == self.version:
+            return self
+        known = self._under.get(version)
+        if known is None:
+            known = self._under[version] = Kit(self.agent, self.toolbox, version)
+        return known
 
     def sampled(self, sampling: Sampling) -> Kit:
         """The same agent with other sampling parameters.
@@ -120,5 +135,6 @@ class Kit:
             merged = msgspec.structs.replace(
                 self.agent.sampling, **own | {"extra": self.agent.sampling.extra | sampling.extra}
             )
-            known = self._sampled[key] = Kit(msgspec.structs.replace(self.agent, sampling=merged), self.toolbox)
+            agent = msgspec.structs.replace(self.agent, sampling=merged)
+            known = self._sampled[key] = Kit(agent, self.toolbox, self.version)
         return known

@@ -12,6 +12,7 @@ from trunkline.llm.protocol import Request
 from trunkline.llm.recorded import recorded
 from trunkline.llm.request import draws as ending
 from trunkline.rollout.conversation import Conversation
+from trunkline.rollout.draws import gathered, runs
 from trunkline.rollout.exact import ExactTurns, Kept
 from trunkline.rollout.hold import Meter
 from trunkline.rollout.parked import Parked
@@ -157,6 +158,19 @@ class Desk:
             LLMError: If no usable reply came.
             EndpointError: The endpoint serves nobody.
         """
+        weights = self._draws.weights
+        while True:
+            scope = await weights.begin()
+            try:
+                async with scope:
+                    return await self._park(ask._replace(kit=ask.kit.under(weights.version)))
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+            finally:
+                weights.over(scope)
+
+    async def _park(self, ask: Ask) -> Parked:
         parked = Parked(ask.kit, ask.turn, self._outlet.called)
         if ask.hold is None:
             await self._draws.ask(self._apart(ask, parked), parked)
@@ -176,32 +190,70 @@ class Desk:
             content = self._core.request(ask.leaf, ask.kit.head, tail)
         else:
             content = self._core.request_context(ask.context, ask.kit.head, tail)
-        return Request(content, self._key, 1, ask.seed, len(content) - len(end), ask.kit.greedy, parked)
+        return Request(
+            content, self._key, 1, ask.seed, len(content) - len(end), ask.kit.greedy, parked, weights=ask.kit.version
+        )
 
     async def _ask(
         self, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
     ) -> list[Turn | RolloutError]:
-        exact = self._draws.exact
-        request, turns = (
-            self._plain(asks, called, told) if exact is None else await self._exact(exact, asks, called, told)
-        )
-        await self._draws.ask(request, turns)
-        return [outcome for outcome in turns.found if outcome is not None]
+        """Ask under the weights in force; what is given up for others is asked again under these."""
+        exact, weights = self._draws.exact, self._draws.weights
+        found: list[Turn | RolloutError | None] = [None] * len(asks)
+        scope = await weights.begin()
+        try:
+            async with scope:
+                kit = asks[0].kit.under(weights.version)
+                request, turns = (
+                    self._plain(kit, asks, called, told)
+                    if exact is None
+                    else await self._exact(exact, kit, asks, called, told)
+                )
+                found = turns.found
+                await self._draws.ask(request, turns)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+        finally:
+            weights.over(scope)
+        if scope.expired():
+            await self._again(asks, found, called, told)
+        return [outcome for outcome in found if outcome is not None]
 
-    def _plain(self, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None) -> tuple[Request, Turns]:
+    async def _again(
+        self,
+        asks: Sequence[Ask],
+        found: list[Turn | RolloutError | None],
+        called: Callable[[Reply], None],
+        told: Told | None,
+    ) -> None:
+        """Ask again for the draws that have no outcome."""
+
+        async def once_more(first: int, count: int) -> None:
+            tell = None if told is None else lambda place, outcome: told(first + place, outcome)
+            found[first : first + count] = await self._ask(asks[first : first + count], called, tell)
+
+        missing = [place for place, outcome in enumerate(found) if outcome is None]
+        await gathered(once_more(first, count) for first, count in runs(missing))
+
+    def _plain(
+        self, kit: Kit, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
+    ) -> tuple[Request, Turns]:
         """The request for some draws, with messages."""
-        kit, _, leaf, turn, seed, said, *_ = asks[0]
+        _, _, leaf, turn, seed, said, *_ = asks[0]
         end = ending(seed, len(asks))
         content = said.body(leaf, kit.head, kit.constant + end)
         rollouts = [ask.rollout for ask in asks]
         turns = Turns(self._core, kit, rollouts, turn, self.name, called, told)
-        return Request(content, self._key, len(asks), seed, _size(content) - len(end), kit.greedy, turns), turns
+        constant = _size(content) - len(end)
+        request = Request(content, self._key, len(asks), seed, constant, kit.greedy, turns, weights=kit.version)
+        return request, turns
 
     async def _exact(
-        self, exact: Exact, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
+        self, exact: Exact, kit: Kit, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
     ) -> tuple[Request, Turns]:
         """The request for some draws whose every token will be known."""
-        kit, _, leaf, turn, seed, said, kept, *_ = asks[0]
+        _, _, leaf, turn, seed, said, kept, *_ = asks[0]
         n = len(asks)
         if kept is None:
             prompt = await exact.prompt(self._core, kit, leaf, said, seed, n)
@@ -210,7 +262,8 @@ class Desk:
         rollouts = [ask.rollout for ask in asks]
         turns = ExactTurns(prompt, leaf, self._core, kit, rollouts, turn, self.name, called, told)
         content, constant = prompt.content, _size(prompt.content) - prompt.end
-        return Request(content, self._key, n, seed, constant, kit.greedy, turns, prompt.form.route), turns
+        route = prompt.form.route
+        return Request(content, self._key, n, seed, constant, kit.greedy, turns, route, kit.version), turns
 
 
 def _size(content: bytes | list[bytes]) -> int:

@@ -17,6 +17,7 @@ from trunkline.llm.request import GENERATE, part, tap
 from trunkline.printable import said
 from trunkline.rollout.flights import Flights
 from trunkline.rollout.underway import Underway
+from trunkline.rollout.weights import Weights
 from trunkline.score.rewards import cancelled
 from trunkline.store.redact import redact as hide_secrets
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.flights import Flight
     from trunkline.rollout.turns import Turns
 
-__all__ = ["Draws"]
+__all__ = ["Draws", "gathered", "runs"]
 
 T = TypeVar("T")
 
@@ -44,18 +45,23 @@ class Draws:
         llm: Who answers.
         cache: Answers to look up and to keep; None for none.
         exact: Makes prompts whose every token is known; None where tokens do not matter.
+        weights: The version of the weights that is asked under; none when None.
 
     Attributes:
         exact: The same.
+        weights: The same.
         underway: What was sent and has not come back; tool calls too.
         lanes: Where rollouts say whether they run, ask or are in a tool; for an LLM that wants to know (a batcher).
     """
 
-    def __init__(self, llm: LLM, cache: Cache | None = None, exact: Exact | None = None) -> None:
+    def __init__(
+        self, llm: LLM, cache: Cache | None = None, exact: Exact | None = None, weights: Weights | None = None
+    ) -> None:
         lanes = getattr(llm, "lanes", None)
         self.lanes = lanes if isinstance(lanes, Lanes) else Lanes()
         self.underway = Underway()
         self.exact = exact
+        self.weights = weights or Weights()
         self._llm = llm
         self._name = type(llm).__name__
         self._together = bool(getattr(llm, "siblings", False))
@@ -95,10 +101,10 @@ class Draws:
                     turns(data, draw, 0, _micros(start), 1).endpoint = _CACHE
         turns.tell(0, request.n)
         asked = []
-        for start, count in _runs(turns.missing(0, request.n)):
+        for start, count in runs(turns.missing(0, request.n)):
             keep = partial(_keep, cache, key, start, turns)
             asked.append(self._fresh(tap(part(request, start, count), keep), turns, start))
-        await _all(asked)
+        await gathered(asked)
 
     async def _greedy(self, request: Request, turns: Turns, first: int) -> None:
         """Ask once for what temperature 0 makes equal, whoever else asks for it meanwhile."""
@@ -146,6 +152,10 @@ class Draws:
                 return await self._refused(request, turns, first)
             turns.fail(first, n, error)
             return error
+        except asyncio.CancelledError:
+            if self.weights.aborting:
+                turns.failed(LLMError("given up for other weights"), first, _micros(start), self._name)
+            raise
         turns.tell(first, n)
         missing = turns.missing(first, n)
         if missing:
@@ -169,7 +179,7 @@ class Draws:
         self, request: Request, turns: Turns, first: int, draws: Sequence[int]
     ) -> Reply | RolloutError:
         """Send a request for each of some draws, at once, and return what came of the first."""
-        outcomes = await _all(self._send(part(request, draw, 1), turns, first + draw) for draw in draws)
+        outcomes = await gathered(self._send(part(request, draw, 1), turns, first + draw) for draw in draws)
         return outcomes[0]
 
     async def _complete(self, request: Request) -> Reply:
@@ -189,7 +199,7 @@ class Draws:
             raise LLMError(f"{self._name} raised {type(error).__name__}: {message}") from error
 
 
-async def _all(work: Iterable[Coroutine[None, None, T]]) -> list[T]:
+async def gathered(work: Iterable[Coroutine[None, None, T]]) -> list[T]:
     """Do things at once, and gather what they return in their order."""
     try:
         async with asyncio.TaskGroup() as group:
@@ -206,7 +216,7 @@ def _keep(cache: Cache, key: Key, start: int, turns: Turns, place: int, n: int, 
         cache.keep(key, start, place, n, data)
 
 
-def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Runs of consecutive numbers in ascending ones, as (first, count)."""
     for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         found = [number for _, number in run]

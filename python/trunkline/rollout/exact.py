@@ -175,7 +175,7 @@ class Exact:
         if known is None:
             model, definitions = kit.agent.model, kit.toolbox.definitions() if kit.speech.native else b""
             mode, sampling = self._mode, kit.speech.sampling
-            form = form_of(mode, model, sampling, definitions)
+            form = form_of(mode, model, sampling, definitions, kit.version)
             renderer = None if mode.api == "chat" else self._renderer(model)
             tools = msgspec.json.decode(definitions) if definitions else ()
             # Where a text stops turns, their last ids are words, and say not where a server's own rendering ends them.
@@ -239,7 +239,7 @@ def _shorter(mode: TokenMode, kit: Kit, tokens: int) -> Form:
         raise BadRequest(
             f"{tokens} tokens are kept of a turn that may have {sampling.max_tokens} (sampling.max_tokens)"
         )
-    return form_of(mode, kit.agent.model, msgspec.structs.replace(sampling, max_tokens=left))
+    return form_of(mode, kit.agent.model, msgspec.structs.replace(sampling, max_tokens=left), version=kit.version)
 
 
 class ExactTurns(Turns):

@@ -42,7 +42,7 @@ class Flights:
     """Finds a request that is out and equal to another but for its draws: same body up to ``Request.constant``."""
 
     def __init__(self) -> None:
-        self._out: dict[tuple[str, int, bytes], list[Flight]] = {}
+        self._out: dict[tuple[str, int, bytes, str | None], list[Flight]] = {}
 
     def find(self, request: Request) -> Flight | None:
         """Return the flight that has what a request asks for."""
@@ -67,7 +67,7 @@ class Flights:
             flight.landed.set()
 
 
-def _key(request: Request) -> tuple[str, int, bytes]:
+def _key(request: Request) -> tuple[str, int, bytes, str | None]:
     """What is quick to compare: among others the middle of the body, as all bodies of an agent end alike."""
     end = request.constant
-    return request.route, end, request.body[end // 2 : min(end // 2 + _SAMPLE, end)]
+    return request.route, end, request.body[end // 2 : min(end // 2 + _SAMPLE, end)], request.weights

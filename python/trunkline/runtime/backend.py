@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from trunkline.runtime.job import Job
 
-__all__ = ["Backend", "Event", "Gone", "Inbox"]
+__all__ = ["Backend", "Event", "Gone", "Guest", "Inbox"]
 
 
 class Gone(msgspec.Struct):
@@ -36,11 +36,12 @@ Inbox = asyncio.Queue[tuple[int, Event]]
 """What engines sent, each with its seat's number, in order per seat."""
 
 
+@runtime_checkable
 class Backend(Protocol):
     """Hosts the engines of one run at a time, and leaves nothing behind.
 
     A seat is one engine from its start to its end; its number is not used again. Each seat puts ``Ready`` or ``Fatal``
-    into the inbox, and ``Gone`` as the last message of all if it ends before :meth:`close`.
+    into the inbox, and ``Gone`` as the last message of all if it ends before :meth:`rest` or :meth:`close`.
 
     Attributes:
         workers: How many engines live outside this process; 0 for none.
@@ -64,6 +65,31 @@ class Backend(Protocol):
         """End an engine that does not answer any more; its ``Gone`` gives this reason."""
         ...
 
-    async def close(self) -> None:
-        """End the run's engines and wait until they are gone, or at rest where they serve the next run."""
+    async def rest(self) -> None:
+        """End the run, and keep what hosts its engines for the next :meth:`start`; nothing is in flight after that."""
         ...
+
+    async def close(self) -> None:
+        """End the engines, at work or at rest, and wait until they are gone."""
+        ...
+
+
+class Guest:
+    """A backend that is lent to one run: to close it lets its engines rest.
+
+    Args:
+        backend: What is lent.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.workers = backend.workers
+        self.start = backend.start
+        self.replace = backend.replace
+        self.send = backend.send
+        self.kill = backend.kill
+        self.rest = backend.rest
+
+    async def close(self) -> None:
+        """End the run."""
+        await self._backend.rest()

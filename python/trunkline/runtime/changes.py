@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "as_stored", "changes", "fingerprint", "gives_meaning"]
 
-_FREE = {"trunkline", "labels", "cache", "budget", "timing_dependent"}
+_FREE = {"trunkline", "labels", "cache", "budget", "timing_dependent", "weights"}
 """What may change from one sitting of a run to the next."""
 
 _OF_LLM = {"tokens", "kind"}

@@ -22,16 +22,19 @@ from trunkline.runtime.roster import Roster
 from trunkline.runtime.snapshot import opening
 from trunkline.runtime.spent import NOTHING, Spent, spent_in
 from trunkline.runtime.supervision import Supervision
+from trunkline.runtime.versions import Versions
 from trunkline.runtime.wire import (
     Ack,
     Ask,
     Batch,
     Bye,
+    Changed,
     Cut,
     Done,
     Draw,
     Drawn,
     Fatal,
+    Held,
     Pong,
     Ready,
     Refund,
@@ -123,6 +126,7 @@ class Controller:
         self._task: asyncio.Task[None] | None = None
         self._lender = Lender(job.llm, backend.workers, backend.send)
         self._closing = Closing(job, backend.send, lambda cut: self._inbox.put_nowait((-1, cut)), self._spent)
+        self.versions = Versions(job.weights, backend.send, lambda versions: writer.note("weights", [*versions]))
         self.snapshot = opening(there, len(tasks), job.strategy.rollouts(), self._taken, refill)
         self.snapshot.engines = self._supervision.engines
         self.finished: asyncio.Queue[str | None] = asyncio.Queue()
@@ -177,6 +181,7 @@ class Controller:
         finally:
             stop.cancel()
             self._closing.close()
+            self.versions.close()
             self._lender.close()
             await self._supervision.close()
             self.finished.put_nowait(None)
@@ -206,9 +211,11 @@ class Controller:
         """Wait for messages until the next beat, or until the run is asked to stop."""
         event = asyncio.ensure_future(self._inbox.get())
         left = max(0.0, self._beaten + BEAT - time.monotonic())
-        await asyncio.wait((event, stop), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        if not event.done():
-            event.cancel()
+        try:
+            await asyncio.wait((event, stop), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            came = event.done() or not event.cancel()
+        if not came:
             return []
         if self._durable:
             await asyncio.sleep(_GATHER)
@@ -229,10 +236,7 @@ class Controller:
 
     def _queued(self) -> list[tuple[int, Event]]:
         """Take what has arrived meanwhile, so that it shares one transaction."""
-        events = []
-        while not self._inbox.empty():
-            events.append(self._inbox.get_nowait())
-        return events
+        return [self._inbox.get_nowait() for _ in range(self._inbox.qsize())]
 
     def _take(self, events: list[tuple[int, Event]]) -> None:
         """Handle messages in order; batches are committed together, before anything counts."""
@@ -245,6 +249,7 @@ class Controller:
                     self._supervision.came_up(seat, message.slots)
                     self.snapshot.workers = len(self._roster.ready)
                     self._closing.seat(seat)
+                    self.versions.seat(seat)
                     self._lender.seat(seat)
                 case Ask() | Return() | Draw() | Refund():
                     self._lender.take(seat, message)
@@ -252,6 +257,8 @@ class Controller:
                     self._supervision.felt(seat, state)
                 case Want() | Drawn() | Repaid():
                     self._closing.take(seat, message)
+                case Held() | Changed():
+                    self.versions.take(seat, message)
                 case Cut():
                     for number in self._roster:
                         self._backend.send(number, message)
@@ -351,6 +358,7 @@ class Controller:
         toll = self._dispatch.died(seat, gone.reason)
         self.snapshot.workers = len(self._roster.ready)
         self._closing.lost(seat)
+        self.versions.lost(seat)
         self._lender.lost(seat)
         if self._ending or (self._closing.word is not None and not lost):
             return

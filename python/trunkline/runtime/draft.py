@@ -26,11 +26,11 @@ from trunkline.runtime.afford import check_budgets
 from trunkline.runtime.changes import Change, as_stored, fingerprint
 from trunkline.runtime.earlier import EarlierRun
 from trunkline.runtime.handout import Refill
+from trunkline.runtime.hosting import make_backend
 from trunkline.runtime.job import Job, pack_job, settings
 from trunkline.runtime.memory import worker_share
 from trunkline.runtime.options import Given, Options, given
 from trunkline.runtime.outline import Outline, check_out, outline
-from trunkline.runtime.pool import make_backend
 from trunkline.runtime.ready import check
 from trunkline.runtime.result import Run
 from trunkline.runtime.unfinished import UnfinishedRun
@@ -163,6 +163,7 @@ def _job(agent: Agent, told: Given, seed: int | None) -> Job:
         task_budget=told.task_budget,
         program=told.program,
         stopping=Stopping(enough=told.enough, tail=told.tail, settled=told.settled),
+        weights=told.weights,
     )
 
 

@@ -22,6 +22,8 @@ from trunkline.rollout.purse import Allowance
 from trunkline.rollout.rounds import Taken
 from trunkline.rollout.session import Session
 from trunkline.rollout.strategy import at_once
+from trunkline.rollout.weights import Weights
+from trunkline.runtime import wire
 from trunkline.runtime.borrower import Borrower
 from trunkline.runtime.lease import Leases
 from trunkline.runtime.memory import resident
@@ -125,7 +127,8 @@ class Engine:
         self._borrower: Borrower | None = None
         self._llm = self._open(job, send)
         self._cache = None if job.cache is None else Cache(job.cache)
-        self._draws = Draws(self._llm, self._cache, _exact(job, self._llm))
+        self._weights = Weights(job.weights)
+        self._draws = Draws(self._llm, self._cache, _exact(job, self._llm), self._weights)
         self._send = send
         self._lag = lag
         self._outbox = Outbox(_concurrency(job), send, self._fail)
@@ -153,6 +156,8 @@ class Engine:
             case Cut(word, why):
                 for session in list(self._sessions):
                     session.cut(word, why)
+            case wire.Hold() | wire.Weights():
+                self._reweigh(message)
             case Grant() | Reclaim() | Allot() if self._borrower is not None:
                 self._borrower.take(message)
             case Lent() | Denied() | Recall() if self._leases is not None:
@@ -170,6 +175,14 @@ class Engine:
     def _resized(self, requests: int) -> None:
         """So many requests may be in flight from now on: the outbox has room for them, and for no less than a part."""
         self._outbox.allow(max(requests, _concurrency(self._job)))
+
+    def _reweigh(self, message: wire.Hold | wire.Weights) -> None:
+        """Take a message about the weights."""
+        if isinstance(message, wire.Hold):
+            self._weights.hold(abort=message.abort, quiet=lambda: self._send(wire.Held()))
+        else:
+            self._weights.change(message.version)
+            self._send(wire.Changed(message.version))
 
     def _account(self, leases: Leases, message: Lent | Denied | Recall) -> None:
         """Take a message about leases."""

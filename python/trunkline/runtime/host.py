@@ -83,7 +83,7 @@ class Host:
             # The next run may begin at once: this one's engine is let go beside it.
             engine, self._engine = self._engine, None
             self._run += 1
-            task = asyncio.get_running_loop().create_task(engine.close())
+            task = asyncio.get_running_loop().create_task(_let_go(engine))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
@@ -92,11 +92,8 @@ class Host:
         # Here, because an actor is not made in its event loop.
         self._watchdog = self._watchdog or Watchdog()
         self._engine = Engine(job, partial(self._say, self._run), self._watchdog.lag)
-        # What is loaded by now stays: keep the collector from walking it again and again.
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_COLLECT)
+        if not self._run:
+            _settle_down()
         self._send(Ready(PROTOCOL, __version__, os.getpid(), slots(job)))
 
     def _guarded(self, step: Callable[[Any], None], given: object) -> None:
@@ -105,6 +102,20 @@ class Host:
             step(given)
         except TrunklineError as error:
             self._send(Fatal(type(error).__name__, str(error)))
+
+
+async def _let_go(engine: Engine) -> None:
+    """End an engine whose run is over, and clear up before the next one begins."""
+    await engine.close()
+    _settle_down()
+
+
+def _settle_down() -> None:
+    """What is loaded by now stays: keep the collector from walking it again and again."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECT)
 
 
 def _same_build(hello: Hello) -> None:

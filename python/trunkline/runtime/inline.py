@@ -46,6 +46,10 @@ class Inline:
     def kill(self, seat: int, why: str) -> None:
         """Nothing can be done about an engine that blocks its own loop."""
 
+    async def rest(self) -> None:
+        """Close the engine: there is nothing to keep of it."""
+        await self.close()
+
     async def close(self) -> None:
         """Close the engine."""
         engine, self._engine = self._engine, None

@@ -25,6 +25,7 @@ from trunkline.rollout.strategy import Strategy, check_plan
 from trunkline.runtime.needs import check_needs
 from trunkline.score.filters.filter import Filter, check, name_of
 from trunkline.score.rewards import Reward
+from trunkline.tree.weights import check_version
 
 __all__ = ["Job", "Packed", "as_packed", "from_packed", "pack_job", "settings", "unpack_job"]
 
@@ -43,6 +44,7 @@ class Job(msgspec.Struct, kw_only=True):
         budget: The most that the run may spend.
         task_budget: The most that each task may spend.
         stopping: When a tree ends before its strategy is done.
+        weights: The version of the weights that the run begins with; None where nobody says.
         program: What plays a rollout; the agent's loop when None.
         parties: How many engines share the limits of the LLM, by leases of the controller; 0 where there is one engine,
             and the limits are its own.
@@ -58,6 +60,7 @@ class Job(msgspec.Struct, kw_only=True):
     budget: Budget | None = None
     task_budget: Budget | None = None
     stopping: Stopping = Stopping()
+    weights: str | None = None
     program: ProgramFunction | None = None
     parties: int = 0
 
@@ -77,6 +80,7 @@ class Job(msgspec.Struct, kw_only=True):
         for name in ("budget", "task_budget"):
             if not isinstance(getattr(self, name), Budget | None):
                 raise ConfigError(f"{name} must be a Budget, not {shown(getattr(self, name))}")
+        check_version("weights", self.weights)
         if self.program is not None:
             tokens = isinstance(self.llm, EndpointSpec) and self.llm.tokens is not None
             check_program(self.program, self.agent, tokens=tokens)
@@ -119,6 +123,7 @@ class Packed(msgspec.Struct):
     budget: Budget | None
     task_budget: Budget | None
     stopping: Stopping
+    weights: str | None
     program: Crossing | None
     parties: int
     path: list[str]
@@ -171,6 +176,7 @@ def as_packed(job: Job, *, by_value: bool = True) -> Packed:
         budget=job.budget,
         task_budget=job.task_budget,
         stopping=job.stopping,
+        weights=job.weights,
         program=None if job.program is None else pack(job.program, f"program {_named(job.program)}"),
         parties=job.parties,
         path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
@@ -210,6 +216,7 @@ def from_packed(packed: Packed) -> Job:
         budget=packed.budget,
         task_budget=packed.task_budget,
         stopping=packed.stopping,
+        weights=packed.weights,
         program=None if packed.program is None else load(packed.program),
         parties=packed.parties,
     )
@@ -231,6 +238,7 @@ def settings(job: Job) -> dict[str, Any]:
         "reward": None if job.reward is None else reward_name(job.reward),
         "program": None if job.program is None else _program_name(job.program),
         "llm": job.llm.settings() if isinstance(job.llm, EndpointSpec) else _live(job.llm),
+        "weights": job.weights,
         "seed": job.seed,
         "cache": job.cache,
         "budget": None if job.budget is None else job.budget.given,

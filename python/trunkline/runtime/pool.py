@@ -1,49 +1,167 @@
-"""Where a run's engines live."""
+"""The pool: engines for the many runs of a training loop."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
+import asyncio
+import inspect
+import threading
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
-from trunkline.bounds import whole
-from trunkline.errors import ConfigError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.inline import Inline
-from trunkline.runtime.local import Local
+from trunkline.bounds import choice
+from trunkline.errors import ConfigError, UsageError
+from trunkline.runtime.fleet import Fleet
+from trunkline.runtime.run import arun, run, stream
+from trunkline.tree.weights import check_version
 
 if TYPE_CHECKING:
-    from trunkline.runtime.backend import Backend
-    from trunkline.runtime.job import Job
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
-__all__ = ["MOST_WORKERS", "make_backend"]
+    from trunkline.rollout.agent import Agent
+    from trunkline.runtime.options import Options
+    from trunkline.runtime.result import Run
+    from trunkline.tree.tree import Tree
+    from trunkline.types import Task
 
-MOST_WORKERS = 256
+__all__ = ["Pool"]
 
 
-def make_backend(job: Job, workers: int | None, tasks: int, pool: Backend | None = None) -> Backend:
-    """Choose where engines live: in processes for endpoints, in this one for a live LLM or ``workers=0``.
+class Pool(Fleet):
+    """Worker processes that are started once and serve many runs, one at a time, such as the steps of a training loop.
+
+    Use it as ``with Pool(workers=4) as pool``, or ``async with``; ``pool.run(...)`` is ``run(..., pool=pool)``.
+    What processes have imported stays imported: code that is edited meanwhile needs a new pool. A process that dies
+    between two runs is replaced by the next one. Nothing is left of a pool that was not closed when the interpreter
+    ends.
 
     Args:
-        job: What will be run.
-        workers: Worker processes, as asked for.
-        tasks: How many tasks there are: no more workers are started.
-        pool: Where they are to live, if that was said.
+        kind: ``local`` for processes on this machine; ``inline`` for none, which suits live clients and debugging;
+            ``ray`` for actors of a Ray cluster (the ``ray`` extra).
+        workers: How many, 1 to 256; two, or one on a machine with one core, when None.
+        address: Of the Ray cluster; the one at hand, or a new one, when None.
 
     Raises:
-        ConfigError: If the number makes no sense, or processes are asked for with an LLM that cannot leave this one.
+        ConfigError: There is no such kind, it takes no such setting, or its extra is not installed.
     """
-    if workers is not None:
-        whole("workers", workers, 0, MOST_WORKERS)
-    live = not isinstance(job.llm, EndpointSpec)
-    if pool is not None and not live:
-        return pool
-    if workers is None:
-        return Inline() if live else Local(min(2, os.cpu_count() or 1, tasks))
-    if workers == 0:
-        return Inline()
-    if live:
-        raise ConfigError(
-            f"workers={workers}: a live {type(job.llm).__name__} stays in its process; "
-            "leave workers out, or give the endpoint's URL"
-        )
-    return Local(min(workers, tasks))
+
+    def __init__(self, kind: str = "local", *, workers: int | None = None, address: str | None = None) -> None:
+        super().__init__(kind, workers, address)
+        self._changing = threading.Lock()
+
+    def run(self, agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
+        """Run on this pool; see :func:`trunkline.run`.
+
+        Raises:
+            UsageError: The pool is closed, at work, or another process's; or what :func:`trunkline.run` raises.
+        """
+        return run(agent, tasks, **_on(self, options))
+
+    async def arun(self, agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
+        """Run on this pool; see :func:`trunkline.arun`. Cancelling it waits until the engines are at rest."""
+        return await arun(agent, tasks, **_on(self, options))
+
+    def stream(
+        self, agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]
+    ) -> AsyncIterator[Tree]:
+        """Run on this pool and yield each tree once it is complete; see :func:`trunkline.stream`."""
+        return stream(agent, tasks, **_on(self, options))
+
+    async def aupdate_weights(
+        self,
+        version: str,
+        update: Callable[[], object] | None = None,
+        policy: Literal["finish", "abort_resume", "drain"] = "finish",
+    ) -> None:
+        """Say that the server's weights change, also while a run is going on; when it returns, the change is complete.
+
+        Every turn keeps the version that it was asked under, and turns of two versions are never one node. A rollout
+        that is growing goes on: its earlier turns are of the old weights, its later ones of the new.
+
+        ``finish``: ``update`` runs beside everything else, then what is asked carries the new version. A turn that was
+        asked before that keeps the old one, whichever weights ended it: its version is the oldest it can be.
+        ``abort_resume``: no turn is asked, those in flight are given up (calls that brought nothing), ``update`` runs,
+        and they are asked again. ``drain``: no turn is asked until those in flight have ended; then ``update`` runs,
+        and all go on. Under both, every turn was made by exactly the version it carries.
+
+        Args:
+            version: What the new weights are called; the number at its end, 12 in ``step-12``, is kept with each token.
+            update: Loads the weights into the server; may be ``async``. If it fails, the old version stays in force,
+                the run goes on, and its error is raised.
+            policy: What happens to turns in flight.
+
+        Raises:
+            ConfigError: The version or the policy makes no sense.
+            UsageError: Another change is not complete, the pool is closed or another process's, or an inline pool's run
+                is going on in another loop.
+        """
+        self.check()
+        if check_version("version", version) is None:
+            raise ConfigError("version must be a text such as 'step-12', not None")
+        choice("policy", policy, "finish", "abort_resume", "drain")
+        if not self._changing.acquire(blocking=False):
+            raise UsageError("another change of the weights is not complete yet; wait for it")
+        try:
+            await self._change(version, update, policy)
+        finally:
+            self._changing.release()
+
+    def update_weights(
+        self,
+        version: str,
+        update: Callable[[], object] | None = None,
+        policy: Literal["finish", "abort_resume", "drain"] = "finish",
+    ) -> None:
+        """Like :meth:`aupdate_weights`, for code without a running loop, such as another thread.
+
+        Raises:
+            UsageError: There is a running loop: await :meth:`aupdate_weights` in it; or what that raises.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(self.aupdate_weights(version, update, policy))
+        else:
+            raise UsageError("update_weights inside a running loop: await aupdate_weights there")
+
+    async def _change(self, version: str, update: Callable[[], object] | None, policy: str) -> None:
+        versions = self.versions
+        before = self.weights
+        if versions is not None and self.home is None and self.loop is not asyncio.get_running_loop():
+            raise UsageError("an inline pool's run goes on in another loop; await aupdate_weights in that one")
+        try:
+            if versions is not None and policy != "finish":
+                await self._led(versions.hold(abort=policy == "abort_resume"))
+            if update is not None and inspect.isawaitable(loaded := update()):
+                await loaded
+        except BaseException:
+            if versions is not None:
+                await self._led(versions.change(before))
+            raise
+        if versions is not None:
+            await self._led(versions.change(version))
+        self.weights = version
+
+    async def _led(self, step: Coroutine[None, None, None]) -> None:
+        """Do a step of a change where the run is led from."""
+        if self.home is None:
+            await step
+        else:
+            await self.home.send(step).ended()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+def _on(pool: Pool, options: Options) -> Options:
+    """The options of a run on a pool."""
+    if "pool" in options:
+        raise TypeError("a pool's run takes no pool: it runs on this one")
+    return {**options, "pool": pool}

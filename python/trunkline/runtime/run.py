@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import uvloop
 
+from trunkline.runtime.fleet import Fleet
+from trunkline.runtime.home import Home, close_loop
+from trunkline.runtime.news import News
 from trunkline.runtime.plan import Plan
 from trunkline.store.reader import RunReader
 
@@ -25,9 +28,6 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 __all__ = ["Interrupted", "arun", "run", "stream"]
-
-_CLOSE_WITHIN = 4.0
-"""Seconds that cancelled work has to end before its loop is closed over it."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -65,37 +65,59 @@ def run(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Opt
         InfrastructureError: If workers or the run file fail.
         Interrupted: On SIGINT or SIGTERM, after the run file was closed.
     """
-    plan = Plan(agent, tasks, **options)
-    if plan.over:
-        return plan.result()
-    return _drive_in_thread(plan) if _in_a_loop() else _drive(plan)
+    with _planned(agent, tasks, options) as (plan, home):
+        if plan.over:
+            return plan.result()
+        if home is not None:
+            return _drive_in(home, plan)
+        return _drive_in_thread(plan) if _in_a_loop() else _drive(plan)
 
 
 async def arun(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
-    """Like :func:`run`, in the running event loop. Cancelling it ends every process it started."""
-    return await Plan(agent, tasks, **options).execute()
+    """Like :func:`run`, in the running event loop. Cancelling it ends every process it started.
+
+    What it raises is the same; on a pool the run goes on in the pool's thread, and its processes stay.
+    """
+    with _planned(agent, tasks, options) as (plan, home):
+        if home is None:
+            return await plan.execute()
+        return await home.send(plan.execute()).ended()
 
 
 async def stream(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> AsyncIterator[Tree]:
-    """Like :func:`arun`, yielding each task's tree as soon as it is complete. Closing the iterator stops the run.
+    """Like :func:`arun`, yielding each task's tree as soon as it is complete, read from the run file when it is wanted.
 
-    Of a run that is resumed, trees that were complete come first.
+    Of a run that is resumed, trees that were complete come first. Closing the iterator, or cancelling what iterates,
+    stops the run and waits until it has ended.
     """
-    plan = Plan(agent, tasks, **options)
-    if plan.over:
-        for tree in plan.result():
-            yield tree
+    with _planned(agent, tasks, options) as (plan, home):
+        if plan.over:
+            for tree in plan.result():
+                yield tree
+            return
+        news = News(plan, home)
+        try:
+            for before in plan.finished:
+                yield _tree(plan, before)
+            async for done in news:
+                yield _tree(plan, done)
+        finally:
+            await news.close()
+
+
+@contextlib.contextmanager
+def _planned(agent: Agent, tasks: Iterable[Task] | None, options: Options) -> Iterator[tuple[Plan, Home | None]]:
+    """A run that is ready to start, and where it goes on, if that is a pool's; nobody else has the pool meanwhile."""
+    pool = options.get("pool")
+    if not isinstance(pool, Fleet):
+        yield Plan(agent, tasks, **options), None
         return
-    running = asyncio.ensure_future(plan.execute())
-    try:
-        for before in plan.finished:
-            yield _tree(plan, before)
-        while (done := await plan.controller.finished.get()) is not None:
-            yield _tree(plan, done)
-        await running
-    finally:
-        plan.controller.stop(at_once=True)
-        await asyncio.gather(running, return_exceptions=True)
+    with pool.lend():
+        known: Options = {"weights": pool.weights}
+        plan = Plan(agent, tasks, **(known | options))
+        if not plan.over:
+            pool.lead(plan.controller)
+        yield plan, pool.home
 
 
 def _tree(plan: Plan, task_id: str) -> Tree:
@@ -135,7 +157,7 @@ def _drive(plan: Plan) -> Run:
             if not caught:
                 raise
         finally:
-            _close(loop)
+            close_loop(loop)
     if caught:
         raise Interrupted(caught[0], plan.result() if plan.path.exists() else None)
     return main.result()
@@ -157,33 +179,22 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
             signal.signal(handled, signal.SIG_DFL if old is None else old)
 
 
-def _close(loop: asyncio.AbstractEventLoop) -> None:
-    """Close a loop within seconds, whatever somebody's code still does in it."""
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left, timeout=_CLOSE_WITHIN))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()
-
-
 def _drive_in_thread(plan: Plan) -> Run:
-    """Run beside somebody's running loop, in a thread that lives as long as the run.
+    """Run beside somebody's running loop, in a thread that lives as long as the run."""
+    home = Home("trunkline-run")
+    try:
+        return _drive_in(home, plan)
+    finally:
+        home.close(_nothing())
 
-    Workers die with the thread that started them, which is why it must not end before they do.
-    """
-    outcome: list[Run | BaseException] = []
-    over = threading.Event()
 
-    def work() -> None:
-        try:
-            outcome.append(_drive(plan))
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            outcome.append(error)
-        finally:
-            over.set()
+async def _nothing() -> None:
+    """Nothing is left to be done."""
 
+
+def _drive_in(home: Home, plan: Plan) -> Run:
+    """Run in a home, and wait for it in this thread, which handles signals if it may."""
+    errand = home.send(plan.execute())
     caught: list[int] = []
 
     def on_signal(signum: int, _frame: FrameType | None) -> None:
@@ -191,10 +202,14 @@ def _drive_in_thread(plan: Plan) -> Run:
         caught.append(signum)
 
     with _handling(on_signal):
-        threading.Thread(target=work, name="trunkline-run").start()
-        over.wait()
+        try:
+            result = errand.wait()
+        except asyncio.CancelledError:
+            if not caught:
+                raise
+        except BaseException:
+            errand.cancel()
+            raise
     if caught:
         raise Interrupted(caught[0], plan.result() if plan.path.exists() else None)
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
+    return result

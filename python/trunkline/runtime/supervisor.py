@@ -102,6 +102,11 @@ class Process:
             undo.pop_all()
         return process
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs, as far as can be told."""
+        return not self._over and self._popen.poll() is None
+
     async def listen(self) -> None:
         """Begin to take messages."""
         self._channel = await connect(self._sock, self._receive, self._lost)
@@ -120,6 +125,9 @@ class Process:
         else:
             self._channel.close()
         if self._lifeline is not None:
+            # A byte as well: a process that was forked from this one since holds the pipe open.
+            with contextlib.suppress(OSError):
+                os.write(self._lifeline, b".")
             os.close(self._lifeline)
             self._lifeline = None
 

@@ -17,6 +17,7 @@ __all__ = [
     "Batch",
     "Begin",
     "Bye",
+    "Changed",
     "Cut",
     "Delta",
     "Denied",
@@ -28,7 +29,9 @@ __all__ = [
     "Fatal",
     "FromWorker",
     "Grant",
+    "Held",
     "Hello",
+    "Hold",
     "Lent",
     "Ping",
     "Pong",
@@ -41,6 +44,7 @@ __all__ = [
     "Stop",
     "ToWorker",
     "Want",
+    "Weights",
     "Work",
     "decode_from_worker",
     "decode_to_worker",
@@ -49,7 +53,7 @@ __all__ = [
     "write_task",
 ]
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of these messages; a worker of another build is refused at the hello."""
 
 MAX_FRAME = 64 * 1024 * 1024
@@ -219,6 +223,32 @@ class Cut(_Message):
     why: str
 
 
+class Hold(_Message):
+    """Controller to worker: ask for no turn until ``Weights`` comes; answered by ``Held`` once none is in flight.
+
+    Attributes:
+        abort: Give up what is in flight, and ask for it again then.
+    """
+
+    abort: bool
+
+
+class Weights(_Message):
+    """Controller to worker: turns are asked under this version of the weights from here on; answered by ``Changed``."""
+
+    version: str | None
+
+
+class Held(_Message):
+    """Worker to controller: no turn is in flight, and none will be until ``Weights``."""
+
+
+class Changed(_Message):
+    """Worker to controller: the version is in force."""
+
+    version: str | None
+
+
 class Want(_Message):
     """Worker to controller: a lease is wanted, of so much at least; it is answered by ``Lent`` or ``Denied``."""
 
@@ -352,8 +382,25 @@ class Bye(_Message):
     """Worker to controller, last: everything was sent."""
 
 
-ToWorker = Hello | Begin | Earlier | Work | Ack | Stop | Lent | Denied | Recall | Grant | Reclaim | Allot | Cut | Ping
-FromWorker = Ready | Batch | Want | Drawn | Repaid | Ask | Return | Draw | Refund | Fatal | Bye | Pong
+ToWorker = (
+    Hello
+    | Begin
+    | Earlier
+    | Work
+    | Ack
+    | Stop
+    | Lent
+    | Denied
+    | Recall
+    | Grant
+    | Reclaim
+    | Allot
+    | Cut
+    | Ping
+    | Hold
+    | Weights
+)
+FromWorker = Ready | Batch | Want | Drawn | Repaid | Ask | Return | Draw | Refund | Held | Changed | Fatal | Bye | Pong
 
 _task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 _encoder = msgspec.msgpack.Encoder()

@@ -10,6 +10,7 @@ import msgspec
 from trunkline.bounds import choice
 from trunkline.train.advantages import Advantages, Worth, turns_of
 from trunkline.train.selection import Chosen, Rules, again
+from trunkline.tree.weights import version_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,6 +40,9 @@ class TurnSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         advantage: Its advantage; 0 where it is not trained.
         weight: How many rollouts it is trained for; 0 where it is not trained.
         trained: Whether it is trained: no filter masked it, and it has a reward.
+        weights: The version of the weights that it was asked under; None where nobody said.
+        min_weights: The version of the first turn of its rollout: the oldest.
+        max_weights: The version of the last one: the newest. It differs where weights changed in the middle.
     """
 
     task: str
@@ -55,6 +59,9 @@ class TurnSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     advantage: float
     weight: int
     trained: bool
+    weights: str | None = None
+    min_weights: str | None = None
+    max_weights: str | None = None
 
     @property
     def messages(self) -> list[Message]:
@@ -129,6 +136,8 @@ def _sample(tree: Tree, group: int, node: int, rollouts: list[_Passing]) -> Turn
     trained = [passing for passing in rollouts if passing.worth.trained]
     chosen, turn, _ = (trained or rollouts)[0]
     facts = core.rollout(chosen.rollout)
+    path = turns_of(tree, chosen.rollout)
+    oldest, newest = (version_in(core.node(end).namespace) for end in (path[0], path[-1]))
     return TurnSample(
         task=tree.task.id,
         group=group,
@@ -144,6 +153,9 @@ def _sample(tree: Tree, group: int, node: int, rollouts: list[_Passing]) -> Turn
         advantage=_mean([one.worth.advantage for one in trained]) if trained else 0.0,
         weight=len(trained),
         trained=bool(trained),
+        weights=version_in(core.node(node).namespace),
+        min_weights=oldest,
+        max_weights=newest,
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from trunkline import _core
 from trunkline.tree.tokens import generated
+from trunkline.tree.weights import version_in
 
 if TYPE_CHECKING:
     from trunkline.tree.tree import Tree
@@ -89,6 +90,11 @@ class Node:
     def namespace(self) -> str:
         """Model, sampling parameters and weight version of a model turn; empty for other nodes."""
         return self._facts.namespace
+
+    @property
+    def weights(self) -> str | None:
+        """The version of the weights that a model turn was asked under; None where nobody said, and for other nodes."""
+        return version_in(self._facts.namespace)
 
     @property
     def finish(self) -> str:

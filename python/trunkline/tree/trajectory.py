@@ -126,6 +126,11 @@ class Trajectory:
         return self._facts.turns
 
     @property
+    def weights(self) -> list[str | None]:
+        """Versions of the weights of the turns on its path, shared ones included: each once, from oldest to newest."""
+        return list(dict.fromkeys(node.weights for node in self.nodes if node.kind is Kind.TURN))
+
+    @property
     def generated(self) -> int | None:
         """Generated tokens on its path, shared ones included; None where a turn on it has neither ids nor usage."""
         turns = [node.generated_tokens for node in self.nodes if node.kind is Kind.TURN]

@@ -1,0 +1,144 @@
+"""Engines that outlive a run, and the thread that hosts them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from trunkline.bounds import choice, text, whole
+from trunkline.errors import ConfigError, UsageError
+from trunkline.runtime.home import Home
+from trunkline.runtime.inline import Inline
+from trunkline.runtime.local import Local
+from trunkline.runtime.ray import Ray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trunkline.runtime.backend import Backend
+    from trunkline.runtime.controller import Controller
+    from trunkline.runtime.versions import Versions
+
+__all__ = ["MOST_WORKERS", "Fleet"]
+
+MOST_WORKERS = 256
+
+
+class Fleet:
+    """A backend that is started once and lent to one run after the other.
+
+    Its engines live in, and its runs are led from, a thread with an event loop of its own: processes stay while the
+    loops of those who run come and go, and a run goes on while its caller's loop is blocked. An inline one has no
+    thread: its engine needs the loop that its live client is used in.
+
+    Args:
+        kind: ``local``, ``inline`` or ``ray``.
+        workers: How many engines; two, or as many as there are cores, when None.
+        address: Of a Ray cluster; only for ``ray``.
+
+    Attributes:
+        kind: The same.
+        backend: Where its engines live.
+        home: The thread; None for an inline one.
+        loop: The loop that the run at work was begun in; None where there was none.
+        weights: The version of the weights that the server has, as far as it was said.
+
+    Raises:
+        ConfigError: There is no such kind, it takes no such setting, or its extra is not installed.
+    """
+
+    def __init__(self, kind: str, workers: int | None, address: str | None) -> None:
+        choice("pool", kind, "local", "inline", "ray")
+        self.kind = kind
+        self.backend = _backend(kind, workers, address)
+        self.home = None if kind == "inline" else Home("trunkline-pool")
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.weights: str | None = None
+        self._leader: Controller | None = None
+        self._pid = os.getpid()
+        self._busy = threading.Lock()
+        self._closed = False
+        self._end = weakref.finalize(self, _end, self.backend, self.home, self._pid)
+
+    @contextmanager
+    def lend(self) -> Iterator[None]:
+        """Have it for one run.
+
+        Raises:
+            UsageError: It is closed, at work, or another process's.
+        """
+        self.check()
+        if not self._busy.acquire(blocking=False):
+            raise UsageError("this pool is at work on another run; wait for its end, or make a second trunkline.Pool")
+        with suppress(RuntimeError):
+            self.loop = asyncio.get_running_loop()
+        try:
+            yield
+        finally:
+            self._leader = self.loop = None
+            self._busy.release()
+
+    def lead(self, controller: Controller) -> None:
+        """Note who leads the run that it was lent to."""
+        self._leader = controller
+        self.weights = controller.versions.version
+
+    @property
+    def versions(self) -> Versions | None:
+        """Changes the weights under the run that is going on; None if none is."""
+        return None if self._leader is None else self._leader.versions
+
+    def close(self) -> None:
+        """End a run that is still going on, and every process; may be called more than once."""
+        if self._pid == os.getpid():
+            self._closed = True
+            self._end()
+
+    async def aclose(self) -> None:
+        """Like :meth:`close`, without blocking the running loop."""
+        await asyncio.to_thread(self.close)
+
+    def check(self) -> None:
+        """Check that it can be used.
+
+        Raises:
+            UsageError: It is closed, or another process's.
+        """
+        if self._pid != os.getpid():
+            raise UsageError(
+                f"this pool belongs to process {self._pid}, from which this one was forked; make a pool of its own here"
+            )
+        if self._closed:
+            raise UsageError("this pool is closed; make another trunkline.Pool")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "at work" if self._busy.locked() else "at rest"
+        return f"Pool({self.kind!r}, workers={self.backend.workers}, {state})"
+
+
+def _backend(kind: str, workers: int | None, address: str | None) -> Backend:
+    """Make what hosts the engines."""
+    if address is not None and kind != "ray":
+        raise ConfigError(f"address={address!r:.60}: only a pool of kind 'ray' has one")
+    if kind == "inline":
+        if workers:
+            raise ConfigError(f"workers={workers}: an inline pool has no processes; leave workers out")
+        return Inline()
+    if workers is None:
+        workers = min(2, os.cpu_count() or 1)
+    whole("workers", workers, 1, MOST_WORKERS)
+    if kind == "local":
+        return Local(workers)
+    if address is not None:
+        text("address", address)
+    return Ray(workers, address)
+
+
+def _end(backend: Backend, home: Home | None, pid: int) -> None:
+    """End everything that a fleet has; never in a process that was forked from its own."""
+    if home is not None and pid == os.getpid():
+        home.close(backend.close())
