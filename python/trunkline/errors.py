@@ -30,7 +30,10 @@ TrunklineError
 
 from __future__ import annotations
 
-from typing import ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "ArgumentError",
@@ -153,6 +156,8 @@ class RolloutError(TrunklineError):
     # Somebody's own subclass need not call __init__.
     attempts: int = 1
     retryable: bool = False
+    blame: ClassVar[str] = "rollout"
+    """What failed, in one word."""
 
     def __init__(self, message: str, *, attempts: int = 1, retryable: bool = False) -> None:
         super().__init__(message)
@@ -172,13 +177,29 @@ class LLMError(RolloutError):
     Args:
         message: See :class:`RolloutError`, as for ``attempts`` and ``retryable``.
         endpoint: Who was asked last, as replies name it; empty where nobody said.
+        tries: What came of each attempt, a line each, as safe to print.
+        evidence: The beginning of what was answered last, likewise; empty where nothing was.
     """
 
+    blame = "endpoint"
     endpoint: str = ""
+    tries: Sequence[str] = ()
+    evidence: str = ""
 
-    def __init__(self, message: str, *, attempts: int = 1, retryable: bool = False, endpoint: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        attempts: int = 1,
+        retryable: bool = False,
+        endpoint: str = "",
+        tries: Sequence[str] = (),
+        evidence: str = "",
+    ) -> None:
         super().__init__(message, attempts=attempts, retryable=retryable)
         self.endpoint = endpoint
+        self.tries = tries
+        self.evidence = evidence
 
 
 class BadRequest(LLMError):
@@ -196,9 +217,13 @@ class ContentFiltered(LLMError):
 class ToolError(RolloutError):
     """Raise it in a tool to tell the model what went wrong; the text becomes the observation."""
 
+    blame = "tool"
+
 
 class EnvironmentFailed(ToolError):
     """The environment of a rollout could not be made or restored: it failed, or took too long."""
+
+    blame = "environment"
 
 
 class ForkRefused(RolloutError):
@@ -207,6 +232,8 @@ class ForkRefused(RolloutError):
 
 class ProgramError(RolloutError):
     """A program used its rollout in a way that cannot be; the message says which. It ends that rollout."""
+
+    blame = "program"
 
 
 class ReplayDiverged(ProgramError):

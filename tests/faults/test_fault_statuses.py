@@ -10,6 +10,7 @@ from fault_client import KEY, REQUEST, Waits, client, fails
 from fault_server import OK, FaultServer, http, problem
 
 from trunkline.errors import BadRequest, ContentFiltered, ContextTooLong, EndpointError, LLMError
+from trunkline.tree.failure import Failure
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
@@ -28,6 +29,20 @@ async def test_trouble_that_stays_is_an_error_of_the_rollout(transport, status, 
     async with FaultServer(http(problem("busy"), status)) as server, client(transport, server.url) as llm:
         error = await fails(llm, LLMError, f"answered {status} (busy)", f"(after {attempts} attempts)")
     assert (error.attempts, error.retryable, len(server.seen)) == (attempts, True, attempts)
+    assert [line.partition(":")[0] for line in error.tries] == [str(number + 1) for number in range(attempts)]
+    assert all(f"answered {status} (busy)" in line for line in error.tries)
+
+
+async def test_a_failure_keeps_what_came_of_each_attempt_and_how_the_last_answer_began(transport):
+    pages = [http(f"<html>{page} {KEY} {'x' * 5000}".encode(), 502) for page in ("first", "second", "third")]
+    async with FaultServer(*pages) as server, client(transport, server.url) as llm:
+        failure = Failure.of(await fails(llm, LLMError, "answered 502"))
+    assert failure.blame.startswith("endpoint http://127.0.0.1")
+    assert len(failure.tries) == failure.attempts == 3
+    assert failure.evidence.startswith("<html>third ")
+    assert 1900 < len(failure.evidence) < 2010
+    assert KEY not in failure.encode()
+    assert Failure.decode(failure.encode()) == failure
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.errors import LLMError
+from trunkline.errors import EnvironmentFailed, LLMError
 from trunkline.tree.failure import Failure, usage_of
 from trunkline.types import Usage
 
@@ -31,15 +31,20 @@ def test_recorded_failures(text: str, found: Failure) -> None:
 
 
 def test_exceptions_become_failures() -> None:
-    assert Failure.of(LLMError("busy", attempts=3, retryable=True)) == Failure("LLMError", "busy", 3, True)
-    assert Failure.of(OSError("no\x1b[2J")) == Failure("OSError", "no\\x1b[2J")
+    busy = LLMError("busy", attempts=3, retryable=True, endpoint="http://h/v1", tries=["1: busy"], evidence="no\x1b")
+    found = Failure("LLMError", "busy", 3, True, "endpoint http://h/v1", ("1: busy",), "no\\x1b")
+    assert Failure.of(busy) == found
+    assert Failure.of(EnvironmentFailed("gone")) == Failure("EnvironmentFailed", "gone", blame="environment")
+    assert Failure.of(OSError("no\x1b[2J")) == Failure("OSError", "no\\x1b[2J", blame="code")
 
 
-@given(st.builds(Failure, st.text(), st.text(), st.integers(-5, 2**40), st.booleans()))
+@given(st.builds(Failure, st.text(), st.text(), st.integers(-5, 2**40), st.booleans(), st.text(), st.lists(st.text())))
 def test_what_is_written_is_read_and_safe_to_print(failure: Failure) -> None:
     assert Failure.decode(failure.encode()) == failure
     assert failure.message.isprintable()
     assert failure.kind.isprintable()
+    assert failure.blame.isprintable()
+    assert all(line.isprintable() for line in failure.tries)
     assert 1 <= failure.attempts <= 1_000_000
 
 
@@ -67,5 +72,5 @@ class Silent(LLMError):
 @pytest.mark.parametrize("attempts", ["3", None, 1.5, [], -4])
 def test_an_error_that_says_odd_things_of_itself_is_still_recorded(attempts: object) -> None:
     error = LLMError("busy", attempts=attempts, retryable="often")
-    assert Failure.decode(Failure.of(error).encode()) == Failure("LLMError", "busy", 1, True)
+    assert Failure.decode(Failure.of(error).encode()) == Failure("LLMError", "busy", 1, True, "endpoint")
     assert Failure.of(Silent()) == Failure("Silent", "")

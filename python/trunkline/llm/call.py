@@ -20,6 +20,9 @@ UNREACHED_ATTEMPTS: Final = 4
 UNUSABLE_ATTEMPTS: Final = 2
 """Attempts that may end in a body that is no completion, before the call is given up."""
 
+_TRIES: Final = 20
+"""Attempts that a failure tells of, the last ones."""
+
 _WHOLE: Final = 4
 """What an attempt counts. One that was told to come later, or only found a server still down, counts 1: it says
 nothing against the request, and with five retries a minute of 429s or of a restarting server must be survived."""
@@ -59,6 +62,8 @@ class Call(Generic[T]):
         asked: Base URL of the endpoint that was asked last; empty before.
         avoid: The endpoint that failed it last.
         verdict: What came of the last attempt.
+        tries: What came of each attempt that brought nothing, a line each; the last ones of many.
+        evidence: The beginning of what was answered last.
     """
 
     __slots__ = (
@@ -70,6 +75,7 @@ class Call(Generic[T]):
         "avoid",
         "body",
         "busy",
+        "evidence",
         "headers",
         "key",
         "last",
@@ -79,6 +85,7 @@ class Call(Generic[T]):
         "spent",
         "start",
         "take",
+        "tries",
         "verdict",
     )
 
@@ -107,6 +114,8 @@ class Call(Generic[T]):
         self.asked = ""
         self.avoid: Endpoint | None = None
         self.verdict: Verdict | None = None
+        self.tries: list[str] = []
+        self.evidence = ""
         self._backoff = backoff
         self._strikes = self._unusable = 0
 
@@ -115,6 +124,16 @@ class Call(Generic[T]):
         self.last = seconds
         self.busy += seconds
         self.left -= seconds
+
+    def tried(self, verdict: Verdict, evidence: str = "") -> None:
+        """Write down what came of an attempt that brought nothing.
+
+        Args:
+            verdict: What it means.
+            evidence: The beginning of what was answered, if anything was.
+        """
+        self.tries = [*self.tries[1 - _TRIES :], f"{self.attempts}: {verdict.message} ({self.last:.2f} s)"]
+        self.evidence = evidence
 
     def failed(self, verdict: Verdict, *, waiting: bool, unusable: bool) -> None:
         """Note an attempt that brought nothing.

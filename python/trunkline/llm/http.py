@@ -22,7 +22,7 @@ from trunkline.llm.retry import Backoff
 from trunkline.llm.router import Router
 from trunkline.llm.switch import SwitchTransport
 from trunkline.llm.tenant import Tenant
-from trunkline.llm.text import without_key
+from trunkline.llm.text import excerpt, without_key
 from trunkline.llm.transport import Answer, Transport, TransportError
 from trunkline.llm.window import Window
 
@@ -40,6 +40,10 @@ _TREES: Final = 4096
 """Trees whose headers are kept."""
 
 _SESSION: Final = ("X-Session-ID", "X-SMG-Routing-Key")
+
+
+_EVIDENCE: Final = 2000
+"""Characters of an answer that was no reply which a failure keeps."""
 
 
 class HttpLLM:
@@ -226,6 +230,7 @@ class HttpLLM:
             call.took(self._clock() - begun)
             kind = EndpointError if error.unreachable and not endpoint.reached else LLMError
             verdict = Verdict(kind, f"{site.url} gave no answer: {error}", error.retry)
+            call.tried(verdict)
             if error.retry:
                 self._router.failed(endpoint, verdict, probe=probe)
             return verdict
@@ -247,6 +252,7 @@ class HttpLLM:
                 if isinstance(result, Reply):
                     self._note(result, endpoint, call, answer, now)
                 return result
+        call.tried(found, excerpt(answer.body, _EVIDENCE, site.secret))
         return self._judge(endpoint, call, found, begun=begun, now=now, probe=probe)
 
     @staticmethod
@@ -328,7 +334,14 @@ class HttpLLM:
                 message += "; is a server running there, and is the base URL right?"
         message = without_key(message, self._secret)
         if issubclass(kind, LLMError):
-            raise kind(message, attempts=call.attempts, retryable=verdict.retry, endpoint=call.asked)
+            raise kind(
+                message,
+                attempts=call.attempts,
+                retryable=verdict.retry,
+                endpoint=call.asked,
+                tries=[without_key(line, self._secret) for line in call.tries],
+                evidence=without_key(call.evidence, self._secret),
+            )
         raise kind(message)
 
 

@@ -81,7 +81,7 @@ class Quarantine:
             begin(Tree(task, core), self._job.agent, self._job.strategy, self._job.seed)
         reason = f"it killed {len(deaths)} workers that had nothing else to do: {'; '.join(deaths)}"
         logger.warning("task %s is given to no worker any more: %s", quoted(task.id), reason)
-        failure = Failure("WorkerError", reason, retryable=True)
+        failure = Failure("WorkerError", reason, retryable=True, blame="worker")
         for rollout in core.growing:
             core.close(rollout, Termination.LOST.value, None, failure.encode())
         unjudged(self._job.filters, core, reason)

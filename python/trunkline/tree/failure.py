@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.errors import RolloutError
+from trunkline.errors import LLMError, RolloutError
 from trunkline.printable import printable, said
 from trunkline.types import Usage
 
@@ -18,7 +18,7 @@ __all__ = ["Failure", "usage_of"]
 _MOST = 1_000_000  # attempts that are believed; a recorded failure is data, and may be damaged
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a rollout broke. A tree keeps it as the JSON that :meth:`encode` writes.
 
     Attributes:
@@ -26,17 +26,25 @@ class Failure(msgspec.Struct, frozen=True):
         message: What happened; safe to print, whoever wrote it.
         attempts: How often it was tried, from 1.
         retryable: Whether trying again later could succeed.
+        blame: What failed: ``endpoint`` and its URL, ``tool``, ``environment``, ``program``, ``worker``, ``rollout``,
+            or ``code`` for an exception that nobody foresaw.
+        tries: What came of each attempt, a line each, where there was more to say than the message.
+        evidence: The beginning of what was answered last, at most 2,000 characters; empty where nothing was.
     """
 
     kind: str
     message: str
     attempts: int = 1
     retryable: bool = False
+    blame: str = ""
+    tries: tuple[str, ...] = ()
+    evidence: str = ""
 
     def __post_init__(self) -> None:
         # Here, because a failure is read from files as well as made: no way around it leads to a terminal.
-        msgspec.structs.force_setattr(self, "kind", printable(self.kind))
-        msgspec.structs.force_setattr(self, "message", printable(self.message))
+        for name in ("kind", "message", "blame", "evidence"):
+            msgspec.structs.force_setattr(self, name, printable(getattr(self, name)))
+        msgspec.structs.force_setattr(self, "tries", tuple(map(printable, self.tries)))
         msgspec.structs.force_setattr(self, "attempts", min(max(self.attempts, 1), _MOST))
 
     @classmethod
@@ -45,8 +53,16 @@ class Failure(msgspec.Struct, frozen=True):
         if isinstance(error, RolloutError):
             # Whoever raised it may have set anything.
             attempts = error.attempts if isinstance(error.attempts, int) else 1
-            return cls(type(error).__name__, said(error, None), attempts, bool(error.retryable))
-        return cls(type(error).__name__, said(error, None))
+            made = cls(type(error).__name__, said(error, None), attempts, bool(error.retryable), str(error.blame))
+            return made.witnessed(error) if isinstance(error, LLMError) else made
+        return cls(type(error).__name__, said(error, None), blame="code")
+
+    def witnessed(self, error: LLMError) -> Failure:
+        """The same with who was asked, what came of each attempt, and how the last answer began."""
+        blame = f"{error.blame} {error.endpoint}".strip()
+        # Whoever raised it may have set anything.
+        tries = tuple(map(str, error.tries)) if isinstance(error.tries, list | tuple) else ()
+        return msgspec.structs.replace(self, blame=blame, tries=tries, evidence=str(error.evidence))
 
     def encode(self) -> str:
         """Return the failure as one line of JSON."""
