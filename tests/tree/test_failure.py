@@ -73,4 +73,4 @@ class Silent(LLMError):
 def test_an_error_that_says_odd_things_of_itself_is_still_recorded(attempts: object) -> None:
     error = LLMError("busy", attempts=attempts, retryable="often")
     assert Failure.decode(Failure.of(error).encode()) == Failure("LLMError", "busy", 1, True, "endpoint")
-    assert Failure.of(Silent()) == Failure("Silent", "")
+    assert Failure.of(Silent()) == Failure("Silent", "", blame="endpoint")
