@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from trunkline.rollout.strategies.tree_grpo import TreeGRPO
     from trunkline.rollout.strategies.tree_search import TreeSearch
     from trunkline.rollout.strategy import Drop, Fork, Stop, Strategy
+    from trunkline.runtime.logs import log_to
+    from trunkline.runtime.metrics import Metrics
     from trunkline.runtime.options import Options
     from trunkline.runtime.outline import Outline
     from trunkline.runtime.plan import plan
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from trunkline.runtime.result import Run
     from trunkline.runtime.run import Interrupted, arun, run, stream
     from trunkline.runtime.snapshot import Snapshot
+    from trunkline.runtime.tracing import Tracing
     from trunkline.score import filters
     from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import contains, exact_match, numeric_match
@@ -80,6 +83,7 @@ _HOMES = {
     "LLM": "llm.spec:EndpointSpec",
     "Limits": "llm.limits",
     "MCTS": "rollout.strategies.mcts",
+    "Metrics": "runtime.metrics",
     "Node": "tree.node",
     "Noted": "rollout.said",
     "Options": "runtime.options",
@@ -104,6 +108,7 @@ _HOMES = {
     "Tool": "tools.tool",
     "ToolCall": "llm.protocol",
     "ToolError": "errors",
+    "Tracing": "runtime.tracing",
     "Trajectory": "tree.trajectory",
     "Tree": "tree.tree",
     "TreeGRPO": "rollout.strategies.tree_grpo",
@@ -119,6 +124,7 @@ _HOMES = {
     "exact_match": "score.rewards",
     "filters": "score.filters:",
     "load_tasks": "store.dataset",
+    "log_to": "runtime.logs",
     "numeric_match": "score.rewards",
     "plan": "runtime.plan",
     "run": "runtime.run",
@@ -149,6 +155,7 @@ __all__ = [
     "Hermes",
     "Interrupted",
     "Limits",
+    "Metrics",
     "Node",
     "Noted",
     "Options",
@@ -173,6 +180,7 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolError",
+    "Tracing",
     "Trajectory",
     "Tree",
     "TreeGRPO",
@@ -188,6 +196,7 @@ __all__ = [
     "exact_match",
     "filters",
     "load_tasks",
+    "log_to",
     "numeric_match",
     "plan",
     "run",

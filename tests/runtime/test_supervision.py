@@ -100,7 +100,7 @@ def test_a_stopped_worker_is_ended_and_its_tasks_go_on(server, tmp_path: Path, m
     assert stopped[0] not in children()
 
 
-def test_a_tool_that_blocks_the_loop_is_named_and_its_worker_lives(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_tool_that_blocks_the_loop_is_named_and_its_worker_lives(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     with serving(capital_cities) as server:
         lags = []
         result = run(
@@ -112,7 +112,7 @@ def test_a_tool_that_blocks_the_loop_is_named_and_its_worker_lives(tmp_path: Pat
             out=tmp_path / "r",
         )
     assert result["France"].answer == "Paris"
-    said = [line for line in capfd.readouterr().err.splitlines() if "blocks the event loop" in line]
+    said = [line for line in caplog.messages if "blocks the event loop" in line]
     assert len(said) == 1, "once for each block"
     assert "blocking (" in said[0]
     assert "atlas.py" in said[0]

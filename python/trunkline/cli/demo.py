@@ -9,15 +9,16 @@ import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trunkline.cli.drive import drive
 from trunkline.cli.options import run_path
+from trunkline.cli.output import tell
+from trunkline.cli.watching import watching_options
 from trunkline.errors import InfrastructureError
 from trunkline.llm.spec import EndpointSpec
-from trunkline.printable import printable
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.score.rewards import exact_match
@@ -48,9 +49,11 @@ _SYSTEM = "Answer the question with the tools you have. Put the final answer bet
 )
 @click.option("--latency/--no-latency", default=True, show_default=True, help="Take time as a real server does.")
 @click.option("--out", "-o", help="Run file, which must not exist.  [default: runs/TIME-demo.run]")
+@watching_options
 @click.pass_context
 def demo(
     ctx: click.Context,
+    /,
     questions: int,
     rollouts: int,
     workers: int,
@@ -59,6 +62,7 @@ def demo(
     seed: int,
     latency: bool,
     out: str | None,
+    **watched: Any,
 ) -> None:
     """Run questions of a made-up world against the simulator: the whole path, with nothing to set up."""
     path = run_path(out, "demo")
@@ -77,9 +81,10 @@ def demo(
             out=path,
             labels={"sim": {"version": SIM_VERSION, "preset": preset, "world_seed": seed, "latency": latency}},
             threshold=0.0,
+            watched=watched,
         )
-    click.echo(printable(f"next: trunkline show {shlex.quote(str(path))} --task {tasks[0].id}"), err=True)
-    click.echo("      trunkline run QUESTIONS.jsonl --model NAME --base-url URL --tools mytools:search", err=True)
+    tell(f"next: trunkline show {shlex.quote(str(path))} --task {tasks[0].id}")
+    tell("      trunkline run QUESTIONS.jsonl --model NAME --base-url URL --tools mytools:search")
     ctx.exit(code)
 
 

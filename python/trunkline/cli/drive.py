@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-import click
-
+from trunkline.cli.output import tell
 from trunkline.cli.progress import Progress
 from trunkline.cli.show import print_summary
-from trunkline.printable import printable
+from trunkline.cli.watching import watching
 from trunkline.runtime.run import run
 
 if TYPE_CHECKING:
@@ -24,7 +23,13 @@ __all__ = ["drive"]
 
 
 def drive(
-    agent: Agent, tasks: Sequence[Task] | None, *, threshold: float, as_json: bool = False, **options: Unpack[Options]
+    agent: Agent,
+    tasks: Sequence[Task] | None,
+    *,
+    threshold: float,
+    watched: dict[str, Any],
+    as_json: bool = False,
+    **options: Unpack[Options],
 ) -> int:
     """Run, show, and judge.
 
@@ -32,6 +37,7 @@ def drive(
         agent: Who plays.
         tasks: The problems; None for those of a run that goes on.
         threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
+        watched: What :func:`~trunkline.cli.watching.watching_options` found.
         as_json: Print the summary as JSON.
         **options: See :class:`trunkline.runtime.options.Options`; the run file must be among them.
 
@@ -39,21 +45,22 @@ def drive(
         The exit code: 0, or 1 if more rollouts broke than allowed, too few groups were kept, or the run's budget or
         time kept tasks from being begun.
     """
-    with Progress() as progress:
+    with watching(watched) as observed, Progress() as progress:
         options["watch"] = progress.update
+        options.update(observed)
         result = run(agent, tasks, **options)
     summary = result.summary()
     print_summary(summary, as_json=as_json)
-    click.echo(printable(f"run file: {options['out']}"), err=True)
+    tell(f"run file: {options['out']}")
     if summary.groups is not None and summary.groups_kept < summary.groups:
         missing = f"only {summary.groups_kept} of {summary.groups} groups were kept of {summary.finished} tasks"
         more = "give more questions, or loosen a filter" if result.state == "exhausted" else f"ended by {result.state}"
-        click.echo(f"{missing}: {more}", err=True)
+        tell(f"{missing}: {more}")
         return 1
     if result.state in {"budget", "deadline"}:
         left = f"the {result.state} of the run left {summary.tasks - summary.finished} tasks that were not begun"
         go_on = f"trunkline resume {shlex.quote(str(options['out']))} --budget WHAT=N,..."
-        click.echo(printable(f"{left}; with a larger one: {go_on}"), err=True)
+        tell(f"{left}; with a larger one: {go_on}")
         return 1
     return judge(summary, threshold)
 

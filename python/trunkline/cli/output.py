@@ -6,9 +6,12 @@ import contextlib
 import os
 import sys
 
-from trunkline.errors import InfrastructureError
+import click
 
-__all__ = ["put"]
+from trunkline.errors import InfrastructureError
+from trunkline.printable import printable
+
+__all__ = ["put", "tell"]
 
 
 def put(text: str) -> None:
@@ -38,6 +41,12 @@ def put(text: str) -> None:
     except OSError as problem:
         _silence()
         raise InfrastructureError(f"cannot write to standard output: {problem.strerror or problem}") from None
+
+
+def tell(line: str) -> None:
+    """Print one line for people on standard error, safe for a terminal; nowhere if nobody reads there."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(printable(line), err=True)
 
 
 def _silence() -> None:

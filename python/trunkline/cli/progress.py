@@ -1,4 +1,4 @@
-"""The progress of a run on stderr: one live line on a terminal, a plain line now and then elsewhere."""
+"""The progress of a run on stderr: two live lines on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from trunkline.cli.table import duration
+from trunkline.runtime.stall import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +123,7 @@ class Progress:
         wait = _REFRESH if self._live is not None else _EVERY
         if now - self._shown >= wait:
             self._shown = now
-            self._show(self.line(snapshot, now))
+            self._show(self.line(snapshot, now), explain(snapshot) or self.workers(snapshot))
 
     def close(self) -> None:
         """Write the last state as a plain line and leave the stream alone from now on."""
@@ -163,12 +164,22 @@ class Progress:
             parts.append(f"p50 {snapshot.percentile(0.5) or 0:.2f} s, p95 {slow:.2f} s")
         return " | ".join(parts)
 
-    def _show(self, line: str) -> None:
+    @staticmethod
+    def workers(snapshot: Snapshot) -> str:
+        """How each worker is, as one line; empty where none has said."""
+        return " | ".join(
+            f"w{seat} {state.lag * 1000:.0f} ms lag {state.memory >> 20:,} MiB {state.requests:,} out"
+            + (f" {state.tools:,} tools" if state.tools else "")
+            for seat, state in sorted(snapshot.engines.items())
+        )
+
+    def _show(self, line: str, more: str = "") -> None:
         live = self._live
         if live is not None:
             from rich.text import Text
 
-            self._guard(lambda: live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True))
+            text = "\n".join(filter(None, (line, more)))
+            self._guard(lambda: live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True))
         else:
             self._last = line
             self._guard(lambda: self._write(line))

@@ -12,6 +12,7 @@ from trunkline.cli.named import make_named
 from trunkline.cli.options import BudgetOption, PriceOption, Settled, Threshold, load_named, load_tools
 from trunkline.cli.outline import print_outline
 from trunkline.cli.runfile import find_run, tell
+from trunkline.cli.watching import watching_options
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.catalog import DIALECTS
 from trunkline.llm.limits import Limits
@@ -201,6 +202,7 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option("--fresh", is_flag=True, help="Begin anew, whatever has been begun.")
 @click.option("--force", is_flag=True, help="Resume although settings are others that give the results their meaning.")
 @click.option("--durable", is_flag=True, help="Sync every commit to the disk: what is done survives a loss of power.")
+@watching_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print what would be done, and send nothing.")
 @click.pass_context
@@ -254,7 +256,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         print_outline(plan(agent, tasks, **options), as_json=given["as_json"])
         return
     tell(path, resume=resume)
-    ctx.exit(drive(agent, tasks, threshold=given["fail_on_error"], as_json=given["as_json"], **options))
+    ctx.exit(drive(agent, tasks, threshold=given["fail_on_error"], watched=given, as_json=given["as_json"], **options))
 
 
 def _strategy(given: str, **of_chains: int | None) -> Strategy:

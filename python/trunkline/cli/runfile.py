@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from trunkline.cli import output
 from trunkline.cli.options import run_path, safe_name
 from trunkline.errors import ConfigError, RunFileError
 from trunkline.printable import printable
@@ -45,10 +44,10 @@ def tell(path: Path, *, resume: bool) -> None:
     there = UnfinishedRun.at(path) if resume else None
     name = printable(str(path))
     if there is None:
-        click.echo(f"begins {name}", err=True)
+        output.tell(f"begins {name}")
         return
     done = f"{there.finished:,} of {there.size:,} tasks are finished"
-    click.echo(f"{'finished' if there.state in _OVER else 'resumes'} {name}: {done}", err=True)
+    output.tell(f"{'finished' if there.state in _OVER else 'resumes'} {name}: {done}")
 
 
 def _newest(label: str) -> Path | None:

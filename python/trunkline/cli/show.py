@@ -15,6 +15,7 @@ from trunkline.cli.output import put
 from trunkline.cli.picture import picture
 from trunkline.cli.table import rows_of, table
 from trunkline.cli.tasks import tasks_table
+from trunkline.cli.times import times_table
 from trunkline.printable import printable
 from trunkline.score.verdicts import read
 from trunkline.store.reader import RunReader
@@ -138,7 +139,13 @@ def _interesting(reader: RunReader) -> str | None:
 
 
 def show_run(
-    path: str | Path, task: str | None = None, *, tasks: bool = False, calls: bool = False, json: bool = False
+    path: str | Path,
+    task: str | None = None,
+    *,
+    tasks: bool = False,
+    calls: bool = False,
+    time: bool = False,
+    json: bool = False,
 ) -> None:
     """Print a run's summary and one of its trees, or its tasks or calls, on stdout.
 
@@ -147,6 +154,7 @@ def show_run(
         task: The task whose tree to show; one whose rollouts differ when not given.
         tasks: Show the figures of each task in place of a tree that was not named.
         calls: Show the calls by endpoint in place of a tree that was not named.
+        time: Show where the time went in place of a tree that was not named.
         json: Print one JSON object instead; the calls by endpoint are always in it.
 
     Raises:
@@ -155,13 +163,16 @@ def show_run(
     """
     with RunReader.open(path) as reader:
         summary = reader.summary()
-        named = _interesting(reader) if task is None and not calls and not tasks else task
+        named = _interesting(reader) if task is None and not (calls or tasks or time) else task
         tree = None if named is None else reader.tree(named)
         listed = reader.by_task() if tasks else []
+        spent = reader.profile() if time else None
     if json:
         data: dict[str, Any] = {"run": str(path), "summary": _summary_data(summary)}
         if tasks:
             data["tasks"] = [_task_data(each) for each in listed]
+        if spent is not None:
+            data["time"] = _plain(spent)
         if tree is not None:
             data["tree"] = _tree_data(tree)
         _write_json(data)
@@ -174,6 +185,9 @@ def show_run(
     if calls:
         put("")
         put(calls_table(summary.endpoints))
+    if spent is not None:
+        put("")
+        put(times_table(spent))
     if tree is not None:
         width = shutil.get_terminal_size((100, 24)).columns
         put("")
@@ -187,7 +201,8 @@ def show_run(
 @click.option("--task", metavar="ID", help="The task whose tree to show.  [default: one whose rollouts differ]")
 @click.option("--tasks", is_flag=True, help="Show tokens, turns and diversity of each task.")
 @click.option("--calls", is_flag=True, help="Show usage, times and price of the calls by endpoint.")
+@click.option("--time", is_flag=True, help="Show where the time went: by agent, by tool, and the slowest tries.")
 @click.option("--json", is_flag=True, help="Print one JSON object.")
-def show(run: str, task: str | None, tasks: bool, calls: bool, json: bool) -> None:
+def show(run: str, task: str | None, tasks: bool, calls: bool, time: bool, json: bool) -> None:
     """Print the summary of RUN and one of its trees, or what each task or endpoint came to."""
-    show_run(run, task, tasks=tasks, calls=calls, json=json)
+    show_run(run, task, tasks=tasks, calls=calls, time=time, json=json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from functools import lru_cache, partial
@@ -132,6 +133,7 @@ class HttpLLM:
         self._sleep = sleep
         self._draw = draw
         self._clock = clock
+        self._retries: dict[object, float] = {}
 
     def __repr__(self) -> str:
         urls = (endpoint.target("/chat/completions")[1].url for endpoint in self._router.endpoints)
@@ -141,6 +143,14 @@ class HttpLLM:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The endpoints and their state, to look at."""
         return self._router.endpoints
+
+    @property
+    def next_try(self) -> float | None:
+        """Seconds until a call is tried again, or a closed endpoint may be asked; None where none waits for that."""
+        now = self._clock()
+        closed = [endpoint.until for endpoint in self.endpoints if now < endpoint.until < math.inf]
+        due = min([*closed, *self._retries.values()], default=None)
+        return None if due is None else max(0.0, due - now)
 
     async def complete(self, request: Request) -> Reply:
         """Complete one request; see :meth:`trunkline.llm.protocol.LLM.complete`.
@@ -304,7 +314,11 @@ class HttpLLM:
         wait = self._backoff.delay(call.attempts, None, self._draw)
         if wait >= call.left:
             self._give_up(self._late(verdict), call)
-        await self._sleep(wait)
+        self._retries[call] = self._clock() + wait
+        try:
+            await self._sleep(wait)
+        finally:
+            del self._retries[call]
         call.left -= wait
 
     @staticmethod

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trunkline._core import Tree as Core
     from trunkline.llm.protocol import Choice, Reply
     from trunkline.rollout.agent import Kit
+    from trunkline.rollout.diary import Diary
     from trunkline.rollout.draws import Draws
     from trunkline.rollout.exact import Exact
     from trunkline.rollout.hold import Hold
@@ -96,15 +97,18 @@ class Desk:
         task_id: Id of its task.
         draws: Who answers.
         outlet: Where it says what a request cost.
+        diary: Where rollouts note what they do; None where nobody asks.
 
     Attributes:
+        diary: The same.
         lanes: See :class:`Draws`.
         underway: See :class:`Draws`.
         sent: Requests for draws of several rollouts that are out.
     """
 
-    def __init__(self, core: Core, task_id: str, draws: Draws, outlet: Outlet) -> None:
+    def __init__(self, core: Core, task_id: str, draws: Draws, outlet: Outlet, diary: Diary | None = None) -> None:
         self.name = cache(core.name)
+        self.diary = diary
         self.lanes = draws.lanes
         self.underway = draws.underway
         self.sent: set[asyncio.Task[None]] = set()

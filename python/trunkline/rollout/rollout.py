@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NoReturn
 
 from trunkline.errors import ContentFiltered, LLMError, RolloutError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from trunkline.llm.request import Sampling
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.desk import Desk, Outlet
+    from trunkline.rollout.diary import Diary
     from trunkline.rollout.exact import Kept
     from trunkline.rollout.hold import Hold
     from trunkline.rollout.purse import Purse
@@ -71,6 +73,8 @@ class Rollout:
     Attributes:
         state: What its tools work on; None where its agent has no environment.
         effects: What its tool calls may have done.
+        began: When it began to grow here, in seconds of the monotonic clock.
+        place: What it waits for: ``model``, ``tool``, ``budget``, ``strategy``, ``run file`` or ``program``.
     """
 
     def __init__(
@@ -90,6 +94,8 @@ class Rollout:
         facts = core.rollout(id)
         *trunk, turn, draw = facts.path
         self.id = id
+        self.began = time.monotonic()
+        self.place = "program"
         self.task = task
         self.turn = self.start = turn
         self.leaf = facts.point
@@ -134,6 +140,7 @@ class Rollout:
             kit, self._sampling = kit.sampled(self._sampling), None
         if self._between is not None and self.turn > self.start:
             self.lane.leave()
+            self.place = "strategy"
             await self._between(self)
         hold = None if self._purse is None else await self._pay(self._purse, kit)
         try:
@@ -181,19 +188,40 @@ class Rollout:
     async def _pay(self, purse: Purse, kit: Kit) -> Hold:
         """Set aside what the next turn can cost; nobody waits for this rollout meanwhile."""
         self.lane.leave()
+        self.place = "budget"
         return await purse.turn(self.id, self.leaf, kit, 0 if self._kept is None else self._kept.tokens)
 
     async def _fly(self, ask: Ask) -> Turn:
         """Get the next turn as soon as one more may be in flight."""
         self.lane.ask()
+        self.place = "run file"
         await self._outlet.reserve()
+        self.place = "model"
+        diary = self._desk.diary
         try:
-            return await self._next(ask)
+            if diary is None or not diary.traced:
+                return await self._next(ask)
+            return await self._traced(ask, diary)
         except BaseException:
             self._outlet.release()
             raise
         finally:
             self.lane.run()
+            self.place = "program"
+
+    async def _traced(self, ask: Ask, diary: Diary) -> Turn:
+        """Get the next turn, and note how long it took."""
+        started, node, failed = diary.now(), None, None
+        try:
+            turn = await self._next(ask)
+            node = turn.node
+        except BaseException as error:
+            failed = error
+            raise
+        else:
+            return turn
+        finally:
+            diary.turned(self.id, ask.kit, started, node, failed)
 
     async def _next(self, ask: Ask) -> Turn:
         """Get the next turn: with the siblings' where it is a draw of their fork."""
@@ -215,15 +243,21 @@ class Rollout:
             UnknownEffect: One with side effects may have run before.
         """
         self.lane.leave()
+        self.place = "tool"
         if self._purse is not None:
             await self._purse.tools(self.id, len(calls))
         environment = None if self.state is None else self.state.environment
         origin = Origin(self._seed, self.task.id, self.id, self._path, self.turn - 1)
         await self._desk.underway.enter()
+        diary = self._desk.diary
+        started = 0 if diary is None else diary.now()
         with self._desk.underway.calling([call.name for call in calls]):
             observations = await kit.toolbox.call_all(list(calls), environment, origin, self.effects.begin)
         self.effects.ended()
+        if diary is not None:
+            diary.used(self.id, kit, [call.name for call in calls], observations, started)
         self.lane.run()
+        self.place = "program"
         agent = self._desk.name(kit.agent.name)
         size = 0
         for index, (call, seen) in enumerate(zip(calls, observations, strict=True)):

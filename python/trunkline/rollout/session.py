@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from trunkline.llm.protocol import ToolCall
     from trunkline.rollout.agent import Kit
+    from trunkline.rollout.diary import Diary
     from trunkline.rollout.draws import Draws
     from trunkline.rollout.program import Program
     from trunkline.rollout.purse import Allowance
@@ -76,6 +77,7 @@ class Session:
         allowance: What pays; None where nothing is limited.
         taken: How much of the tree an earlier run left; all of it when None.
         program: What plays the rollouts; the agent's loop when None.
+        diary: Where rollouts note what they do; nowhere when None.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Session:
         allowance: Allowance | None = None,
         taken: Taken | None = None,
         program: Program | None = None,
+        diary: Diary | None = None,
     ) -> None:
         self.tree = tree
         self._kit = kit
@@ -103,7 +106,7 @@ class Session:
         self._filters = filters
         self._taken = Taken.of(tree.core) if taken is None else taken
         self._past = past = Past(tree.core, self._taken)
-        self._desk = Desk(tree.core, tree.task.id, draws, outlet)
+        self._desk = Desk(tree.core, tree.task.id, draws, outlet, diary)
         self._barrier = Barrier()
         self._states = States(tree, kit, strategy, partial(self._desk.heard, kit))
         self._stopping = Stopping() if stopping is None else stopping
@@ -164,6 +167,16 @@ class Session:
     def ending(self) -> Ending:
         """How growth ended, once it has."""
         return self._players.ending
+
+    @property
+    def oldest(self) -> Rollout | None:
+        """The rollout that has been growing longest; None where none grows."""
+        return next(iter(self._live.values()), None)
+
+    def place(self, number: int) -> str:
+        """What a growing rollout waits for; empty for others."""
+        rollout = self._live.get(number)
+        return "" if rollout is None else rollout.place
 
     def cut(self, word: str, why: str) -> None:
         """End all growth now; see :meth:`Players.cut`."""
@@ -365,12 +378,16 @@ class Session:
                 raise
             end = outcome(error)
             if end.termination is Termination.LOST:
-                logger.exception("task %r, rollout %d broke", self.tree.task.id, rollout.id)
+                about = {"task": self.tree.task.id, "rollout": rollout.id}
+                logger.exception("task %r, rollout %d broke", *about.values(), extra=about)
         rollout.lane.end()
         self._players.leave(rollout.id)
         if not self._players.kept(rollout.id):
             self.tree.core.close(rollout.id, end.termination.value, end.answer, end.failure)
             self._players.left(rollout.id)
+            if self._desk.diary is not None and self._desk.diary.traced:
+                name = self._kit.agent.name
+                self._desk.diary.ended(rollout.id, name, rollout.began, end.termination.value, end.failure)
             self._count(end.termination)
             self._outlet.grew()
             await self._scores.ask(rollout.id, end.termination, spent=rollout.id in self._spent)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trunkline import errors
 from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
+from trunkline.runtime.audience import Audience
 from trunkline.runtime.backend import Backend, Event, Gone, Inbox
 from trunkline.runtime.closing import Closing
 from trunkline.runtime.dispatch import Dispatch
@@ -18,6 +19,7 @@ from trunkline.runtime.lender import Lender
 from trunkline.runtime.pulse import BEAT
 from trunkline.runtime.quarantine import Quarantine
 from trunkline.runtime.refusals import Refusals
+from trunkline.runtime.relay import relog
 from trunkline.runtime.roster import Roster
 from trunkline.runtime.snapshot import opening
 from trunkline.runtime.spent import NOTHING, Spent, spent_in
@@ -35,6 +37,7 @@ from trunkline.runtime.wire import (
     Drawn,
     Fatal,
     Held,
+    Log,
     Pong,
     Ready,
     Refund,
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trunkline.runtime.job import Job
+    from trunkline.runtime.observer import Observer
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.store.schema import RolloutRow, TakenRow
     from trunkline.store.writer import RunWriter
@@ -83,6 +87,7 @@ class Controller:
         grace: Seconds that what is out has to come back when the run is asked to stop.
         memory: Bytes that each engine's process may hold; None for no limit.
         durable: Whether commits are synced to the disk: what arrives within a few milliseconds then shares one.
+        observers: Who is told of what goes on.
     """
 
     def __init__(
@@ -98,13 +103,13 @@ class Controller:
         grace: float = GRACE,
         memory: int | None = None,
         durable: bool = False,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self._taken = taken or {}
         self._job = job
         self._tasks = tasks
         self._writer = writer
         self._backend = backend
-        self._watch = watch
         self._inbox: Inbox = asyncio.Queue()
         self._durable = durable
         there = writer.standing
@@ -120,7 +125,7 @@ class Controller:
         self._grace = grace
         self._fallen: set[int] = set()
         self._served = set(there.served)
-        self._began = self._beaten = time.monotonic()
+        self._beaten = time.monotonic()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -129,6 +134,7 @@ class Controller:
         self.versions = Versions(job.weights, backend.send, lambda versions: writer.note("weights", [*versions]))
         self.snapshot = opening(there, len(tasks), job.strategy.rollouts(), self._taken, refill)
         self.snapshot.engines = self._supervision.engines
+        self._audience = Audience(self.snapshot, watch, observers)
         self.finished: asyncio.Queue[str | None] = asyncio.Queue()
 
     def stop(self, *, at_once: bool = False) -> None:
@@ -168,6 +174,7 @@ class Controller:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         stop = asyncio.ensure_future(self._stop.wait())
         self._closing.start()
+        self._audience.begin(self._job, self._tasks, self._taken)
         try:
             self._supervision.began(await self._backend.start(self._job, self._inbox))
             while self.handout.open and not self._ending and not self._through:
@@ -186,6 +193,7 @@ class Controller:
             await self._supervision.close()
             self.finished.put_nowait(None)
             await self._backend.close()
+            self._audience.end()
             # Last: where the run file cannot be written, this raises as well.
             self._closing.report(self._writer)
 
@@ -226,6 +234,7 @@ class Controller:
         if time.monotonic() >= self._beaten + BEAT:
             self._beaten = time.monotonic()
             self._supervision.beat()
+            self._audience.look()
         if self._ending:
             return
         if len(self._quarantine) == self.handout.open:
@@ -255,6 +264,8 @@ class Controller:
                     self._lender.take(seat, message)
                 case Pong(state):
                     self._supervision.felt(seat, state)
+                case Log():
+                    relog(seat, message)
                 case Want() | Drawn() | Repaid():
                     self._closing.take(seat, message)
                 case Held() | Changed():
@@ -270,22 +281,24 @@ class Controller:
                 case Batch() | Bye():
                     pass
         self._judge()
-        if self._watch is not None:
-            self.snapshot.seconds = time.monotonic() - self._began
-            self._watch(self.snapshot)
+        self._audience.show(self._supervision.silent)
 
     def _commit(self, batches: list[tuple[int, Batch]]) -> None:
         """Write batches in one transaction; then, and only then, acknowledge and count them."""
         if not batches:
             return
+        begun = time.monotonic()
         self._writer.commit(
             [(delta.task, delta.seq, delta.data) for _, batch in batches for delta in batch.deltas],
             [(done.task, done.tree, done.rollouts) for _, batch in batches for done in batch.done],
             [(delta.task, delta.seq, delta.calls) for _, batch in batches for delta in batch.deltas],
+            [(delta.task, delta.seq, delta.tools) for _, batch in batches for delta in batch.deltas],
         )
+        took = time.monotonic() - begun
         for seat, batch in batches:
             self._backend.send(seat, Ack(batch.batch))
             self._count(seat, batch)
+            self._audience.committed(seat, batch, took)
             self._closing.committed(seat, (call for delta in batch.deltas for call in delta.calls))
             for done in batch.done:
                 self._dispatch.done(seat, done.task)
@@ -307,11 +320,13 @@ class Controller:
         for task in grown:
             self._dispatch.passed(seat, task)
         if grown or batch.done:
+            self._audience.grew()
             self._supervision.progress(seat)
             self._settle()
         shot.calls += sum(delta.turns for delta in batch.deltas)
         shot.rollouts_done += sum(delta.rollouts for delta in batch.deltas)
         shot.called(call for delta in batch.deltas for call in delta.calls)
+        shot.used(use for delta in batch.deltas for use in delta.tools)
         new = set(batch.served) - self._served
         if new:
             self._served |= new
@@ -333,6 +348,7 @@ class Controller:
                 self.snapshot.failed += 1
             if row.termination == Termination.BAD_REQUEST and not row.turns and not _is_old(row, before):
                 self._refusals.note(done.task, Failure.decode(row.error or "").message)
+        self._audience.completed(done)
         self.finished.put_nowait(self._tasks[done.task].id)
 
     def _judge(self) -> None:

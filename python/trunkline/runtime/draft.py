@@ -28,12 +28,14 @@ from trunkline.runtime.earlier import EarlierRun
 from trunkline.runtime.handout import Refill
 from trunkline.runtime.hosting import make_backend
 from trunkline.runtime.job import Job, pack_job, settings
+from trunkline.runtime.logs import conceal
 from trunkline.runtime.memory import worker_share
 from trunkline.runtime.options import Given, Options, given
 from trunkline.runtime.outline import Outline, check_out, outline
 from trunkline.runtime.ready import check
 from trunkline.runtime.result import Run
 from trunkline.runtime.unfinished import UnfinishedRun
+from trunkline.runtime.watchers import watchers
 from trunkline.types import Task
 
 if TYPE_CHECKING:
@@ -81,6 +83,8 @@ class Draft:
             self._begin(agent, tasks, told)
         else:
             self._go_on(agent, tasks, told, self._unfinished)
+        self._job.traced, self._observers = watchers(told)
+        conceal(self._job.llm)
         self._backend = make_backend(self._job, told.workers, len(self._tasks), told.pool)
         self._grace = number("grace", told.grace, 0, unit="seconds")
         self._memory = _memory(told.worker_memory, self._backend.workers)

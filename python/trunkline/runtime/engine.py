@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from trunkline._core import Tree as Core
@@ -15,6 +16,7 @@ from trunkline.llm.renderer.choose import renderers
 from trunkline.llm.spec import EndpointSpec
 from trunkline.printable import said
 from trunkline.rollout.agent import Kit
+from trunkline.rollout.diary import Diary
 from trunkline.rollout.draws import Draws
 from trunkline.rollout.exact import Exact
 from trunkline.rollout.program import Program
@@ -26,8 +28,8 @@ from trunkline.rollout.weights import Weights
 from trunkline.runtime import wire
 from trunkline.runtime.borrower import Borrower
 from trunkline.runtime.lease import Leases
-from trunkline.runtime.memory import resident
 from trunkline.runtime.outbox import Growth, Outbox
+from trunkline.runtime.vitals import EngineState, feel
 from trunkline.runtime.wire import (
     Ack,
     Allot,
@@ -35,7 +37,6 @@ from trunkline.runtime.wire import (
     Cut,
     Denied,
     Earlier,
-    EngineState,
     Fatal,
     FromWorker,
     Grant,
@@ -210,11 +211,7 @@ class Engine:
 
     def _state(self) -> EngineState:
         """How it is."""
-        lanes, underway = self._draws.lanes, self._draws.underway
-        rollouts = lanes.running + lanes.asking + lanes.away
-        requests, request = underway.requests
-        tools, tool, seconds = underway.tools
-        return EngineState(self._lag(), resident(), rollouts, requests, request, tools, tool, seconds)
+        return feel(self._lag(), self._draws, self._llm, self._sessions, time.monotonic())
 
     async def _stop(self, grace: float) -> None:
         """Let what is out come back, drop what is growing, send what there is, and say bye."""
@@ -242,8 +239,9 @@ class Engine:
         known = self._earlier.pop(index, _Known([], 0))
         if not self._stopping:
             core, taken = known.rebuild()
-            growth = Growth(self._outbox, index, Tree(task, core), len(known.deltas))
             job = self._job
+            diary = Diary(core, job.traced)
+            growth = Growth(self._outbox, index, Tree(task, core), len(known.deltas), diary)
             allowance = Allowance(job.task_budget, self._leases, job.prices) if self._pays else None
             session = Session(
                 growth.tree,
@@ -258,6 +256,7 @@ class Engine:
                 allowance=allowance,
                 taken=taken,
                 program=self._program,
+                diary=diary,
             )
             # Known from now on: what ends all growth may come before the task has begun.
             self._sessions.add(session)
@@ -284,7 +283,8 @@ class Engine:
             if isinstance(error, InfrastructureError | UsageError):
                 self._fail(error)
                 return
-            logger.error("task %r broke", growth.tree.task.id, exc_info=error)  # noqa: TRY400 - the leaf, not the group
+            name = growth.tree.task.id
+            logger.error("task %r broke", name, exc_info=error, extra={"task": name})  # noqa: TRY400 - the leaf, not the group
             core = growth.tree.core
             growth.broke = f"{type(error).__name__}: {said(error)}"
             for rollout in core.growing:

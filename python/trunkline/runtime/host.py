@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from trunkline._core import __version__
 from trunkline.errors import TrunklineError, WorkerError
 from trunkline.runtime.engine import Engine, slots
 from trunkline.runtime.job import unpack_job
+from trunkline.runtime.logs import conceal
+from trunkline.runtime.relay import Relay
 from trunkline.runtime.watchdog import Watchdog
 from trunkline.runtime.wire import PROTOCOL, Begin, Bye, Fatal, FromWorker, Hello, Ready, decode_to_worker, encode
 
@@ -38,6 +41,7 @@ class Host:
         self._run = 0
         self._greeted = False
         self._closing: set[asyncio.Task[None]] = set()
+        self._relay: Relay | None = None
         self._watchdog: Watchdog | None = None
 
     def receive(self, payload: bytes | memoryview) -> None:
@@ -51,7 +55,8 @@ class Host:
             case Hello() as hello if not self._greeted:
                 self._greeted = True
                 self._guarded(_same_build, hello)
-            case Begin(job) if self._greeted and self._engine is None:
+            case Begin(job, level) if self._greeted and self._engine is None:
+                logging.getLogger("trunkline").setLevel(level)
                 self._guarded(self._begin, job)
             case message if self._engine is not None:
                 self._engine.receive(message)
@@ -69,6 +74,8 @@ class Host:
             await asyncio.wait(self._closing)
         if self._watchdog is not None:
             self._watchdog.close()
+        if self._relay is not None:
+            logging.getLogger().removeHandler(self._relay)
 
     def _send(self, message: FromWorker) -> None:
         """Send a message to the controller."""
@@ -88,9 +95,13 @@ class Host:
             task.add_done_callback(self._closing.discard)
 
     def _begin(self, packed: bytes) -> None:
-        job = unpack_job(packed)
         # Here, because an actor is not made in its event loop.
-        self._watchdog = self._watchdog or Watchdog()
+        if self._relay is None:
+            self._relay = Relay(self._send)
+            logging.getLogger().addHandler(self._relay)
+        self._watchdog = self._watchdog or Watchdog(self._relay.spill)
+        job = unpack_job(packed)
+        conceal(job.llm)
         self._engine = Engine(job, partial(self._say, self._run), self._watchdog.lag)
         if not self._run:
             _settle_down()

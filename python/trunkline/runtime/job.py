@@ -48,6 +48,7 @@ class Job(msgspec.Struct, kw_only=True):
         program: What plays a rollout; the agent's loop when None.
         parties: How many engines share the limits of the LLM, by leases of the controller; 0 where there is one engine,
             and the limits are its own.
+        traced: What is told of every rollout, for traces: nothing, ``spans``, or their ``content`` as well.
     """
 
     agent: Agent
@@ -63,6 +64,7 @@ class Job(msgspec.Struct, kw_only=True):
     weights: str | None = None
     program: ProgramFunction | None = None
     parties: int = 0
+    traced: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.agent, Agent):
@@ -126,6 +128,7 @@ class Packed(msgspec.Struct):
     weights: str | None
     program: Crossing | None
     parties: int
+    traced: str
     path: list[str]
 
 
@@ -179,6 +182,7 @@ def as_packed(job: Job, *, by_value: bool = True) -> Packed:
         weights=job.weights,
         program=None if job.program is None else pack(job.program, f"program {_named(job.program)}"),
         parties=job.parties,
+        traced=job.traced,
         path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
     )
 
@@ -219,6 +223,7 @@ def from_packed(packed: Packed) -> Job:
         weights=packed.weights,
         program=None if packed.program is None else load(packed.program),
         parties=packed.parties,
+        traced=packed.traced,
     )
 
 

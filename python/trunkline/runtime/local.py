@@ -67,7 +67,8 @@ class Local:
         self._inbox = inbox
         assert isinstance(job.llm, EndpointSpec)
         number = parties(job.llm, self.workers)
-        begin = encode(Begin(pack_job(msgspec.structs.replace(job, parties=number))))
+        level = logging.getLogger("trunkline").getEffectiveLevel()
+        begin = encode(Begin(pack_job(msgspec.structs.replace(job, parties=number)), level))
         return [await self._begin(next(idle, None), begin) for _ in range(number)]
 
     async def replace(self, seat: int) -> int | None:

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
     from trunkline.rollout.budget import Budget
     from trunkline.rollout.strategy import Strategy
+    from trunkline.runtime.metrics import Metrics
     from trunkline.runtime.result import Run
     from trunkline.runtime.snapshot import Snapshot
+    from trunkline.runtime.tracing import Tracing
     from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import Reward
 
@@ -62,6 +64,9 @@ class Options(TypedDict, total=False):
         weights: The version of the model's weights, kept with every turn: turns of two versions never merge.
         program: What plays a rollout, ``async def program(rollout)``; the agent's tool-calling loop when None.
         labels: Anything JSON holds, kept with the settings.
+        metrics: A :class:`trunkline.Metrics`, which serves counters of the run for Prometheus (extra: metrics).
+        tracing: True, or a :class:`trunkline.Tracing`: spans of OpenTelemetry for rollouts, turns and tool calls
+            (extra: otel).
         watch: Called with a :class:`trunkline.runtime.snapshot.Snapshot` as the run goes on.
     """
 
@@ -89,6 +94,8 @@ class Options(TypedDict, total=False):
     weights: str | None
     program: Any
     labels: Mapping[str, Any] | None
+    metrics: Metrics | None
+    tracing: bool | Tracing
     watch: Callable[[Snapshot], None] | None
 
 
@@ -119,6 +126,8 @@ class Given(msgspec.Struct, kw_only=True):
     weights: str | None = None
     program: Any = None
     labels: Any = None
+    metrics: Any = None
+    tracing: Any = False
     watch: Any = None
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trunkline.llm.protocol import Reply
+    from trunkline.rollout.diary import Diary
     from trunkline.tree.tree import Tree
 
 __all__ = ["IN_FLIGHT", "Growth", "Outbox"]
@@ -85,15 +86,17 @@ class Growth:
         index: The task's index in the run.
         tree: The tree.
         known: How many of its deltas the run file has.
+        diary: What its rollouts do; none is kept when None.
     """
 
-    def __init__(self, outbox: Outbox, index: int, tree: Tree, known: int = 0) -> None:
+    def __init__(self, outbox: Outbox, index: int, tree: Tree, known: int = 0, diary: Diary | None = None) -> None:
         self.index = index
         self.tree = tree
         self.done = False
         self.broke: str | None = None
         self.ending = Ending()
         self._outbox = outbox
+        self._diary = diary
         self._seq = known
         self._turns = 0
         self._ended = tree.core.rollouts - len(tree.core.growing)
@@ -139,7 +142,8 @@ class Growth:
             )
         ended = core.rollouts - len(core.growing)
         calls = [settle(*call) for call in self._calls]
-        delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, calls)
+        noted = () if self._diary is None else self._diary.take()
+        delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, calls, *noted)
         self._seq += 1
         self._turns = 0
         self._calls = []

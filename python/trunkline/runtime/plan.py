@@ -67,6 +67,7 @@ class Plan(Draft):
             durable=self._durable,
             grace=self._grace,
             memory=self._memory,
+            observers=self._observers,
         )
 
     def _create(self) -> RunWriter:

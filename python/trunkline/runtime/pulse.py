@@ -29,6 +29,12 @@ class Pulse:
     def __init__(self) -> None:
         self._silent: dict[int, int] = {}
 
+    @property
+    def silent(self) -> dict[int, float]:
+        """Seconds since each worker was heard that has not answered the last ping."""
+        # The first ping was sent a beat before anybody could have answered it.
+        return {seat: (beats - 1) * BEAT for seat, beats in self._silent.items() if beats > 1}
+
     def heard(self, seat: int) -> None:
         """Note that a worker said something."""
         self._silent.pop(seat, None)

@@ -78,7 +78,7 @@ class Ray:
         # Where actors live the environment is another one.
         number = parties(job.llm, self.workers)
         job = msgspec.structs.replace(job, llm=job.llm.with_key(), parties=number)
-        begin = encode(Begin(pack_job(job)))
+        begin = encode(Begin(pack_job(job), logging.getLogger("trunkline").getEffectiveLevel()))
         await self._join()
         self._inbox = inbox
         idle = iter(list(self._seats))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trunkline.store.calls import Spending
+    from trunkline.store.profile import Profile
     from trunkline.store.schema import CallRow
     from trunkline.store.summary import Summary
     from trunkline.store.tasks import TaskSummary
@@ -84,6 +85,11 @@ class Run:
         """Recompute the run's figures from its rows."""
         with RunReader.open(self.path) as reader:
             return reader.summary()
+
+    def profile(self) -> Profile:
+        """Return where the time went: by agent, by tool, and the slowest rollouts."""
+        with RunReader.open(self.path) as reader:
+            return reader.profile()
 
     def by_task(self) -> list[TaskSummary]:
         """Recompute the figures of each finished task from its rows."""

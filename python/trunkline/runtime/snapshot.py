@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.runtime.wire import EngineState
+from trunkline.runtime.vitals import EngineState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from trunkline.runtime.handout import Refill
-    from trunkline.store.schema import CallRow, TakenRow
+    from trunkline.store.schema import CallRow, TakenRow, ToolRow
     from trunkline.store.standing import Standing
 
 __all__ = ["Snapshot", "opening"]
@@ -34,8 +34,12 @@ class Snapshot(msgspec.Struct):
         prompt: Prompt tokens of these turns.
         generated: Generated tokens of these turns.
         retries: Attempts beyond the first.
+        llm_seconds: Seconds of all calls of models together.
+        tool_seconds: Those of tool calls, by tool.
         workers: Engines that are up.
         engines: How each of them is, by its seat, as it said a second ago.
+        silent: Seconds since each of them said anything, where that is longer than a second.
+        quiet: Seconds since anything got into the run file.
         died: Workers that died.
         seconds: Wall time since the run began.
         groups: Groups that are wanted, of as many tasks as it takes; None where all tasks are run.
@@ -53,8 +57,12 @@ class Snapshot(msgspec.Struct):
     prompt: int = 0
     generated: int = 0
     retries: int = 0
+    llm_seconds: float = 0.0
+    tool_seconds: dict[str, float] = msgspec.field(default_factory=dict)
     workers: int = 0
     engines: dict[int, EngineState] = msgspec.field(default_factory=dict)
+    silent: dict[int, float] = msgspec.field(default_factory=dict)
+    quiet: float = 0.0
     died: int = 0
     seconds: float = 0.0
     groups: int | None = None
@@ -68,7 +76,13 @@ class Snapshot(msgspec.Struct):
         self.prompt += sum([call.prompt for call in counted])
         self.generated += sum([call.generated for call in counted])
         self.retries += sum([call.attempts for call in sent]) - len(sent)
+        self.llm_seconds += sum([call.micros for call in sent]) / 1e6
         self.latencies.extend([call.micros / 1e6 for call in sent if call.draws])
+
+    def used(self, uses: Iterable[ToolRow]) -> None:
+        """Count tool calls."""
+        for use in uses:
+            self.tool_seconds[use.tool] = self.tool_seconds.get(use.tool, 0.0) + use.micros / 1e6
 
     def percentile(self, share: float) -> float | None:
         """Return a percentile of the latest calls' latency in seconds; None before the first call."""

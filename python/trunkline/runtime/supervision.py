@@ -71,6 +71,11 @@ class Supervision:
         """How the last engine ended whose place was given up."""
         return self._given_up
 
+    @property
+    def silent(self) -> dict[int, float]:
+        """Engines that have not answered, each with the seconds since it was heard."""
+        return self._pulse.silent
+
     def began(self, seats: Sequence[int]) -> None:
         """Note the engines that the run starts with."""
         for seat in seats:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from trunkline.printable import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
 __all__ = ["Watchdog"]
@@ -34,9 +35,14 @@ _LOOPS = (f"{os.sep}asyncio{os.sep}", f"{os.sep}uvloop{os.sep}")
 
 
 class Watchdog:
-    """Watches the event loop it is made in, from a thread, which also runs while the loop does not."""
+    """Watches the event loop it is made in, from a thread, which also runs while the loop does not.
 
-    def __init__(self) -> None:
+    Args:
+        looked: Called at each look, in that thread.
+    """
+
+    def __init__(self, looked: Callable[[], None] = lambda: None) -> None:
+        self._looked = looked
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._ticked = time.monotonic()
@@ -66,6 +72,7 @@ class Watchdog:
     def _watch(self) -> None:
         named = 0.0
         while not self._over.wait(_EVERY):
+            self._looked()
             ticked = self._ticked
             blocked = time.monotonic() - ticked
             if blocked > _BLOCKED + _EVERY and ticked != named:

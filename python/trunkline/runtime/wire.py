@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from trunkline.store.schema import CallRow, RolloutRow, TreeRow
+from trunkline.rollout.diary import Leg
+from trunkline.runtime.vitals import EngineState
+from trunkline.store.schema import CallRow, RolloutRow, ToolRow, TreeRow
 from trunkline.types import Task
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "Hello",
     "Hold",
     "Lent",
+    "Log",
     "Ping",
     "Pong",
     "Ready",
@@ -81,9 +84,11 @@ class Begin(_Message):
 
     Attributes:
         job: The job, as :func:`trunkline.runtime.job.pack_job` made it.
+        level: The least level of log records that are wanted.
     """
 
     job: bytes
+    level: int = 30
 
 
 class Work(_Message):
@@ -276,34 +281,32 @@ class Repaid(_Message):
     estimated: dict[str, int]
 
 
-class EngineState(msgspec.Struct, array_like=True):
-    """How an engine is.
-
-    Attributes:
-        lag: Seconds that its event loop was late at most, since the last answer.
-        memory: Bytes that its process holds.
-        rollouts: Rollouts that grow.
-        requests: Requests that are out.
-        request: Seconds that the oldest of them is.
-        tools: Tool calls that run.
-        tool: Name of the tool that runs longest; empty for none.
-        tool_seconds: How long that is.
-    """
-
-    lag: float
-    memory: int
-    rollouts: int
-    requests: int
-    request: float
-    tools: int
-    tool: str
-    tool_seconds: float
-
-
 class Pong(_Message):
     """Worker to controller: the event loop runs, and this is how it is."""
 
     state: EngineState
+
+
+class Log(_Message):
+    """Worker to controller: something was logged there.
+
+    Attributes:
+        time: When, in seconds since 1970.
+        level: How bad it is, as :mod:`logging` counts.
+        logger: Whose it is.
+        message: What was said, on one printable line.
+        fields: What it is about: task, rollout and others.
+        trace: The end of its traceback, printable as well; None without one.
+        dropped: Records before it that were not sent, as there were too many.
+    """
+
+    time: float
+    level: int
+    logger: str
+    message: str
+    fields: dict[str, str | int]
+    trace: str | None = None
+    dropped: int = 0
 
 
 class Ready(_Message):
@@ -332,6 +335,8 @@ class Delta(msgspec.Struct, array_like=True):
         turns: Model turns in it.
         rollouts: Rollouts that ended in it.
         calls: Requests that were answered since the last one, those that its turns came of among them.
+        tools: Tool calls that came back since then.
+        legs: What the rollouts did, where a run is traced.
     """
 
     task: int
@@ -340,6 +345,8 @@ class Delta(msgspec.Struct, array_like=True):
     turns: int
     rollouts: int
     calls: list[CallRow]
+    tools: list[ToolRow] = msgspec.field(default_factory=list)
+    legs: list[Leg] = msgspec.field(default_factory=list)
 
 
 class Done(msgspec.Struct, array_like=True):
@@ -400,7 +407,9 @@ ToWorker = (
     | Hold
     | Weights
 )
-FromWorker = Ready | Batch | Want | Drawn | Repaid | Ask | Return | Draw | Refund | Held | Changed | Fatal | Bye | Pong
+FromWorker = (
+    Ready | Batch | Want | Drawn | Repaid | Ask | Return | Draw | Refund | Held | Changed | Fatal | Bye | Pong | Log
+)
 
 _task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
 _encoder = msgspec.msgpack.Encoder()

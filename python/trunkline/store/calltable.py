@@ -1,4 +1,4 @@
-"""Writing the calls of a run: endpoints by numbers, times since the file was made."""
+"""Writing the calls of a run, of models and of tools: endpoints by numbers, times since the file was made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec.structs import astuple
 
 from trunkline.store.redact import redact
-from trunkline.store.schema import CALL_COLUMNS, CallRow
+from trunkline.store.schema import CALL_COLUMNS, TOOL_COLUMNS, CallRow, ToolRow
 
 if TYPE_CHECKING:
     import sqlite3
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["CallTable"]
 
 _CALL = f"INSERT INTO calls VALUES (NULL, ?, ?{', ?' * len(CALL_COLUMNS)})"  # noqa: S608 - our own names
+
+
+_USE = f"INSERT INTO uses VALUES (NULL, ?, ?{', ?' * len(TOOL_COLUMNS)})"  # noqa: S608 - our own names
 
 
 class CallTable:
@@ -68,6 +71,15 @@ class CallTable:
             known[name] = stored[shown]
         connection.executemany(_CALL, self._values(calls, known))
         return known, stored
+
+    def used(self, connection: sqlite3.Connection, tools: Mapping[tuple[int, int], Sequence[ToolRow]]) -> None:
+        """Write the tool calls of some deltas; see :meth:`add`."""
+        rows = (
+            (*place, *figures, max(0, begun - self._began))
+            for place, made in tools.items()
+            for *figures, begun in map(astuple, made)
+        )
+        connection.executemany(_USE, rows)
 
     def keep(self, numbers: tuple[dict[str, int], dict[str, int]]) -> None:
         """Remember the endpoints' numbers; what was rolled back has none."""

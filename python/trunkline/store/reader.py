@@ -20,15 +20,18 @@ from trunkline.store.calls import Bill, Spending
 from trunkline.store.check import check
 from trunkline.store.disk import damaged
 from trunkline.store.identify import connect, fault, files_of
+from trunkline.store.profile import Profile, profile
 from trunkline.store.schema import (
     CALL_COLUMNS,
     ROLLOUT_COLUMNS,
     TAKEN_COLUMNS,
+    TOOL_COLUMNS,
     TREE_COLUMNS,
     CallRow,
     EventRow,
     RolloutRow,
     TakenRow,
+    ToolRow,
     TreeRow,
 )
 from trunkline.store.summary import Summary, summarise
@@ -236,6 +239,15 @@ class RunReader:
         except sqlite3.Error as problem:
             raise self._damaged(str(problem)) from None
 
+    def uses(self) -> Iterator[tuple[int, ToolRow]]:
+        """The rows of all tool calls, each with the task's number, in the order in which they were written."""
+        columns = ", ".join(TOOL_COLUMNS)
+        try:
+            for number, *values in self._connection.execute(f"SELECT task, {columns} FROM uses ORDER BY use"):  # noqa: S608 - our own names
+                yield number, self._convert("uses", (*values[:2], bool(values[2]), *values[3:]), ToolRow)
+        except sqlite3.Error as problem:
+            raise self._damaged(str(problem)) from None
+
     def events(self) -> Iterator[EventRow]:
         """What came to pass beside the trees, such as workers that died, in order."""
         for at, kind, worker, task, data in self._query(
@@ -255,6 +267,13 @@ class RunReader:
         for number, call in self.calls():
             bills.setdefault(number, Bill(self.prices)).add(call)
         return {name: bills[number].spending() for number, name in enumerate(self.task_ids()) if number in bills}
+
+    def profile(self) -> Profile:
+        """Where the time went, computed from the rows."""
+        agent = self.settings.get("agent")
+        name = agent.get("name") if isinstance(agent, dict) else None
+        seconds = self.summary().seconds
+        return profile(str(name or "agent"), seconds, self.calls(), self.uses(), self.rollouts(), self.task_ids())
 
     def by_task(self) -> list[TaskSummary]:
         """What each finished task came to, computed from its rows, in the order of the tasks."""

@@ -18,12 +18,14 @@ __all__ = [
     "SCHEMA_VERSION",
     "TABLES",
     "TAKEN_COLUMNS",
+    "TOOL_COLUMNS",
     "TREE_COLUMNS",
     "CallRow",
     "Ending",
     "EventRow",
     "RolloutRow",
     "TakenRow",
+    "ToolRow",
     "TreeRow",
     "Versions",
 ]
@@ -53,6 +55,10 @@ CREATE TABLE calls (
     draws INTEGER NOT NULL, prompt INTEGER NOT NULL, cached INTEGER NOT NULL, generated INTEGER NOT NULL,
     attempts INTEGER NOT NULL, queue INTEGER NOT NULL, first INTEGER NOT NULL, micros INTEGER NOT NULL,
     started INTEGER NOT NULL
+);
+CREATE TABLE uses (
+    use INTEGER PRIMARY KEY, task INTEGER NOT NULL, seq INTEGER NOT NULL, rollout INTEGER NOT NULL, tool TEXT NOT NULL,
+    failed INTEGER NOT NULL, micros INTEGER NOT NULL, started INTEGER NOT NULL
 );
 CREATE TABLE rollouts (
     task INTEGER NOT NULL, rollout INTEGER NOT NULL, path TEXT NOT NULL, subgroup INTEGER NOT NULL,
@@ -113,6 +119,24 @@ class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def reported(self) -> bool:
         """Whether it has usage: as in a tree, a call that lacks one figure counts in no total."""
         return self.prompt >= 0 and self.generated >= 0
+
+
+class ToolRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One tool call. It is written with the delta that holds its observation; no tree knows the time of one call.
+
+    Attributes:
+        rollout: The rollout that made it.
+        tool: The tool's name; of a tool that does not exist, no name that a model made up.
+        failed: Whether it failed.
+        micros: Microseconds that it took, waiting for its turn included.
+        started: When it began, as for :class:`CallRow`.
+    """
+
+    rollout: int
+    tool: str
+    failed: bool
+    micros: int
+    started: int
 
 
 class EventRow(NamedTuple):
@@ -323,4 +347,5 @@ HERE: Final = Versions(_core.__version__, platform.python_version(), _core.FORMA
 CALL_COLUMNS: Final = CallRow.__struct_fields__
 ROLLOUT_COLUMNS: Final = RolloutRow.__struct_fields__
 TAKEN_COLUMNS: Final = TakenRow.__struct_fields__
+TOOL_COLUMNS: Final = ToolRow.__struct_fields__
 TREE_COLUMNS: Final = TreeRow.__struct_fields__

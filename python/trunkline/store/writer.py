@@ -35,6 +35,7 @@ from trunkline.store.schema import (
     CallRow,
     RolloutRow,
     TakenRow,
+    ToolRow,
     TreeRow,
 )
 from trunkline.store.standing import Standing
@@ -210,6 +211,7 @@ class RunWriter:
         deltas: Sequence[tuple[int, int, bytes]],
         finished: Sequence[tuple[int, TreeRow, Sequence[RolloutRow]]] = (),
         calls: Sequence[tuple[int, int, Sequence[CallRow]]] = (),
+        tools: Sequence[tuple[int, int, Sequence[ToolRow]]] = (),
     ) -> None:
         """Write a batch in one transaction: it is in the file when this returns, and not when it raises.
 
@@ -220,6 +222,7 @@ class RunWriter:
             deltas: ``(task, seq, data)``: the task's number, the delta's number in its tree, the delta.
             finished: ``(task, tree row, rollout rows)`` of tasks that are done.
             calls: ``(task, seq, call rows)`` of some of these deltas, begun on this machine's monotonic clock.
+            tools: ``(task, seq, tool rows)``, likewise.
 
         Raises:
             WorkerError: A delta with this number is there with other bytes.
@@ -229,13 +232,14 @@ class RunWriter:
         with self._guard:
             if self._gone or time.monotonic() - self._looked >= _LOOK_EVERY:
                 self._look()
-            self._commit(deltas, finished, calls)
+            self._commit(deltas, finished, calls, tools)
 
     def _commit(
         self,
         deltas: Sequence[tuple[int, int, bytes]],
         finished: Sequence[tuple[int, TreeRow, Sequence[RolloutRow]]],
         calls: Sequence[tuple[int, int, Sequence[CallRow]]],
+        tools: Sequence[tuple[int, int, Sequence[ToolRow]]],
     ) -> None:
         fresh: set[tuple[int, int]] = set()
         with written(self.path), transaction(self._connection) as connection:
@@ -251,6 +255,8 @@ class RunWriter:
             # A delta that comes twice at once brings its calls twice, too: the last of equal ones is as good.
             news = {(task, seq): made for task, seq, made in calls if (task, seq) in fresh}
             numbers = self._calls.add(connection, news)
+            used = {(task, seq): made for task, seq, made in tools if (task, seq) in fresh}
+            self._calls.used(connection, used)
             for task, tree, rollouts in finished:
                 connection.execute(_TREE, (task, *astuple(tree)))
                 connection.executemany(_ROLLOUT, ((task, *astuple(row)) for row in rollouts))

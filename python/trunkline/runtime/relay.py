@@ -1,0 +1,145 @@
+"""Log records on their way from a worker to the controller, which logs them as its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from trunkline.runtime.logs import FIELDS, safe, trace_of
+from trunkline.runtime.wire import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Relay", "relog"]
+
+_WAITING = 1000
+"""Records that may wait for the event loop."""
+
+_BURST = 500
+_RATE = 100.0
+"""Records that may come at once, and those of a second after that."""
+
+_AWAY = 5.0
+"""Seconds after which what waits for a blocked event loop is written to standard error instead."""
+
+_OURS = "trunkline."
+
+
+class Relay(logging.Handler):
+    """Hands records of this process to its event loop, which sends them. It never waits, and holds few.
+
+    Args:
+        send: Takes each message for the controller, in the event loop.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, send: Callable[[Log], None], clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._send = send
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._mutex = threading.Lock()
+        self._waiting: deque[Log] = deque()
+        self._dropped = 0
+        self._since = 0.0
+        self._room, self._counted = float(_BURST), clock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record, of any thread."""
+        try:
+            log = _packed(record)
+        except Exception:  # noqa: BLE001 - arguments of a message are anybody's objects
+            log = None
+        with self._mutex:
+            if log is None or not self._admits():
+                self._dropped += 1
+                return
+            if not self._waiting:
+                self._since = self._clock()
+                # A loop that is closed sends nothing; standard error is left for what comes then.
+                if self._loop.is_closed():
+                    _spill([log])
+                    return
+                self._loop.call_soon_threadsafe(self._leave)
+            log.dropped, self._dropped = self._dropped, 0
+            self._waiting.append(log)
+
+    def spill(self) -> None:
+        """Write what waits to standard error, where the event loop has been away for too long to be believed in."""
+        with self._mutex:
+            if not self._waiting or self._clock() - self._since < _AWAY:
+                return
+            logs = list(self._waiting)
+            self._waiting.clear()
+        _spill(logs)
+
+    def _admits(self) -> bool:
+        now = self._clock()
+        self._room = min(_BURST, self._room + (now - self._counted) * _RATE)
+        self._counted = now
+        if self._room < 1 or len(self._waiting) >= _WAITING:
+            return False
+        self._room -= 1
+        return True
+
+    def _leave(self) -> None:
+        with self._mutex:
+            logs = list(self._waiting)
+            self._waiting.clear()
+        for log in logs:
+            self._send(log)
+
+
+def relog(seat: int, log: Log) -> None:
+    """Log what a worker sent, as if it had come to pass here.
+
+    Args:
+        seat: The worker's number.
+        log: What it sent; it may be anything.
+    """
+    known = log.logger.startswith(_OURS) and log.logger in logging.root.manager.loggerDict
+    logger = logging.getLogger(log.logger if known else "trunkline.worker")
+    if log.dropped:
+        logger.warning(
+            "worker %d dropped %d log messages: they came too fast", seat, log.dropped, extra={"worker": seat}
+        )
+    if logger.isEnabledFor(log.level):
+        fields = {name: value for name, value in log.fields.items() if name in FIELDS}
+        record = logging.makeLogRecord(
+            {
+                "name": safe(log.logger, 200),
+                "levelno": log.level,
+                "levelname": logging.getLevelName(log.level),
+                "created": log.time,
+                "msg": f"worker {seat}: {safe(log.message)}",
+                "exc_text": log.trace,
+                "worker": seat,
+            }
+            | fields
+        )
+        logger.handle(record)
+
+
+def _packed(record: logging.LogRecord) -> Log:
+    fields: dict[str, str | int] = {}
+    for name in FIELDS:
+        value = getattr(record, name, None)
+        if value is not None:
+            fields[name] = value if type(value) is int else safe(str(value), 200)
+    trace = trace_of(record)
+    trace = None if trace is None else safe(trace)
+    return Log(record.created, record.levelno, safe(record.name, 200), safe(record.getMessage()), fields, trace)
+
+
+def _spill(logs: list[Log]) -> None:
+    for log in logs:
+        try:
+            os.write(2, f"{log.message}\n".encode())
+        except OSError:
+            return

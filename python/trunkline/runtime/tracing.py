@@ -1,0 +1,170 @@
+"""Traces by OpenTelemetry's conventions for generative AI, made in the controller (extra: otel)."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from trunkline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trunkline.rollout.diary import Leg
+    from trunkline.runtime.job import Job
+    from trunkline.runtime.snapshot import Snapshot
+    from trunkline.runtime.wire import Batch, Done
+    from trunkline.store.schema import TakenRow
+    from trunkline.types import Task
+
+__all__ = ["Tracing"]
+
+_LONGEST = 65_536
+"""Characters of captured content in one attribute."""
+
+
+class Tracing:
+    """A span for each rollout (``invoke_agent``), under it those of its turns (``chat``) and tools (``execute_tool``).
+
+    Spans are made when what they tell of is in the run file, with the times at which it happened. A rollout that goes
+    on in another worker goes on in its span.
+
+    Args:
+        content: Whether what models and tools said is captured; it may be private, and it is much.
+        provider: An OpenTelemetry ``TracerProvider``; the global one when None.
+
+    Raises:
+        ConfigError: The library is missing.
+    """
+
+    def __init__(self, *, content: bool = False, provider: Any = None) -> None:
+        try:
+            self._api = importlib.import_module("opentelemetry.trace")
+        except ImportError:
+            raise ConfigError('tracing needs opentelemetry: pip install "trunkline[otel]"') from None
+        from trunkline._core import __version__  # noqa: PLC0415 - beside the library that is optional
+
+        self.content = content
+        self._tracer = self._api.get_tracer("trunkline", __version__, provider)
+        self._tasks: Sequence[Task] = ()
+        self._model = ""
+        self._open: dict[tuple[int, int], Any] = {}
+
+    def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
+        """See :class:`~trunkline.runtime.observer.Observer`."""
+        self._tasks, self._model = tasks, job.agent.model
+
+    def committed(self, seat: int, batch: Batch, seconds: float) -> None:
+        """See :class:`~trunkline.runtime.observer.Observer`."""
+        for delta in batch.deltas:
+            for leg in delta.legs:
+                if leg.kind == "rollout":
+                    self._end(delta.task, leg)
+                else:
+                    self._span(seat, delta.task, leg)
+
+    def completed(self, done: Done) -> None:
+        """See :class:`~trunkline.runtime.observer.Observer`; whoever is still open was lost with its workers."""
+        for key in [key for key in self._open if key[0] == done.task]:
+            span = self._open.pop(key)
+            self._fail(span, "lost")
+            span.end()
+
+    def look(self, snapshot: Snapshot) -> None:
+        """See :class:`~trunkline.runtime.observer.Observer`."""
+
+    def end(self, snapshot: Snapshot) -> None:
+        """See :class:`~trunkline.runtime.observer.Observer`; what has not ended is told as it is."""
+        for span in self._open.values():
+            span.set_attribute("trunkline.unfinished", True)
+            span.end()
+        self._open.clear()
+
+    def _span(self, seat: int, task: int, leg: Leg) -> None:
+        """A turn or a tool call."""
+        kinds = self._api.SpanKind
+        kind = kinds.CLIENT if leg.kind == "chat" else kinds.INTERNAL
+        name, attributes = _chat(leg) if leg.kind == "chat" else _tool(leg)
+        parent = self._api.set_span_in_context(self._rollout(task, leg))
+        attributes["trunkline.worker"] = seat
+        span = self._tracer.start_span(name, parent, kind, attributes, start_time=leg.started * 1000)
+        if leg.error:
+            self._fail(span, leg.error)
+        span.end((leg.started + leg.micros) * 1000)
+
+    def _rollout(self, task: int, leg: Leg) -> Any:
+        """The span of a rollout, which begins with the first that is known of it."""
+        key = (task, leg.rollout)
+        if key not in self._open:
+            agent = leg.name if leg.kind != "tool" else ""
+            attributes = {
+                "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.provider.name": "openai",
+                "gen_ai.request.model": self._model,
+                "gen_ai.conversation.id": f"{self._tasks[task].id}/{leg.rollout}",
+                "trunkline.task": self._tasks[task].id,
+                "trunkline.rollout": leg.rollout,
+            }
+            if agent:
+                attributes["gen_ai.agent.name"] = agent
+            name = f"invoke_agent {agent}".strip()
+            self._open[key] = self._tracer.start_span(
+                name, None, self._api.SpanKind.INTERNAL, attributes, start_time=leg.started * 1000
+            )
+        return self._open[key]
+
+    def _end(self, task: int, leg: Leg) -> None:
+        span = self._rollout(task, leg)
+        span.set_attribute("trunkline.termination", leg.finish)
+        if leg.error:
+            self._fail(span, leg.error)
+        span.end((leg.started + leg.micros) * 1000)
+        del self._open[task, leg.rollout]
+
+    def _fail(self, span: Any, kind: str) -> None:
+        span.set_attribute("error.type", kind)
+        span.set_status(self._api.Status(self._api.StatusCode.ERROR))
+
+
+def _chat(leg: Leg) -> tuple[str, dict[str, Any]]:
+    found: dict[str, Any] = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": leg.model,
+        "gen_ai.agent.name": leg.name,
+    }
+    if leg.prompt >= 0:
+        found["gen_ai.usage.input_tokens"] = leg.prompt
+    if leg.generated >= 0:
+        found["gen_ai.usage.output_tokens"] = leg.generated
+    if leg.finish:
+        found["gen_ai.response.finish_reasons"] = [leg.finish]
+    if leg.said:
+        found["gen_ai.output.messages"] = _messages(leg)[:_LONGEST]
+    return f"chat {leg.model}", found
+
+
+def _tool(leg: Leg) -> tuple[str, dict[str, Any]]:
+    found: dict[str, Any] = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": leg.name,
+        "gen_ai.tool.type": "function",
+    }
+    if leg.said:
+        found["gen_ai.tool.call.result"] = leg.said[:_LONGEST]
+    return f"execute_tool {leg.name}", found
+
+
+def _messages(leg: Leg) -> str:
+    """What a model said, in the form of the conventions."""
+    message = json.loads(leg.said)
+    parts: list[dict[str, Any]] = []
+    if isinstance(message.get("content"), str) and message["content"]:
+        parts.append({"type": "text", "content": message["content"]})
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        parts.append(
+            {"type": "tool_call", "id": call["id"], "name": function["name"], "arguments": function["arguments"]}
+        )
+    return json.dumps([{"role": "assistant", "parts": parts, "finish_reason": leg.finish}])

@@ -1,0 +1,113 @@
+"""Traces of runs, as an exporter of OpenTelemetry gets them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from atlas import agent, tasks
+from foreign import capital_cities, error, serving
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from trunkline.errors import ConfigError
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.run import run
+from trunkline.runtime.tracing import Tracing
+
+USAGE = {"prompt_tokens": 100, "completion_tokens": 20}
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+def tracing(exporter: InMemorySpanExporter, **options: bool) -> Tracing:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return Tracing(provider=provider, **options)
+
+
+def under(spans: tuple[ReadableSpan, ...], parent: ReadableSpan) -> list[ReadableSpan]:
+    return [span for span in spans if span.parent and span.parent.span_id == parent.context.span_id]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_rollout_is_a_span_over_its_turns_and_tool_calls(workers: int, exporter, tmp_path: Path):
+    begun = time.time_ns()
+    with serving(lambda body: capital_cities(body) | {"usage": USAGE}) as server:
+        result = run(
+            agent(name="scout"),
+            tasks(),
+            llm=EndpointSpec(server.url, max_concurrency=4),
+            strategy=Chain(2),
+            workers=workers,
+            tracing=tracing(exporter),
+            out=tmp_path / "r",
+        )
+    spans = exporter.get_finished_spans()
+    rollouts = [span for span in spans if span.name == "invoke_agent scout"]
+    trees = {tree.task.id: tree for tree in result}
+    assert len(rollouts) == 10
+    for span in rollouts:
+        made = trees[span.attributes["trunkline.task"]].rollouts[span.attributes["trunkline.rollout"]]
+        below = under(spans, span)
+        chats = [each for each in below if each.name == "chat m"]
+        tools = [each for each in below if each.name.startswith("execute_tool ")]
+        assert len(chats) == made.turns
+        assert len(chats) + len(tools) == len(below)
+        assert {each.kind for each in chats} == {SpanKind.CLIENT}
+        assert {each.attributes["gen_ai.operation.name"] for each in tools} <= {"execute_tool"}
+        assert chats[0].attributes["gen_ai.usage.input_tokens"] == 100
+        assert chats[0].attributes["gen_ai.usage.output_tokens"] == 20
+        assert chats[-1].attributes["gen_ai.response.finish_reasons"] == ("stop",)
+        assert span.attributes["trunkline.termination"] == "answer"
+        assert span.status.status_code == StatusCode.UNSET
+        assert all(begun < each.start_time <= each.end_time <= time.time_ns() for each in (span, *below))
+    failed = [span for span in spans if span.attributes.get("error.type") == "tool_error"]
+    assert {span.name for span in failed} >= {"execute_tool (unknown)"}
+    assert not any("messages" in name or "result" in name for span in spans for name in span.attributes)
+
+
+def test_content_is_captured_where_it_is_asked_for(exporter, tmp_path: Path):
+    with serving(capital_cities) as server:
+        llm = EndpointSpec(server.url, max_concurrency=4)
+        run(agent(), tasks()[:1], llm=llm, workers=1, tracing=tracing(exporter, content=True), out=tmp_path / "r")
+    spans = exporter.get_finished_spans()
+    chats = [span.attributes["gen_ai.output.messages"] for span in spans if span.name == "chat m"]
+    assert '"type": "tool_call"' in chats[0]
+    assert "Paris" in chats[-1]
+    assert "capital: Paris" in {span.attributes.get("gen_ai.tool.call.result") for span in spans}
+
+
+def test_what_fails_says_how(exporter, tmp_path: Path):
+    with serving(lambda body: error(400, "too long")) as server:
+        llm = EndpointSpec(server.url, max_concurrency=4)
+        run(agent(), tasks()[:1], llm=llm, workers=1, tracing=tracing(exporter), out=tmp_path / "r")
+    chat, rollout = exporter.get_finished_spans()
+    assert chat.attributes["error.type"] == "BadRequest"
+    assert rollout.attributes["error.type"] == "bad_request"
+    assert {chat.status.status_code, rollout.status.status_code} == {StatusCode.ERROR}
+
+
+def test_tracing_is_a_switch_or_a_tracing_and_nothing_else():
+    with pytest.raises(ConfigError, match="tracing must be True"):
+        run(agent(), tasks(), llm=EndpointSpec("http://127.0.0.1:9/v1"), tracing="yes")
+
+
+def test_neither_library_is_imported_where_nobody_asks():
+    code = """
+import sys
+import trunkline as tl
+tl.run, tl.Metrics, tl.Tracing, tl.log_to
+print([name for name in sys.modules if name.partition(".")[0] in ("opentelemetry", "prometheus_client")])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
