@@ -7,14 +7,16 @@ import asyncio
 import pytest
 
 from trunkline import _core
-from trunkline.errors import UnknownEffect
+from trunkline.errors import TreeError, UnknownEffect
 from trunkline.llm.protocol import ToolCall
 from trunkline.rollout.agent import Agent, Kit
 from trunkline.rollout.desk import Desk
 from trunkline.rollout.draws import Draws
+from trunkline.rollout.effects import Effects, doubts, lose
 from trunkline.rollout.rollout import Rollout
 from trunkline.tools.call import Origin, current_call
 from trunkline.tools.tool import tool
+from trunkline.tree.failure import Failure
 from trunkline.types import Task
 
 RAN: list[str] = []
@@ -87,11 +89,13 @@ async def test_a_call_begins_when_its_intent_is_in_the_run_file_and_not_before()
     outlet.acked.clear()
     using = asyncio.create_task(rollout(core, outlet).use(KIT, [LOOK, SEND, SEND]))
     await asyncio.sleep(0.01)
-    assert core.marks() == ['{"intent":[0,0,1]}', '{"intent":[0,0,2]}']
+    origin = Origin(7, "q", 0, (0, 0), 0)
+    intents = [f'{{"intent":[0,0,{index}],"tool":"send","id":"{origin.call(index).id}"}}' for index in (1, 2)]
+    assert core.marks() == intents
     assert (outlet.log, RAN) == (["grew", "durable"], [])
     outlet.acked.set()
     await using
-    origin = Origin(7, "q", 0, (0, 0), 0)
+    assert core.marks()[2:] == ['{"effect":[0,0,1]}', '{"effect":[0,0,2]}']
     assert sorted(RAN) == sorted(["b", f"a {origin.call(1).id}", f"a {origin.call(2).id}"])
 
 
@@ -105,27 +109,33 @@ async def test_what_has_no_effect_is_not_written_down(call: ToolCall):
     assert outlet.log == ["grew"]
 
 
-async def test_a_turn_with_a_call_in_doubt_is_not_run_again_nor_any_call_of_it():
+def begun(*places: tuple[int, int, int]) -> _core.Tree:
+    """A tree in which calls have begun."""
     core = tree()
-    await rollout(core, Outlet()).use(KIT, [LOOK, SEND])
-    RAN.clear()
-    copy = _core.Tree()
-    copy.apply(core.delta() or b"")
-    again = rollout(copy, Outlet())
-    again.effects.recall()
-    with pytest.raises(UnknownEffect, match=r"send had begun .* \(call id [0-9a-f]{32}\).* not run again"):
-        await again.use(KIT, [LOOK, SEND])
-    assert RAN == []
+    for place in places:
+        core.mark(f'{{"intent":{list(place)},"tool":"send","id":"x{place[2]}"}}')
+    return core
 
 
-async def test_intents_of_other_rollouts_turns_and_kinds_cast_no_doubt():
-    core = tree()
-    for mark in ('{"intent":[1,0,0]}', '{"intent":[0,1,0]}', '{"intent":[0,0,1]}', '{"round":[0,0,0]}'):
+def test_what_began_and_is_not_on_record_is_in_doubt_rollout_by_rollout():
+    core = begun((1, 0, 0), (0, 0, 0), (0, 1, 2), (0, 1, 1))
+    for mark in ('{"effect":[0,0,0]}', '{"effect":[2,0,0]}', '{"round":0}', '{"effect":[0,0,0]}'):
         core.mark(mark)
-    again = rollout(core, Outlet())
-    again.effects.recall()
-    await again.use(KIT, [SEND])
-    assert len(RAN) == 1
+    found = doubts(core)
+    assert set(found) == {0, 1}
+    assert "send had begun when its worker or its run ended (call id x2)" in str(found[0]), "the first"
+    assert doubts(tree()) == {}
+    core.mark('{"intent":[0,0]}')
+    with pytest.raises(TreeError, match="side effects is damaged"):
+        doubts(core)
+
+
+def test_who_is_lost_with_a_call_in_doubt_is_recorded_as_that():
+    core = begun((0, 0, 0))
+    core.open(1, [0, 1])
+    lose(core, Failure("WorkerError", "it is gone"))
+    ends = [(facts.termination, Failure.decode(facts.error).kind) for facts in map(core.rollout, (0, 1))]
+    assert ends == [("unknown_effect", "UnknownEffect"), ("lost", "WorkerError")]
 
 
 async def test_only_a_call_that_is_given_up_leaves_a_doubt():
@@ -147,3 +157,16 @@ async def test_only_a_call_that_is_given_up_leaves_a_doubt():
         await using
     assert isinstance(one.effects.doubt, UnknownEffect)
     assert "ended while send ran" in str(one.effects.doubt)
+
+
+async def test_of_calls_side_by_side_each_is_in_doubt_until_it_is_on_record():
+    effects = Effects(tree(), 0, Outlet())
+    origin = Origin(7, "q", 0, (0, 0), 0)
+    await effects.begin([("send", origin.call(0))])
+    await effects.begin([("pay", origin.call(5))])
+    effects.known(0, [0, 1])
+    assert "ended while pay ran" in str(effects.doubt)
+    effects.known(1, [5])
+    assert effects.doubt is not None
+    effects.known(0, [5])
+    assert effects.doubt is None

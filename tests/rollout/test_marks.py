@@ -65,7 +65,7 @@ def test_a_turn_whose_cost_nobody_wrote_down_costs_what_the_tree_says(currency: 
 
 async def test_marks_of_others_are_skipped():
     core = Core()
-    core.mark('{"intent":"a call","round":"of drinks"}')
+    core.mark('{"toast":"a call","round":"of drinks"}')
     core.mark("no JSON at all")
     tree, _ = await grow(Chain(1), lambda conversation, seed: Say("1", final=True), core=core)
     assert tree.rollouts[0].answer == "1"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from forking import Late, words, written
-from notebook import Clock, Liar, Notebook, Paper, account, forget, look, look_and_tell, look_in_a_thread
+from notebook import Clock, Liar, Notebook, Paper, account, forget, look, look_and_sign, look_and_tell, look_in_a_thread
 from scripted import Say, grow
 
 from trunkline._core import OBSERVATION
@@ -51,6 +51,14 @@ async def test_by_snapshot_and_by_replay_the_trees_are_the_same():
     replayed, done = await forked(Paper, 2)
     assert done == ["fresh", *CHAIN, "close", "fresh", "write a", "write b", "write x", "close"]
     assert snapped.digest() == replayed.digest()
+
+
+async def test_a_call_that_is_replayed_is_the_call_that_it_was():
+    tree, done = await forked(Paper, 2, tool=look_and_sign)
+    assert done[-5:] == ["fresh", "write a", "write b", "write x", "close"]
+    assert [rollout.termination for rollout in tree.rollouts] == [Termination.ANSWER] * 2
+    assert written(tree, 1)[1].split()[:5] == ["q", "a", "b", "0", "1"], "of the rollout that made it first"
+    assert written(tree, 1)[2].split()[4:6] == ["1", "2"]
 
 
 async def test_who_forks_at_the_prompt_only_pays_for_no_snapshot():

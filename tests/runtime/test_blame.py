@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trunkline._core import PROMPT
+from trunkline._core import Tree as Core
 from trunkline.runtime.blame import Blame
+from trunkline.runtime.quarantine import Quarantine
+from trunkline.types import Task
 
 
 class Floor:
@@ -145,3 +150,22 @@ def test_the_last_task_of_a_busy_worker_did_not_have_it_for_itself():
         blame.take(seat, 2)
         blame.done(seat, 2)
         assert blame.died(seat, "x").guilty == {}
+
+
+def test_who_had_a_call_in_doubt_is_not_recorded_as_lost_when_its_task_is_quarantined():
+    core = Core()
+    prompt = core.append(0, PROMPT, b'{"role":"user","content":"?"}')
+    for draw in range(2):
+        core.open(prompt, (0, draw))
+    core.mark('{"intent":[1,0,0],"tool":"pay","id":"x"}')
+    written = core.delta()
+    commits: list[tuple] = []
+    writer = SimpleNamespace(
+        deltas=lambda index: [written], commit=lambda *rows: commits.append(rows), event=lambda *_, **__: None
+    )
+    kept = Quarantine(SimpleNamespace(filters=()), [Task.ask("?", id="q")], writer)
+    kept.add(0, ["killed by SIGKILL"] * 2)
+    (done,) = kept.settle()
+    assert [row.termination for row in done.rollouts] == ["lost", "unknown_effect"]
+    ((_, _, delta),) = commits[0][0]
+    assert core.apply(delta) is not False

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 import uvloop
 
+from trunkline.errors import InfrastructureError
 from trunkline.llm.protocol import Reply
 from trunkline.runtime.outbox import IN_FLIGHT, Growth, Outbox
 from trunkline.runtime.wire import Batch
@@ -46,6 +47,8 @@ async def test_a_batch_that_cannot_be_sent_is_an_error_not_a_gap():
     outbox.note(growth)
     outbox.flush()
     assert [str(problem) for problem in problems] == ["no"]
+    with pytest.raises(InfrastructureError, match="cannot be sent"):
+        await asyncio.wait_for(growth.durable(), 1)
 
 
 async def test_so_many_turns_are_in_flight_and_no_more():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 from atlas import CAPITALS, agent, tasks
 from foreign import message, serving
 from perils import BAD, calm_lookup, descriptors, gone_within, pay, pay_slowly, perilous_lookup, retry
+from resuming import environment, wait_for
 
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.budget import Budget
@@ -48,7 +50,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_isolated_tools_cost_their_own_calls_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int):
     mark = f"{tmp_path.name}-{os.getpid()}"
     monkeypatch.setenv("TRUNKLINE_TEST_MARK", mark)
@@ -114,6 +116,42 @@ def test_a_rollout_that_is_cut_while_a_tool_with_side_effects_runs_ends_in_doubt
     assert notes.read_text() == "France\n"
     assert rollout.termination == Termination.UNKNOWN_EFFECT
     assert "was ended while pay_slowly ran" in rollout.error.message
+
+
+PAYING = """
+import sys
+from atlas import agent, tasks
+from perils import pay_slowly
+from trunkline.llm.spec import EndpointSpec
+from trunkline.runtime.run import run
+if __name__ == "__main__":
+    _, url, out, workers = sys.argv
+    llm = EndpointSpec(url, max_concurrency=8)
+    run(agent(tools=[pay_slowly]), tasks()[:1], llm=llm, workers=int(workers), grace=0.1, out=out)
+"""
+
+
+@pytest.mark.parametrize(("end", "workers"), [(signal.SIGKILL, "1"), (signal.SIGINT, "0")])
+def test_a_call_in_doubt_is_not_run_again_when_its_run_is_resumed(
+    tmp_path: Path, notes: Path, end: signal.Signals, workers: str
+):
+    with serving(call_then_quote) as server:
+        begun = subprocess.Popen(
+            [sys.executable, "-c", PAYING, server.url, tmp_path / "r", workers],
+            env=environment(),
+            stderr=subprocess.DEVNULL,
+        )
+        wait_for(notes.read_text)
+        begun.send_signal(end)
+        begun.wait(20)
+        llm = EndpointSpec(server.url, max_concurrency=8)
+        used = agent(tools=[pay_slowly])
+        result = run(used, tasks()[:1], llm=llm, workers=0, grace=0.1, out=tmp_path / "r", resume=True)
+        assert len(server.bodies) == 1
+    (rollout,) = result["France"].rollouts
+    assert rollout.termination == Termination.UNKNOWN_EFFECT
+    assert "pay_slowly had begun when its worker or its run ended" in rollout.error.message
+    assert notes.read_text() == "France\n"
 
 
 SCRIPT = """

@@ -9,6 +9,7 @@ import json
 from itertools import count
 from typing import ClassVar
 
+from trunkline.tools.call import current_call
 from trunkline.tools.environment import Environment
 from trunkline.tools.tool import tool
 from trunkline.types import Task
@@ -93,6 +94,13 @@ async def look(what: str, notes: Paper) -> str:
 def look_in_a_thread(notes: Paper, what: str) -> str:
     """The same, sync, with the environment as its first parameter."""
     return notes.write(what)
+
+
+@tool(name="look")
+async def look_and_sign(what: str, notes: Paper) -> str:
+    """The same, with the call's id beside it."""
+    call = current_call()
+    return f"{notes.write(what)} {call.rollout} {call.turn} {call.id}"
 
 
 @tool(name="look", replay=False)

@@ -60,6 +60,15 @@ def spin() -> str:
         pass
 
 
+def babble() -> str:
+    """Print without end, in four processes."""
+    spawn_daemon()
+    for _ in range(2):
+        os.fork()
+    while True:
+        os.write(1, b"and so on ")
+
+
 def come_back_twice() -> str:
     """Fork, and let the child return too."""
     return "child" if os.fork() == 0 else "parent"
@@ -90,6 +99,7 @@ DEEDS = {
     "hold the GIL": lambda: ctypes.PyDLL(None).sleep(600),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "spin": spin,
+    "babble": babble,
     "leak": leak,
     "one gigabyte": lambda: "x" * 1_000_000_000,
     "long": lambda: "x" * 10_000_000,

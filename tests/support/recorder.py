@@ -25,6 +25,8 @@ class Recorder:
 
     def called(self, reply: Reply) -> None: ...
 
+    async def durable(self) -> None: ...
+
     def grew(self, size: int = 0, turns: int = 0) -> None:
         if (data := self.core.delta()) is not None:
             self.deltas.append(data)

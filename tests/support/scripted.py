@@ -109,6 +109,8 @@ class Silent:
 
     def grew(self, size: int = 0, turns: int = 0) -> None: ...
 
+    async def durable(self) -> None: ...
+
 
 class Table:
     """A script from what was looked up so far to the draws there, in their order; ``!`` before a text answers it."""

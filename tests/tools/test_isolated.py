@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import os
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 from perils import DEEDS, descriptors, gone_within, live, peril, peril_async, stuck
 
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, CrossingError
+from trunkline.llm.protocol import ToolCall
 from trunkline.tools.runner import Toolbox
 from trunkline.tools.tool import tool
 
@@ -40,6 +42,20 @@ async def box(marker: str):
 
 async def do(box: Toolbox, deed: str, name: str = "peril"):
     return await box.call(name, f'{{"deed": "{deed}"}}')
+
+
+async def test_a_tool_that_its_process_cannot_import_is_said_to_be_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    module = tmp_path / "vanishing_tool.py"
+    module.write_text("import trunkline as tl\n\n\n@tl.tool(isolated=True)\ndef gone() -> str:\n    return 'here'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    box = Toolbox([importlib.import_module("vanishing_tool").gone])
+    module.unlink()
+    for calls in (1, 2):
+        with pytest.raises(CrossingError, match="vanishing_tool"):
+            await box.call_all([ToolCall("", "gone", "")] * calls)
+    await box.close()
 
 
 async def test_a_process_is_kept_for_the_next_call(box: Toolbox):
@@ -73,8 +89,8 @@ async def test_the_observation_says_what_happened_and_the_next_call_is_served(bo
     assert (await do(box, "pid")).ok
 
 
-@pytest.mark.parametrize("deed", ["sleep", "hold the GIL", "stop", "spin"])
-async def test_what_hangs_is_killed_at_its_timeout(box: Toolbox, deed: str):
+@pytest.mark.parametrize("deed", ["hold the GIL", "stop", "spin", "babble"])
+async def test_what_hangs_is_killed_at_its_timeout(box: Toolbox, tmp_path: Path, deed: str):
     first = await do(box, "pid", "stuck")
     start, ticks = time.monotonic(), 0
 
@@ -91,6 +107,7 @@ async def test_what_hangs_is_killed_at_its_timeout(box: Toolbox, deed: str):
     assert seen.text == "Error: stuck took longer than 0.4 s and was killed."
     assert 0.4 <= took < 5
     assert ticks > 8, "the loop went on"
+    assert list(tmp_path.iterdir()) == [], "temporary files are gone"
     assert (await do(box, "pid", "stuck")).text != first.text
 
 

@@ -7,7 +7,7 @@ import logging
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from perils import awaited_call, isolated_call, threaded_call
 
@@ -120,8 +120,13 @@ async def test_outside_of_a_call_there_is_none():
 
 
 def test_ids_are_what_they_were():
-    assert ORIGIN.call(0).id == "f0108dc01124263eaeb90fa73d9d58d0"
+    assert ORIGIN.call(0).id == "145374035404a8da4dbe11aee046bd10"
     assert (ORIGIN.call(1).task, ORIGIN.call(1).rollout, ORIGIN.call(1).turn) == ("task \ud800", 3, 2)
+
+
+def test_a_task_that_spells_a_fork_path_has_ids_of_its_own():
+    one, other = Origin(7, "", 0, (0, 1), 0), Origin(7, "\0\0\0\0", 0, (0,), 1)
+    assert one.call(0).id != other.call(0).id
 
 
 origins = st.builds(
@@ -134,6 +139,7 @@ origins = st.builds(
 )
 
 
+@settings(max_examples=50)
 @given(origins, st.integers(0, 2), origins, st.integers(0, 2))
 def test_ids_are_equal_only_for_equal_calls(one: Origin, first: int, other: Origin, second: int):
     same = (one, first) == (other, second)

@@ -2,33 +2,100 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.errors import UnknownEffect
+from trunkline.errors import TreeError, UnknownEffect
+from trunkline.tree.failure import Failure
+from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from trunkline._core import Tree as Core
     from trunkline.rollout.desk import Outlet
     from trunkline.tools.call import Call
 
-__all__ = ["Effects"]
+__all__ = ["Effects", "doubts", "lose"]
+
+Place = tuple[int, int, int]
+"""Rollout, turn and index of a call."""
 
 
 class _Intent(msgspec.Struct):
     """A mark: a call with side effects is about to begin.
 
     Attributes:
-        intent: Rollout, turn and index of the call.
+        intent: Which one.
+        tool: The tool.
+        id: The call's id.
     """
 
-    intent: tuple[int, int, int]
+    intent: Place
+    tool: str
+    id: str
 
 
-_decoder: Final = msgspec.json.Decoder(_Intent)
+class _Effect(msgspec.Struct):
+    """A mark: what came of such a call is on record, in the same delta.
+
+    Attributes:
+        effect: Which one.
+    """
+
+    effect: Place
+
+
+_marks: tuple[tuple[str, msgspec.json.Decoder[_Intent | _Effect]], ...] = (
+    ('{"intent":', msgspec.json.Decoder(_Intent)),
+    ('{"effect":', msgspec.json.Decoder(_Effect)),
+)
+
+
+def doubts(core: Core) -> dict[int, UnknownEffect]:
+    """Return, by rollout, which call began that nothing is on record of.
+
+    Args:
+        core: The tree.
+
+    Raises:
+        TreeError: A mark is damaged.
+    """
+    begun: dict[Place, _Intent] = {}
+    for text in core.marks():
+        for start, decoder in _marks:
+            if text.startswith(start):
+                try:
+                    mark = decoder.decode(text)
+                except msgspec.MsgspecError as problem:
+                    raise TreeError(f"a mark of a call with side effects is damaged: {problem}") from None
+                if isinstance(mark, _Intent):
+                    begun[mark.intent] = mark
+                else:
+                    begun.pop(mark.effect, None)
+    found: dict[int, UnknownEffect] = {}
+    for (rollout, _, _), mark in begun.items():
+        why = (
+            f"{mark.tool} had begun when its worker or its run ended (call id {mark.id}), and nobody knows whether it "
+            "took effect; a tool with side effects is not run again"
+        )
+        found.setdefault(rollout, UnknownEffect(why))
+    return found
+
+
+def lose(core: Core, failure: Failure) -> None:
+    """End all that grows as lost; a rollout with a call in doubt as that.
+
+    Args:
+        core: The tree.
+        failure: Why.
+    """
+    doubtful = doubts(core)
+    for rollout in core.growing:
+        doubt = doubtful.get(rollout)
+        end = Termination.LOST if doubt is None else Termination.UNKNOWN_EFFECT
+        core.close(rollout, end.value, None, (failure if doubt is None else Failure.of(doubt)).encode())
 
 
 class Effects:
@@ -40,49 +107,59 @@ class Effects:
         outlet: Brings marks into the run file.
 
     Attributes:
-        doubt: Why nobody knows what the calls under way did, should they be given up now; None while none is under way.
+        before: The doubt that the rollout was found in; None for most.
     """
 
     def __init__(self, core: Core, rollout: int, outlet: Outlet) -> None:
-        self.doubt: UnknownEffect | None = None
+        self.before: UnknownEffect | None = None
         self._core = core
         self._rollout = rollout
         self._outlet = outlet
-        self._begun: set[tuple[int, int]] = set()
+        self._begun: dict[Place, _Intent] = {}
 
-    def recall(self) -> None:
-        """Read which calls had begun before this process had the rollout."""
-        mine = f'{{"intent":[{self._rollout},'
-        intents = [_decoder.decode(mark).intent for mark in self._core.marks() if mark.startswith(mine)]
-        self._begun = {(turn, index) for _, turn, index in intents}
+    @property
+    def doubt(self) -> UnknownEffect | None:
+        """Why nobody knows what its calls did, should the rollout end now; None where that is known."""
+        if self.before is not None or not self._begun:
+            return self.before
+        mark = next(iter(self._begun.values()))
+        return UnknownEffect(
+            f"the rollout was ended while {mark.tool} ran (call id {mark.id}), and nobody knows whether it took effect"
+        )
+
+    def check(self) -> None:
+        """Raise the doubt that the rollout was found in, if there is one."""
+        if self.before is not None:
+            raise self.before
 
     async def begin(self, calls: Sequence[tuple[str, Call]]) -> None:
-        """Write down that calls of a turn are about to begin, and wait until that is in the run file.
+        """Write down that calls are about to begin, and wait until that is in the run file.
 
         Args:
             calls: The tools' names and the calls.
 
         Raises:
-            UnknownEffect: One of them had begun before, and no observation says what came of it.
+            InfrastructureError: It cannot be written.
         """
-        for name, call in calls:
-            if (call.turn, call.index) in self._begun:
-                raise UnknownEffect(
-                    f"{name} had begun when its worker or its run ended (call id {call.id}), and nobody knows whether "
-                    "it took effect; a tool with side effects is not run again"
-                )
-        size = 0
-        for _, call in calls:
-            mark = msgspec.json.encode(_Intent((self._rollout, call.turn, call.index))).decode()
-            self._core.mark(mark)
-            size += len(mark)
-        self._outlet.grew(size)
+        begun = [_Intent((self._rollout, call.turn, call.index), name, call.id) for name, call in calls]
+        self._outlet.grew(sum(map(self._write, begun)))
         await self._outlet.durable()
-        name, call = calls[0]
-        self.doubt = UnknownEffect(
-            f"the rollout was ended while {name} ran (call id {call.id}), and nobody knows whether it took effect"
-        )
+        self._begun |= {mark.intent: mark for mark in begun}
 
-    def ended(self) -> None:
-        """The calls under way have come to their ends."""
-        self.doubt = None
+    def known(self, turn: int, indices: Iterable[int]) -> None:
+        """Write down that what came of calls is on record; called in the step in which it is put there.
+
+        Args:
+            turn: The turn that made them.
+            indices: Their places in it; those without side effects do not matter.
+        """
+        for index in indices:
+            place = self._rollout, turn, index
+            if self._begun.pop(place, None) is not None:
+                self._write(_Effect(place))
+
+    def _write(self, mark: _Intent | _Effect) -> int:
+        """Write a mark; returns its size."""
+        text = msgspec.json.encode(mark).decode()
+        self._core.mark(text)
+        return len(text)

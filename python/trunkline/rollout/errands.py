@@ -171,7 +171,7 @@ class Errands:
 
         Raises:
             Finished: The budget does not allow them.
-            UnknownEffect: One with side effects may have run before.
+            InfrastructureError: That one with side effects will begin cannot be written down.
         """
         begin, origin = self._rollout.effects.begin, self._origin(self.core.node(turn).turns - 1)
         work = kit.toolbox.call_all(list(calls), None, origin, begin)
@@ -188,7 +188,7 @@ class Errands:
 
         Raises:
             Finished: The budget does not allow it.
-            UnknownEffect: It has side effects, and may have run before.
+            InfrastructureError: It has side effects, and that it will begin cannot be written down.
         """
         call = self._origin(0).call(_DIRECT + number)
 
@@ -198,6 +198,14 @@ class Errands:
             return await toolbox.call(tool.name, arguments, None, call)
 
         return await self._away([tool.name], work())
+
+    def known(self, number: int) -> None:
+        """Note that what came of a tool is on record that no turn called.
+
+        Args:
+            number: As for :meth:`direct`.
+        """
+        self._rollout.effects.known(0, [_DIRECT + number])
 
     def _origin(self, turn: int) -> Origin:
         rollout = self._rollout
@@ -214,9 +222,7 @@ class Errands:
                     await self._purse.tools(self._rollout.id, len(calls))
             await self._desk.underway.enter()
             with self._desk.underway.calling(calls):
-                done = await work
-            self._rollout.effects.ended()
-            return done
+                return await work
         finally:
             work.close()
             if not self._flights:
@@ -238,6 +244,7 @@ class Errands:
             nodes.append(self.core.observe(self._rollout.id, message, agent, one.micros, not one.ok))
             self._rollout.tool_calls += 1
         self._rollout.leaf = nodes[-1]
+        self._rollout.effects.known(number, range(len(calls)))
         return nodes
 
     def tell(self, message: bytes, by: str) -> int:

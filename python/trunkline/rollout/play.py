@@ -239,7 +239,10 @@ class Play(Standing):
             seen = await self._errands.direct(tool, toolbox, number, given.decode())
             return [seen.text, seen.ok, seen.micros]
 
-        return Observation(*await self._recorded("tool", tool.name, given, run))
+        def known() -> None:
+            self._errands.known(number)
+
+        return Observation(*await self._recorded("tool", tool.name, given, run, known))
 
     async def call(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Call a function whose result may differ from time to time; a replay gets the same result without calling it.

@@ -48,8 +48,8 @@ class Players:
             self._take(mark)
 
     def __len__(self) -> int:
-        """How many rollouts are being played."""
-        return len(self._playing)
+        """How many rollouts can be cut, those included whose task has not run yet."""
+        return len(set(self._core.growing) - self._leaving)
 
     def enter(self, rollout: int) -> None:
         """Note that the current task plays a rollout; raises :class:`Finished` if growth is over."""

@@ -160,7 +160,6 @@ class Rollout:
         """Return what does things for a user's program, and stand where the tree has the rollout."""
         facts = self._core.rollout(self.id)
         self.leaf, self.turn = facts.leaf, facts.turns
-        self.effects.recall()
         between, sampling, purse = self._between, self._sampling, self._purse
         return Errands(self, self._core, self._desk, self._outlet, self._seed, sampling, between, purse)
 
@@ -175,7 +174,6 @@ class Rollout:
         self.leaf = facts.leaf
         self.tool_calls = tool_calls
         self._heard = heard
-        self.effects.recall()
         self._said = self._desk.conversation(facts.leaf)
         if facts.turns > self.start:
             self._next_seed = base_seed(self._seed, self.task.id, self._path, facts.turns)
@@ -240,7 +238,7 @@ class Rollout:
 
         Raises:
             Finished: The budget does not allow them.
-            UnknownEffect: One with side effects may have run before.
+            InfrastructureError: That one with side effects will begin cannot be written down.
         """
         self.lane.leave()
         self.place = "tool"
@@ -253,7 +251,6 @@ class Rollout:
         started = 0 if diary is None else diary.now()
         with self._desk.underway.calling([call.name for call in calls]):
             observations = await kit.toolbox.call_all(list(calls), environment, origin, self.effects.begin)
-        self.effects.ended()
         if diary is not None:
             diary.used(self.id, kit, [call.name for call in calls], observations, started)
         self.lane.run()
@@ -266,6 +263,7 @@ class Rollout:
             self.leaf = self._core.observe(self.id, message, agent, seen.micros, not seen.ok)
             self.tool_calls += 1
             size += len(message)
+        self.effects.known(origin.turn, range(len(calls)))
         # Once for all, so that no delta has a part of them.
         self._outlet.grew(size)
         if self.state is not None:

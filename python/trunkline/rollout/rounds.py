@@ -10,6 +10,7 @@ import msgspec
 from trunkline._core import TURN
 from trunkline.errors import TreeError
 from trunkline.llm.request import Sampling
+from trunkline.rollout.effects import doubts
 from trunkline.rollout.exact import Kept
 from trunkline.tree.failure import Failure
 
@@ -200,6 +201,7 @@ class Past:
         told: Ended rollouts that the strategy was asked about.
         endings: What has changed how growth ends, in order.
         judged: Whether filters have judged the tree.
+        doubts: By rollout, which call may have taken effect: it ends for that, and spends nothing again.
     """
 
     def __init__(self, core: Core, taken: Taken) -> None:
@@ -207,6 +209,7 @@ class Past:
         self.told: set[int] = set()
         self.endings: list[Cut | Refused] = []
         self.judged = False
+        self.doubts = doubts(core)
         self._core = core
         self._forks: dict[int, Opened] = {}
         self._served = Served({})
@@ -285,9 +288,9 @@ class Past:
         return self._core.rollout(number).turns
 
     def _stands(self, number: int) -> bool:
-        """Whether a rollout grows and stands where it was served last."""
+        """Whether a rollout goes on from where it was served last."""
         facts = self._core.rollout(number)
-        return facts.termination is None and self._served.served.get(number) == facts.leaf
+        return facts.termination is None and number not in self.doubts and self._served.served.get(number) == facts.leaf
 
     def _after(self, number: int, node: int) -> int | None:
         """The turn of a rollout that follows a node."""

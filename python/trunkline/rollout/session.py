@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ from trunkline.rollout.resume import calls_before, go_on
 from trunkline.rollout.rollout import Finished, Rollout
 from trunkline.rollout.rounds import TOOK, Judged, Opened, Past, Round, Taken, write
 from trunkline.rollout.scores import Scores
-from trunkline.rollout.siblings import Siblings
+from trunkline.rollout.siblings import Siblings, together
 from trunkline.rollout.state import States
 from trunkline.rollout.stopping import Stopping
 from trunkline.rollout.strategy import Drop, Fork, Stop, stepwise
@@ -37,7 +36,7 @@ from trunkline.score.verdicts import Verdict, note
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from trunkline.llm.protocol import ToolCall
     from trunkline.rollout.agent import Kit
@@ -108,7 +107,7 @@ class Session:
         self._past = past = Past(tree.core, self._taken)
         self._desk = Desk(tree.core, tree.task.id, draws, outlet, diary)
         self._barrier = Barrier()
-        self._states = States(tree, kit, strategy, partial(self._desk.heard, kit))
+        self._states = States(tree, kit, strategy, partial(self._desk.heard, kit), seed)
         self._stopping = Stopping() if stopping is None else stopping
         self._players = Players(tree.core, self._barrier, past.endings)
         started = tree.core.rollouts - self._taken.rollouts
@@ -242,10 +241,11 @@ class Session:
             rollout = self._made(number, fork, silent=silent)
             if self._stage is None:
                 go_on(rollout, core, self._kit, partial(self._desk.heard, self._kit), self._calls)
+            rollout.effects.before = self._past.doubts.get(number)
             rollout.state = self._states.of(rollout)
-        together = self._together(rollout.leaf for rollout in self._live.values())
+        siblings = together(self._desk, [rollout.leaf for rollout in self._live.values()])
         for rollout in self._live.values():
-            rollout.join(together.get(rollout.leaf))
+            rollout.join(siblings.get(rollout.leaf))
             self._barrier.start()
             group.create_task(self._play(rollout))
         for number in set(range(core.rollouts)).difference(core.growing):
@@ -264,10 +264,6 @@ class Session:
         if math.isnan(facts.reward):
             self._barrier.start()
             group.create_task(self._rejudge(number, termination))
-
-    def _together(self, points: Iterable[int]) -> dict[int, Siblings]:
-        """Where more than one draw is taken: these are asked for together, whoever takes them."""
-        return {point: Siblings(self._desk) for point, draws in Counter(points).items() if draws > 1}
 
     async def _rejudge(self, number: int, termination: Termination) -> None:
         """Score a rollout that ended before that could be written down."""
@@ -295,9 +291,10 @@ class Session:
         going = {rollout.id: rollout.turn for rollout in waiting if rollout.id not in stopped}
         write(core, Round(self._round, tuple(told), going, stopped, tuple(fork for fork in opened if fork.says)))
         self._round += 1
-        siblings = self._together(
+        siblings = together(
+            self._desk,
             [self._live[number].leaf for number in going]
-            + [core.rollout(fork.first).point for fork in opened for _ in range(fork.n)]
+            + [core.rollout(fork.first).point for fork in opened for _ in range(fork.n)],
         )
         for fork in opened:
             self._open(fork, siblings, group)
@@ -368,6 +365,7 @@ class Session:
         """Play one rollout to its end, close it and find out what it is worth."""
         try:
             self._players.enter(rollout.id)
+            rollout.effects.check()
             if rollout.id in self._stopped:
                 raise Finished(Termination.CENSORED, None, self._stopped[rollout.id])
             await self._program(rollout)
@@ -376,7 +374,7 @@ class Session:
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            end = outcome(error)
+            end = outcome(rollout.effects.doubt or error)
             if end.termination is Termination.LOST:
                 about = {"task": self.tree.task.id, "rollout": rollout.id}
                 logger.exception("task %r, rollout %d broke", *about.values(), extra=about)
@@ -405,9 +403,7 @@ class Session:
                     # Before its environment is closed: it has ended, and is not cut any more.
                     self._players.leave(rollout.id)
         except asyncio.CancelledError:
-            end = self._players.caught(rollout.id)
-            # What a tool with side effects did that was stopped, nobody knows.
-            raise rollout.effects.doubt or end from None
+            raise self._players.caught(rollout.id) from None
         except OutOfBudget as end:
             self._players.refuse(end.reason)
             raise
@@ -415,7 +411,7 @@ class Session:
     def _count(self, termination: Termination) -> None:
         """Count a rollout that has ended, and cut the others once there are enough."""
         self._done += termination not in UNSCORED
-        enough, more = self._stopping.enough, len(self._players) or self.tree.core.rollouts < self._planned
-        if enough is not None and self._done >= enough and more:
+        enough = self._stopping.enough
+        if enough is not None and self._done >= enough and (self._players or self.tree.core.rollouts < self._planned):
             why = f"enough: {enough} of {self._planned - self._taken.rollouts}"
             self._players.cut("enough", why, keep=self._stopping.tail == "keep")

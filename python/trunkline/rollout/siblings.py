@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from trunkline.errors import copied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trunkline.errors import RolloutError
     from trunkline.rollout.desk import Ask, Desk
     from trunkline.rollout.turns import Turn
 
-__all__ = ["Siblings"]
+__all__ = ["Siblings", "together"]
+
+
+def together(desk: Desk, points: Iterable[int]) -> dict[int, Siblings]:
+    """Return where more than one draw is taken: these are asked for together, whoever takes them.
+
+    Args:
+        desk: Where the requests go.
+        points: Where draws are taken, one after the other.
+    """
+    return {point: Siblings(desk) for point, draws in Counter(points).items() if draws > 1}
 
 
 class _Waiter(NamedTuple):

@@ -74,8 +74,18 @@ class Standing:
         self._leaf = facts.point
         self.random.seed(f"{self._seed} {facts.path} {self._rollout.task.id}")
 
-    async def _recorded(self, kind: str, key: str, given: bytes, run: Callable[[], Any]) -> list[Any]:
-        """Return what is on record for something that appends nothing, or do it and write that down."""
+    async def _recorded(
+        self, kind: str, key: str, given: bytes, run: Callable[[], Any], noted: Callable[[], None] = lambda: None
+    ) -> list[Any]:
+        """Return what is on record for something that appends nothing, or do it and write that down.
+
+        Args:
+            kind: See :class:`~trunkline.rollout.journal.Record`.
+            key: Likewise.
+            given: What it is done with.
+            run: Does it.
+            noted: Called in the step in which it is written down.
+        """
         self._check()
         self._begin()
         mark = [hashlib.blake2b(given, digest_size=8).hexdigest(), excerpt(given, _SHOWN)]
@@ -94,6 +104,7 @@ class Standing:
             made = await self._in_order(place, f"{kind} {key}", run())
             await self._watched(self._replay.turn(place, f"{kind} {key}"))
             self._journal.write(self._rollout.id, kind, key, [], *mark, *made)
+            noted()
             self._errands.grew()
             return list(made)
 

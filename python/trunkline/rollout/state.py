@@ -16,6 +16,7 @@ from trunkline.printable import said
 from trunkline.rollout.snapshots import Snapshots
 from trunkline.score.replays import noted
 from trunkline.score.verdicts import note
+from trunkline.tools.call import Origin
 from trunkline.tools.environment import Environment
 from trunkline.tree.node import Node, message_text
 
@@ -45,12 +46,14 @@ class States:
         kit: The agent that plays it.
         strategy: Who forks it.
         hear: Returns a turn of the tree as the program was given it.
+        seed: The run's seed.
     """
 
-    def __init__(self, tree: Tree, kit: Kit, strategy: Strategy, hear: Callable[[int], Choice]) -> None:
+    def __init__(self, tree: Tree, kit: Kit, strategy: Strategy, hear: Callable[[int], Choice], seed: int) -> None:
         self.tree = tree
         self.kit = kit
         self.hear = hear
+        self._seed = seed
         # Without these hooks nothing forks but the prompt.
         hooks = hasattr(strategy, "ended") or hasattr(strategy, "stepped")
         self._forks = bool(getattr(strategy, "branches", hooks))
@@ -74,6 +77,13 @@ class States:
         path = self.tree.core.path(rollout.leaf)
         held = None if self._snapshots is None else self._snapshots.find(path, rollout.id)
         return State(self, rollout, path, held)
+
+    def origin(self, step: Step) -> Origin:
+        """Return the turn that made the calls of a step: that of the rollout that took it."""
+        core = self.tree.core
+        path = tuple(core.state(step.observations[-1])[0])
+        owner = next(number for number in range(core.rollouts) if core.rollout(number).path == path)
+        return Origin(self._seed, self.tree.task.id, owner, path, step.number)
 
     async def take(self, environment: Environment, rollout: Rollout) -> None:
         """Take a snapshot of where a rollout stands, if it may be needed."""
@@ -190,7 +200,7 @@ class State:
             return 0
         if len(calls) != len(step.observations):
             raise ForkRefused(f"turn {step.number} has {len(calls)} calls and {len(step.observations)} observations")
-        observations = await kit.toolbox.replay(calls, environment)
+        observations = await kit.toolbox.replay(calls, environment, self._states.origin(step))
         for index, (call, node, seen) in enumerate(zip(calls, step.observations, observations, strict=True)):
             if seen is None:
                 continue

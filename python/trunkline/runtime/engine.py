@@ -18,6 +18,7 @@ from trunkline.printable import said
 from trunkline.rollout.agent import Kit
 from trunkline.rollout.diary import Diary
 from trunkline.rollout.draws import Draws
+from trunkline.rollout.effects import lose
 from trunkline.rollout.exact import Exact
 from trunkline.rollout.program import Program
 from trunkline.rollout.purse import Allowance
@@ -54,7 +55,6 @@ from trunkline.score.filters.filter import unjudged
 from trunkline.score.rewards import cancelled
 from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
-from trunkline.types import Task, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from trunkline.llm.http import HttpLLM
     from trunkline.llm.protocol import LLM
     from trunkline.runtime.job import Job
+    from trunkline.types import Task
 
 __all__ = ["Engine", "slots", "slots_for"]
 
@@ -287,8 +288,7 @@ class Engine:
             logger.error("task %r broke", name, exc_info=error, extra={"task": name})  # noqa: TRY400 - the leaf, not the group
             core = growth.tree.core
             growth.broke = f"{type(error).__name__}: {said(error)}"
-            for rollout in core.growing:
-                core.close(rollout, Termination.LOST.value, None, Failure.of(error).encode())
+            lose(core, Failure.of(error))
             unjudged(self._job.filters, core, growth.broke)
         finally:
             self._sessions.discard(session)

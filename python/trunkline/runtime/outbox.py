@@ -176,6 +176,7 @@ class Outbox:
         self._timer: asyncio.Handle | None = None
         self._due = 0.0
         self._served: set[str] = set()
+        self._broken: Exception | None = None
 
     async def reserve(self) -> None:
         """Wait until one more turn may be in flight, and count it."""
@@ -203,8 +204,14 @@ class Outbox:
         self._acked = asyncio.Event()
 
     async def durable(self) -> None:
-        """Send everything that grew, and wait until it is acknowledged."""
+        """Send everything that grew, and wait until it is acknowledged.
+
+        Raises:
+            InfrastructureError: Something cannot be sent.
+        """
         self.flush()
+        if self._broken is not None:
+            raise InfrastructureError("what grew cannot be sent") from self._broken
         last = self._batches
         while any(batch <= last for batch in self._unacked):
             await self._acked.wait()
@@ -247,6 +254,7 @@ class Outbox:
                     deltas, done, size = [], [], 0
             self._batch(deltas, done)
         except Exception as error:  # noqa: BLE001 - nothing that grew may be dropped in silence
+            self._broken = error
             self._failed(error)
 
     def close(self) -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from trunkline._core import Tree as Core
 from trunkline.errors import WorkerError
 from trunkline.printable import quoted
+from trunkline.rollout.effects import lose
 from trunkline.rollout.opening import begin
 from trunkline.runtime.wire import Done
 from trunkline.score.filters.filter import unjudged
 from trunkline.store.derive import rows
 from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
-from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,9 +81,7 @@ class Quarantine:
             begin(Tree(task, core), self._job.agent, self._job.strategy, self._job.seed)
         reason = f"it killed {len(deaths)} workers that had nothing else to do: {'; '.join(deaths)}"
         logger.warning("task %s is given to no worker any more: %s", quoted(task.id), reason)
-        failure = Failure("WorkerError", reason, retryable=True, blame="worker")
-        for rollout in core.growing:
-            core.close(rollout, Termination.LOST.value, None, failure.encode())
+        lose(core, Failure("WorkerError", reason, retryable=True, blame="worker"))
         unjudged(self._job.filters, core, reason)
         delta = core.delta()
         tree, rollouts = rows(core, reason)

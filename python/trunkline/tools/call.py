@@ -58,7 +58,7 @@ class Origin(NamedTuple):
     def call(self, index: int) -> Call:
         """Return the turn's call with an index."""
         where = (*self.path, self.turn, index)
-        key = pack(f"<q{len(where)}I", self.seed, *where) + self.task.encode("utf-8", "surrogatepass")
+        key = pack(f"<q{len(where) + 1}I", self.seed, len(where), *where) + self.task.encode("utf-8", "surrogatepass")
         digest = blake2b(key, digest_size=16, person=b"trunkline call")
         return Call(digest.hexdigest(), self.task, self.rollout, self.turn, index)
 

@@ -35,6 +35,8 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _KEPT: Final = 4096
 """Bytes of what is printed that are kept for the record."""
 
+_READ: Final = 65536
+
 _PAUSE: Final = 0.001
 
 
@@ -100,16 +102,28 @@ def _guard(runner: int, line: socket.socket, printed: int, folder: str) -> None:
     while True:
         ready = [descriptor for descriptor, _ in waiting.poll()]
         if printed in ready:
-            data = os.read(printed, 65536)
+            data = os.read(printed, _READ)
             tail = (tail + data)[-_KEPT:]
             if not data:
                 waiting.unregister(printed)
-        elif ready:
+        # Whoever prints without end is not heard out.
+        if ready != [printed]:
             break
     status = _end(runner)
+    tail = (tail + _rest(printed))[-_KEPT:]
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # nobody listens any more
         line.sendall(msgspec.msgpack.encode(Ended(status, tail)))
+
+
+def _rest(printed: int) -> bytes:
+    """Return what is left in a pipe; nobody writes any more."""
+    os.set_blocking(printed, False)
+    rest = b""
+    with contextlib.suppress(BlockingIOError):
+        while data := os.read(printed, _READ):
+            rest = (rest + data)[-_KEPT:]
+    return rest
 
 
 def _end(runner: int) -> int:

@@ -129,7 +129,7 @@ class Toolbox:
 
         Returns:
             The result, or an error for the model: an unknown tool, arguments that do not fit, an exception, a
-            timeout. Only cancellation is raised.
+            timeout. Only cancellation is raised, and that an isolated tool cannot be imported in its process.
         """
         start = time.perf_counter_ns()
         with calling(call):
@@ -155,6 +155,9 @@ class Toolbox:
 
         Returns:
             One observation a call, in call order.
+
+        Raises:
+            CrossingError: An isolated tool cannot be imported in its process.
         """
         turn = await self._mended(calls)
         known = [None if origin is None else origin.call(index) for index in range(len(turn))]
@@ -171,16 +174,22 @@ class Toolbox:
             async with line if self._stateful(mended) else nullcontext(), gate:
                 return await self._run(mended, environment, call)
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(gated(*one)) for one in zip(turn, known, strict=True)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(gated(*one)) for one in zip(turn, known, strict=True)]
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from None
         return [task.result() for task in tasks]
 
-    async def replay(self, calls: Sequence[ToolCall], environment: Environment) -> list[Observation | None]:
+    async def replay(
+        self, calls: Sequence[ToolCall], environment: Environment, origin: Origin | None = None
+    ) -> list[Observation | None]:
         """Run the calls of a recorded turn again that take the environment, in call order.
 
         Args:
             calls: The calls.
             environment: One in the state before that turn.
+            origin: The turn that made them, so that each has the id it had.
 
         Returns:
             For each call its observation; None for one that does not take the environment, and was not run.
@@ -195,7 +204,11 @@ class Toolbox:
                 f"there is no snapshot to go back to, and calls of {fixed[0]} on {type(environment).__name__} must not "
                 "run again (replay is false)"
             )
-        return [await self._run(mended, environment) if self._stateful(mended) else None for mended in turn]
+        known = [None if origin is None else origin.call(index) for index in range(len(turn))]
+        return [
+            await self._run(mended, environment, call) if self._stateful(mended) else None
+            for mended, call in zip(turn, known, strict=True)
+        ]
 
     async def manage(self, environment: Environment, method: str, *given: object) -> Any:
         """Await a method of an environment, which is anybody's code.
