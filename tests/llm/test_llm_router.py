@@ -138,6 +138,23 @@ async def test_of_two_slots_that_are_freed_at_once_none_goes_to_who_comes_later(
     assert await asyncio.gather(*waiting) == [True, True]
 
 
+async def test_who_is_held_waits_until_it_is_cancelled():
+    (place,) = endpoints(1)
+    limiter, time = Limiter(2), VirtualTime()
+    assert limiter.enter(place.gate)
+    limiter.hold()
+    assert not limiter.enter(place.gate)
+    waiting = asyncio.create_task(limiter.wait(place.gate, 0))
+    await time.settle()
+    limiter.leave(place.gate)
+    await time.settle()
+    assert not waiting.done()
+    assert (place.gate.in_flight, place.gate.waiting) == (0, 1)
+    waiting.cancel()
+    await time.settle()
+    assert place.gate.waiting == 0
+
+
 class Granting:
     def __init__(self):
         self.taken = [0, 0]

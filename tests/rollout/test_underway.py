@@ -61,3 +61,22 @@ async def test_a_call_that_fails_is_out_no_more():
     with pytest.raises(ValueError, match="x"), underway.request(), underway.calling(["a"]):
         raise ValueError("x")
     assert underway.idle
+
+
+async def test_a_drain_does_not_wait_for_what_is_never_sent():
+    underway = Underway()
+    with underway.request(), underway.request():
+        out = 2
+        draining = asyncio.create_task(underway.drained(60.0, lambda: 2 - out))
+        await asyncio.sleep(0.1)
+        assert not draining.done()
+        out = 0
+        await asyncio.wait_for(draining, 10)
+
+
+def test_a_name_that_a_model_made_up_is_told_in_a_form_that_can_be_printed():
+    underway = Underway()
+    with underway.calling(["\x1b[2J\ud800" + "x" * 10**6]):
+        _, name, _ = underway.tools
+    assert name.startswith("\\x1b[2J\\ud800xxx")
+    assert len(name) == 60

@@ -3,97 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from atlas import agent, tasks
+from puppets import Puppets, growth, played, poisoned
 
 import trunkline.runtime.controller as controller
-from trunkline._core import Tree as Core
-from trunkline._core import __version__
 from trunkline.errors import WorkerError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.opening import begin
-from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.budget import Budget
 from trunkline.runtime.backend import Gone
-from trunkline.runtime.controller import Controller
-from trunkline.runtime.job import Job, settings
-from trunkline.runtime.wire import PROTOCOL, Batch, Delta, Done, EngineState, Ping, Pong, Ready, Work
-from trunkline.store.derive import rows
+from trunkline.runtime.handout import Refill
+from trunkline.runtime.wire import Batch, Cut, EngineState, Ping, Pong, Work
 from trunkline.store.reader import RunReader
-from trunkline.store.writer import RunWriter
-from trunkline.tree.tree import Tree
-
-
-class Scripted:
-    """Hosts engines that do what a test says: ``act(backend, seat, message)`` for each message that one gets."""
-
-    workers = 2
-
-    def __init__(self, act: Callable[[Scripted, int, object], None]) -> None:
-        self.act = act
-        self.started: list[int] = []
-        self.killed: list[tuple[int, str]] = []
-
-    async def start(self, job: Job, inbox: asyncio.Queue) -> list[int]:
-        self.inbox = inbox
-        return [self.begin(), self.begin()]
-
-    def begin(self) -> int:
-        self.started.append(len(self.started))
-        self.say(self.started[-1], Ready(PROTOCOL, __version__, 1, 2))
-        return self.started[-1]
-
-    async def replace(self, seat: int) -> int:
-        return self.begin()
-
-    def say(self, seat: int, message: object) -> None:
-        self.inbox.put_nowait((seat, message))
-
-    def send(self, seat: int, message: object) -> None:
-        self.act(self, seat, message)
-
-    def kill(self, seat: int, why: str) -> None:
-        self.killed.append((seat, why))
-        self.say(seat, Gone(why))
-
-    async def close(self) -> None:
-        pass
-
-
-async def played(folder: Path, backend: Scripted) -> Controller:
-    """Run two tasks over such engines, and return what ran them once it is over."""
-    job = Job(
-        agent=agent(),
-        strategy=Chain(1),
-        reward=None,
-        llm=EndpointSpec("http://127.0.0.1:9/v1", max_concurrency=2),
-        seed=1,
-    )
-    writer = RunWriter.create(folder / "r", settings(job), tasks()[:2])
-    made = Controller(job, tasks()[:2], writer, backend)
-    try:
-        async with asyncio.timeout(10):
-            await made.run()
-    finally:
-        writer.finish()
-    return made
-
-
-def growth(index: int, answer: str) -> tuple[Delta, Done]:
-    """All that there is of a task: its only delta, and its rows."""
-    core = Core()
-    tree = Tree(tasks()[index], core)
-    begin(tree, agent(), Chain(1), 1)
-    core.close(0, "answer", answer, None)
-    return Delta(index, 0, core.delta(), 1, 1, []), Done(index, *rows(core, None))
+from trunkline.types import Task
 
 
 async def test_what_an_engine_sends_after_its_end_is_dropped_and_noted(tmp_path: Path):
     late: list[tuple[int, list[int]]] = []
 
-    def act(backend: Scripted, seat: int, message: object) -> None:
+    def act(backend: Puppets, seat: int, message: object) -> None:
         if not isinstance(message, Work):
             return
         indices = [index for index, _task in message.tasks]
@@ -107,7 +35,7 @@ async def test_what_an_engine_sends_after_its_end_is_dropped_and_noted(tmp_path:
                 backend.say(late[0][0], Batch(1, [growth(index, "too late")[0]], [], []))
             backend.say(seat, Batch(1, [delta], [done], []))
 
-    finished = await played(tmp_path, Scripted(act))
+    finished = await played(tmp_path, Puppets(act))
     assert finished.snapshot.tasks_done == 2
     with RunReader.open(tmp_path / "r") as reader:
         assert reader.check() == []
@@ -122,7 +50,7 @@ async def test_an_engine_that_says_nothing_is_ended_and_one_that_answers_is_not(
     monkeypatch.setattr(controller, "BEAT", 0.01)
     pings: list[int] = []
 
-    def act(backend: Scripted, seat: int, message: object) -> None:
+    def act(backend: Puppets, seat: int, message: object) -> None:
         if isinstance(message, Ping) and seat == 1:
             pings.append(seat)
             backend.say(1, Pong(EngineState(0.0, 1 << 20, 1, 0, 0.0, 0, "", 0.0)))
@@ -131,7 +59,7 @@ async def test_an_engine_that_says_nothing_is_ended_and_one_that_answers_is_not(
                 delta, done = growth(index, "x")
                 backend.say(seat, Batch(1, [delta], [done], []))
 
-    backend = Scripted(act)
+    backend = Puppets(act)
     finished = await played(tmp_path, backend)
     assert [seat for seat, _why in backend.killed] == [0]
     assert "its event loop did not answer for 30 s" in backend.killed[0][1]
@@ -139,11 +67,31 @@ async def test_an_engine_that_says_nothing_is_ended_and_one_that_answers_is_not(
     assert finished.snapshot.engines[1].memory == 1 << 20
 
 
+async def test_an_engine_that_cannot_be_ended_yet_hangs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(controller, "BEAT", 0.01)
+
+    class Remote(Puppets):
+        def kill(self, seat: int, why: str) -> None:
+            self.killed.append((seat, why))
+            if len(self.killed) == 5:
+                self.say(seat, Gone(why))
+
+    def act(backend: Puppets, seat: int, message: object) -> None:
+        if seat:
+            poisoned()(backend, seat, message)
+
+    backend = Remote(act, workers=1)
+    await played(tmp_path, backend)
+    assert len(backend.killed) == 5
+    with RunReader.open(tmp_path / "r") as reader:
+        assert [event.kind for event in reader.events()] == ["hung", "died"]
+
+
 async def test_places_in_which_nothing_is_made_are_given_up_and_the_run_says_why(tmp_path: Path):
-    def act(backend: Scripted, seat: int, message: object) -> None:
+    def act(backend: Puppets, seat: int, message: object) -> None:
         pass
 
-    class Doomed(Scripted):
+    class Doomed(Puppets):
         def begin(self) -> int:
             seat = super().begin()
             self.say(seat, Gone(f"worker {seat} died"))
@@ -156,3 +104,116 @@ async def test_places_in_which_nothing_is_made_are_given_up_and_the_run_says_why
     with RunReader.open(tmp_path / "r") as reader:
         assert list(reader.rows()) == [], "the tasks are not lost"
         assert [event.kind for event in reader.events()].count("given up") == 2
+
+
+async def test_a_guilty_task_does_not_keep_the_next_from_making_its_group(tmp_path: Path):
+    finished = await played(tmp_path, Puppets(poisoned(0)), refill=Refill(1, 2))
+    assert (finished.snapshot.lost, finished.handout.kept) == (1, 1)
+
+
+async def test_what_is_over_in_time_does_not_fail_because_its_idle_engines_end(tmp_path: Path):
+    work: dict[int, list[int]] = {}
+
+    def act(backend: Puppets, seat: int, message: object) -> None:
+        if isinstance(message, Work):
+            work[seat] = [index for index, _task in message.tasks]
+        elif isinstance(message, Cut):
+            grown = [growth(index, "x") for index in work[seat]]
+            backend.say(seat, Batch(1, [delta for delta, _ in grown], [done for _, done in grown], []))
+            backend.say(seat, Gone("it had nothing to do"))
+
+    finished = await played(tmp_path, Puppets(act), 5, budget=Budget(seconds=0.01))
+    assert (finished.ended, finished.snapshot.tasks_done) == ("deadline", 4)
+
+
+def questions(count: int) -> list[Task]:
+    return [Task.ask("Capital of Japan?", "Tokyo", id=str(number)) for number in range(count)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+async def test_many_bad_tasks_in_a_row_are_found_out_one_by_one(workers: int, tmp_path: Path):
+    bad = range(7)
+    backend = Puppets(poisoned(*bad), slots=20, workers=workers)
+    finished = await played(tmp_path, backend, questions(60))
+    assert finished.snapshot.tasks_done == 60
+    with RunReader.open(tmp_path / "r") as reader:
+        assert reader.check() == []
+        events = list(reader.events())
+    assert sorted(event.task for event in events if event.kind == "quarantined") == list(bad)
+    assert len(backend.started) <= 50
+
+
+async def test_what_kills_every_engine_condemns_no_task(tmp_path: Path):
+    backend = Puppets(poisoned(*range(20)), slots=4)
+    with pytest.raises(WorkerError, match=r"the last 5 tasks .* something that they all use is broken"):
+        await played(tmp_path, backend, questions(20))
+    with RunReader.open(tmp_path / "r") as reader:
+        assert list(reader.rows()) == [], "every task can be resumed"
+        assert "quarantined" not in [event.kind for event in reader.events()]
+    assert len(backend.started) < 20
+
+
+async def test_an_engine_that_is_gone_before_it_is_known_is_replaced(tmp_path: Path):
+    class Hasty(Puppets):
+        async def replace(self, seat: int) -> int:
+            new = self.begin()
+            if new < 4:
+                self.say(new, Gone(f"worker {new} died at once"))
+                await asyncio.sleep(0.01)
+            return new
+
+    finished = await played(tmp_path, Hasty(poisoned(0), workers=1))
+    assert finished.snapshot.tasks_done == 2
+
+
+async def test_who_is_killed_before_the_run_has_begun_is_replaced_and_who_ends_by_itself_fails_it(tmp_path: Path):
+    class Early(Puppets):
+        killed_first = True
+
+        def begin(self) -> int:
+            if self.started:
+                return super().begin()
+            self.started.append(0)
+            self.say(0, Gone("worker 0 ended", killed=self.killed_first))
+            return 0
+
+    finished = await played(tmp_path, Early(poisoned(), workers=1))
+    assert finished.snapshot.tasks_done == 2
+    broken = Early(poisoned(), workers=1)
+    broken.killed_first = False
+    (tmp_path / "b").mkdir()
+    with pytest.raises(WorkerError, match="worker 0 ended before it was ready"):
+        await played(tmp_path / "b", broken)
+
+
+async def test_nothing_is_left_of_a_run_that_is_cancelled(tmp_path: Path):
+    backend = Puppets(lambda backend, seat, message: None)
+    running = asyncio.create_task(played(tmp_path, backend))
+    await asyncio.sleep(0.05)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert backend.closed
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_second_cancel_leaves_no_engine_either(tmp_path: Path):
+    starting = asyncio.Event()
+
+    class Slow(Puppets):
+        async def replace(self, seat: int) -> int:
+            starting.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.05)
+            return self.begin()
+
+    backend = Slow(poisoned(0, 1))
+    running = asyncio.create_task(played(tmp_path, backend))
+    await starting.wait()
+    for _ in range(2):
+        running.cancel()
+        await asyncio.sleep(0.01)
+    await asyncio.gather(running, return_exceptions=True)
+    assert backend.closed

@@ -36,16 +36,6 @@ def suicide(country: str) -> str:
     return f"capital: {CAPITALS[country]}"
 
 
-@tool
-def plague(country: str) -> str:
-    """End the process it runs in, whoever calls it.
-
-    Args:
-        country: Its name.
-    """
-    os._exit(9)
-
-
 @tool(name="lookup")
 async def blocking(country: str) -> str:
     """Look a country up and let nobody else move meanwhile.

@@ -178,6 +178,15 @@ class HttpLLM:
         """
         return await self._run(Call(route, body, key, 0, self._headers, _raw, self._clock(), self._backoff))
 
+    def hold(self) -> None:
+        """Send nothing any more; what is out comes back."""
+        self.limiter.hold()
+
+    @property
+    def waiting(self) -> int:
+        """Calls that are not sent yet, or not again."""
+        return sum(endpoint.gate.waiting for endpoint in self._router.endpoints)
+
     async def close(self) -> None:
         """Close every connection; may be called more than once."""
         self.limiter.close()

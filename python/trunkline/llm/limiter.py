@@ -73,6 +73,7 @@ class Limiter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.free = concurrency
+        self._held = False
         self.owed = self.back = 0
         self.news: Callable[[], None] = _nobody
         self._lease = lease
@@ -89,6 +90,7 @@ class Limiter:
         """Let a request in at once, where nobody waits and nothing limits; else it must :meth:`wait`."""
         if (
             self.free <= 0
+            or self._held
             or gate.waiting
             or gate.closed
             or gate.in_flight >= gate.window.size
@@ -170,6 +172,10 @@ class Limiter:
             opening.cancel()
             self.admit()
 
+    def hold(self) -> None:
+        """Let nobody in any more: who waits, and who comes, waits until it is cancelled."""
+        self._held = True
+
     def close(self) -> None:
         """Stop every timer."""
         for opening in self._openings.values():
@@ -215,7 +221,7 @@ class Limiter:
         """Take a slot, now or when one is handed over; False if the gate is closed."""
         if gate.closed and not probe:
             return False
-        if self.free > 0 and gate.first() is None and self._fits(gate):
+        if self.free > 0 and not self._held and gate.first() is None and self._fits(gate):
             self._take(gate)
             return True
         parked: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -232,7 +238,7 @@ class Limiter:
 
     def admit(self) -> None:
         """Hand all free slots to those who wait for one, the longest wait first."""
-        while self.free > 0:
+        while self.free > 0 and not self._held:
             waiting = [(number, gate) for gate in self._parked if (number := gate.first()) is not None]
             fitting = [one for one in waiting if self._fits(one[1])]
             if not fitting:

@@ -7,6 +7,8 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from trunkline.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -14,6 +16,9 @@ __all__ = ["Underway"]
 
 _LOOK = 0.01
 """Seconds between two looks at whether anything is left."""
+
+_NAME = 60
+"""Cells of a tool's name that are told."""
 
 _QUIET = 3
 """Looks in a row that must find nothing."""
@@ -48,13 +53,15 @@ class Underway:
         """How many tool calls run, and which runs longest, for how many seconds."""
         now = self._clock()
         name, since = next(iter(self._tools.values()), ("", now))
-        return len(self._tools), name, now - since
+        # The model has named it, and may have made it up.
+        return len(self._tools), printable(name, _NAME), now - since
 
-    async def drained(self, within: float) -> None:
+    async def drained(self, within: float, waiting: Callable[[], int] = int) -> None:
         """Let nothing begin any more, and wait until what is underway has come back and is on the tree.
 
         Args:
             within: Seconds to wait at most.
+            waiting: Says how many requests the LLM has not sent yet and will not send: these never come back.
         """
         self._shut = True
         with suppress(TimeoutError):
@@ -63,7 +70,8 @@ class Underway:
                 # A reply takes some steps of the event loop to become a turn, and a retry to be sent.
                 while quiet < _QUIET:
                     await asyncio.sleep(_LOOK)
-                    quiet = quiet + 1 if self.idle else 0
+                    out = len(self._requests) - waiting()
+                    quiet = 0 if out > 0 or self._tools else quiet + 1
 
     async def enter(self) -> None:
         """Return at once while something may begin; else never: whoever waits is to be cancelled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ _NARROW = 4
 
 _KILLS = 2
 """Workers that a task may kill."""
+
+_STRIDE = 0x9E3779B1
+"""Takes neighbours far from each other, modulo 2**32."""
 
 
 class Toll(NamedTuple):
@@ -48,11 +52,13 @@ class _Ward(msgspec.Struct):
     Attributes:
         tasks: All of them.
         trial: Those that got nowhere there yet.
+        deaths: How many of these were there at so many deaths.
         alone: Whether it has never had more than the one it has.
     """
 
     tasks: set[int] = msgspec.field(default_factory=set)
     trial: set[int] = msgspec.field(default_factory=set)
+    deaths: Counter[int] = msgspec.field(default_factory=Counter)
     alone: bool = False
 
 
@@ -69,12 +75,15 @@ class Blame:
     def __init__(self) -> None:
         self._records: dict[int, _Record] = {}
         self._wards: dict[int, _Ward] = {}
-        self._waiting: list[tuple[int, int]] = []
+        self._waiting: list[tuple[int, int, int]] = []
 
     @property
     def next(self) -> int | None:
-        """The suspect that waits for a worker and of which most is known; one is found out before the next is."""
-        return self._waiting[0][1] if self._waiting else None
+        """The suspect that waits for a worker and of which most is known; one is found out before the next is.
+
+        Among equals it is not their order that decides: where bad tasks are neighbours, others come in between.
+        """
+        return self._waiting[0][2] if self._waiting else None
 
     def admits(self, seat: int, slots: int, task: int) -> bool:
         """Whether a task may be tried beside those of a worker.
@@ -87,10 +96,10 @@ class Blame:
         ward = self._wards.get(seat)
         if ward is None or not ward.tasks:
             return True
-        company = min(self._company(one, slots) for one in (*ward.trial, task))
-        if self._company(task, slots) == 1:
+        deaths = self._deaths(task)
+        if _company(deaths, slots) == 1:
             return False
-        return len(ward.trial) < company
+        return len(ward.trial) < _company(max((deaths, *ward.deaths)), slots)
 
     def take(self, seat: int, task: int) -> None:
         """Note that a worker was given a task."""
@@ -98,6 +107,7 @@ class Blame:
         ward.alone = not ward.tasks
         ward.tasks.add(task)
         ward.trial.add(task)
+        ward.deaths[self._deaths(task)] += 1
         if self.next == task:
             heappop(self._waiting)
 
@@ -106,6 +116,7 @@ class Blame:
         ward = self._wards.get(seat)
         if ward is not None and task in ward.trial:
             ward.trial.discard(task)
+            ward.deaths -= Counter({self._deaths(task): 1})
             self._records.pop(task, None)
 
     def done(self, seat: int, task: int) -> None:
@@ -125,10 +136,14 @@ class Blame:
             if len(record.kills) >= _KILLS:
                 guilty[task] = record.kills
             else:
-                heappush(self._waiting, (-record.deaths, task))
+                heappush(self._waiting, (-record.deaths, task * _STRIDE % 2**32, task))
         return Toll(sorted(ward.tasks - ward.trial), guilty, known)
 
-    def _company(self, task: int, slots: int) -> int:
-        """With how many a task may be on trial, itself among them."""
+    def _deaths(self, task: int) -> int:
         record = self._records.get(task)
-        return slots if record is None else max(1, slots // _NARROW**record.deaths)
+        return 0 if record is None else record.deaths
+
+
+def _company(deaths: int, slots: int) -> int:
+    """With how many a task of so many deaths may be on trial, itself among them."""
+    return slots if not deaths else max(1, slots // _NARROW**deaths)

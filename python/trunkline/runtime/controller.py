@@ -190,9 +190,12 @@ class Controller:
             self._closing.close()
             self.versions.close()
             self._lender.close()
-            await self._supervision.close()
             self.finished.put_nowait(None)
-            await self._backend.close()
+            try:
+                await self._supervision.close()
+            finally:
+                # Whatever cuts that short, no engine is left.
+                await self._backend.close()
             self._audience.end()
             # Last: where the run file cannot be written, this raises as well.
             self._closing.report(self._writer)
@@ -235,9 +238,9 @@ class Controller:
             self._beaten = time.monotonic()
             self._supervision.beat()
             self._audience.look()
-        if self._ending:
+        if self._ending or self._through:
             return
-        if len(self._quarantine) == self.handout.open:
+        if len(self._quarantine) == self.handout.growing and not self.handout.more:
             self._settle()
         elif self._supervision.nobody:
             left = f"no worker is left; {self.handout.open} tasks were not finished"
@@ -409,13 +412,13 @@ class Controller:
         while leaving:
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    number, message = await self._inbox.get()
+                    event = await self._inbox.get()
             except TimeoutError:
                 logger.warning("workers did not stop within %.0f s and are ended", grace + _WIND_DOWN)
                 return
-            self._take([(number, message)])
-            if isinstance(message, Bye | Fatal | Gone):
-                leaving.discard(number)
+            events = [event, *self._queued()]
+            self._take(events)
+            leaving.difference_update(seat for seat, message in events if isinstance(message, Bye | Fatal | Gone))
 
 
 def _is_old(row: RolloutRow, before: TakenRow | None) -> bool:

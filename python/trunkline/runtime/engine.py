@@ -220,12 +220,21 @@ class Engine:
             return
         self._stopping = True
         if grace:
-            await self._draws.underway.drained(grace)
+            await self._drain(grace)
         await self._cancel(self._tasks - {asyncio.current_task()})
         if self._leases is not None:
             self._leases.close()
         self._outbox.flush()
         self._send(Bye())
+
+    async def _drain(self, grace: float) -> None:
+        """Let what is out come back, and nothing out any more."""
+        if not isinstance(self._job.llm, EndpointSpec):
+            await self._draws.underway.drained(grace)
+            return
+        llm = cast("HttpLLM", self._llm)
+        llm.hold()
+        await self._draws.underway.drained(grace, lambda: llm.waiting)
 
     async def _cancel(self, tasks: set[asyncio.Task[None]]) -> None:
         for task in tasks:

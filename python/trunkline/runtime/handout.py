@@ -87,9 +87,19 @@ class Handout:
         return self._growing + self.left
 
     @property
+    def growing(self) -> int:
+        """Tasks that were handed out and have not ended."""
+        return self._growing
+
+    @property
     def left(self) -> int:
         """Tasks that may still be handed out."""
         return 0 if self.full else len(self._fresh)
+
+    @property
+    def more(self) -> bool:
+        """Whether a task that was never handed out is needed now."""
+        return bool(self._fresh) and (self._groups is None or self.kept + self._growing < self._groups)
 
     @property
     def full(self) -> bool:
@@ -105,7 +115,7 @@ class Handout:
         """Return the index of the next task, which grows from now on; None if there is none, or none is needed now."""
         if self._back:
             return heappop(self._back)
-        if not self._fresh or (self._groups is not None and self.kept + self._growing >= self._groups):
+        if not self.more:
             return None
         self._growing += 1
         return self._fresh.pop()

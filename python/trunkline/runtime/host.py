@@ -90,6 +90,8 @@ class Host:
             # The next run may begin at once: this one's engine is let go beside it.
             engine, self._engine = self._engine, None
             self._run += 1
+            if self._watchdog is not None:
+                self._watchdog.pause()
             task = asyncio.get_running_loop().create_task(_let_go(engine))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
@@ -100,11 +102,13 @@ class Host:
             self._relay = Relay(self._send)
             logging.getLogger().addHandler(self._relay)
         self._watchdog = self._watchdog or Watchdog(self._relay.spill)
+        self._watchdog.pause()
         job = unpack_job(packed)
         conceal(job.llm)
         self._engine = Engine(job, partial(self._say, self._run), self._watchdog.lag)
         if not self._run:
             _settle_down()
+        self._watchdog.resume()
         self._send(Ready(PROTOCOL, __version__, os.getpid(), slots(job)))
 
     def _guarded(self, step: Callable[[Any], None], given: object) -> None:

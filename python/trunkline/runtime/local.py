@@ -73,8 +73,11 @@ class Local:
 
     async def replace(self, seat: int) -> int | None:
         """Start another process with the job of one that is gone."""
-        await self._bury(seat)
-        return await self._begin(None, self._begins.pop(seat))
+        if seat in self._processes:  # not where this is tried again, because no process could be had
+            await self._bury(seat)
+        new = await self._begin(None, self._begins[seat])
+        self._begins.pop(seat, None)
+        return new
 
     def send(self, seat: int, message: ToWorker) -> None:
         """Send a message; does nothing once the process is gone."""
@@ -122,6 +125,8 @@ class Local:
         if seat is None:
             seat = next(self._seats)
             process = self._processes[seat] = Process.start(seat, self._receive, self._gone)
+            # It is of this run from now on: it may be gone before it listens.
+            self._begins[seat] = begin
             await process.listen()
             process.send(encode(Hello(PROTOCOL, __version__)))
         self._begins[seat] = begin

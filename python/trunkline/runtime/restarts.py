@@ -22,6 +22,10 @@ class Restarts:
         """Note that a worker was started, ``instead`` of one that is gone."""
         self._vain[seat] = 0 if instead is None else self._vain.pop(instead, 0)
 
+    def knows(self, seat: int) -> bool:
+        """Whether a worker has a place."""
+        return seat in self._vain
+
     def progress(self, seat: int) -> None:
         """Note that something a worker made is in the run file."""
         if seat in self._vain:

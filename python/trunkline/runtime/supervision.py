@@ -52,6 +52,7 @@ class Supervision:
         self._restarts = Restarts()
         self._pulse = Pulse()
         self._first: set[int] = set()
+        self._hung: set[int] = set()
         self._starting: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
         self._given_up = ""
@@ -118,7 +119,10 @@ class Supervision:
         if self._broken is not None:
             raise self._broken
         for seat, seconds in self._pulse.beat(self._roster.ready).items():
-            self._writer.event("hung", worker=seat, seconds=seconds)
+            if seat not in self._hung:
+                self._hung.add(seat)
+                self._writer.event("hung", worker=seat, seconds=seconds)
+            # Again and again: it may be out of reach for now.
             self._backend.kill(seat, f"its event loop did not answer for {seconds:.0f} s")
         for seat in self._roster.ready:
             self._backend.send(seat, Ping())
@@ -145,7 +149,9 @@ class Supervision:
         if seat in self._first and not gone.killed:
             raise WorkerError(f"{gone.reason} before it was ready")
         self._first.discard(seat)
-        self._replace(seat, gone.reason, known=known)
+        if self._restarts.knows(seat):
+            self._replace(seat, gone.reason, known=known)
+        # Else it is gone before replace() has told who it is: whoever has it started sees that.
 
     async def close(self) -> None:
         """Start nobody any more."""
@@ -177,6 +183,8 @@ class Supervision:
         else:
             self._roster.add(new)
             self._restarts.began(new, seat)
+            if self._roster.is_gone(new):
+                self._replace(new, f"worker {new} ended as it was started", known=False)
 
     def _started(self, task: asyncio.Task[None]) -> None:
         self._starting.discard(task)

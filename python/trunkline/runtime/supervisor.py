@@ -96,6 +96,7 @@ class Process:
                         )
                     finally:
                         os.close(hold)
+                undo.callback(_end, popen)
                 process = cls(number, popen, ours, lifeline, deliver, gone)
             except OSError as error:
                 raise WorkerError(f"worker {number} cannot be started: {error}") from error
@@ -196,6 +197,12 @@ class Process:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         return code
+
+
+def _end(popen: subprocess.Popen[bytes]) -> None:
+    """Kill a process and reap it."""
+    popen.kill()
+    popen.wait()
 
 
 def _signal_name(number: int) -> str:

@@ -47,6 +47,7 @@ class Watchdog:
         self._thread = threading.get_ident()
         self._ticked = time.monotonic()
         self._lag = 0.0
+        self._names = True
         self._over = threading.Event()
         self._tick()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
@@ -55,6 +56,15 @@ class Watchdog:
         """Seconds that the loop was late at most, since this was asked last."""
         lag, self._lag = max(self._lag, self._late()), 0.0
         return lag
+
+    def pause(self) -> None:
+        """Name nobody for now: modules are imported, or garbage is collected, which blocks and is no fault."""
+        self._names = False
+
+    def resume(self) -> None:
+        """Name whoever blocks the loop from here on."""
+        self._ticked, self._lag = time.monotonic(), 0.0
+        self._names = True
 
     def close(self) -> None:
         """Watch no more."""
@@ -75,7 +85,7 @@ class Watchdog:
             self._looked()
             ticked = self._ticked
             blocked = time.monotonic() - ticked
-            if blocked > _BLOCKED + _EVERY and ticked != named:
+            if self._names and blocked > _BLOCKED + _EVERY and ticked != named:
                 named = ticked
                 frame = sys._current_frames().get(self._thread)
                 if frame is not None and (place := culprit(frame)) is not None:

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextlib
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -19,23 +20,28 @@ from trunkline.runtime.host import Host
 
 __all__ = ["main"]
 
+logger = logging.getLogger(__name__)
+
 _PR_SET_PDEATHSIG = 1
 
 
-async def serve(sock: socket.socket) -> None:
-    """Serve one controller until it hangs up."""
-    over = asyncio.Event()
+async def serve(sock: socket.socket) -> bool:
+    """Serve one controller until it hangs up; returns whether nothing else ended that."""
+    over: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
     def answer(payload: bytes) -> None:
         channel.send(payload)
 
     host = Host(answer)
-    channel = Channel(host.receive, lambda _error: over.set())
+    channel = Channel(host.receive, over.set_result)
     await attach(channel, sock)
-    await over.wait()
+    error = await over
     await host.close()
-    await channel.drain()
-    channel.close()
+    broke = error is not None and not isinstance(error, ConnectionError)
+    if broke:
+        # Last: while the host is open, what is logged goes to the controller, where nothing arrives any more.
+        logger.error("this worker ends: it cannot take a message of its controller", exc_info=error)
+    return not broke
 
 
 def _end_group() -> None:
@@ -77,7 +83,14 @@ def main() -> None:
     # Registered first, so it comes last: the event loop may see the end before the thread does.
     atexit.register(_end_group)
     with socket.socket(fileno=descriptor) as sock:
-        uvloop.run(serve(sock))
+        hung_up = False
+        try:
+            hung_up = uvloop.run(serve(sock))
+        finally:
+            if not hung_up:
+                # The controller is there: it sees to the group, and is to know how this ended.
+                atexit.unregister(_end_group)
+    sys.exit(not hung_up)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,119 @@
+"""Worker processes on this machine, without a run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from atlas import agent
+
+from trunkline._core import __version__
+from trunkline.errors import WorkerError
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.backend import Gone
+from trunkline.runtime.job import Job, pack_job
+from trunkline.runtime.local import Local
+from trunkline.runtime.supervisor import Process
+from trunkline.runtime.wire import PROTOCOL, Begin, Hello, Ready, encode
+
+JOB = Job(
+    agent=agent(),
+    strategy=Chain(1),
+    reward=None,
+    llm=EndpointSpec("http://127.0.0.1:9/v1", max_concurrency=2),
+    seed=1,
+)
+
+
+async def test_a_worker_that_could_not_be_replaced_at_first_is_replaced_later(monkeypatch: pytest.MonkeyPatch):
+    inbox: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
+    backend = Local(1)
+    start = Process.start
+
+    def full(number: int, *more: object) -> Process:
+        raise WorkerError(f"worker {number} cannot be started: no process is left")
+
+    try:
+        async with asyncio.timeout(60):
+            assert await backend.start(JOB, inbox) == [0]
+            assert isinstance((await inbox.get())[1], Ready)
+            backend.kill(0, "for this test")
+            assert isinstance((await inbox.get())[1], Gone)
+            for _ in range(2):
+                monkeypatch.setattr(Process, "start", full)
+                with pytest.raises(WorkerError, match="no process is left"):
+                    await backend.replace(0)
+            monkeypatch.setattr(Process, "start", start)
+            new = await backend.replace(0)
+            seat, ready = await inbox.get()
+    finally:
+        await backend.close()
+    assert seat == new
+    assert isinstance(ready, Ready)
+
+
+async def test_a_worker_that_dies_while_it_is_started_is_said_to_be_gone(monkeypatch: pytest.MonkeyPatch):
+    inbox: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
+    backend = Local(1)
+    listen = Process.listen
+
+    async def late(process: Process) -> None:
+        await listen(process)
+        os.kill(process.pid, signal.SIGKILL)
+        while process.alive:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(Process, "listen", late)
+    try:
+        async with asyncio.timeout(60):
+            (seat,) = await backend.start(JOB, inbox)
+            number, gone = await inbox.get()
+    finally:
+        await backend.close()
+    assert (number, type(gone), gone.killed) == (seat, Gone, True)
+
+
+def descriptors() -> set[str]:
+    return {link.name for link in Path("/proc/self/fd").iterdir()}
+
+
+async def test_a_process_that_cannot_be_watched_is_not_left_behind(monkeypatch: pytest.MonkeyPatch):
+    started: list[int] = []
+
+    def pidfd_open(pid: int) -> int:
+        started.append(pid)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", pidfd_open)
+    before = descriptors()
+    with pytest.raises(WorkerError, match="Too many open files"):
+        Process.start(0, lambda number, payload: None, lambda number, gone: None)
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)
+    assert descriptors() == before
+
+
+async def test_a_worker_that_ends_by_itself_says_how(capfd: pytest.CaptureFixture[str]):
+    said: asyncio.Queue[bytes] = asyncio.Queue()
+    gone: asyncio.Queue[Gone] = asyncio.Queue()
+    process = Process.start(
+        0, lambda number, payload: said.put_nowait(bytes(payload)), lambda number, how: gone.put_nowait(how)
+    )
+    try:
+        await process.listen()
+        process.send(encode(Hello(PROTOCOL, __version__)))
+        process.send(encode(Begin(pack_job(JOB))))
+        await asyncio.wait_for(said.get(), 60)
+        process.send(b"\xc1")  # no message at all
+        async with asyncio.timeout(60):
+            how = await gone.get()
+    finally:
+        await process.close()
+    assert how.reason == f"worker 0 (pid {process.pid}) exited with code 1"
+    assert not how.killed, "it did so itself"
+    assert "MessagePack data is malformed" in capfd.readouterr().err
