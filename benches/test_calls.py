@@ -14,6 +14,7 @@ from trunkline.llm.protocol import Choice, Reply
 from trunkline.runtime.outbox import settle
 from trunkline.runtime.snapshot import Snapshot
 from trunkline.runtime.wire import Batch, Delta, decode_from_worker, encode
+from trunkline.store.deltakey import delta_key
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import CALL_COLUMNS
 from trunkline.store.writer import RunWriter
@@ -100,7 +101,7 @@ def kept(path: Path, kind: str) -> Round:
     file = sqlite3.connect(path, isolation_level=None)
     file.execute("PRAGMA journal_mode = WAL")
     file.execute("PRAGMA synchronous = NORMAL")
-    file.execute(f"CREATE TABLE deltas ({PLACE}, data BLOB, calls BLOB, PRIMARY KEY (task, seq)) WITHOUT ROWID")
+    file.execute("CREATE TABLE deltas (delta INTEGER PRIMARY KEY, data BLOB, calls BLOB)")
     file.execute(TABLES[kind])
     values = [(0, 1, 1500 + i, 1200, 90 + i, 1, 17, 400_000, 1_200_000, 10_000_000 + i) for i in range(CALLS)]
     row = "INSERT INTO calls VALUES (?, ?, ?" + ", ?" * len(CALL_COLUMNS) + ")"
@@ -112,7 +113,7 @@ def kept(path: Path, kind: str) -> Round:
             two = values[2 * i : 2 * i + 2]
             packed = b"".join(PACKED.pack(*call) for call in two) if kind.startswith("packed") else None
             beside = packed if kind == "packed, a column" else None
-            file.execute("INSERT INTO deltas VALUES (?, ?, ?, ?)", (task, seq, DATA, beside))
+            file.execute("INSERT INTO deltas VALUES (?, ?, ?)", (delta_key(task, seq), DATA, beside))
             if kind == "packed, a table":
                 rows.append((task, seq, packed))
             elif kind.startswith("rows"):

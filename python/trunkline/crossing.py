@@ -20,9 +20,10 @@ import msgspec
 
 from trunkline.errors import CrossingError
 
-__all__ = ["Crossing", "fields_of", "importing_script", "load", "pack", "resolve"]
+__all__ = ["Crossing", "fields_of", "home_of", "importing_script", "load", "pack", "resolve"]
 
 _SCRIPT = "__trunkline_main__"
+_SCRIPTS = {"__main__", _SCRIPT}
 _CALLABLE = 1  # extension type of a field that is itself a crossing
 _state = {"importing": False}
 
@@ -102,8 +103,21 @@ def load(crossing: Crossing) -> Any:
             f"{crossing.what}: {crossing.script or crossing.module} has no {crossing.qualname!r} in the worker"
         )
     if crossing.fields is not None:
-        return msgspec.msgpack.decode(crossing.fields, type=found, ext_hook=_load_field)
+        return _filled(found, crossing)
     return found
+
+
+def _filled(found: Any, crossing: Crossing) -> Any:
+    """Make a struct of a class that was found again, which may be another by now."""
+    try:
+        return msgspec.msgpack.decode(crossing.fields or b"", type=found, ext_hook=_load_field)
+    except CrossingError:
+        raise
+    except Exception as error:
+        raise CrossingError(
+            f"{crossing.what}: {crossing.script or crossing.module} has another {crossing.qualname!r}, which cannot be "
+            f"made of what it was: {type(error).__name__}: {error}"
+        ) from error
 
 
 def fields_of(crossing: Crossing) -> Any:
@@ -136,6 +150,15 @@ def resolve(module: ModuleType, qualname: str) -> Any:
     return found
 
 
+def home_of(value: Any) -> str:
+    """Return the module that an object is imported from, also where it was started with ``-m``; empty for a script."""
+    name = str(getattr(value, "__module__", ""))
+    if name not in _SCRIPTS:
+        return name
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return "" if spec is None or spec.name in _SCRIPTS else str(spec.name).removesuffix(".__main__")
+
+
 def importing_script() -> bool:
     """Whether this worker is importing the user's script right now: a run started then lacks a main guard."""
     return _state["importing"]
@@ -150,12 +173,10 @@ def _by_name(value: Any, what: str) -> Crossing | None:
     module = sys.modules.get(module_name)
     if module is None or resolve(module, qualname) is not value:
         return None
-    if module_name not in {"__main__", _SCRIPT}:
-        return Crossing(what=what, module=module_name, qualname=qualname)
-    spec = getattr(module, "__spec__", None)
+    home = home_of(value)
+    if home:
+        return Crossing(what=what, module=home, qualname=qualname)
     # A script that a worker has imported goes on from there by its path, too.
-    if spec is not None and spec.name not in {"__main__", _SCRIPT}:
-        return Crossing(what=what, module=spec.name.removesuffix(".__main__"), qualname=qualname)
     script = getattr(module, "__file__", None)
     if script is not None and Path(script).is_file():
         return Crossing(what=what, script=str(Path(script).resolve()), qualname=qualname)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +39,7 @@ def shout(trajectory):
 
 if __name__ == "__main__":
     llm = EndpointSpec(sys.argv[1], max_concurrency=4{llm})
-    run(agent(), tasks(), llm=llm, strategy=Chain(2), seed=7, reward={reward}, workers=1, out=sys.argv[2])
+    run(agent(), tasks(), llm=llm, strategy=Chain(2), seed=7, reward={reward}, workers=0, out=sys.argv[2]{more})
 """
 
 
@@ -138,6 +140,32 @@ def test_a_name_that_was_not_given_is_found_again(folder: Path):
     assert ask(folder, server.url, "--fresh", "--force").returncode == 2
 
 
+def test_the_name_of_a_model_with_a_long_path_is_found_again(folder: Path):
+    given = ["--model", "models/" + "a-very-long-name/" * 5]
+    with serving(capital_cities) as server:
+        assert ask(folder, server.url, *given).returncode == 0
+        (path,) = (folder / "runs").iterdir()
+        undo(path, "Japan")
+        assert f"resumes runs/{path.name}: 4 of 5 tasks" in ask(folder, server.url, *given).stderr
+
+
+def test_a_damaged_run_is_named_before_another_one_is_begun(folder: Path):
+    with serving(capital_cities) as server:
+        assert ask(folder, server.url).returncode == 0
+        (path,) = (folder / "runs").iterdir()
+        undo(path, "Japan")
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE meta SET value = '{' WHERE key = 'settings'")
+        connection.close()
+        sent = len(server.bodies)
+        again = ask(folder, server.url)
+        assert len(server.bodies) == sent
+        assert again.returncode == 3
+        assert f"runs/{path.name} is damaged" in again.stderr
+        assert "--fresh begins anew" in again.stderr
+        assert ask(folder, server.url, "--fresh").returncode == 0
+
+
 def test_resume_needs_the_file_and_nothing_else(folder: Path, tmp_path_factory: pytest.TempPathFactory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     with serving(capital_cities) as server:
@@ -157,10 +185,36 @@ def test_resume_needs_the_file_and_nothing_else(folder: Path, tmp_path_factory: 
     assert (again.returncode, again.stdout.split()) == (0, done.stdout.split())
 
 
-def script(folder: Path, url: str, *, reward: str = "shout", local: str = "", llm: str = "") -> None:
+def test_a_price_and_rates_are_taken_from_the_command(folder: Path):
+    with serving(capital_cities) as server:
+        assert ask(folder, server.url, "--out", "r.run").returncode == 0
+        undo(folder / "r.run", "Japan")
+        done = trunkline(folder, "resume", "r.run", "--price", "prompt=1,generated=2", "--rpm", 6000, "--timeout", 9)
+        assert done.returncode == 0, done.stderr
+    with RunReader.open(folder / "r.run") as reader:
+        assert list(reader.prices) == [server.url]
+        fields = {line.partition(":")[0] for line in resumptions(reader.meta)[-1].changed}
+    assert {"llm.timeout", "llm.limits.requests_per_minute"} < fields
+
+
+def test_code_that_has_changed_so_that_it_does_not_fit_is_said_in_one_line(folder: Path):
+    judge = JUDGE.replace("api_key: str", "right: {kind}")
+    with serving(capital_cities) as server:
+        script(folder, server.url, reward="Judge('Paris')", local=judge.format(kind="str"))
+    undo(folder / "r.run", "Japan")
+    (folder / "mine.py").write_text((folder / "mine.py").read_text().replace("right: str", "right: int"))
+    done = apart(folder, "-m", "trunkline.cli", "resume", "r.run")
+    assert done.returncode == 2
+    assert "has another 'Judge'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def script(
+    folder: Path, url: str, *, started: Sequence[str] = ("mine.py",), reward: str = "shout", **parts: str
+) -> None:
     """Run a script of the user's own to its end."""
-    (folder / "mine.py").write_text(LIBRARY.format(reward=reward, local=local, llm=llm))
-    done = apart(folder, "mine.py", url, "r.run")
+    (folder / "mine.py").write_text(LIBRARY.format(reward=reward, **{"local": "", "llm": "", "more": "", **parts}))
+    done = apart(folder, *started, url, "r.run")
     assert done.returncode == 0, done.stderr
 
 
@@ -169,16 +223,42 @@ def test_the_code_of_a_script_is_found_again(folder: Path):
         script(folder, server.url)
         whole = digests(folder / "r.run")
         undo(folder / "r.run", "Japan", "France")
-        for workers in (1, 0):
-            done = apart(folder.parent, "-m", "trunkline.cli", "resume", folder / "r.run", "--workers", workers)
-            assert done.returncode == 0, done.stderr
-            assert digests(folder / "r.run") == whole
-            undo(folder / "r.run", "Japan", "France")
+        done = apart(folder.parent, "-m", "trunkline.cli", "resume", folder / "r.run", "--workers", 1)
+    assert done.returncode == 0, done.stderr
+    assert digests(folder / "r.run") == whole
+
+
+PROGRAM = """
+async def play(rollout):
+    turn = await rollout.ask()
+    return turn.text
+"""
+
+LOCAL = """
+def local():
+    async def play(rollout):
+        return "Paris"
+    return play
+"""
+
+
+@pytest.mark.parametrize("started", [["mine.py"], ["-m", "mine"]])
+def test_a_program_and_the_version_of_the_weights_are_found_again(folder: Path, started: list[str]):
+    with serving(lambda _: message("Paris")) as server:
+        script(folder, server.url, started=started, local=PROGRAM, more=", program=play, weights='step-7'")
+        whole = digests(folder / "r.run")
+        undo(folder / "r.run", "Japan")
+        done = apart(folder.parent, "-m", "trunkline.cli", "resume", folder / "r.run")
+    assert done.returncode == 0, done.stderr
+    assert digests(folder / "r.run") == whole
+    with RunReader.open(folder / "r.run") as reader:
+        assert resumptions(reader.meta)[-1].changed == []
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
+        ({"more": ", program=local()", "local": LOCAL}, "is not defined at the top level of a module"),
         ({"reward": "lambda trajectory: 1.0"}, "is not defined at the top level of a module"),
         ({"llm": ', api_key="sk-1234567890abcdef1234"'}, "the endpoint's key or headers were given directly"),
         ({"reward": "Judge('sk-1234567890abcdef1234')", "local": JUDGE}, "looks like a key"),
@@ -214,7 +294,7 @@ def test_a_damaged_file_is_named_and_ends_with_3(folder: Path):
 
 
 def test_a_run_that_is_going_on_is_not_resumed_beside_it(folder: Path):
-    with serving(lambda _: message("<answer>x</answer>"), delay=5) as server:
+    with serving(lambda _: message("<answer>x</answer>"), delay=2) as server:
         process = start(server.url, folder / "r.run")
         wait_for(lambda: server.bodies)
         done = trunkline(folder, "resume", "r.run")

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from atlas import CAPITALS
+from foreign import capital_cities, serving
 from resuming import environment
 
 from trunkline.store.reader import RunReader
@@ -153,6 +155,35 @@ def test_after_a_sync_that_failed_once_nothing_more_is_said_to_be_done(shim: Pat
         env = {"LD_PRELOAD": str(shim), "FAIL_CALL": "fsync", "FAIL_AT": str(at), "FAIL_ERRNO": str(errno.EIO)}
         code, acked, _ = write(path, "durable", FAIL_FILE=str(path), **env)
         assert code == 3 or len(acked) == 12, "a sync of what is in the log as well is made up for later"
+
+
+def test_a_run_stops_in_one_line_when_its_disk_is_full_and_goes_on_once_there_is_space(shim: Path, tmp_path: Path):
+    lines = [json.dumps({"id": c, "question": f"Capital of {c}?", "answer": a}) for c, a in CAPITALS.items()]
+    (tmp_path / "q.jsonl").write_text("\n".join(lines))
+
+    def ask(url: str, out: Path, **env: str) -> subprocess.CompletedProcess[str]:
+        told = ["--model", "m", "--base-url", url, "--tools", "atlas:lookup", "--rollouts", "2", "-c", "1", "-w", "0"]
+        command = [sys.executable, "-m", "trunkline.cli", "run", str(tmp_path / "q.jsonl"), *told, "--out", str(out)]
+        shimmed = environment() | {"FAIL_FILE": str(out), "FAIL_CALL": "write", "FAIL_ERRNO": str(errno.ENOSPC)} | env
+        return subprocess.run(command, env=shimmed, capture_output=True, text=True, check=False, timeout=60)
+
+    with serving(capital_cities, delay=0.02) as server:
+        counted = {"LD_PRELOAD": str(shim), "FAIL_COUNT": str(tmp_path / "count"), "FAIL_AT": "-1"}
+        assert ask(server.url, tmp_path / "whole", **counted).returncode == 0
+        calls, out = int((tmp_path / "count").read_text()), tmp_path / "r"
+        done = ask(server.url, out, LD_PRELOAD=str(shim), FAIL_AT=str(calls // 2), FAIL_FROM="1")
+        assert done.returncode == 3, done.stderr
+        assert "Traceback" not in done.stderr
+        assert done.stderr.count("cannot be written (database or disk is full)") == 1
+        with RunReader.open(out) as reader:
+            assert reader.check() == []
+            before = len(list(reader.rows()))
+        done = ask(server.url, out)
+        assert done.returncode == 0, done.stderr
+        assert f"resumes {out}: {before} of 5" in done.stderr
+    with RunReader.open(out) as reader:
+        assert reader.check() == []
+        assert len(list(reader.rows())) == 5
 
 
 def test_a_durable_run_syncs_every_commit_and_another_does_not(shim: Path, tmp_path: Path):

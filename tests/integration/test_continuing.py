@@ -276,7 +276,7 @@ def test_a_damaged_file_is_refused_by_name_of_the_task(url: str, chains: Run, ta
     broken = tmp_path / "broken"
     broken.write_bytes(chains.path.read_bytes())
     with sqlite3.connect(broken) as file:
-        file.execute("UPDATE deltas SET data = substr(data, 1, length(data) - 1) WHERE task = 3 AND seq = 1")
+        file.execute("UPDATE deltas SET data = substr(data, 1, length(data) - 1) WHERE delta = (3 << 32) + 1")
     file.close()
     said = refused(url, broken, tmp_path)
     assert "is damaged" in said

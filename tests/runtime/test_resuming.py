@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from atlas import CAPITALS, agent, lookup, stall, tasks
 from foreign import capital_cities, message, serving
@@ -20,9 +22,11 @@ from trunkline.runtime.plan import Plan, plan
 from trunkline.runtime.run import run, stream
 from trunkline.score.filters.catalog import FILTERS
 from trunkline.score.rewards import exact_match
+from trunkline.store.deltakey import delta_key, delta_keys
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
 from trunkline.store.resumption import resumptions
+from trunkline.types import Task
 
 
 def once(server, out: Path, only: int | None = None, **options):
@@ -95,6 +99,45 @@ async def test_a_stream_yields_what_is_finished_first(tmp_path: Path):
     assert names[:3] == ["Brazil", "Benin", "Chile"]
     assert sorted(names) == sorted(again) == sorted(CAPITALS)
     assert len(whole) == 5
+
+
+async def test_a_stream_of_a_run_that_was_killed_once_all_was_done_ends(tmp_path: Path):
+    with serving(capital_cities) as server:
+        path = once(server, tmp_path / "r").path
+        undo(path)
+        sent = len(server.bodies)
+        given = {"strategy": Chain(2), "seed": 7, "workers": 0, "llm": EndpointSpec(server.url), "resume": True}
+        async with asyncio.timeout(20):
+            names = [tree.task.id async for tree in stream(agent(), tasks(), out=path, **given)]
+        assert len(server.bodies) == sent
+    assert names == list(CAPITALS)
+    with RunReader.open(path) as reader:
+        assert reader.meta["state"] == "done"
+
+
+def test_a_field_that_is_named_otherwise_in_order_only_is_the_same(tmp_path: Path):
+    def with_metadata(**metadata: str) -> list[Task]:
+        return [msgspec.structs.replace(task, metadata=metadata) for task in tasks()]
+
+    with serving(capital_cities) as server:
+        given = {"strategy": Chain(2), "seed": 7, "workers": 0, "llm": EndpointSpec(server.url), "out": tmp_path / "r"}
+        run(agent(), with_metadata(a="1", b="2"), **given)
+        undo(tmp_path / "r", "Japan")
+        assert run(agent(), with_metadata(b="2", a="1"), resume=True, **given).state == "done"
+        undo(tmp_path / "r", "Japan")
+        with pytest.raises(ConfigError, match="has other metadata here"):
+            run(agent(), with_metadata(a="1", b="3"), resume=True, **given)
+
+
+def test_a_field_of_a_hostile_file_is_shown_on_one_line(tmp_path: Path):
+    with serving(capital_cities) as server:
+        path = once(server, tmp_path / "r").path
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE meta SET value = json_set(value, '$.\"x\x1b[31m\"', 1) WHERE key = 'settings'")
+        connection.close()
+        with pytest.raises(ConfigError) as refused:
+            once(server, path)
+    assert r"x\x1b[31m: 1 there, nothing here" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +263,9 @@ def undo_own(path: Path) -> None:
         ((number, deltas),) = connection.execute(
             "SELECT task, taken.deltas FROM taken JOIN tasks USING (task) WHERE id = 'Japan'"
         )
-        connection.execute("DELETE FROM deltas WHERE task = ? AND seq >= ?", (number, deltas))
+        connection.execute(
+            "DELETE FROM deltas WHERE delta BETWEEN ? AND ?", (delta_key(number, deltas), delta_keys(number)[1])
+        )
         for table in ("trees", "rollouts", "calls"):
             connection.execute(f"DELETE FROM {table} WHERE task = ?", (number,))
         renumber(connection)
@@ -250,7 +295,7 @@ def test_two_at_once_are_refused_with_the_name_of_the_first(tmp_path: Path):
     def slow(body: dict):
         return message("<answer>Paris</answer>")
 
-    with serving(slow, delay=5) as server:
+    with serving(slow, delay=2) as server:
         process = start(server.url, tmp_path / "r")
         wait_for(lambda: server.bodies)
         with pytest.raises(RunFileError, match=f"is being written by process {process.pid} on "):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -15,7 +16,8 @@ import pytest
 
 from trunkline import _core
 from trunkline.errors import DamagedRunFile, InfrastructureError, RunFileError
-from trunkline.store.derive import rows
+from trunkline.store.deltakey import delta_key
+from trunkline.store.derive import rows, taken
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
 from trunkline.store.resumption import resumptions
@@ -173,6 +175,23 @@ def test_the_lock_of_a_killed_process_is_gone_with_it(tmp_path: Path) -> None:
         assert writer.standing.state == "running"
 
 
+def test_a_lock_on_a_file_that_another_process_has_replaced_is_none(path: Path, monkeypatch) -> None:
+    flock = fcntl.flock
+
+    make(path.with_name("new")).finish("interrupted")
+    held = path.with_name("new").read_bytes()
+
+    def swap(descriptor: int, how: int) -> None:
+        path.with_name("new").replace(path)
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", swap)
+    with pytest.raises(RunFileError, match="being written by"):
+        RunWriter.open(path)
+    assert path.read_bytes() == held
+    assert not is_written(path)
+
+
 def test_a_log_that_was_torn_at_any_byte_loses_its_tail_and_no_more(killed: Path, tmp_path: Path) -> None:
     log = killed.with_name("run-wal").read_bytes()
     found = []
@@ -214,26 +233,50 @@ def damage_page(path: Path) -> None:
 
 def damage_delta(path: Path, task: int = 3) -> None:
     with sqlite3.connect(path) as connection:
-        ((data,),) = connection.execute("SELECT data FROM deltas WHERE task = ? AND seq = 0", (task,))
+        ((data,),) = connection.execute("SELECT data FROM deltas WHERE delta = ?", (delta_key(task, 0),))
         flipped = bytearray(data)
         flipped[len(flipped) // 2] ^= 4
-        connection.execute("UPDATE deltas SET data = ? WHERE task = ? AND seq = 0", (bytes(flipped), task))
+        connection.execute("UPDATE deltas SET data = ? WHERE delta = ?", (bytes(flipped), delta_key(task, 0)))
     connection.close()
 
 
-def damage_meta(path: Path) -> None:
+def damage_meta(path: Path, value: str = "x") -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = 'x' WHERE key = 'created'")
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'created'", (value,))
     connection.close()
 
 
-@pytest.mark.parametrize("damage", [damage_page, damage_delta, damage_meta])
+def damage_text(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = CAST(x'22ff1b5b6d22' AS TEXT) WHERE key = 'versions'")
+    connection.close()
+
+
+def damage_rows(path: Path) -> None:
+    """Zero the page that holds rows of rollouts, which no delta says anything of until it is checked."""
+    with sqlite3.connect(path) as connection:
+        ((page,),) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'calls'")
+    connection.close()
+    data = bytearray(path.read_bytes())
+    data[(page - 1) * 4096 + 8 : (page - 1) * 4096 + 40] = bytes(32)
+    path.write_bytes(data)
+
+
+def damage_time(path: Path) -> None:
+    damage_meta(path, "inf")
+
+
+DAMAGES = [damage_page, damage_delta, damage_meta, damage_text, damage_rows, damage_time]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_not_gone_on_with(path: Path, damage) -> None:
     damage(path)
     held = path.read_bytes()
     with pytest.raises(DamagedRunFile, match=r"is damaged: .*; `trunkline check ") as refused:
         RunWriter.open(path)
     assert refused.value.exit_code == 3
+    assert str(refused.value).isprintable()
     assert path.read_bytes() == held
     assert not is_written(path)
 
@@ -294,3 +337,51 @@ def test_settings_that_change_are_recorded_without_secrets(path: Path) -> None:
         meta = reader.meta
     assert "sk-1234567890" not in msgspec.json.encode(meta).decode()
     assert resumptions(meta)[0].forced
+
+
+def test_what_finished_tasks_grew_is_not_read(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE deltas SET data = zeroblob(500000) WHERE delta >> 32 < 3")
+    connection.close()
+    data = bytearray(path.read_bytes())
+    # Pages that go on with a large value begin with the number of the next: where that leads nowhere, reading fails.
+    for page in range(0, len(data), 4096):
+        if any(data[page : page + 4]) and not any(data[page + 4 : page + 4096]):
+            data[page : page + 4] = b"\xff" * 4
+    path.write_bytes(data)
+    with RunWriter.open(path) as writer:
+        assert writer.standing.finished == [0, 1, 2]
+        assert len(writer.deltas(3)) == 2
+        with pytest.raises(DamagedRunFile):
+            writer.deltas(2)
+
+
+def test_tasks_that_an_earlier_run_began_count_once_this_one_has_made_a_call(tmp_path: Path) -> None:
+    cleared = _core.Tree()
+    cleared.append(0, 1, b'{"role":"user","content":"x"}')
+    first = cleared.delta()
+    row = taken(cleared, 1)
+    point = 1
+    rollout = cleared.open(point, [0, 0], 0)
+    cleared.turn(
+        rollout, b'{"role":"assistant","content":"Ada"}', 0, cleared.name("m"), cleared.name("stop"), 10, 4, 3, 1, 250
+    )
+    second = cleared.delta()
+    with RunWriter.create(tmp_path / "r", {"refill": {"groups": 1, "max_tasks": 6}}, TASKS, command=[]) as writer:
+        # Two of the same deltas: one task where the second took verdicts off, one where it is this run's own.
+        writer.take_over(0, [first, second], row)
+        writer.take_over(1, [first], row)
+        writer.take_over(2, [first], row)
+        writer.commit([(1, 1, second)], (), [(1, 1, [call()])])
+        grow(writer, 5)
+    assert [line for line in problems(tmp_path / "r") if line.startswith("meta")] == [
+        "meta: the run is done, but 5 of its tasks are not finished"
+    ]
+    with RunWriter.open(tmp_path / "r") as writer:
+        assert writer.standing.begun == [1]
+        core = _core.Tree()
+        for data in writer.deltas(1):
+            core.apply(data)
+        core.close(0, "answer", "Ada")
+        writer.commit([(1, 2, core.delta())], [(1, *rows(core))])
+    assert [line for line in problems(tmp_path / "r") if line.startswith("meta")] == []

@@ -16,6 +16,7 @@ import pytest
 
 from trunkline import _core
 from trunkline.errors import InfrastructureError, RunFileError, UsageError, WorkerError
+from trunkline.store.deltakey import delta_key
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, CallRow
@@ -324,7 +325,7 @@ def test_discard_takes_the_folders_along_that_were_made_for_the_run(tmp_path: Pa
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (write, "is an unfinished Trunkline run of 3 tasks"),
+        (write, "is an unfinished Trunkline run of 3 tasks, which resume=True or `trunkline resume` goes on with"),
         (lambda path: RunWriter.create(path, {}, TASKS[:1]).finish(), "is a Trunkline run of 1 task:"),
         (
             foreign,
@@ -502,19 +503,22 @@ TAMPERED = [
     ("UPDATE rollouts SET turns = 2 WHERE task = 1 AND rollout = 0", "rollout 0: turns is 2 in the row and 1 in"),
     ("DELETE FROM meta WHERE key = 'versions'", "meta: no versions that can be read"),
     ("DELETE FROM trees WHERE task = 1", 'task "q1": trees: no row, but rollouts has some'),
-    ("DELETE FROM deltas WHERE task = 0 AND seq = 1", 'task "q0": delta 2:'),
-    ("DELETE FROM deltas WHERE task = 0", 'task "q0": it is marked as finished, but has no deltas'),
+    ("DELETE FROM deltas WHERE delta = 1", 'task "q0": delta 2:'),
+    ("DELETE FROM deltas WHERE delta >> 32 = 0", 'task "q0": it is marked as finished, but has no deltas'),
     (
-        "UPDATE deltas SET data = substr(data, 1, length(data) - 1) WHERE task = 1 AND seq = 1",
+        "UPDATE deltas SET data = substr(data, 1, length(data) - 1) WHERE delta = (1 << 32) + 1",
         'task "q1": delta 1:',
     ),
-    ("UPDATE deltas SET data = x'00' WHERE task = 1 AND seq = 0", 'task "q1": delta 0:'),
-    ("UPDATE deltas SET data = 'text' WHERE task = 1 AND seq = 0", 'task "q1": delta 0:'),
+    ("UPDATE deltas SET data = x'00' WHERE delta = (1 << 32) + 0", 'task "q1": delta 0:'),
+    ("UPDATE deltas SET data = 'text' WHERE delta = (1 << 32) + 0", 'task "q1": delta 0:'),
     (
-        "UPDATE deltas SET data = (SELECT d.data FROM deltas d WHERE d.task = 1 AND d.seq = 0) WHERE seq = 1",
+        "UPDATE deltas SET data = (SELECT d.data FROM deltas d WHERE d.delta = 1 << 32) WHERE delta = (1 << 32) + 1",
         "delta 1 repeats",
     ),
-    ("UPDATE deltas SET task = 77 WHERE task = 2", "deltas: rows of task number 77"),
+    (
+        "UPDATE deltas SET delta = (77 << 32) + (delta & 0xFFFFFFFF) WHERE delta >> 32 = 2",
+        "deltas: rows of task number 77",
+    ),
     ("UPDATE tasks SET id = 'other' WHERE task = 2", 'task "other": id is "q2" in its record'),
     ("UPDATE tasks SET record = '{' WHERE task = 2", 'task "q2": record:'),
     ("UPDATE meta SET value = 'done' WHERE key = 'state'", "1 of its tasks are not finished"),
@@ -537,10 +541,10 @@ def test_check_names_what_was_changed(path: Path, statement: str, problem: str |
 @pytest.mark.parametrize("flip", range(0, 60, 7))
 def test_any_flipped_byte_of_a_delta_is_found(path: Path, flip: int) -> None:
     with sqlite3.connect(path) as connection:
-        ((data,),) = connection.execute("SELECT data FROM deltas WHERE task = 0 AND seq = 1")
+        ((data,),) = connection.execute("SELECT data FROM deltas WHERE delta = 1")
         broken = bytearray(data)
         broken[flip % len(broken)] ^= 0x10
-        connection.execute("UPDATE deltas SET data = ? WHERE task = 0 AND seq = 1", (bytes(broken),))
+        connection.execute("UPDATE deltas SET data = ? WHERE delta = 1", (bytes(broken),))
     connection.close()
     with RunReader.open(path) as reader:
         (line,) = reader.check()
@@ -679,7 +683,7 @@ def test_a_full_disk_is_said_and_what_was_committed_stays(tmp_path: Path) -> Non
         assert reader.summary().finished == 2
         assert [row.answer for _task, row in reader.rollouts()] == ["Ada", "Bob", None, "Ada", "Ada"]
         # What reported success is there, the batch that failed is not.
-        assert reader._query("SELECT max(seq) FROM deltas WHERE task = 2") == [(int(seq) - 1,)]
+        assert reader._query("SELECT max(delta) FROM deltas") == [(delta_key(2, int(seq) - 1),)]
 
 
 KILLED = """

@@ -73,8 +73,9 @@ def undo(path: Path, *names: str) -> None:
     with sqlite3.connect(path) as connection:
         for name in names:
             ((number,),) = connection.execute("SELECT task FROM tasks WHERE id = ?", (name,)).fetchall()
-            for table in ("trees", "rollouts", "deltas", "calls"):
+            for table in ("trees", "rollouts", "calls"):
                 connection.execute(f"DELETE FROM {table} WHERE task = ?", (number,))
+            connection.execute("DELETE FROM deltas WHERE delta >> 32 = ?", (number,))
         renumber(connection)
     connection.close()
 

@@ -11,6 +11,7 @@ import msgspec
 from trunkline.cli.drive import drive
 from trunkline.cli.options import BudgetOption, PriceOption, Threshold
 from trunkline.cli.runfile import tell
+from trunkline.cli.watching import watching_options
 from trunkline.llm.limits import Limits
 from trunkline.llm.spec import EndpointSpec
 from trunkline.runtime.stored import stored_job
@@ -46,6 +47,7 @@ __all__ = ["resume"]
     default=0.0,
     help="Broken rollouts allowed: a count, or a share.  [default: 0]",
 )
+@watching_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 @click.pass_context
 def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
@@ -70,13 +72,14 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
         "out": path,
         "resume": True,
     }
-    ctx.exit(drive(job.agent, None, threshold=given["fail_on_error"], as_json=given["as_json"], **options))
+    threshold, as_json = given["fail_on_error"], given["as_json"]
+    ctx.exit(drive(job.agent, None, threshold=threshold, watched=given, as_json=as_json, **options))
 
 
 def _of_job(job: Job) -> dict[str, Any]:
     """Return the options that a job is made of."""
     stopping = msgspec.structs.asdict(job.stopping)
-    same = ("strategy", "reward", "seed", "cache", "filters", "task_budget", "program")
+    same = ("strategy", "reward", "seed", "cache", "filters", "task_budget", "program", "weights")
     return {name: getattr(job, name) for name in same} | stopping
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trunkline.cli import output
 from trunkline.cli.options import run_path, safe_name
-from trunkline.errors import ConfigError, RunFileError
+from trunkline.errors import DamagedRunFile, RunFileError
 from trunkline.printable import printable
 from trunkline.runtime.unfinished import UnfinishedRun
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["find_run", "tell"]
 
 _OVER = {"done", "exhausted"}
+_MODEL = 50  # characters of a model's name in that of a file, which end before the fingerprint is cut off
 
 
 def find_run(out: str | None, model: str, fingerprint: Callable[[], str], *, fresh: bool) -> tuple[Path, bool]:
@@ -35,7 +36,7 @@ def find_run(out: str | None, model: str, fingerprint: Callable[[], str], *, fre
     """
     if out is not None:
         return run_path(out, model), not fresh
-    label = f"{safe_name(model)}-{fingerprint()}"
+    label = f"{safe_name(model)[:_MODEL]}-{fingerprint()}"
     return (None if fresh else _newest(label)) or run_path(None, label), not fresh
 
 
@@ -51,11 +52,17 @@ def tell(path: Path, *, resume: bool) -> None:
 
 
 def _newest(label: str) -> Path | None:
-    """Return the newest unfinished run of a label."""
+    """Return the newest unfinished run of a label.
+
+    Raises:
+        DamagedRunFile: It is damaged: to begin another in silence would be to pay for it twice.
+    """
     for path in sorted(Path("runs").glob(f"*-{label}.run"), reverse=True):
         try:
             there = UnfinishedRun.at(path)
-        except (RunFileError, ConfigError):
+        except DamagedRunFile as problem:
+            raise DamagedRunFile(f"{problem}; --fresh begins anew without it") from None
+        except RunFileError:
             continue
         if there is not None and there.state not in _OVER:
             return path

@@ -23,7 +23,7 @@ _OF_LLM = {"tokens", "kind"}
 """What of an LLM may not; where it is, what it costs, and how it is asked may."""
 
 _SHOWN = 60
-_ABSENT = object()
+_NAMED = 120
 
 
 class Change(NamedTuple):
@@ -45,7 +45,7 @@ class Change(NamedTuple):
         return re.split(r"[.\[]", self.field, maxsplit=1)[0]
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.there} there, {self.here} here"
+        return f"{printable(self.field, _NAMED)}: {self.there} there, {self.here} here"
 
 
 def as_stored(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def gives_meaning(field: str) -> bool:
 
 
 def changes(there: Any, here: Any, field: str = "") -> Iterator[Change]:
-    """Compare settings.
+    """Compare settings; what is absent is as if it were nothing.
 
     Args:
         there: Those of the run file.
@@ -76,7 +76,7 @@ def changes(there: Any, here: Any, field: str = "") -> Iterator[Change]:
     if isinstance(there, dict) and isinstance(here, dict):
         for name in [*there, *(name for name in here if name not in there)]:
             inner = f"{field}.{name}" if field else name
-            yield from changes(there.get(name, _ABSENT), here.get(name, _ABSENT), inner)
+            yield from changes(there.get(name), here.get(name), inner)
     elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
         for place, (old, new) in enumerate(zip(there, here, strict=True)):
             yield from changes(old, new, f"{field}[{place}]")
@@ -107,7 +107,7 @@ def fingerprint(settings: Mapping[str, Any], tasks: Iterable[bytes]) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value is _ABSENT or value is None:
+    if value is None:
         return "nothing"
     if isinstance(value, str):
         return quoted(value, _SHOWN)

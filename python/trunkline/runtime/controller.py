@@ -190,7 +190,6 @@ class Controller:
             self._closing.close()
             self.versions.close()
             self._lender.close()
-            self.finished.put_nowait(None)
             try:
                 await self._supervision.close()
             finally:

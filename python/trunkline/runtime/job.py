@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from trunkline.bounds import shown, whole
-from trunkline.crossing import Crossing, load, pack
+from trunkline.crossing import Crossing, home_of, load, pack
 from trunkline.errors import ConfigError
 from trunkline.llm.batch import BatchLLM
 from trunkline.llm.dialects import catalog
@@ -180,7 +180,7 @@ def as_packed(job: Job, *, by_value: bool = True) -> Packed:
         task_budget=job.task_budget,
         stopping=job.stopping,
         weights=job.weights,
-        program=None if job.program is None else pack(job.program, f"program {_named(job.program)}"),
+        program=None if job.program is None else crossing(job.program, f"program {_named(job.program)}"),
         parties=job.parties,
         traced=job.traced,
         path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
@@ -266,7 +266,8 @@ def reward_name(reward: Reward) -> str:
 
 def _program_name(program: ProgramFunction) -> str:
     """Return where a program comes from, as far as it has a name."""
-    return f"{getattr(program, '__module__', '')}:{_named(program)}"
+    home = home_of(program)
+    return f"{home}:{_named(program)}" if home else _named(program)
 
 
 def _named(environment: Any) -> str:

@@ -116,6 +116,7 @@ def opening(
         tasks_done=len(there.finished),
         rollouts_done=there.ended,
         failed=there.failed,
+        lost=there.lost,
         calls=there.turns,
         prompt=there.prompt,
         generated=there.generated,

@@ -103,7 +103,7 @@ def _pack(job: Job) -> tuple[Packed | None, str]:
         packed = as_packed(job, by_value=False)
     except CrossingError as problem:
         return None, str(problem)
-    crossings = [packed.strategy, packed.reward, packed.environment, *packed.tools, *packed.filters]
+    crossings = [packed.strategy, packed.program, packed.reward, packed.environment, *packed.tools, *packed.filters]
     fields = [fields_of(crossing) for crossing in crossings if crossing is not None]
     # As it would stand in the file, and what does so as bytes.
     seen = msgspec.json.decode(msgspec.json.encode([packed, fields]))

@@ -128,7 +128,8 @@ class UnfinishedRun:
             if record != msgspec.json.encode(task):
                 there, here = msgspec.json.decode(record), as_stored(msgspec.to_builtins(task))
                 fields = ", ".join(sorted({change.root for change in changes(there, here)}))
-                raise self._other_tasks(f"{quoted(name)} has other {fields} here")
+                if fields:
+                    raise self._other_tasks(f"{quoted(name)} has other {fields} here")
 
     def _other_tasks(self, how: str) -> ConfigError:
         return ConfigError(

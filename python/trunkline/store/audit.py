@@ -26,7 +26,7 @@ _CALLS = (
 )
 _LOOSE = (
     "SELECT task, count(*) FROM calls WHERE NOT EXISTS "
-    "(SELECT 1 FROM deltas WHERE deltas.task = calls.task AND deltas.seq = calls.seq) GROUP BY task ORDER BY task"
+    "(SELECT 1 FROM deltas WHERE delta = (calls.task << 32) + calls.seq) GROUP BY task ORDER BY task"
 )
 _GAPS = "SELECT coalesce(max(call), 0) - count(*) FROM calls"
 

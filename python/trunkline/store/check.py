@@ -11,6 +11,7 @@ from trunkline import _core
 from trunkline.errors import TreeError
 from trunkline.printable import printable, quoted
 from trunkline.store.audit import CallTotals, audit, misfits
+from trunkline.store.deltakey import BEGUN, SEQ, TASK, delta_keys
 from trunkline.store.derive import rows, taken
 from trunkline.store.identify import versions_of
 from trunkline.store.schema import HERE, ROLLOUT_COLUMNS, TAKEN_COLUMNS, TREE_COLUMNS, Ending
@@ -25,7 +26,11 @@ __all__ = ["check"]
 _ROLLOUTS = f"SELECT {', '.join(ROLLOUT_COLUMNS)} FROM rollouts WHERE task = ? ORDER BY rollout"  # noqa: S608
 _TAKEN = f"SELECT {', '.join(TAKEN_COLUMNS)} FROM taken WHERE task = ?"  # noqa: S608
 _TREE = f"SELECT {', '.join(TREE_COLUMNS)} FROM trees WHERE task = ?"  # noqa: S608
+_DELTAS = f"SELECT {SEQ}, data FROM deltas WHERE delta BETWEEN ? AND ? ORDER BY delta"  # noqa: S608
 _ORPHANS = "SELECT DISTINCT task FROM {} WHERE task NOT IN (SELECT task FROM tasks) ORDER BY task"
+_TABLES = {"deltas": f"(SELECT {TASK} AS task FROM deltas)"} | {  # noqa: S608
+    table: table for table in ("taken", "calls", "rollouts", "trees")
+}
 
 
 def _shown(value: object) -> str:
@@ -46,7 +51,7 @@ def _differences(columns: tuple[str, ...], stored: tuple[Any, ...], derived: tup
 def _rebuild(connection: sqlite3.Connection, number: int, most: int | None = None) -> tuple[_core.Tree, int, list[str]]:
     core = _core.Tree()
     count = 0
-    for seq, data in connection.execute("SELECT seq, data FROM deltas WHERE task = ? ORDER BY seq", (number,)):
+    for seq, data in connection.execute(_DELTAS, delta_keys(number)):
         if count == most:
             break
         count += 1
@@ -128,8 +133,8 @@ def _run(connection: sqlite3.Connection) -> Iterator[str]:
     for (line,) in connection.execute("PRAGMA integrity_check(20)"):
         if line != "ok":
             yield f"SQLite: {printable(str(line), 200)}"
-    for table in ("deltas", "taken", "calls", "rollouts", "trees"):
-        for (number,) in connection.execute(_ORPHANS.format(table)):
+    for table, rows_of in _TABLES.items():
+        for (number,) in connection.execute(_ORPHANS.format(rows_of)):
             yield f"{table}: rows of task number {_shown(number)}, which is in no row of tasks"
     made = versions_of(connection)
     digests = made is None or made.digest == HERE.digest
@@ -156,11 +161,7 @@ def _refilled(connection: sqlite3.Connection) -> bool:
     (wanted,) = connection.execute(
         "SELECT json_extract(value, '$.refill.groups') FROM meta WHERE key = 'settings'"
     ).fetchone()
-    (begun,) = connection.execute(
-        "SELECT count(DISTINCT task) FROM deltas WHERE task NOT IN (SELECT task FROM trees)"
-        " AND seq >= coalesce((SELECT taken.deltas FROM taken WHERE taken.task = deltas.task), 0)"
-    ).fetchone()
-    return wanted is not None and not begun
+    return wanted is not None and connection.execute(BEGUN).fetchone() is None
 
 
 def check(connection: sqlite3.Connection) -> list[str]:

@@ -109,5 +109,7 @@ def describe(path: Path) -> str:
             connection.close()
     except (sqlite3.Error, TypeError):
         return "is a file, and not a database that can be read"
-    done = "is a Trunkline run" if state in {"done", "exhausted"} else "is an unfinished Trunkline run"
-    return f"{done} of {tasks} task{'' if tasks == 1 else 's'}"
+    over = state in {"done", "exhausted"}
+    size = f"{tasks} task{'' if tasks == 1 else 's'}"
+    more = "" if over else ", which resume=True or `trunkline resume` goes on with"
+    return f"is {'a' if over else 'an unfinished'} Trunkline run of {size}{more}"

@@ -103,7 +103,12 @@ class Lock:
         except OSError as problem:
             os.close(descriptor)
             raise _failed(path, "locked", problem) from None
-        return cls(path, descriptor)
+        lock = cls(path, descriptor)
+        if not lock.is_there():
+            # Another process has put its own file there since this one was opened.
+            lock.release()
+            raise _taken(path)
+        return lock
 
     def is_there(self) -> bool:
         """Whether the file still stands where it was locked."""

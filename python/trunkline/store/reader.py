@@ -18,6 +18,7 @@ from trunkline.llm.price import Price
 from trunkline.printable import printable, quoted
 from trunkline.store.calls import Bill, Spending
 from trunkline.store.check import check
+from trunkline.store.deltakey import DELTAS, delta_keys
 from trunkline.store.disk import damaged
 from trunkline.store.identify import connect, fault, files_of
 from trunkline.store.profile import Profile, profile
@@ -173,7 +174,7 @@ class RunReader:
         Args:
             number: The task's number.
         """
-        return [data for (data,) in self._query("SELECT data FROM deltas WHERE task = ? ORDER BY seq", number)]
+        return [data for (data,) in self._query(DELTAS, *delta_keys(number))]
 
     def _tree(self, number: int) -> Tree:
         ((record,),) = self._query("SELECT record FROM tasks WHERE task = ?", number)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sqlite3
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,13 +17,17 @@ from trunkline.store.redact import redact
 from trunkline.store.standing import Standing, standing
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["Resumed", "Resumption", "resume", "resumptions"]
 
 _KEY = "resumed"
+
+_CHECKED = """
+SELECT quick_check FROM (SELECT 'sqlite_schema' AS name UNION ALL SELECT name FROM sqlite_schema WHERE type = 'table')
+JOIN pragma_quick_check(name) WHERE name <> 'deltas' AND quick_check <> 'ok'
+"""
 
 
 class Resumption(msgspec.Struct, frozen=True):
@@ -88,17 +94,18 @@ def resume(
         DamagedRunFile: The file is damaged.
         sqlite3.Error: It cannot be written.
     """
-    for (word,) in connection.execute("PRAGMA quick_check(1)"):
-        if word != "ok":
-            raise damaged(path, printable(str(word), 200))
     try:
+        _look(connection)
         meta = dict(connection.execute("SELECT key, value FROM meta"))
         found = standing(connection, meta)
         times = resumptions(meta)
-        resumed = Resumed(found, CallTable.of(connection, float(meta["created"])), float(meta["seconds"]))
+        resumed = Resumed(found, CallTable.of(connection, _number(meta["created"])), _number(meta["seconds"]))
     except KeyError as problem:
         raise damaged(path, f"meta has no {problem}") from None
-    except (ValueError, TypeError, msgspec.MsgspecError) as problem:
+    except (ValueError, TypeError, msgspec.MsgspecError, sqlite3.OperationalError) as problem:
+        if getattr(problem, "sqlite_errorcode", None) is not None:
+            raise
+        # Without a code it is Python that speaks: a text is none.
         raise damaged(path, printable(str(problem), 300)) from None
     times.append(Resumption(time.time(), len(found.finished), found.state, list(changed), forced))
     keep_log(connection, durable=durable)
@@ -114,3 +121,21 @@ def resume(
         )
         connection.execute("DELETE FROM meta WHERE key = 'finished'")
     return resumed
+
+
+def _look(connection: sqlite3.Connection) -> None:
+    """Have SQLite check its pages, but for those of deltas: they may be most of the file, and have checksums.
+
+    Raises:
+        ValueError: Something is wrong.
+    """
+    for (word,) in connection.execute(_CHECKED):
+        raise ValueError(word)
+
+
+def _number(text: str) -> float:
+    """Return what stands in ``meta`` as a number that can be reckoned with."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no time")
+    return value

@@ -38,9 +38,7 @@ SCHEMA_VERSION: Final = 6
 TABLES: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE tasks (task INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, record BLOB NOT NULL);
-CREATE TABLE deltas (
-    task INTEGER NOT NULL, seq INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (task, seq)
-) WITHOUT ROWID;
+CREATE TABLE deltas (delta INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE taken (
     task INTEGER PRIMARY KEY, deltas INTEGER NOT NULL, rollouts INTEGER NOT NULL, growing INTEGER NOT NULL,
     failed INTEGER NOT NULL, digest TEXT NOT NULL, calls INTEGER NOT NULL, prompt INTEGER NOT NULL,
@@ -79,7 +77,7 @@ CREATE TABLE events (
     event INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, worker INTEGER, task INTEGER, data TEXT NOT NULL
 );
 """
-"""Statements that make the tables, each ended by a semicolon."""
+"""Statements that make the tables, each ended by a semicolon. Keys of ``deltas`` are those of ``deltakey``."""
 
 
 class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -9,6 +9,7 @@ import msgspec
 from trunkline import _core
 from trunkline.errors import TreeError
 from trunkline.printable import printable
+from trunkline.store.deltakey import BEGUN, DELTAS, delta_keys
 from trunkline.store.judgements import Judgements
 from trunkline.store.schema import ROLLOUT_COLUMNS, TAKEN_COLUMNS, RolloutRow, TakenRow
 from trunkline.types import FAILED
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["Standing", "standing"]
 
 # The names in these statements are our own.
-_BEGUN = (
-    "SELECT task FROM tasks WHERE task NOT IN (SELECT task FROM trees) "
-    "AND EXISTS (SELECT 1 FROM deltas WHERE deltas.task = tasks.task "
-    # What took verdicts off, behind an earlier run's deltas, is not yet a beginning.
-    "AND seq > coalesce((SELECT taken.deltas FROM taken WHERE taken.task = tasks.task), -1)) ORDER BY task"
-)
 _TAKEN = f"SELECT task, {', '.join(TAKEN_COLUMNS)} FROM taken ORDER BY task"  # noqa: S608
 _ROLLOUTS = f"SELECT task, {', '.join(ROLLOUT_COLUMNS)} FROM rollouts"  # noqa: S608
 _ENDS = "SELECT termination, count(*) FROM rollouts WHERE termination IS NOT NULL GROUP BY termination"
@@ -50,6 +45,7 @@ class Standing(msgspec.Struct, kw_only=True):
         retries: Attempts beyond the first.
         prompt: Prompt tokens of the calls.
         generated: Generated tokens of the calls.
+        lost: Finished tasks that were given up because workers died of them.
         kept: Groups of finished tasks that can be trained on; counted only where the run wants so many.
         served: Who answered.
     """
@@ -65,6 +61,7 @@ class Standing(msgspec.Struct, kw_only=True):
     retries: int = 0
     prompt: int = 0
     generated: int = 0
+    lost: int = 0
     kept: int = 0
     served: list[str] = []
 
@@ -91,13 +88,14 @@ def standing(connection: sqlite3.Connection, meta: dict[str, str]) -> Standing:
     found = Standing(
         state=meta.get("state", ""),
         finished=[task for (task,) in connection.execute("SELECT task FROM trees ORDER BY task")],
-        begun=[task for (task,) in connection.execute(_BEGUN)],
+        begun=[task for (task,) in connection.execute(BEGUN)],
         taken={task: msgspec.convert(values, TakenRow) for task, *values in connection.execute(_TAKEN)},
         served=msgspec.json.decode(meta.get("served", "[]"), type=list[str]),
     )
     for word, count in connection.execute(_ENDS):
         found.ended += count
         found.failed += count if word in FAILED else 0
+    ((found.lost,),) = connection.execute("SELECT count(*) FROM events WHERE kind = 'quarantined'")
     ((found.rollouts,),) = connection.execute("SELECT count(*) FROM rollouts")
     ((found.turns, found.retries, found.prompt, found.generated),) = connection.execute(_CALLS)
     if settings.refill is not None:
@@ -126,7 +124,7 @@ def _rebuild(connection: sqlite3.Connection, task: int) -> _core.Tree:
     """Return the tree of a task that is to go on."""
     core = _core.Tree()
     try:
-        for (data,) in connection.execute("SELECT data FROM deltas WHERE task = ? ORDER BY seq", (task,)):
+        for (data,) in connection.execute(DELTAS, delta_keys(task)):
             core.apply(data)
         core.check()
     except (TreeError, TypeError) as problem:

@@ -18,6 +18,7 @@ from msgspec.structs import astuple
 from trunkline.errors import InfrastructureError, RunFileError, WorkerError
 from trunkline.printable import printable
 from trunkline.store.calltable import CallTable
+from trunkline.store.deltakey import DELTAS, delta_key, delta_keys
 from trunkline.store.disk import as_text, connect_to_write, keep_log, put_meta, transaction, written
 from trunkline.store.files import remove, remove_stub, sync_folders
 from trunkline.store.identify import fault
@@ -49,7 +50,7 @@ __all__ = ["RunWriter"]
 
 _LOOK_EVERY = 1.0  # seconds between looks at whether the file is still where it was made
 
-_DELTA = "INSERT INTO deltas VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+_DELTA = "INSERT INTO deltas VALUES (?, ?) ON CONFLICT DO NOTHING"
 _TAKEN = f"INSERT INTO taken VALUES (?{', ?' * len(TAKEN_COLUMNS)})"  # noqa: S608 - our own names
 _TREE = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(TREE_COLUMNS)})"  # noqa: S608 - our own names
 _ROLLOUT = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(ROLLOUT_COLUMNS)})"  # noqa: S608 - our own names
@@ -244,13 +245,12 @@ class RunWriter:
         fresh: set[tuple[int, int]] = set()
         with written(self.path), transaction(self._connection) as connection:
             for task, seq, data in deltas:
-                if connection.execute(_DELTA, (task, seq, data)).rowcount:
+                key = delta_key(task, seq)
+                if connection.execute(_DELTA, (key, data)).rowcount:
                     fresh.add((task, seq))
                 else:
-                    stored = connection.execute(
-                        "SELECT data FROM deltas WHERE task = ? AND seq = ?", (task, seq)
-                    ).fetchone()
-                    if bytes(stored[0]) != bytes(data):
+                    ((stored,),) = connection.execute("SELECT data FROM deltas WHERE delta = ?", (key,))
+                    if bytes(stored) != bytes(data):
                         raise WorkerError(f"two different deltas were sent as number {seq} of task number {task}")
             # A delta that comes twice at once brings its calls twice, too: the last of equal ones is as good.
             news = {(task, seq): made for task, seq, made in calls if (task, seq) in fresh}
@@ -278,7 +278,7 @@ class RunWriter:
             InfrastructureError: The disk is full or failed.
         """
         with self._guard, written(self.path), transaction(self._connection) as connection:
-            connection.executemany(_DELTA, ((task, seq, data) for seq, data in enumerate(deltas)))
+            connection.executemany(_DELTA, ((delta_key(task, seq), data) for seq, data in enumerate(deltas)))
             connection.execute(_TAKEN, (task, *astuple(row)))
 
     def begin(self) -> None:
@@ -304,9 +304,8 @@ class RunWriter:
         Args:
             task: The task's number.
         """
-        query = "SELECT data FROM deltas WHERE task = ? ORDER BY seq"
         with self._guard, written(self.path):
-            return [bytes(data) for (data,) in self._connection.execute(query, (task,))]
+            return [bytes(data) for (data,) in self._connection.execute(DELTAS, delta_keys(task))]
 
     def note(self, key: str, value: JSON) -> None:
         """Record a fact about the run, such as which model really answered; a later one replaces it.
