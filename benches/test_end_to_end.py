@@ -25,7 +25,7 @@ from conftest import Stub, client_cpu
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime import cluster
-from trunkline.runtime.ray import Ray
+from trunkline.runtime.pool import Pool
 from trunkline.runtime.run import run
 from trunkline.score.rewards import exact_match
 
@@ -98,7 +98,8 @@ def where(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
         return
     pytest.importorskip("ray")
     asyncio.run(cluster.join(None, 2))
-    yield {"pool": Ray(2)}
+    with Pool("ray", workers=2) as pool:
+        yield {"pool": pool}
     asyncio.run(cluster.leave())
 
 

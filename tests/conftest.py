@@ -4,27 +4,46 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trunkline.runtime import cluster
-from trunkline.runtime.ray import Ray
+from trunkline.runtime.pool import Pool
+from trunkline.sim.tools import CORPUS_VARIABLE
+from trunkline.sim.world.files import write_world
+from trunkline.sim.world.generator import make_world
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the questions and the corpus of a small world."""
+    folder = tmp_path_factory.mktemp("world")
+    write_world(make_world(3, 400, 60), folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
 def ray_here() -> Iterator[None]:
-    """A Ray of this process, which all pools of the session share: its start takes seconds."""
+    """A Ray of this process, which all of the session share: its start takes seconds."""
     pytest.importorskip("ray")
     assert asyncio.run(cluster.join(None, 2)).made, "nobody else has connected this process"
     yield
     asyncio.run(cluster.leave())
 
 
+@pytest.fixture(scope="session")
+def ray_pool(ray_here: None, world: Path) -> Iterator[Pool]:
+    """A pool of two actors for all tests that leave it whole. Ray was there before the variable, and provides it."""
+    provided = {"env_vars": {CORPUS_VARIABLE: str(world / "corpus.jsonl")}}
+    with Pool("ray", workers=2, runtime_env=provided) as pool:
+        yield pool
+
+
 @pytest.fixture(params=["inline", "one worker", "two workers", pytest.param("ray", marks=pytest.mark.pool)])
 def where(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Options of a run that say where its engines live."""
     if request.param == "ray":
-        request.getfixturevalue("ray_here")
-        return {"pool": Ray(1)}
+        return {"pool": request.getfixturevalue("ray_pool")}
     return {"workers": {"inline": 0, "one worker": 1, "two workers": 2}[request.param]}

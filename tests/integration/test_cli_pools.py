@@ -13,16 +13,15 @@ from atlas import CAPITALS
 from foreign import capital_cities, serving
 
 ATLAS = Path(__file__).parent.parent / "support"
-USED_BY_HAND = """
-import asyncio, sys, ray
+NOT_CLOSED = """
+import asyncio, signal, sys
 from atlas import agent, tasks
-from trunkline.runtime.ray import Ray
-from trunkline.runtime.run import arun
-ray.init(address="local", num_cpus=1, num_gpus=0, include_dashboard=False, log_to_driver=False)
-kept = ray.put("kept")
-asyncio.run(arun(agent(), tasks()[:1], llm=sys.argv[1], pool=Ray(1)))
-assert ray.is_initialized() and ray.get(kept) == "kept"
-print("left as it was")
+import trunkline as tl
+pool = tl.Pool("ray", workers=1)
+for seed in range(2):
+    pool.run(agent(), tasks()[:1], llm=tl.LLM(sys.argv[1]), seed=seed)
+assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+print("not closed")
 """
 
 
@@ -98,8 +97,10 @@ def test_a_cluster_that_is_not_there_is_one_line(questions: str, tmp_path: Path,
 
 
 @pytest.mark.pool
-def test_a_ray_that_was_there_before_is_used_and_left_as_it_was(tmp_path: Path):
+def test_an_interpreter_that_ends_with_a_pool_on_ray_leaves_no_process(tmp_path: Path):
+    mark = f"{tmp_path.name}-{os.getpid()}"
     with serving(capital_cities) as server:
-        done = command("-c", USED_BY_HAND, server.url, cwd=tmp_path)
-    assert done.stdout.endswith("left as it was\n"), done.stderr
+        done = command("-W", "error", "-c", NOT_CLOSED, server.url, cwd=tmp_path, mark=mark)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "not closed\n", "")
     assert len(server.bodies) > 0
+    assert marked(mark) == []

@@ -19,22 +19,13 @@ from trunkline.rollout.session import Session
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategy import Fork
 from trunkline.rollout.view import View
-from trunkline.runtime.ray import Ray
+from trunkline.runtime.pool import Pool
 from trunkline.runtime.run import run
 from trunkline.score.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
-from trunkline.sim.world.files import write_world
-from trunkline.sim.world.generator import make_world
 from trunkline.store.dataset import load_tasks
 from trunkline.tree.tree import Tree
 from trunkline.types import Task
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("world")
-    write_world(make_world(3, 400, 60), folder)
-    return folder
 
 
 def digests(
@@ -74,16 +65,12 @@ def test_digests_are_equal_for_any_pool_and_order(world: Path, monkeypatch: pyte
 
 
 @pytest.mark.pool
-@pytest.mark.usefixtures("ray_here")
-def test_digests_are_equal_on_ray(world: Path, monkeypatch: pytest.MonkeyPatch):
-    corpus = str(world / "corpus.jsonl")
-    monkeypatch.setenv(CORPUS_VARIABLE, corpus)
+def test_digests_are_equal_on_ray(world: Path, monkeypatch: pytest.MonkeyPatch, ray_pool: Pool):
+    monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
     tasks = load_tasks(str(world / "questions.jsonl"), limit=20)
-    # Ray has been there before the variable.
-    pool = Ray(2, runtime_env={"env_vars": {CORPUS_VARIABLE: corpus}})
     with simulator("default", latency=False) as url:
         alone = digests(url, tasks, workers=0, concurrency=7)
-        assert digests(url, tasks[::-1], pool=pool, concurrency=64) == alone
+        assert digests(url, tasks[::-1], pool=ray_pool, concurrency=64) == alone
 
 
 class Waves(NamedTuple):

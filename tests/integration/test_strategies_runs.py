@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,26 +14,22 @@ from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategy import Strategy
-from trunkline.runtime.ray import Ray
+from trunkline.runtime.pool import Pool
 from trunkline.runtime.result import Run
 from trunkline.runtime.run import run
 from trunkline.score.diversity import diversity, tries
 from trunkline.score.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
-from trunkline.sim.world.files import write_world
-from trunkline.sim.world.generator import make_world
 from trunkline.store.dataset import load_tasks
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Task]]:
-    folder = tmp_path_factory.mktemp("world")
-    write_world(make_world(3, 200, 20), folder)
+def tasks(world: Path) -> Iterator[list[Task]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CORPUS_VARIABLE, str(folder / "corpus.jsonl"))
-        yield load_tasks(str(folder / "questions.jsonl"), limit=5)
+        patch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
+        yield load_tasks(str(world / "questions.jsonl"), limit=5)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +38,7 @@ def url() -> Iterator[str]:
         yield url
 
 
-def grow(url: str, tasks: list[Task], strategy: Strategy, workers: int | Ray, out: Path | None = None) -> Run:
+def grow(url: str, tasks: list[Task], strategy: Strategy, workers: int | Pool, out: Path | None = None) -> Run:
     return run(
         Agent(
             model="sim-agent",
@@ -57,7 +52,7 @@ def grow(url: str, tasks: list[Task], strategy: Strategy, workers: int | Ray, ou
         reward=exact_match,
         seed=5,
         out=out,
-        **({"pool": workers} if isinstance(workers, Ray) else {"workers": workers}),
+        **({"pool": workers} if isinstance(workers, Pool) else {"workers": workers}),
     )
 
 
@@ -71,11 +66,9 @@ def test_trees_are_the_same_in_any_number_of_processes(url: str, tasks: list[Tas
 
 
 @pytest.mark.pool
-@pytest.mark.usefixtures("ray_here")
 @pytest.mark.parametrize("name", ["tree-grpo", "mcts with a value"])
-def test_trees_are_the_same_on_ray(url: str, tasks: list[Task], name: str):
-    pool = Ray(2, runtime_env={"env_vars": {CORPUS_VARIABLE: os.environ[CORPUS_VARIABLE]}})
-    alone, there = (grow(url, tasks, STRATEGIES[name], where) for where in (0, pool))
+def test_trees_are_the_same_on_ray(url: str, tasks: list[Task], name: str, ray_pool: Pool):
+    alone, there = (grow(url, tasks, STRATEGIES[name], where) for where in (0, ray_pool))
     assert {tree.task.id: tree.digest() for tree in alone} == {tree.task.id: tree.digest() for tree in there}
 
 

@@ -9,15 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from atlas import CAPITALS, agent, tasks
 from foreign import capital_cities, serving
 from trunkline_children import children
 
 import trunkline as tl
 from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.engine import Engine
+from trunkline.runtime.job import Job
+from trunkline.runtime.local import Local
 from trunkline.runtime.outbox import IN_FLIGHT
+from trunkline.runtime.wire import Ready
 from trunkline.store.reader import RunReader
+from trunkline.tree.node import Kind
 
 CONCURRENCY = 4
 
@@ -125,6 +131,29 @@ async def test_a_partial_run_can_be_gone_on_from(tmp_path: Path):
         assert gone_on
 
 
+async def starts(nth: int) -> bool:
+    """Cancel the start of processes at the nth await, start them again, and say whether it was cancelled."""
+    job = Job(agent=agent(), strategy=Chain(1), reward=None, llm=llm("http://127.0.0.1:9/v1"), seed=1)
+    pool, inbox = Local(2), asyncio.Queue()
+    cancelled = await cut(pool.start(job, asyncio.Queue()), nth)
+    await pool.rest()
+    seats = await pool.start(job, inbox)
+    async with asyncio.timeout(30):
+        said = [await inbox.get() for _ in seats]
+    assert {seat for seat, _ in said} == set(seats)
+    assert all(isinstance(event, Ready) for _, event in said), said
+    await pool.close()
+    return cancelled
+
+
+def test_processes_serve_wherever_their_start_is_cancelled():
+    nth = 1
+    while uvloop.run(starts(nth)):
+        assert not children()
+        nth += 1
+    assert nth > 1
+
+
 async def test_a_pool_is_whole_wherever_its_caller_is_cancelled():
     with serving(capital_cities, delay=0.002) as server:
         async with tl.Pool(workers=1) as pool:
@@ -152,15 +181,19 @@ async def test_a_pool_is_whole_wherever_its_caller_is_cancelled():
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 async def test_a_change_of_weights_that_is_cancelled_lets_the_run_go_on(nth: int):
+    loaded: list[str] = []
+
     async def load() -> None:
         await asyncio.sleep(0.001)
+        loaded.append("new")
 
     with serving(capital_cities, delay=0.002) as server:
         pool = tl.Pool("inline")
         running = asyncio.ensure_future(pool.arun(agent(), tasks(), llm=llm(server.url), weights="old"))
         while not server.bodies:
             await asyncio.sleep(0.001)
-        changed = not await cut(pool.aupdate_weights("new", load, "drain"), nth)
+        await cut(pool.aupdate_weights("new", load, "drain"), nth)
         run = await running
     assert {tree.task.id: tree.answer for tree in run} == CAPITALS
-    assert pool.weights == ("new" if changed else "old")
+    assert pool.weights == (loaded or ["old"])[0]
+    assert {node.weights for tree in run for node in tree.nodes if node.kind is Kind.TURN} <= {"old", pool.weights}

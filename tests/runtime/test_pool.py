@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from atlas import CAPITALS, agent, tasks
 from foreign import capital_cities, serving
-from trunkline_children import children
+from trunkline_children import actors, children
 
 import trunkline as tl
 from trunkline.errors import UsageError
@@ -36,9 +36,12 @@ def until(true: object, seconds: float = 10.0) -> None:
         time.sleep(0.01)
 
 
-@pytest.fixture(scope="module", params=["inline", "local"])
+@pytest.fixture(scope="module", params=["inline", "local", pytest.param("ray", marks=pytest.mark.pool)])
 def pool(request: pytest.FixtureRequest):
     """One pool for all that are to leave it whole."""
+    if request.param == "ray":
+        yield request.getfixturevalue("ray_pool")
+        return
     with tl.Pool(request.param, workers=None if request.param == "inline" else 2) as made:
         yield made
     assert not children()
@@ -50,7 +53,7 @@ def test_many_runs_share_the_same_processes(pool: tl.Pool):
         for seed in range(3):
             result = pool.run(agent(), tasks(), llm=llm(server.url), seed=seed)
             assert answers(result) == CAPITALS
-            seen |= set(children())
+            seen |= set(actors() if pool.kind == "ray" else children())
     assert len(seen) == pool.backend.workers
 
 

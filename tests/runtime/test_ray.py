@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from atlas import CAPITALS, agent, tasks
 from foreign import capital_cities, serving
+from trunkline_children import actors
 
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime import cluster
+from trunkline.runtime import cluster, pulse
 from trunkline.runtime.backend import Event, Gone, Inbox
 from trunkline.runtime.job import Job
+from trunkline.runtime.pool import Pool
 from trunkline.runtime.ray import Ray
 from trunkline.runtime.run import run
 from trunkline.runtime.snapshot import Snapshot
@@ -38,16 +41,12 @@ def job(url: str) -> Job:
     return Job(agent=agent(), strategy=Chain(1), reward=None, llm=llm(url), seed=1)
 
 
-def actors() -> list[int]:
-    """Processes of actors, as Ray calls them."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if (folder / "cmdline").read_bytes().startswith(b"ray::Actor"):
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
+def awaited(true: Callable[[], bool]) -> None:
+    """Wait until Ray has ended an actor's process, which it does after it has told its end."""
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline, "an actor is left"
+        time.sleep(0.05)
 
 
 async def until(inbox: Inbox, kind: type[Event]) -> Any:
@@ -64,7 +63,7 @@ def many() -> list[Task]:
     return [Task.ask(f"Capital of {c}?", a, id=f"{c} {i}") for i in range(12) for c, a in CAPITALS.items()]
 
 
-def test_tasks_of_an_actor_that_dies_go_on_elsewhere(many: list[Task], tmp_path: Path):
+def test_tasks_of_an_actor_that_dies_go_on_elsewhere(many: list[Task], tmp_path: Path, ray_pool: Pool):
     killed: list[int] = []
 
     def kill_one(shot: Snapshot) -> None:
@@ -76,13 +75,13 @@ def test_tasks_of_an_actor_that_dies_go_on_elsewhere(many: list[Task], tmp_path:
     with serving(capital_cities, delay=0.02) as server:
         alone = run(agent(), many, llm=llm(server.url), workers=0, **options)
         undisturbed = len(server.bodies)
-        result = run(agent(), many, llm=llm(server.url), pool=Ray(2), watch=kill_one, out=tmp_path / "r", **options)
+        result = run(agent(), many, llm=llm(server.url), pool=ray_pool, watch=kill_one, out=tmp_path / "r", **options)
         assert len(server.bodies) - undisturbed <= undisturbed + 8 + 64, "only what was in flight is asked again"
     assert killed
     assert {tree.task.id: tree.digest() for tree in result} == {tree.task.id: tree.digest() for tree in alone}
     with RunReader.open(result.path) as reader:
         assert reader.check() == []
-    assert not actors()
+    assert len(actors()) == 2
 
 
 async def test_what_an_actor_sent_comes_before_its_end_and_nothing_after_it():
@@ -137,24 +136,99 @@ async def test_an_actor_that_breaks_the_protocol_is_ended():
     await pool.close()
 
 
-def test_what_an_actor_cannot_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_an_actor_cannot_import_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_pool: Pool):
     (tmp_path / "only_here.py").write_text("def liked(trajectory): return 1.0\n")
     monkeypatch.syspath_prepend(tmp_path)
     only_here = __import__("only_here")
     monkeypatch.undo()
     with pytest.raises(CrossingError, match=r"reward 'liked'.*'only_here'"):
-        run(agent(), tasks(), llm=llm("http://127.0.0.1:9/v1"), reward=only_here.liked, pool=Ray(1))
+        run(agent(), tasks(), llm=llm("http://127.0.0.1:9/v1"), reward=only_here.liked, pool=ray_pool)
 
 
-def test_another_address_than_the_one_that_is_connected_is_refused():
-    with pytest.raises(ConfigError, match=r"connected to a Ray cluster; leave out the address 'elsewhere:6379'"):
-        run(agent(), tasks(), llm=llm("http://127.0.0.1:9/v1"), pool=Ray(1, "elsewhere:6379"))
+def test_another_address_than_the_one_that_is_connected_is_refused_each_time():
+    with Pool("ray", workers=1, address="elsewhere:6379") as pool:
+        for _ in range(2):
+            with pytest.raises(
+                ConfigError, match=r"connected to a Ray cluster; leave out the address 'elsewhere:6379'"
+            ):
+                pool.run(agent(), tasks(), llm=llm("http://127.0.0.1:9/v1"))
 
 
-def test_the_key_is_in_no_file_of_ray(monkeypatch: pytest.MonkeyPatch):
+async def test_a_pool_whose_joining_was_cancelled_joins_once(monkeypatch: pytest.MonkeyPatch):
+    before, pool, inbox = cluster._connection._users, Ray(1), asyncio.Queue()
+    go, joined = asyncio.Event(), cluster.join
+
+    async def slowly(*given: Any) -> Any:
+        await go.wait()
+        return await joined(*given)
+
+    monkeypatch.setattr(cluster, "join", slowly)
+    starting = asyncio.ensure_future(pool.start(job("http://127.0.0.1:9/v1"), asyncio.Queue()))
+    await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    go.set()
+    await pool.rest()
+    await pool.start(job("http://127.0.0.1:9/v1"), inbox)
+    await until(inbox, Ready)
+    assert cluster._connection._users == before + 1
+    await pool.close()
+    assert cluster._connection._users == before
+
+
+def test_a_ray_that_was_there_before_is_used_and_left_as_it_was(monkeypatch: pytest.MonkeyPatch):
+    ray = cluster.load()
+    kept = ray.put("kept")
+    # As where its user has connected this process.
+    monkeypatch.setattr(cluster, "_connection", cluster._Connection())
+    there = set(actors())
+    with serving(capital_cities) as server, Pool("ray", workers=1) as pool:
+        run(agent(), tasks()[:1], llm=llm(server.url), pool=pool)
+        assert len(set(actors()) - there) == 1
+    assert ray.get(kept) == "kept"
+    awaited(lambda: not set(actors()) - there)
+
+
+def test_an_actor_that_blocks_its_loop_is_ended_and_its_tasks_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_pool: Pool
+):
+    monkeypatch.setattr(pulse, "WARN", 2.0)
+    monkeypatch.setattr(pulse, "HUNG", 4.0)
+    felt: set[int] = set()
+    stopped: list[int] = []
+
+    def stop(shot: Snapshot) -> None:
+        felt.update(shot.engines)
+        if shot.calls and not stopped:
+            stopped.append(actors()[0])
+            os.kill(stopped[0], signal.SIGSTOP)
+
+    with serving(capital_cities, delay=0.05) as server:
+        result = ray_pool.run(agent(), tasks(), llm=llm(server.url), watch=stop, out=tmp_path / "r")
+    assert {tree.task.id: tree.answer for tree in result} == CAPITALS
+    with RunReader.open(result.path) as reader:
+        events = {event.kind: event for event in reader.events()}
+    assert events["hung"].worker == events["died"].worker
+    assert "did not answer" in events["died"].data["reason"]
+    assert felt, "engines say how they are"
+    awaited(lambda: stopped[0] not in actors())
+
+
+async def test_who_was_killed_before_it_was_ready_is_told_from_who_ended():
+    inbox: Inbox = asyncio.Queue()
+    pool = Ray(1)
+    await pool.start(job("http://127.0.0.1:9/v1"), inbox)
+    pid = (await until(inbox, Ready)).pid
+    os.kill(pid, signal.SIGKILL)
+    assert (await until(inbox, Gone)).killed
+    await pool.close()
+
+
+def test_the_key_is_in_no_file_of_ray(monkeypatch: pytest.MonkeyPatch, ray_pool: Pool):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-indeed-0123456789")
     with serving(capital_cities) as server:
-        run(agent(), tasks(), llm=llm(server.url), pool=Ray(1))
+        run(agent(), tasks(), llm=llm(server.url), pool=ray_pool)
         assert {h["Authorization"] for h in server.headers} == {"Bearer sk-very-secret-indeed-0123456789"}
     logs = Path(cluster.load()._private.worker._global_node.get_logs_dir_path())
     files = [file for file in logs.rglob("*") if file.is_file()]

@@ -68,8 +68,13 @@ class Model:
             await asyncio.to_thread(self.begun.acquire, timeout=10)
 
 
-@pytest.fixture(scope="module", params=["inline", "local"])
+@pytest.fixture(scope="module", params=["inline", "local", pytest.param("ray", marks=pytest.mark.pool)])
 def pool(request: pytest.FixtureRequest):
+    if request.param == "ray":
+        pool = request.getfixturevalue("ray_pool")
+        yield pool
+        pool.weights = None
+        return
     with tl.Pool(request.param, workers=None if request.param == "inline" else 2) as made:
         yield made
 
@@ -111,9 +116,12 @@ async def test_turns_are_of_exactly_the_version_they_carry(pool: tl.Pool, policy
             pool.arun(agent(), QUESTIONS, llm=llm(server.url), weights="old", reward=tl.exact_match)
         )
         await model.awaited(4)
+        changing = asyncio.ensure_future(pool.aupdate_weights("new", load, policy))
         if policy == "drain":
+            # Until every engine knows that it is to hold.
+            await asyncio.sleep(0.5)
             model.go.set()
-        await pool.aupdate_weights("new", load, policy)
+        await changing
         run = checked(await running)
     found = turns(run)
     assert all(node.text.startswith(f"by {node.weights}") for node in found)
@@ -159,6 +167,24 @@ async def test_weights_that_do_not_load_change_nothing(pool: tl.Pool):
         run = await running
     assert {node.weights for node in turns(run)} == {"old"}
     assert pool.weights == "old"
+
+
+@pytest.mark.parametrize("policy", ["finish", "drain", "abort_resume"])
+async def test_a_run_that_begins_in_the_middle_of_a_change_is_part_of_it(pool: tl.Pool, policy: str):
+    model, pool.weights = Model(), "old"
+    runs: list[asyncio.Future[tl.Run]] = []
+
+    async def load() -> None:
+        runs.append(asyncio.ensure_future(pool.arun(agent(), QUESTIONS, llm=llm(server.url))))
+        await (model.awaited(4) if policy == "finish" else asyncio.sleep(0.3))
+
+    with serving(model) as server:
+        await pool.aupdate_weights("new", load, policy)
+        model.go.set()
+        run = checked(await runs[0])
+    spans = {("old", "new")} if policy == "finish" else {("new",)}
+    assert {tuple(rollout.weights) for tree in run for rollout in tree.rollouts} == spans
+    assert pool.weights == "new"
 
 
 async def test_a_worker_that_takes_a_dead_ones_place_asks_under_the_new_version():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def children() -> list[int]:
-    """Worker processes of this one that are alive, and actors of Ray, in the order of their ids."""
+    """Worker processes of this one that are alive, in the order of their ids."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -15,6 +15,31 @@ def children() -> list[int]:
             command = (status.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if (parent == os.getpid() and b"trunkline.runtime.worker" in command) or command.startswith(b"ray::Actor"):
+        if parent == os.getpid() and b"trunkline.runtime.worker" in command:
             found.append(int(status.parent.name))
     return sorted(found)
+
+
+def actors() -> list[int]:
+    """Actors of the Ray that this process has started, in the order of their ids."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            ours = (folder / "cmdline").read_bytes().startswith(b"ray::Actor")
+        except OSError:
+            continue
+        if ours and os.getpid() in _parents(int(folder.name)):
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def _parents(pid: int) -> list[int]:
+    """Return the parent of a process, its parent, and so on."""
+    found = []
+    try:
+        while pid > 1:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            found.append(pid)
+    except OSError:
+        pass
+    return found

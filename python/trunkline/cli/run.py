@@ -25,7 +25,7 @@ from trunkline.runtime.draft import Draft
 from trunkline.runtime.fleet import MOST_WORKERS
 from trunkline.runtime.needs import likeliest_of
 from trunkline.runtime.plan import plan
-from trunkline.runtime.ray import Ray
+from trunkline.runtime.pool import Pool
 from trunkline.score import rewards
 from trunkline.score.filters.catalog import FILTERS
 from trunkline.store.dataset import load_tasks
@@ -235,7 +235,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         "strategy": strategy,
         "reward": _reward(given["reward"], tasks),
         "program": given["program"] and load_named(given["program"], "--program"),
-        **_hosts(given["pool"], given["workers"], given["address"]),
+        **_hosts(ctx, given["pool"], given["workers"], given["address"]),
         "seed": given["seed"],
         "cache": given["cache"],
         "start_from": given["start_from"],
@@ -276,13 +276,14 @@ def _strategy(given: str, **of_chains: int | None) -> Strategy:
     return made
 
 
-def _hosts(pool: str, workers: int, address: str | None) -> dict[str, Any]:
-    """Return the options that say where workers live."""
+def _hosts(ctx: click.Context, pool: str, workers: int, address: str | None) -> dict[str, Any]:
+    """Return the options that say where workers live; a pool is closed when the command ends."""
     if address is not None and pool != "ray":
         raise click.UsageError(f"--address {address} is for --pool ray")
     if pool != "ray":
         return {"workers": 0 if pool == "inline" else workers}
-    return {"pool": Ray(whole("--workers", workers, 1, MOST_WORKERS), address)}
+    workers = whole("--workers", workers, 1, MOST_WORKERS)
+    return {"pool": ctx.with_resource(Pool("ray", workers=workers, address=address))}
 
 
 def _tasks(questions: str | None, earlier: str | None, limit: int | None) -> list[Task]:

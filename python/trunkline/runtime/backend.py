@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -36,7 +36,6 @@ Inbox = asyncio.Queue[tuple[int, Event]]
 """What engines sent, each with its seat's number, in order per seat."""
 
 
-@runtime_checkable
 class Backend(Protocol):
     """Hosts the engines of one run at a time, and leaves nothing behind.
 

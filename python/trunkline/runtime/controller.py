@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,11 @@ from trunkline.runtime.handout import Handout, Refill
 from trunkline.runtime.lender import Lender
 from trunkline.runtime.pulse import BEAT
 from trunkline.runtime.quarantine import Quarantine
-from trunkline.runtime.refusals import Refusals
 from trunkline.runtime.relay import relog
 from trunkline.runtime.roster import Roster
-from trunkline.runtime.snapshot import opening
 from trunkline.runtime.spent import NOTHING, Spent, spent_in
 from trunkline.runtime.supervision import Supervision
+from trunkline.runtime.tally import Tally
 from trunkline.runtime.versions import Versions
 from trunkline.runtime.wire import (
     Ack,
@@ -46,9 +46,6 @@ from trunkline.runtime.wire import (
     Stop,
     Want,
 )
-from trunkline.store.judgements import kept
-from trunkline.tree.failure import Failure
-from trunkline.types import FAILED, Task, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,8 +53,9 @@ if TYPE_CHECKING:
     from trunkline.runtime.job import Job
     from trunkline.runtime.observer import Observer
     from trunkline.runtime.snapshot import Snapshot
-    from trunkline.store.schema import RolloutRow, TakenRow
+    from trunkline.store.schema import TakenRow
     from trunkline.store.writer import RunWriter
+    from trunkline.types import Task
 
 __all__ = ["GRACE", "Controller"]
 
@@ -105,9 +103,7 @@ class Controller:
         durable: bool = False,
         observers: Sequence[Observer] = (),
     ) -> None:
-        self._taken = taken or {}
-        self._job = job
-        self._tasks = tasks
+        self._job, self._tasks, self._taken = job, tasks, taken or {}
         self._writer = writer
         self._backend = backend
         self._inbox: Inbox = asyncio.Queue()
@@ -120,11 +116,10 @@ class Controller:
         )
         self._supervision = Supervision(backend, self._roster, writer, memory)
         self._quarantine = Quarantine(job, tasks, writer)
-        self._refusals = Refusals(len(tasks) if refill is None else refill.max_tasks)
+        self._tally = Tally(job, tasks, writer, self.handout, self._taken, refill)
         self._fatal: TrunklineError | None = None
         self._grace = grace
         self._fallen: set[int] = set()
-        self._served = set(there.served)
         self._beaten = time.monotonic()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -132,10 +127,10 @@ class Controller:
         self._lender = Lender(job.llm, backend.workers, backend.send)
         self._closing = Closing(job, backend.send, lambda cut: self._inbox.put_nowait((-1, cut)), self._spent)
         self.versions = Versions(job.weights, backend.send, lambda versions: writer.note("weights", [*versions]))
-        self.snapshot = opening(there, len(tasks), job.strategy.rollouts(), self._taken, refill)
+        self.snapshot = self._tally.snapshot
         self.snapshot.engines = self._supervision.engines
         self._audience = Audience(self.snapshot, watch, observers)
-        self.finished: asyncio.Queue[str | None] = asyncio.Queue()
+        self.finished = self._tally.finished
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ask the run to end early: what has grown is kept.
@@ -172,10 +167,19 @@ class Controller:
             InfrastructureError: If no worker is left, or the run file cannot be written.
         """
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        stop = asyncio.ensure_future(self._stop.wait())
-        self._closing.start()
-        self._audience.begin(self._job, self._tasks, self._taken)
-        try:
+        async with contextlib.AsyncExitStack() as last:
+            # Each of them is done, from the last to the first, whoever cancels meanwhile. Where the run file cannot be
+            # written, the report raises as well.
+            last.callback(self._closing.report, self._writer)
+            last.callback(self._audience.end)
+            last.push_async_callback(self._backend.close)
+            last.push_async_callback(self._supervision.close)
+            for end in (self._lender.close, self.versions.close, self._closing.close):
+                last.callback(end)
+            stop = asyncio.ensure_future(self._stop.wait())
+            last.callback(stop.cancel)
+            self._closing.start()
+            self._audience.begin(self._job, self._tasks, self._taken)
             self._supervision.began(await self._backend.start(self._job, self._inbox))
             while self.handout.open and not self._ending and not self._through:
                 self._take(await self._arrived(stop))
@@ -185,19 +189,6 @@ class Controller:
                 await self._wind_down()
             if self._fatal is not None:
                 raise self._fatal
-        finally:
-            stop.cancel()
-            self._closing.close()
-            self.versions.close()
-            self._lender.close()
-            try:
-                await self._supervision.close()
-            finally:
-                # Whatever cuts that short, no engine is left.
-                await self._backend.close()
-            self._audience.end()
-            # Last: where the run file cannot be written, this raises as well.
-            self._closing.report(self._writer)
 
     def _spent(self) -> Spent:
         there = self._writer.standing
@@ -317,7 +308,6 @@ class Controller:
         return True
 
     def _count(self, seat: int, batch: Batch) -> None:
-        shot = self.snapshot
         grown = [delta.task for delta in batch.deltas if delta.turns or delta.rollouts]
         for task in grown:
             self._dispatch.passed(seat, task)
@@ -325,38 +315,17 @@ class Controller:
             self._audience.grew()
             self._supervision.progress(seat)
             self._settle()
-        shot.calls += sum(delta.turns for delta in batch.deltas)
-        shot.rollouts_done += sum(delta.rollouts for delta in batch.deltas)
-        shot.called(call for delta in batch.deltas for call in delta.calls)
-        shot.used(use for delta in batch.deltas for use in delta.tools)
-        new = set(batch.served) - self._served
-        if new:
-            self._served |= new
-            self._writer.note("served", sorted(self._served))
+        self._tally.batch(batch)
 
     def _complete(self, done: Done) -> None:
         """Note a finished task."""
-        self.handout.done(kept=kept(done.tree.error, done.rollouts, scored=self._job.reward is not None))
-        self.snapshot.tasks_done += 1
-        self.snapshot.kept = self.handout.kept
-        before = self._taken.get(done.task)
-        self.snapshot.failed -= 0 if before is None else before.failed
-        if self.snapshot.groups is None:
-            # What the task came to, in the place of the most that its strategy could have made.
-            had = 0 if before is None else before.rollouts
-            self.snapshot.rollouts += len(done.rollouts) - had - self._job.strategy.rollouts()
-        for row in done.rollouts:
-            if row.termination in FAILED:
-                self.snapshot.failed += 1
-            if row.termination == Termination.BAD_REQUEST and not row.turns and not _is_old(row, before):
-                self._refusals.note(done.task, Failure.decode(row.error or "").message)
+        self._tally.done(done)
         self._audience.completed(done)
-        self.finished.put_nowait(self._tasks[done.task].id)
 
     def _judge(self) -> None:
         """Stop a run whose every request is refused in the same way: its settings are wrong, not its questions."""
-        if not self.snapshot.calls and (verdict := self._refusals.verdict) is not None:
-            self._fail(EndpointError(verdict))
+        if (why := self._tally.refused) is not None:
+            self._fail(EndpointError(why))
 
     def _feed(self) -> None:
         """Hand out waiting tasks.
@@ -393,8 +362,7 @@ class Controller:
     def _settle(self) -> None:
         """End the tasks that are kept from all workers, now that it is known to be their fault."""
         for done in self._quarantine.settle():
-            self.snapshot.lost += 1
-            self.snapshot.rollouts_done += sum(row.termination == Termination.LOST for row in done.rollouts)
+            self._tally.lost(done)
             self._complete(done)
 
     async def _wind_down(self) -> None:
@@ -418,11 +386,6 @@ class Controller:
             events = [event, *self._queued()]
             self._take(events)
             leaving.difference_update(seat for seat, message in events if isinstance(message, Bye | Fatal | Gone))
-
-
-def _is_old(row: RolloutRow, before: TakenRow | None) -> bool:
-    """Whether a rollout was there before the run."""
-    return before is not None and row.rollout < before.rollouts
 
 
 def _rebuild(fatal: Fatal) -> TrunklineError:

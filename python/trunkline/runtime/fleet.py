@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 import weakref
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trunkline.bounds import choice, text, whole
+from trunkline.bounds import choice, shown, text, whole
 from trunkline.errors import ConfigError, UsageError
+from trunkline.runtime import cluster
 from trunkline.runtime.home import Home
 from trunkline.runtime.inline import Inline
 from trunkline.runtime.local import Local
 from trunkline.runtime.ray import Ray
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from trunkline.runtime.backend import Backend
     from trunkline.runtime.controller import Controller
@@ -39,6 +41,7 @@ class Fleet:
         kind: ``local``, ``inline`` or ``ray``.
         workers: How many engines; two, or as many as there are cores, when None.
         address: Of a Ray cluster; only for ``ray``.
+        runtime_env: What Ray provides to its actors; only for ``ray``.
 
     Attributes:
         kind: The same.
@@ -46,23 +49,31 @@ class Fleet:
         home: The thread; None for an inline one.
         loop: The loop that the run at work was begun in; None where there was none.
         weights: The version of the weights that the server has, as far as it was said.
+        policy: How they are being changed; None while they are not.
 
     Raises:
         ConfigError: There is no such kind, it takes no such setting, or its extra is not installed.
     """
 
-    def __init__(self, kind: str, workers: int | None, address: str | None) -> None:
+    def __init__(
+        self, kind: str, workers: int | None, address: str | None = None, runtime_env: Mapping[str, Any] | None = None
+    ) -> None:
         choice("pool", kind, "local", "inline", "ray")
         self.kind = kind
-        self.backend = _backend(kind, workers, address)
+        self.backend = _backend(kind, workers, address, runtime_env)
         self.home = None if kind == "inline" else Home("trunkline-pool")
         self.loop: asyncio.AbstractEventLoop | None = None
         self.weights: str | None = None
+        self.policy: str | None = None
         self._leader: Controller | None = None
         self._pid = os.getpid()
         self._busy = threading.Lock()
         self._closed = False
         self._end = weakref.finalize(self, _end, self.backend, self.home, self._pid)
+        if kind == "ray":
+            # What is registered last is done first: Ray is imported before, and must not end before its actors do.
+            cluster.load()
+            atexit.register(self._end)
 
     @contextmanager
     def lend(self) -> Iterator[None]:
@@ -73,7 +84,10 @@ class Fleet:
         """
         self.check()
         if not self._busy.acquire(blocking=False):
-            raise UsageError("this pool is at work on another run; wait for its end, or make a second trunkline.Pool")
+            raise UsageError(
+                "this pool is at work on another run; wait for its end (a stream that is left early is closed by "
+                "contextlib.aclosing), or make a second trunkline.Pool"
+            )
         with suppress(RuntimeError):
             self.loop = asyncio.get_running_loop()
         try:
@@ -83,9 +97,12 @@ class Fleet:
             self._busy.release()
 
     def lead(self, controller: Controller) -> None:
-        """Note who leads the run that it was lent to."""
+        """Note who leads the run that it was lent to; a change of the weights that is under way includes it."""
         self._leader = controller
-        self.weights = controller.versions.version
+        if self.policy is None:
+            self.weights = controller.versions.version
+        elif self.policy != "finish":
+            controller.versions.begin_held(abort=self.policy == "abort_resume")
 
     @property
     def versions(self) -> Versions | None:
@@ -96,6 +113,7 @@ class Fleet:
         """End a run that is still going on, and every process; may be called more than once."""
         if self._pid == os.getpid():
             self._closed = True
+            atexit.unregister(self._end)
             self._end()
 
     async def aclose(self) -> None:
@@ -120,10 +138,11 @@ class Fleet:
         return f"Pool({self.kind!r}, workers={self.backend.workers}, {state})"
 
 
-def _backend(kind: str, workers: int | None, address: str | None) -> Backend:
+def _backend(kind: str, workers: int | None, address: str | None, runtime_env: Mapping[str, Any] | None) -> Backend:
     """Make what hosts the engines."""
-    if address is not None and kind != "ray":
-        raise ConfigError(f"address={address!r:.60}: only a pool of kind 'ray' has one")
+    for name, given in (("address", address), ("runtime_env", runtime_env)):
+        if given is not None and kind != "ray":
+            raise ConfigError(f"{name}={shown(given)}: only a pool of kind 'ray' has one")
     if kind == "inline":
         if workers:
             raise ConfigError(f"workers={workers}: an inline pool has no processes; leave workers out")
@@ -135,7 +154,9 @@ def _backend(kind: str, workers: int | None, address: str | None) -> Backend:
         return Local(workers)
     if address is not None:
         text("address", address)
-    return Ray(workers, address)
+    if runtime_env is not None and not isinstance(runtime_env, dict):
+        raise ConfigError(f"runtime_env must be a dict as Ray takes it, not {shown(runtime_env)}")
+    return Ray(workers, address, runtime_env)
 
 
 def _end(backend: Backend, home: Home | None, pid: int) -> None:

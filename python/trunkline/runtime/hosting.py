@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from trunkline.bounds import shown, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.backend import Backend, Guest
+from trunkline.runtime.backend import Guest
 from trunkline.runtime.fleet import MOST_WORKERS, Fleet
 from trunkline.runtime.inline import Inline
 from trunkline.runtime.local import Local
 
 if TYPE_CHECKING:
+    from trunkline.runtime.backend import Backend
     from trunkline.runtime.job import Job
 
 __all__ = ["make_backend"]
@@ -49,9 +50,7 @@ def make_backend(job: Job, workers: int | None, tasks: int, pool: object = None)
 
 
 def _lent(job: Job, workers: int | None, pool: object, *, live: bool) -> Backend:
-    """A pool's backend, for one run; a bare backend is the run's own."""
-    if isinstance(pool, Backend):
-        return Inline() if live else pool
+    """A pool's backend, for one run."""
     if not isinstance(pool, Fleet):
         raise ConfigError(f"pool must be a trunkline.Pool, not {shown(pool)}")
     if workers is not None:

@@ -73,8 +73,7 @@ class Local:
 
     async def replace(self, seat: int) -> int | None:
         """Start another process with the job of one that is gone."""
-        if seat in self._processes:  # not where this is tried again, because no process could be had
-            await self._bury(seat)
+        await self._bury(seat)
         new = await self._begin(None, self._begins[seat])
         self._begins.pop(seat, None)
         return new
@@ -127,7 +126,12 @@ class Local:
             process = self._processes[seat] = Process.start(seat, self._receive, self._gone)
             # It is of this run from now on: it may be gone before it listens.
             self._begins[seat] = begin
-            await process.listen()
+            try:
+                await process.listen()
+            except BaseException:
+                # It was not greeted, and serves nobody.
+                self._fallen.add(seat)
+                raise
             process.send(encode(Hello(PROTOCOL, __version__)))
         self._begins[seat] = begin
         self._at_work.add(seat)
@@ -156,5 +160,7 @@ class Local:
         self._moved.set()
 
     async def _bury(self, seat: int) -> None:
-        """Let go of what is left of a dead process."""
-        await self._processes.pop(seat).close()
+        """Let go of what is left of a process that is dead, or of no use."""
+        process = self._processes.pop(seat, None)
+        if process is not None:
+            await to_the_end(asyncio.ensure_future(process.close()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from typing import TYPE_CHECKING, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from trunkline.bounds import choice
 from trunkline.errors import ConfigError, UsageError
@@ -37,14 +37,24 @@ class Pool(Fleet):
         kind: ``local`` for processes on this machine; ``inline`` for none, which suits live clients and debugging;
             ``ray`` for actors of a Ray cluster (the ``ray`` extra).
         workers: How many, 1 to 256; two, or one on a machine with one core, when None.
-        address: Of the Ray cluster; the one at hand, or a new one, when None.
+        address: Of the Ray cluster, as Ray writes it; when None, the one that this process is connected to, or that
+            ``RAY_ADDRESS`` names, else a new one on this machine.
+        runtime_env: What Ray is to provide to the actors, such as ``{"working_dir": "."}``: on other machines they
+            must be able to import trunkline and your code.
 
     Raises:
         ConfigError: There is no such kind, it takes no such setting, or its extra is not installed.
     """
 
-    def __init__(self, kind: str = "local", *, workers: int | None = None, address: str | None = None) -> None:
-        super().__init__(kind, workers, address)
+    def __init__(
+        self,
+        kind: str = "local",
+        *,
+        workers: int | None = None,
+        address: str | None = None,
+        runtime_env: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(kind, workers, address, runtime_env)
         self._changing = threading.Lock()
 
     def run(self, agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
@@ -124,21 +134,26 @@ class Pool(Fleet):
 
     async def _change(self, version: str, update: Callable[[], object] | None, policy: str) -> None:
         versions = self.versions
-        before = self.weights
         if versions is not None and self.home is None and self.loop is not asyncio.get_running_loop():
             raise UsageError("an inline pool's run goes on in another loop; await aupdate_weights in that one")
+        self.policy = policy
         try:
             if versions is not None and policy != "finish":
                 await self._led(versions.hold(abort=policy == "abort_resume"))
             if update is not None and inspect.isawaitable(loaded := update()):
                 await loaded
         except BaseException:
-            if versions is not None:
-                await self._led(versions.change(before))
+            await self._settle()
             raise
+        await self._settle(version)
+
+    async def _settle(self, version: str | None = None) -> None:
+        """Let all go on, under another version if one is given; also a run that has begun meanwhile."""
+        self.policy = None
+        self.weights = version or self.weights
+        versions = self.versions
         if versions is not None:
-            await self._led(versions.change(version))
-        self.weights = version
+            await self._led(versions.change(version or versions.version))
 
     async def _led(self, step: Coroutine[None, None, None]) -> None:
         """Do a step of a change where the run is led from."""

@@ -14,6 +14,7 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.runtime import cluster
 from trunkline.runtime.actor import Actor
 from trunkline.runtime.backend import Gone
+from trunkline.runtime.home import to_the_end
 from trunkline.runtime.job import pack_job
 from trunkline.runtime.lender import parties
 from trunkline.runtime.seat import Seat
@@ -86,7 +87,10 @@ class Ray:
 
     async def replace(self, seat: int) -> int | None:
         """Start another actor with the job of one that is gone."""
-        return self._begin(None, self._begins.pop(seat))
+        await self._join()
+        new = self._begin(None, self._begins[seat])
+        self._begins.pop(seat, None)
+        return new
 
     def send(self, seat: int, message: ToWorker) -> None:
         """Send a message; does nothing once the actor is gone."""
@@ -120,26 +124,29 @@ class Ray:
 
     async def close(self) -> None:
         """End the actors, and a Ray of our own with them."""
-        # In a task of its own: a second cancel must not leave anything behind.
-        await asyncio.shield(asyncio.ensure_future(self._close()))
+        closing = asyncio.ensure_future(self._close())
+        await to_the_end(closing)
+        closing.result()
 
     async def _close(self) -> None:
         seats, self._seats, self._inbox = self._seats, {}, None
         await asyncio.gather(*(seat.close() for seat in seats.values()))
         self._begins.clear()
         self._at_work.clear()
-        joining, self._joining = self._joining, None
+        joining, self._joining, self._actor = self._joining, None, None
         if joining is not None:
             await asyncio.wait([joining])
             if not joining.cancelled() and joining.exception() is None and joining.result().ours:
                 await cluster.leave()
 
     async def _join(self) -> None:
-        """Join the cluster, once, and again if somebody has left it for us."""
-        if self._joining is None or not cluster.load().is_initialized():
-            # Not cut short when we are: close() could not undo half a connection.
+        """Join the cluster, once, and again if that failed or somebody has left it for us."""
+        if self._joining is None or _is_lost(self._joining):
+            self._actor = None
             self._joining = asyncio.ensure_future(cluster.join(self._address, self.workers, self._env))
-            joined = await asyncio.shield(self._joining)
+        # Not cut short when we are: close() could not undo half a connection.
+        joined = await asyncio.shield(self._joining)
+        if self._actor is None:
             options = _OPTIONS if self._env is None or joined.made else _OPTIONS | {"runtime_env": dict(self._env)}
             self._actor = cluster.load().remote(Actor).options(**options)
 
@@ -167,3 +174,10 @@ class Ray:
         if isinstance(event, Bye | Fatal | Gone):
             self._at_work.discard(seat)
             self._moved.set()
+
+
+def _is_lost(joining: asyncio.Task[Joined]) -> bool:
+    """Whether a connection did not come about, or is no more."""
+    if not joining.done():
+        return False
+    return joining.cancelled() or joining.exception() is not None or not cluster.load().is_initialized()

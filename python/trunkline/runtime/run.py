@@ -87,8 +87,8 @@ async def arun(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unp
 async def stream(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> AsyncIterator[Tree]:
     """Like :func:`arun`, yielding each task's tree as soon as it is complete, read from the run file when it is wanted.
 
-    Of a run that is resumed, trees that were complete come first. Closing the iterator, or cancelling what iterates,
-    stops the run and waits until it has ended.
+    Of a run that is resumed, trees that were complete come first. Closing the iterator, as
+    ``contextlib.aclosing`` does, or cancelling what iterates, stops the run and waits until it has ended.
     """
     with _planned(agent, tasks, options) as (plan, home):
         if plan.over:

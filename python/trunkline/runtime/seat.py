@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from trunkline.errors import WorkerError
 from trunkline.printable import printable
 from trunkline.runtime import cluster
 from trunkline.runtime.actor import portion
@@ -62,7 +63,7 @@ class Seat:
         self._telling.cancel()
         if not self._collecting.done():
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(_reply(self._actor.leave.remote()), _GRACE)
+                await asyncio.wait_for(_reply(self._actor.leave), _GRACE)
         self._end()
         await asyncio.wait((self._collecting,), timeout=_GRACE)
         self._collecting.cancel()
@@ -83,7 +84,7 @@ class Seat:
                 payloads = portion(self._out)
                 del self._out[: len(payloads)]
                 try:
-                    await _reply(self._actor.tell.remote(payloads))
+                    await _reply(self._actor.tell, payloads)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the actor is of no use any more
                     self._failed = error
                     self._end()
@@ -97,7 +98,7 @@ class Seat:
         """Deliver what the actor sends, until it is gone. What it says after that, nobody hears."""
         try:
             while True:
-                for payload in await _reply(self._actor.collect.remote()):
+                for payload in await _reply(self._actor.collect):
                     message = decode_from_worker(payload)
                     if isinstance(message, Ready):
                         self._name = f"worker {self._number} (pid {message.pid})"
@@ -105,13 +106,26 @@ class Seat:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - told to the controller, whatever it is
             self._end()
             self._telling.cancel()
-            ended = f"was killed: {self._why}" if self._why else f"ended: {_told(self._failed or error)}"
-            self._deliver(self._number, Gone(f"{self._name} {ended}"))
+            self._deliver(self._number, self._gone(error))
+
+    def _gone(self, error: BaseException) -> Gone:
+        """How the actor ended."""
+        if self._why is not None:
+            return Gone(f"{self._name} was killed: {self._why}")
+        return Gone(f"{self._name} ended: {_told(self._failed or error)}", _was_killed(str(error)))
 
 
-async def _reply(call: Any) -> Any:
-    """Wait for what a call returns."""
-    return await call
+async def _reply(method: Any, *given: object) -> Any:
+    """Call a method of an actor, and wait for what it returns."""
+    # Without a connection Ray would make itself one, and start a cluster for that.
+    if not cluster.load().is_initialized():
+        raise WorkerError("the connection to Ray is closed")
+    return await method.remote(*given)
+
+
+def _was_killed(said: str) -> bool:
+    """Whether an actor's process or node was ended, as far as Ray can tell."""
+    return "connection error code" in said or "node has died" in said
 
 
 def _told(error: BaseException) -> str:

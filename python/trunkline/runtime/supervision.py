@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from trunkline.errors import WorkerError
+from trunkline.runtime.home import to_the_end
 from trunkline.runtime.pulse import Pulse
 from trunkline.runtime.restarts import Restarts
 from trunkline.runtime.wire import EngineState, Ping
@@ -157,7 +158,7 @@ class Supervision:
         """Start nobody any more."""
         for task in self._starting:
             task.cancel()
-        await asyncio.gather(*self._starting, return_exceptions=True)
+        await to_the_end(asyncio.gather(*self._starting, return_exceptions=True))
 
     def _replace(self, seat: int, reason: str, *, known: bool) -> None:
         delay = self._restarts.died(seat, known=known)

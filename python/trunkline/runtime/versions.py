@@ -40,6 +40,10 @@ class Versions:
         self._heard = asyncio.Event()
         self._over = False
 
+    def begin_held(self, *, abort: bool) -> None:
+        """Let no engine ask for turns from the start: the run begins in the middle of a change."""
+        self._holding = Hold(abort)
+
     async def hold(self, *, abort: bool) -> None:
         """Let no engine ask for turns, and wait until none is in flight.
 
