@@ -19,6 +19,7 @@ from trunkline.runtime.controller import Controller
 from trunkline.runtime.engine import Engine
 from trunkline.runtime.job import Job, settings
 from trunkline.runtime.run import arun, stream
+from trunkline.runtime.spent import Spent, spent_in
 from trunkline.runtime.treasury import Treasury
 from trunkline.runtime.wire import PROTOCOL, Batch, Cut, Drawn, Lent, Ready, Recall, Want, Work, write_task
 from trunkline.store.writer import RunWriter
@@ -142,6 +143,25 @@ def test_messages_of_a_lease_that_is_not_out_change_nothing(seat: int):
     unlimited = Closing(job(), lambda *_: None, lambda _: None)
     unlimited.take(seat, Want({"calls": 1}))
     assert (unlimited.word, unlimited.lent) == (None, False)
+
+
+def test_what_dead_workers_may_have_spent_is_known_to_whoever_goes_on_after_the_controller_was_killed(tmp_path: Path):
+    sent: list[Lent] = []
+    limited, path = job(budget=Budget(calls=80)), tmp_path / "r"
+    writer = RunWriter.create(path, {}, tasks())
+
+    closing = Closing(
+        limited, lambda _, message: sent.append(message), lambda _: None, lambda: Spent({"calls": 9}, {"calls": 2})
+    )
+    closing.note(writer)
+    closing.seat(0)
+    closing.take(0, Want({"calls": 1}))
+    closing.take(0, Drawn(sent[0].lease, {"calls": 5}))
+    closing.lost(0)
+    closing.note(writer)
+    writer._close()  # As a kill leaves it.
+    with RunWriter.open(path) as again:
+        assert spent_in(path, {}, again.standing) == Spent({"calls": 7}, {"calls": 7})
 
 
 async def test_a_run_that_has_begun_all_its_tasks_is_done_whatever_was_denied(tmp_path: Path):

@@ -93,13 +93,19 @@ async def test_an_engine_that_is_gone_leaves_its_slots_to_others():
 class Lending(RuleBasedStateMachine):
     """Requests come and go, messages take their time, engines die."""
 
-    @initialize(engines=st.integers(2, 4), most=st.integers(1, 8), each=st.none() | st.integers(1, 5))
-    def begin(self, engines: int, most: int, each: int | None) -> None:
+    @initialize(
+        engines=st.integers(2, 4),
+        most=st.integers(1, 8),
+        each=st.none() | st.integers(1, 5),
+        rpm=st.sampled_from([None, None, 600.0]),
+        tpm=st.sampled_from([None, None, 60_000.0]),
+    )
+    def begin(self, engines: int, most: int, each: int | None, rpm: float | None, tpm: float | None) -> None:
         self.runner = asyncio.Runner()
-        self.runner.run(self._begin(engines, most, each))
+        self.runner.run(self._begin(engines, most, each, rpm, tpm))
 
-    async def _begin(self, engines: int, most: int, each: int | None) -> None:
-        self.desk = Desk(engines, most, each)
+    async def _begin(self, engines: int, most: int, each: int | None, rpm: float | None, tpm: float | None) -> None:
+        self.desk = Desk(engines, most, each, rpm, tpm)
         for _ in range(self.desk.number):
             self.desk.start()
 
@@ -121,12 +127,12 @@ class Lending(RuleBasedStateMachine):
         if self.desk.engines:
             self._do(lambda: [self._engine(pick).ask(gate) for _ in range(n)] and None)
 
-    @rule(pick=PICK, place=PICK, n=st.integers(1, 3))
-    def finish(self, pick: int, place: int, n: int) -> None:
+    @rule(pick=PICK, place=PICK, n=st.integers(1, 3), spent=st.sampled_from([10, 100, 300]))
+    def finish(self, pick: int, place: int, n: int, spent: int) -> None:
         if self.desk.engines:
             engine = self._engine(pick)
             for _ in range(min(n, len(engine.flying))):
-                self._do(lambda: engine.finish(place % len(engine.flying)))
+                self._do(lambda: engine.finish(place % len(engine.flying), spent))
 
     @rule(pick=PICK)
     def give_up(self, pick: int) -> None:
@@ -171,6 +177,8 @@ class Lending(RuleBasedStateMachine):
         """Whoever waits gets in, and when all is done everything comes back."""
         desk = self.desk
         await desk.deliver()
+        await desk.pass_time(1.0)
+        desk.check_use()
         for _ in range(400):
             if not any(engine.waiting or engine.flying for engine in desk.engines.values()):
                 break

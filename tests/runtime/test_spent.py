@@ -14,7 +14,6 @@ from trunkline.llm.price import EVERYWHERE, Price
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.purse import Denied
 from trunkline.runtime.spent import Spent, spent_so_far
-from trunkline.store.funds import Funds
 from trunkline.store.schema import CallRow, RolloutRow
 
 
@@ -47,9 +46,8 @@ def test_a_turn_that_may_have_been_in_flight_is_charged_like_the_others_and_said
     assert (found.amounts["calls"], found.amounts["tokens"]) == (6, 496)
 
 
-def test_what_was_estimated_at_the_end_of_the_last_sitting_stays_spent():
-    noted = Funds({"calls": 9}, {"calls": 5}, {"calls": 1}, {}, 0, None)
-    found = spent_so_far(ROWS, ROLLOUTS, {}, noted, ended=True)
+def test_what_was_estimated_in_an_earlier_sitting_stays_spent():
+    found = spent_so_far(ROWS, ROLLOUTS, {}, {"calls": 1}, ended=True)
     assert (found.amounts["calls"], found.estimated) == (5, {"calls": 1})
 
 

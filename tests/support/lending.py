@@ -8,13 +8,17 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 
+from trunkline.llm.bucket import limits_of
 from trunkline.llm.limits import Limits
 from trunkline.llm.spec import EndpointSpec
 from trunkline.runtime import wire
 from trunkline.runtime.borrower import Borrower
+from trunkline.runtime.flow import Flow
 from trunkline.runtime.lender import Lender, parties
 
 URLS = ("http://a/v1", "http://b/v1")
+BOOKED = 100
+"""Tokens that each request is estimated at; they count only where tokens are limited."""
 
 
 class Timers:
@@ -67,7 +71,7 @@ class Engine:
         if limiter.enter(self.gates[gate]):
             self.flying.append(gate)
         else:
-            self.waiting[asyncio.ensure_future(limiter.wait(self.gates[gate], 0))] = gate
+            self.waiting[asyncio.ensure_future(limiter.wait(self.gates[gate], BOOKED))] = gate
 
     def look(self) -> None:
         """Let in who was let in."""
@@ -76,8 +80,8 @@ class Engine:
             if not task.cancelled() and task.result():
                 self.flying.append(gate)
 
-    def finish(self, place: int) -> None:
-        self.borrower.llm.limiter.leave(self.gates[self.flying.pop(place)])
+    def finish(self, place: int, spent: int = BOOKED) -> None:
+        self.borrower.llm.limiter.leave(self.gates[self.flying.pop(place)], BOOKED, spent)
 
     async def close(self) -> None:
         self.borrower.close()
@@ -90,11 +94,16 @@ class Engine:
 class Desk:
     """Engines and their lender, with messages in order per engine and direction."""
 
-    def __init__(self, engines: int, most: int, each: int | None = None) -> None:
+    def __init__(
+        self, engines: int, most: int, each: int | None = None, rpm: float | None = None, tpm: float | None = None
+    ) -> None:
         self.time = Timers()
-        self.llm = EndpointSpec(*URLS, max_concurrency=most, limits=Limits(endpoint_concurrency=each))
+        limits = Limits(endpoint_concurrency=each, requests_per_minute=rpm, tokens_per_minute=tpm)
+        self.llm = EndpointSpec(*URLS, max_concurrency=most, limits=limits)
         self.number = parties(self.llm, engines)
         self.lender = Lender(self.llm, engines, lambda seat, message: self.down[seat].append(message))
+        if rpm or tpm:
+            self.lender._flow = Flow(*limits_of(rpm, tpm, self.time), self.lender._allot, self.time.later)
         self.engines: dict[int, Engine] = {}
         self.up: dict[int, deque[object]] = {}
         self.down: dict[int, deque[object]] = {}
@@ -155,6 +164,14 @@ class Desk:
         while self.time.pop(until):
             await self.settle()
             await self.deliver()
+
+    def check_use(self) -> None:
+        """Where somebody could use one more there is none left, and none that another does not use."""
+        tenants = [engine.borrower.llm.tenant for engine in self.engines.values()]
+        for place, stock in enumerate(self.lender._stocks):
+            if any(tenant.wishes[place] > tenant.held[place] for tenant in tenants):
+                assert stock.left == 0
+                assert all(tenant.held[place] <= tenant.wishes[place] for tenant in tenants)
 
     def check(self) -> None:
         """Nothing is lent that there is not, and nobody has more in flight than he holds."""

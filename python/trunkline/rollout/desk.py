@@ -164,15 +164,8 @@ class Desk:
         """
         weights = self._draws.weights
         while True:
-            scope = await weights.begin()
-            try:
-                async with scope:
-                    return await self._park(ask._replace(kit=ask.kit.under(weights.version)))
-            except TimeoutError:
-                if not scope.expired():
-                    raise
-            finally:
-                weights.over(scope)
+            with await weights.begin():
+                return await self._park(ask._replace(kit=ask.kit.under(weights.version)))
 
     async def _park(self, ask: Ask) -> Parked:
         parked = Parked(ask.kit, ask.turn, self._outlet.called)
@@ -204,23 +197,16 @@ class Desk:
         """Ask under the weights in force; what is given up for others is asked again under these."""
         exact, weights = self._draws.exact, self._draws.weights
         found: list[Turn | RolloutError | None] = [None] * len(asks)
-        scope = await weights.begin()
-        try:
-            async with scope:
-                kit = asks[0].kit.under(weights.version)
-                request, turns = (
-                    self._plain(kit, asks, called, told)
-                    if exact is None
-                    else await self._exact(exact, kit, asks, called, told)
-                )
-                found = turns.found
-                await self._draws.ask(request, turns)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-        finally:
-            weights.over(scope)
-        if scope.expired():
+        with await weights.begin() as asked:
+            kit = asks[0].kit.under(weights.version)
+            request, turns = (
+                self._plain(kit, asks, called, told)
+                if exact is None
+                else await self._exact(exact, kit, asks, called, told)
+            )
+            found = turns.found
+            await self._draws.ask(request, turns)
+        if asked.given_up:
             await self._again(asks, found, called, told)
         return [outcome for outcome in found if outcome is not None]
 

@@ -247,12 +247,12 @@ class Rollout:
         environment = None if self.state is None else self.state.environment
         origin = Origin(self._seed, self.task.id, self.id, self._path, self.turn - 1)
         await self._desk.underway.enter()
-        diary = self._desk.diary
+        diary, names = self._desk.diary, [call.name for call in calls]
         started = 0 if diary is None else diary.now()
-        with self._desk.underway.calling([call.name for call in calls]):
+        with self._desk.underway.calling(names):
             observations = await kit.toolbox.call_all(list(calls), environment, origin, self.effects.begin)
         if diary is not None:
-            diary.used(self.id, kit, [call.name for call in calls], observations, started)
+            diary.used(self.id, kit, names, observations, started)
         self.lane.run()
         self.place = "program"
         agent = self._desk.name(kit.agent.name)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from trunkline.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Underway"]
+
+T = TypeVar("T")
 
 _LOOK = 0.01
 """Seconds between two looks at whether anything is left."""
@@ -34,8 +36,8 @@ class Underway:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         # In the order in which they began: the first is the oldest.
-        self._requests: dict[object, float] = {}
-        self._tools: dict[object, tuple[str, float]] = {}
+        self._requests: dict[_Out[float], float] = {}
+        self._tools: dict[_Out[_Calls], _Calls] = {}
         self._shut = False
 
     @property
@@ -52,9 +54,10 @@ class Underway:
     def tools(self) -> tuple[int, str, float]:
         """How many tool calls run, and which runs longest, for how many seconds."""
         now = self._clock()
-        name, since = next(iter(self._tools.values()), ("", now))
+        names, since = next(iter(self._tools.values()), ([""], now))
+        count = sum(len(calls.names) for calls in self._tools.values())
         # The model has named it, and may have made it up.
-        return len(self._tools), printable(name, _NAME), now - since
+        return count, printable(names[0], _NAME), now - since
 
     async def drained(self, within: float, waiting: Callable[[], int] = int) -> None:
         """Let nothing begin any more, and wait until what is underway has come back and is on the tree.
@@ -78,24 +81,38 @@ class Underway:
         if self._shut:
             await asyncio.get_running_loop().create_future()
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """A request is out."""
-        key = object()
-        self._requests[key] = self._clock()
-        try:
-            yield
-        finally:
-            del self._requests[key]
+    def request(self) -> _Out[float]:
+        """A request is out, for a ``with`` block."""
+        return _Out(self._requests, self._clock())
 
-    @contextmanager
-    def calling(self, names: Sequence[str]) -> Iterator[None]:
-        """The tool calls of a turn run."""
-        now = self._clock()
-        calls = {object(): (name, now) for name in names}
-        self._tools.update(calls)
-        try:
-            yield
-        finally:
-            for key in calls:
-                del self._tools[key]
+    def calling(self, names: Sequence[str]) -> _Out[_Calls]:
+        """The tool calls of a turn run, for a ``with`` block; at least one."""
+        return _Out(self._tools, _Calls(names, self._clock()))
+
+
+class _Calls(NamedTuple):
+    """The tool calls of a turn: the tools' names, and when they began."""
+
+    names: Sequence[str]
+    since: float
+
+
+class _Out(Generic[T]):
+    """Something that is on a list while a block runs. A class, since every request passes here.
+
+    Args:
+        listed: The list, in the order of beginnings.
+        what: What is on it.
+    """
+
+    __slots__ = ("_listed", "_what")
+
+    def __init__(self, listed: dict[_Out[T], T], what: T) -> None:
+        self._listed = listed
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._listed[self] = self._what
+
+    def __exit__(self, *_: object) -> None:
+        del self._listed[self]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Weights"]
+__all__ = ["Asked", "Weights"]
 
 
 class Weights:
@@ -25,23 +25,25 @@ class Weights:
     def __init__(self, version: str | None = None) -> None:
         self.version = version
         self.aborting = False
-        self._asked: set[asyncio.Timeout] = set()
+        self._asked: set[Asked] = set()
+        self._held = False
         self._free = asyncio.Event()
-        self._free.set()
         self._quiet: Callable[[], None] | None = None
 
-    async def begin(self) -> asyncio.Timeout:
-        """Wait until a turn may be asked; returns the scope to ask it in, which expires if the turn is given up."""
-        while not self._free.is_set():
+    async def begin(self) -> Asked:
+        """Wait until a turn may be asked; returns the ``with`` block to ask it in."""
+        while self._held:
             await self._free.wait()
-        scope = asyncio.timeout(None)
-        self._asked.add(scope)
-        return scope
+        return Asked(self)
 
-    def over(self, scope: asyncio.Timeout) -> None:
+    def enter(self, asked: Asked) -> None:
+        """Note that a turn is in flight."""
+        self._asked.add(asked)
+
+    def leave(self, asked: Asked) -> None:
         """Note that a turn is not in flight any more."""
-        self._asked.discard(scope)
-        if not self._asked and self._quiet is not None:
+        self._asked.discard(asked)
+        if self._quiet is not None and not self._asked:
             quiet, self._quiet = self._quiet, None
             quiet()
 
@@ -52,6 +54,7 @@ class Weights:
             abort: Give those up that are in flight; else they are left to end.
             quiet: Called as soon as none is in flight.
         """
+        self._held = True
         self._free.clear()
         self._quiet = quiet
         self.aborting = abort
@@ -59,13 +62,51 @@ class Weights:
             self._quiet = None
             quiet()
         elif abort:
-            now = asyncio.get_running_loop().time()
-            for scope in self._asked:
-                scope.reschedule(now)
+            for asked in self._asked:
+                asked.give_up()
 
     def change(self, version: str | None) -> None:
         """Put a version in force, and let turns begin."""
         self.version = version
         self.aborting = False
         self._quiet = None
+        self._held = False
         self._free.set()
+
+
+class Asked:
+    """A block in which a turn is asked; it ends early, without an error, if the turn is given up.
+
+    Args:
+        weights: Where it is noted.
+
+    Attributes:
+        given_up: Whether the turn was given up.
+    """
+
+    __slots__ = ("_cancelling", "_task", "_weights", "given_up")
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self.given_up = False
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._cancelling = task, task.cancelling()
+        self._weights.enter(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        self._weights.leave(self)
+        if not self.given_up:
+            return False
+        # Whoever else cancels the task meanwhile is not deprived of that.
+        ours = self._task.uncancel() <= self._cancelling
+        return ours and kind is not None and issubclass(kind, asyncio.CancelledError)
+
+    def give_up(self) -> None:
+        """End the block, once."""
+        if not self.given_up:
+            self.given_up = True
+            self._task.cancel()

@@ -10,10 +10,10 @@ import msgspec
 from trunkline.runtime.spent import NOTHING, Spent
 from trunkline.runtime.treasury import Treasury
 from trunkline.runtime.wire import Cut, Drawn, Repaid, Want
-from trunkline.store.funds import BUDGET
+from trunkline.store.funds import BUDGET, ESTIMATED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from trunkline.runtime.job import Job
     from trunkline.runtime.wire import ToWorker
@@ -45,6 +45,7 @@ class Closing:
         self._treasury = None
         if budget is not None and budget.limits:
             self._treasury = Treasury(budget, job.prices, send, spent())
+        self._noted: Mapping[str, int] = {}
         self._cut = cut
         self._timer: asyncio.TimerHandle | None = None
         self._expired = False
@@ -103,10 +104,17 @@ class Closing:
         if self._timer is not None:
             self._timer.cancel()
 
+    def note(self, writer: RunWriter) -> None:
+        """Note in the run file what nobody measured, where that has changed: whoever goes on with the run must know."""
+        if self._treasury is not None and (estimated := self._treasury.estimated) != self._noted:
+            writer.note(ESTIMATED, dict(estimated))
+            self._noted = estimated
+
     def report(self, writer: RunWriter) -> None:
         """Note in the run file what the budget came to; leases that never came back count as those of the dead do."""
         if self._treasury is not None:
             writer.note(BUDGET, msgspec.to_builtins(self._treasury.report()))
+            self.note(writer)
 
     def _expire(self) -> None:
         self._expired = True

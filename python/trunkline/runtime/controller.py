@@ -180,6 +180,7 @@ class Controller:
             last.callback(stop.cancel)
             self._closing.start()
             self._audience.begin(self._job, self._tasks, self._taken)
+            self._closing.note(self._writer)
             self._supervision.began(await self._backend.start(self._job, self._inbox))
             while self.handout.open and not self._ending and not self._through:
                 self._take(await self._arrived(stop))
@@ -274,6 +275,7 @@ class Controller:
                 case Batch() | Bye():
                     pass
         self._judge()
+        self._closing.note(self._writer)
         self._audience.show(self._supervision.silent)
 
     def _commit(self, batches: list[tuple[int, Batch]]) -> None:

@@ -76,18 +76,8 @@ class LeasedRates:
             for counted, has, most in zip(self._counted, self._has, keep, strict=True)
         ]
         if any(excess):
-            self._refund(excess)
-
-    def close(self) -> None:
-        """Give everything back."""
-        left = [int(has) if counted else 0 for counted, has in zip(self._counted, self._has, strict=True)]
-        if any(left):
-            self._refund(left)
-
-    def _refund(self, amounts: list[int]) -> None:
-        for place, amount in enumerate(amounts):
-            self._has[place] -= amount
-        self._send(Refund(amounts[0], amounts[1]))
+            self._has = [has - less for has, less in zip(self._has, excess, strict=True)]
+            self._send(Refund(excess[0], excess[1]))
 
     def _lacks(self, requests: int, tokens: int) -> tuple[int, int]:
         lacks = [math.ceil(max(0, need - has)) for need, has in zip((requests, tokens), self._has, strict=True)]

@@ -9,7 +9,7 @@ from trunkline._core import Tree as Core
 from trunkline.llm.price import price_at
 from trunkline.rollout.budget import Amounts, cost
 from trunkline.store.derive import rows
-from trunkline.store.funds import Funds, funds
+from trunkline.store.funds import estimated
 from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ def spent_in(path: Path, prices: Mapping[str, Price], standing: Standing) -> Spe
             grown += [(task, row) for row in rows(core)[1]]
         own = (row for task, row in grown if row.rollout >= taken.get(task, 0))
         calls = (call for _, call in reader.calls())
-        return spent_so_far(calls, own, prices, funds(reader.meta), ended=standing.state != "running")
+        return spent_so_far(calls, own, prices, estimated(reader.meta), ended=standing.state != "running")
 
 
 def spent_so_far(
     calls: Iterable[CallRow],
     rollouts: Iterable[RolloutRow],
     prices: Mapping[str, Price],
-    noted: Funds | None = None,
+    noted: Mapping[str, int] | None = None,
     *,
     ended: bool,
 ) -> Spent:
@@ -91,12 +91,12 @@ def spent_so_far(
         calls: Its calls.
         rollouts: Its rollouts, those of unfinished trees among them; none that an earlier run had begun.
         prices: Prices by base URL.
-        noted: What its budget came to when it last ended in order; its estimates are in no row.
+        noted: What was noted in it of what nobody measured, which is in no row.
         ended: Whether it did so the last time. Where it did not, each rollout that still grows may have had a turn in
             flight: it is charged a call like the others, as an estimate.
     """
     amounts: Counter[str] = Counter()
-    estimated = Counter({} if noted is None else noted.estimated)
+    guessed = Counter(noted or {})
     for call in calls:
         amounts.update(worth(call, prices))
     growing = 0
@@ -106,5 +106,5 @@ def spent_so_far(
     if not ended:
         number = max(1, amounts["calls"])
         usual = {name: -(-amounts[name] // number) for name in ("prompt", "generated", "tokens", "micro_dollars")}
-        estimated.update({name: growing * each for name, each in ({"calls": 1} | usual).items()})
-    return Spent(dict(amounts + estimated), dict(+estimated))
+        guessed.update({name: growing * each for name, each in ({"calls": 1} | usual).items()})
+    return Spent(dict(amounts + guessed), dict(+guessed))

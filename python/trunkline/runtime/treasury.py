@@ -124,12 +124,17 @@ class Treasury:
             self._ledger.settle_lost(lease, dict(known), dict(drawn - known))
         self._serve()
 
+    @property
+    def estimated(self) -> Counter[str]:
+        """The part of what was spent that nobody measured."""
+        return self._estimated + Counter(self._ledger.estimated)
+
     def report(self) -> Funds:
         """What the run's budget came to, for the run file; leases that are still out will not come back."""
         self.stop()
         for seat in {loan.seat for loan in self._loans.values()}:
             self.lost(seat)
-        ledger, estimated = self._ledger, self._estimated + Counter(self._ledger.estimated)
+        ledger, estimated = self._ledger, self.estimated
         spent, overshoot = ledger.spent, ledger.overshoot
         return Funds(
             limits=ledger.limits,

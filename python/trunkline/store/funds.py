@@ -9,10 +9,13 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["BUDGET", "Funds", "funds"]
+__all__ = ["BUDGET", "ESTIMATED", "Funds", "estimated", "funds"]
 
 BUDGET: Final = "budget"
 """Key of the file's ``meta`` table under which it stands."""
+
+ESTIMATED: Final = "estimated"
+"""Key under which stands what nobody measured so far: it is in no row, and must outlive whoever counts it."""
 
 _MILLION: Final = 1_000_000
 
@@ -58,3 +61,11 @@ def funds(meta: Mapping[str, str]) -> Funds | None:
         return msgspec.json.decode(meta.get(BUDGET, ""), type=Funds)
     except msgspec.MsgspecError:
         return None
+
+
+def estimated(meta: Mapping[str, str]) -> dict[str, int]:
+    """Read from a run file's table ``meta`` what nobody measured so far; nothing where that cannot be read."""
+    try:
+        return msgspec.json.decode(meta.get(ESTIMATED, ""), type=dict[str, int])
+    except msgspec.MsgspecError:
+        return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
 from struct import pack
@@ -13,7 +12,7 @@ import msgspec
 from trunkline.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["Call", "Origin", "calling", "current_call"]
 
@@ -81,11 +80,16 @@ def current_call() -> Call:
     return call
 
 
-@contextmanager
-def calling(call: Call | None) -> Iterator[None]:
-    """Let a call be the current one."""
-    token = _current.set(call)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+class calling:  # noqa: N801 - a function to whoever reads it
+    """Let a call be the current one in a ``with`` block."""
+
+    __slots__ = ("_call", "_token")
+
+    def __init__(self, call: Call | None) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._call)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)

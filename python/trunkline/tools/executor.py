@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,7 @@ class Executor:
         self._timeout = timeout if policy.timeout is None else policy.timeout
         self._limit = limit
         self._processes = Processes(tool) if policy.isolated else None
-        self._gate = nullcontext() if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
+        self._gate = None if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
         self._warned = False
 
     async def run(
@@ -64,8 +63,11 @@ class Executor:
         """
         if self._processes is not None:
             return await self._processes.run(arguments, call, self._limit, self._timeout)
+        function = partial(self._tool.__wrapped__, *positional, **named)
+        if self._gate is None:
+            return await self._run_here(function)
         async with self._gate:
-            return await self._run_here(partial(self._tool.__wrapped__, *positional, **named))
+            return await self._run_here(function)
 
     async def close(self) -> None:
         """End the tool's processes."""
