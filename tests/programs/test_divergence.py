@@ -306,3 +306,15 @@ async def test_a_program_of_tools_reads_what_the_model_is_told():
     grown = await play(program, Actors(lambda messages, model: ToolCall("", "look", '{"what":"x"}')))
     assert grown.end[1] == "seen x True 1"
     assert grown.tree.rollouts[0].usage.tools == 1
+
+
+async def test_a_program_may_make_its_agents_anew_each_time(monkeypatch: pytest.MonkeyPatch):
+    async def program(rollout: Play) -> str:
+        for turn in range(20):
+            role = Agent(model="a", name="a", tools=[look])
+            await rollout.ask(role, temperature=1.0 + turn % 2)
+        return (await rollout.ask(Agent(model="b", name="b"))).text
+
+    monkeypatch.setattr("trunkline.rollout.program._MOST", 3)
+    grown = await play(program, Actors(says))
+    assert grown.roles == ["a"] * 20 + ["b"], grown.end

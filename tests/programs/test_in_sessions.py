@@ -87,6 +87,10 @@ async def test_a_fork_in_the_middle_is_given_the_record_up_to_there_and_then_goe
     assert len(llm.asked) == 4 + 2 * (4 - before)
     assert len({one.answer for one in facts}) == 3
     assert core.path(facts[1].leaf)[: place + 2] == core.path(facts[0].leaf)[: place + 2]
+    if say is not None:
+        assert all(say in str(messages) for messages in llm.messages[4:]), "what a fork says is part of its path"
+    told = {str(core.message(node)) for one in facts for node in core.path(one.leaf) if b"chance" in core.message(node)}
+    assert len(told) == {1: 3, 4: 1}[place], "each has its own chance from its fork point on"
 
 
 @pytest.mark.parametrize("place", [1, 4])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -66,11 +68,18 @@ def test_workers_that_are_killed_change_nothing(tmp_path: Path):
     assert asked[0] <= asked[1] <= asked[0] + 3 * 4 * 6
 
 
-def trunkline(*given: str) -> subprocess.CompletedProcess[str]:
+def command(*given: str) -> subprocess.Popen[str]:
     support = str(Path(__file__).parent.parent / "support")
     path = os.pathsep.join([support, os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "trunkline.cli", *given]
-    return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    words = [sys.executable, "-m", "trunkline.cli", *given]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, env=os.environ | {"PYTHONPATH": path}, stdout=pipe, stderr=pipe, text=True)
+
+
+def trunkline(*given: str) -> subprocess.CompletedProcess[str]:
+    with command(*given) as running:
+        out, problems = running.communicate(timeout=60)
+    return subprocess.CompletedProcess(running.args, running.returncode, out, problems)
 
 
 def test_a_program_is_named_on_the_command_line(tmp_path: Path):
@@ -84,3 +93,37 @@ def test_a_program_is_named_on_the_command_line(tmp_path: Path):
         outcome = trunkline(*given, "--program", "programs:die_once", "--dry-run")
     assert outcome.returncode == 2
     assert "program must be a function, async def program(rollout)" in outcome.stderr
+
+
+def test_a_run_of_a_program_that_was_killed_is_resumed(tmp_path: Path):
+    path = tmp_path / "q.jsonl"
+    path.write_text("".join(f'{{"question": "what is {n}?"}}\n' for n in range(4)))
+    digests, asked = [], []
+    for name, kill_at in (("whole", None), ("killed", 17)):
+        reached = threading.Event()
+
+        def slowly(body: dict, reached: threading.Event = reached, kill_at: int | None = kill_at) -> dict:
+            time.sleep(0.03)
+            if kill_at is not None and len(server.bodies) >= kill_at:
+                reached.set()
+            return by_seed(body)
+
+        out = str(tmp_path / name)
+        with serving(slowly) as server:
+            given = ["run", str(path), "--model", "m", "--base-url", server.url, "--out", out, "--workers", "1"]
+            with command(*given, "--program", "programs:panel", "-c", "2", "--seed", "5") as running:
+                if kill_at is not None:
+                    assert reached.wait(30)
+                    running.kill()
+                _, problems = running.communicate(timeout=30)
+            assert (running.returncode == 0) == (kill_at is None), problems
+            if kill_at is not None:
+                outcome = trunkline("resume", out)
+                assert outcome.returncode == 0, outcome.stderr
+            asked.append(len(server.bodies))
+        with RunReader.open(Path(out)) as reader:
+            assert reader.check() == []
+            digests.append([tree.digest() for tree in reader.trees()])
+    assert digests[0] == digests[1]
+    assert asked[0] == 4 * 7
+    assert asked[0] <= asked[1] < asked[0] + 17, "what was on record is not asked again"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from zlib import crc32
 
 from trunkline._core import ROOT
-from trunkline.errors import RolloutError
+from trunkline.errors import LLMError, RolloutError
 from trunkline.llm.protocol import Request
 from trunkline.llm.recorded import recorded
 from trunkline.llm.request import draws as ending
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.llm.protocol import Choice, Reply
+    from trunkline.llm.protocol import Choice, Reply, ToolCall
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.diary import Diary
     from trunkline.rollout.draws import Draws
@@ -136,6 +136,13 @@ class Desk:
         """Return a turn of the tree as the program was given it, or would have been."""
         choice, exact = recorded(self._core, turn), self._draws.exact
         return choice if exact is None else exact.heard(kit, choice)
+
+    def calls(self, kit: Kit, turn: int) -> Sequence[ToolCall]:
+        """Return the tool calls of a turn; a dialect that cannot read it finds none."""
+        try:
+            return kit.speech.read(self.heard(kit, turn)).calls
+        except LLMError:
+            return ()
 
     async def ask(self, asks: Sequence[Ask], told: Told | None = None) -> list[Turn | RolloutError]:
         """Ask for draws of one state, whose seeds follow one another.

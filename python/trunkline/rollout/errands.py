@@ -110,13 +110,28 @@ class Errands:
                 await self._between(rollout)
             hold = None if self._purse is None else await self._pay(self._purse, leaf, kit)
             said = self._desk.conversation(leaf)
-            ask = Ask(kit, rollout.id, leaf, turn, seed, said, None, hold, context)
-            flight = asyncio.get_running_loop().create_task(self._fly(ask))
-            self._flights.add(flight)
-            flight.add_done_callback(self._flights.discard)
+            flight = self._start(Ask(kit, rollout.id, leaf, turn, seed, said, None, hold, context))
             if self._purse is not None and self._purse.orders_turns:
-                await asyncio.wait({flight})
-        return await flight
+                await self._arrived(flight)
+        return await self._arrived(flight)
+
+    def _start(self, ask: Ask) -> asyncio.Task[Parked]:
+        """Let a request fly; what was set aside for one that never does is given back."""
+        flight = asyncio.get_running_loop().create_task(self._fly(ask))
+        self._flights.add(flight)
+        flight.add_done_callback(self._flights.discard)
+        if (hold := ask.hold) is not None:
+            flight.add_done_callback(lambda _: hold.drop() if flight.cancelled() else None)
+        return flight
+
+    async def _arrived(self, flight: asyncio.Task[Parked]) -> Parked:
+        """Wait for a reply; nothing comes of one that is given up, but it may have come."""
+        try:
+            return await flight
+        except asyncio.CancelledError:
+            flight.cancel()
+            flight.add_done_callback(lambda _: self.drop(flight.result()) if _came(flight) else None)
+            raise
 
     async def _pay(self, purse: Purse, leaf: int, kit: Kit) -> Hold:
         if not self._flights:
@@ -157,8 +172,9 @@ class Errands:
         """Say that the tree grew: by a turn, or by a record alone."""
         self._outlet.grew(0 if node is None else len(self.core.message(node)), int(node is not None))
 
-    def release(self) -> None:
-        """Give back what was reserved for a turn that will not land."""
+    def drop(self, parked: Parked) -> None:
+        """Give up a turn that will not land; what it did cost is counted all the same."""
+        parked.drop()
         self._outlet.release()
 
     async def run(self, kit: Kit, calls: Sequence[ToolCall], turn: int) -> list[Observation]:
@@ -258,3 +274,8 @@ class Errands:
         for flight in flights:
             flight.cancel()
         await asyncio.gather(*flights, return_exceptions=True)
+
+
+def _came(flight: asyncio.Task[Parked]) -> bool:
+    """Whether a request that is over brought a reply."""
+    return not flight.cancelled() and flight.exception() is None

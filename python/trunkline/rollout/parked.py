@@ -85,6 +85,11 @@ class Parked(Turns):
         assert isinstance(found, Turn), "what could be read once can be read again"
         return found
 
+    def drop(self) -> None:
+        """Tell of the reply, which lands nowhere."""
+        if self._reply is not None:
+            self._told_of(self._reply)
+
 
 def _adopt(turns: Turns, reply: Reply) -> None:
     turns.adopt(reply, 0, 1, reply.endpoint)

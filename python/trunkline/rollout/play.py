@@ -12,6 +12,7 @@ from trunkline.errors import CallFailed, ConfigError, LLMError, ProgramError, Re
 from trunkline.llm.messages import encode
 from trunkline.llm.text import without_secrets
 from trunkline.printable import said
+from trunkline.rollout.journal import Record
 from trunkline.rollout.replay import difference, shown
 from trunkline.rollout.rollout import Finished, usable
 from trunkline.rollout.said import Answered, Noted
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
     from trunkline.rollout.agent import Agent, Kit
     from trunkline.rollout.errands import Errands
-    from trunkline.rollout.journal import Journal, Record
+    from trunkline.rollout.journal import Journal
     from trunkline.rollout.program import Program
+    from trunkline.rollout.replay import Place
     from trunkline.rollout.rollout import Rollout
     from trunkline.tools.tool import Tool
     from trunkline.types import Message, Task
@@ -86,59 +88,56 @@ class Play(Standing):
         """
         self._check()
         kit = self._program.of(self.agent if agent is None else agent, sampling)
-        role = kit.agent.name
-        self._begin()
         leaf, context = self._leaf, None if messages is None else self._context(messages)
-        found = self._replay.find("ask", role)
-        if found is not None:
-            return await self._asked_before(kit, role, *found, leaf, context)
-        with self._replay.enter() as place:
-            await self._watched(self._replay.caught_up(place, f"ask {role}"))
-            self._begin()
+        with self._replay.place("ask", kit.agent.name) as place:
+            if (record := place.record) is not None:
+                return await self._asked_before(kit, place, record, leaf, context)
+            await self._watched(self._replay.caught_up(place))
             if self._asked >= self.agent.max_turns:
+                await self._turn(place)
                 self.finish(None, Termination.MAX_TURNS)
             self._asked += 1
-            number, kit = self._errands.asked, self._errands.next_kit(kit)
-            how = self._errands.name(kit.namespace)
-            asked = [number, leaf, context, how]
+            kit = self._errands.next_kit(kit)
+            asked = [self._errands.asked, leaf, context, self._errands.name(kit.namespace)]
+            place.data = [asked, None]
             try:
-                parked = await self._in_order(place, f"ask {role}", self._errands.send(kit, leaf, context))
+                parked = await self._in_order(place, self._errands.send(kit, leaf, context))
             except LLMError as error:
-                await self._watched(self._replay.turn(place, f"ask {role}"))
+                await self._turn(place)
                 failure = Failure.of(error).encode()
-                self._journal.write(self._rollout.id, "ask", role, [], asked, failure)
+                self._write(place, [], asked, failure)
                 self._errands.grew()
                 raise failed(failure) from error
             try:
-                await self._watched(self._replay.turn(place, f"ask {role}"))
+                await self._turn(place)
                 sent = self._path(leaf) if context is None and leaf != self._rollout.leaf else context
                 node = self._errands.land(parked, sent)
             except BaseException:
-                self._errands.release()
+                self._errands.drop(parked)
                 raise
-            self._journal.write(self._rollout.id, "ask", role, [node], asked, None)
+            self._write(place, [node], asked, None)
             self._errands.grew(node)
             return self._said(kit, node)
 
-    async def _asked_before(
-        self, kit: Kit, role: str, number: int, record: Record, leaf: int, context: int | None
-    ) -> Answered:
+    async def _asked_before(self, kit: Kit, place: Place, record: Record, leaf: int, context: int | None) -> Answered:
         """Give out a turn that is on record, if it was asked for in the same way."""
+        role = kit.agent.name
+        if not record.data:
+            await self._turn(place)  # it was given up before it began
         (asked, was_leaf, was_context, how), failure = record.data
+        if record.rollout == self._rollout.id:
+            self._errands.asked = max(self._errands.asked, asked + 1)
+        self._asked += 1
         if context != was_context or (context is None and leaf != was_leaf):
             differs = difference(self._request(was_leaf, was_context), self._request(leaf, context))
             raise self._ended(ReplayDiverged(f"run again, the program asks {shown(role)} {differs}"))
         if asked and how != self._errands.name(kit.namespace):
             what = "with another model, sampling or tools"
             raise self._ended(ReplayDiverged(f"run again, the program asks {shown(role)} {what}"))
-        with self._replay.enter(number) as place:
-            await self._again(place, record)
-            if record.rollout == self._rollout.id:
-                self._errands.asked = asked + 1
-            self._asked += 1
-            if failure is not None:
-                raise failed(failure)
-            return self._said(kit, record.nodes[0])
+        await self._turn(place)
+        if failure is not None:
+            raise failed(failure)
+        return self._said(kit, record.nodes[0])
 
     def _said(self, kit: Kit, node: int) -> Answered:
         self._leaf, self._moved = node, True
@@ -165,24 +164,20 @@ class Play(Standing):
         calls = reply.calls
         if not calls:
             return []
-        what = f"use {kit.agent.name}"
-        self._begin()
-        found = self._replay.find("use", kit.agent.name)
-        with self._replay.enter(None if found is None else found[0]) as place:
-            if found is not None:
-                _, record = found
-                await self._again(place, record)
+        with self._replay.place("use", kit.agent.name) as place:
+            if (record := place.record) is not None:
+                await self._turn(place)
                 turn, oks = record.data
                 if turn != reply.node:
-                    raise self._ended(ReplayDiverged(f"run again, the program runs calls of another turn at {what}"))
+                    what = f"runs calls of another turn at {shown(place.name)}"
+                    raise self._ended(ReplayDiverged(f"run again, the program {what}"))
                 return self._seen(record.nodes, oks)
-            await self._watched(self._replay.caught_up(place, what))
-            self._begin()
-            seen = await self._in_order(place, what, self._errands.run(kit, calls, reply.node))
-            await self._watched(self._replay.turn(place, what))
+            await self._watched(self._replay.caught_up(place))
+            seen = await self._in_order(place, self._errands.run(kit, calls, reply.node))
+            await self._turn(place)
             nodes = self._errands.observed(kit, calls, seen, reply.node)
             oks = [one.ok for one in seen]
-            self._journal.write(self._rollout.id, "use", kit.agent.name, nodes, reply.node, oks)
+            self._write(place, nodes, reply.node, oks)
             self._errands.grew()
             return self._seen(nodes, oks)
 
@@ -198,24 +193,21 @@ class Play(Standing):
             ProgramError: It is no message.
         """
         self._check()
-        self._begin()
         message = self._message({"role": role, "content": content} if isinstance(content, str) else content)
-        found = self._replay.find("observe", by)
-        with self._replay.enter(None if found is None else found[0]) as place:
-            if found is not None:
-                _, record = found
-                await self._again(place, record)
+        with self._replay.place("observe", by) as place:
+            if (record := place.record) is not None:
+                await self._turn(place)
                 was = self._core.message(record.nodes[0])
                 if was != message:
                     raise self._ended(ReplayDiverged(f"run again, the program observes {difference(was, message)}"))
-            else:
-                await self._watched(self._replay.caught_up(place, "observe"))
-                await self._watched(self._replay.turn(place, "observe"))
-                self._begin()
-                node = self._errands.tell(message, by)
-                self._journal.write(self._rollout.id, "observe", by, [node])
-                self._errands.grew()
-            (noted,) = self._seen([node] if found is None else found[1].nodes, [True])
+                (noted,) = self._seen(record.nodes, [True])
+                return noted
+            await self._watched(self._replay.caught_up(place))
+            await self._turn(place)
+            node = self._errands.tell(message, by)
+            self._write(place, [node])
+            self._errands.grew()
+            (noted,) = self._seen([node], [True])
             return noted
 
     async def tool(self, tool: Tool[..., Any], /, **arguments: Any) -> Observation:
@@ -283,7 +275,7 @@ class Play(Standing):
         if found is not None:
             return float(found.data[0])
         seconds = time.time()
-        self._journal.write(self._rollout.id, "now", "", [], seconds)
+        self._journal.write(Record(self._rollout.id, "now", "", 0, [seconds], ()))
         return seconds
 
     def finish(self, answer: str | None, termination: Termination = Termination.ANSWER, reason: str = "") -> NoReturn:

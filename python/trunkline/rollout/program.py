@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Program", "ProgramFunction", "Stage", "check_program"]
 
 _MOST: Final = 1_000
-"""Agents and tools that a program may use. One that makes a new one for each turn would fill the memory."""
+"""Different agents and tools that a program may use. One that makes a new one for each turn would fill the memory."""
 
 
 class ProgramFunction(Protocol):
@@ -68,7 +68,8 @@ class Program:
     def __init__(self, function: ProgramFunction, kit: Kit) -> None:
         self.function = function
         self.kit = kit
-        self._kits: dict[int, Kit] = {id(kit.agent): kit}
+        self._kits: dict[tuple[Any, ...], Kit] = {_same(kit.agent): kit}
+        self._seen: dict[int, tuple[Agent, Kit]] = {}
         self._toolboxes: dict[int, tuple[Tool[..., Any], Toolbox]] = {}
 
     def of(self, agent: Agent, sampling: Mapping[str, Any]) -> Kit:
@@ -77,20 +78,29 @@ class Program:
         Raises:
             ProgramError: It is no agent, there are too many, or the sampling cannot be.
         """
-        kit = self._kits.get(id(agent))
-        if kit is None:
-            if not isinstance(agent, Agent):
-                raise ProgramError(f"an Agent is asked, not {shown(agent)}")
-            if agent.environment is not None:
-                raise ProgramError(f"agent {agent.name!r} of a program has an environment; leave it out")
-            self._room()
-            kit = self._kits[id(agent)] = Kit(agent)
+        seen = self._seen.get(id(agent))
+        kit = self._kit(agent) if seen is None else seen[1]
         if not sampling:
             return kit
         try:
             return kit.sampled(msgspec.convert(dict(sampling), Sampling))
         except (msgspec.ValidationError, ConfigError) as problem:
             raise ProgramError(f"sampling: {said(problem)}") from None
+
+    def _kit(self, agent: Agent) -> Kit:
+        """Return what an agent shares with those that are equal to it: programs may make theirs anew each time."""
+        if not isinstance(agent, Agent):
+            raise ProgramError(f"an Agent is asked, not {shown(agent)}")
+        if agent.environment is not None:
+            raise ProgramError(f"agent {shown(agent.name)} of a program has an environment; leave it out")
+        kit = self._kits.get(key := _same(agent))
+        if kit is None:
+            self._room()
+            kit = self._kits[key] = Kit(agent)
+        if len(self._seen) >= _MOST:
+            self._seen.clear()
+        self._seen[id(agent)] = agent, kit
+        return kit
 
     def toolbox(self, tool: Tool[..., Any]) -> Toolbox:
         """Return a tool, ready to be run.
@@ -170,3 +180,10 @@ class Stage:
             raise ProgramError(f"{type(problem).__name__}: {said(problem)}") from problem
         except SystemExit:
             raise ProgramError("the program left with SystemExit") from None
+
+
+def _same(agent: Agent) -> tuple[Any, ...]:
+    """What agents have in common that are asked in the same way."""
+    dialect = agent.dialect if isinstance(agent.dialect, str) else id(agent.dialect)
+    said = agent.model, agent.name, agent.system, agent.malformed, dialect
+    return *said, msgspec.json.encode(agent.sampling), tuple(map(id, agent.tools))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from trunkline._core import Ledger, Refusal
 from trunkline.rollout.budget import prompt_bound, turn_cost, words
 from trunkline.rollout.hold import Hold
@@ -13,7 +15,7 @@ from trunkline.rollout.rounds import Served, Spent, write
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from trunkline._core import Tree as Core
     from trunkline.llm.price import Price
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.budget import Amounts, Budget
     from trunkline.rollout.hold import Claim
     from trunkline.rollout.rounds import Past
+    from trunkline.rollout.strategy import Fork
 
 __all__ = ["Account", "Allowance", "Denied", "LedgerAccount", "OutOfBudget", "Purse"]
 
@@ -235,6 +238,26 @@ class Purse:
         if "tools" not in self._limited or not n:
             return
         await self._spend({"tools": n}, rollout if "tools" in self._ordered else None)
+
+    async def paid(self, forks: Sequence[Fork], refuse: Callable[[str, int], None]) -> list[Fork]:
+        """Pay for forks; after the first refusal there are none.
+
+        Args:
+            forks: The forks.
+            refuse: Told why, and of how many rollouts, where not all are paid for.
+
+        Returns:
+            Those that are paid for, with as many draws as are.
+        """
+        paid: list[Fork] = []
+        for place, fork in enumerate(forks):
+            n, why = await self.open(fork.n)
+            if n:
+                paid.append(msgspec.structs.replace(fork, n=n))
+            if n < fork.n:
+                refuse(why, sum(fork.n for fork in forks[place:]) - n)
+                break
+        return paid
 
     async def open(self, n: int) -> tuple[int, str]:
         """Pay for rollouts that are to start.

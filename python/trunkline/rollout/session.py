@@ -9,9 +9,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from trunkline.errors import InfrastructureError, LLMError, UsageError
+from trunkline.errors import InfrastructureError, UsageError
 from trunkline.rollout.barrier import Barrier
 from trunkline.rollout.desk import Desk, Outlet
 from trunkline.rollout.loop import agent_loop
@@ -38,7 +36,6 @@ from trunkline.types import UNSCORED, Termination
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.llm.protocol import ToolCall
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.diary import Diary
     from trunkline.rollout.draws import Draws
@@ -106,6 +103,7 @@ class Session:
         self._taken = Taken.of(tree.core) if taken is None else taken
         self._past = past = Past(tree.core, self._taken)
         self._desk = Desk(tree.core, tree.task.id, draws, outlet, diary)
+        self._calls = partial(self._desk.calls, kit)
         self._barrier = Barrier()
         self._states = States(tree, kit, strategy, partial(self._desk.heard, kit), seed)
         self._stopping = Stopping() if stopping is None else stopping
@@ -226,13 +224,6 @@ class Session:
             return []
         return moves(self._strategy, hook, View(self.tree, numbers, self._seed, self._taken.rollouts, self._calls))
 
-    def _calls(self, turn: int) -> Sequence[ToolCall]:
-        """The tool calls of a turn; a dialect that cannot read it finds none."""
-        try:
-            return self._kit.speech.read(self._desk.heard(self._kit, turn)).calls
-        except LLMError:
-            return ()
-
     def _take_over(self, group: asyncio.TaskGroup) -> None:
         """Let rollouts go on that have not ended, and take those up that have and were not told of."""
         core = self.tree.core
@@ -243,7 +234,7 @@ class Session:
                 go_on(rollout, core, self._kit, partial(self._desk.heard, self._kit), self._calls)
             rollout.effects.before = self._past.doubts.get(number)
             rollout.state = self._states.of(rollout)
-        siblings = together(self._desk, [rollout.leaf for rollout in self._live.values()])
+        siblings = together(self._desk, (rollout.leaf for rollout in self._live.values()))
         for rollout in self._live.values():
             rollout.join(siblings.get(rollout.leaf))
             self._barrier.start()
@@ -277,7 +268,7 @@ class Session:
         check_moves(self._strategy, wanted, core, self._live, inside=self._desk.inside)
         forks = [move for move in wanted if isinstance(move, Fork)]
         if self._purse is not None:
-            forks = await self._paid(self._purse, forks)
+            forks = await self._purse.paid(forks, self._players.refuse)
         # From here on in one step, so that a delta has all of it or nothing.
         for move in wanted:
             if isinstance(move, Drop):
@@ -291,11 +282,9 @@ class Session:
         going = {rollout.id: rollout.turn for rollout in waiting if rollout.id not in stopped}
         write(core, Round(self._round, tuple(told), going, stopped, tuple(fork for fork in opened if fork.says)))
         self._round += 1
-        siblings = together(
-            self._desk,
-            [self._live[number].leaf for number in going]
-            + [core.rollout(fork.first).point for fork in opened for _ in range(fork.n)],
-        )
+        leaves = [self._live[number].leaf for number in going]
+        leaves += [core.rollout(fork.first).point for fork in opened for _ in range(fork.n)]
+        siblings = together(self._desk, leaves)
         for fork in opened:
             self._open(fork, siblings, group)
         for rollout in waiting:
@@ -303,18 +292,6 @@ class Session:
             rollout.join(siblings.get(rollout.leaf))
             self._barrier.go(rollout.id, None if reason is None else Finished(Termination.CENSORED, None, reason))
         self._outlet.grew()
-
-    async def _paid(self, purse: Purse, forks: Sequence[Fork]) -> list[Fork]:
-        """Return the forks that are paid for, with as many draws as are; after the first refusal there are none."""
-        paid: list[Fork] = []
-        for place, fork in enumerate(forks):
-            n, why = await purse.open(fork.n)
-            if n:
-                paid.append(msgspec.structs.replace(fork, n=n))
-            if n < fork.n:
-                self._players.refuse(why, sum(fork.n for fork in forks[place:]) - n)
-                break
-        return paid
 
     def _open(self, fork: Opened, siblings: dict[int, Siblings], group: asyncio.TaskGroup) -> None:
         """Let the rollouts of a fork grow, whose path has made some tool calls before."""

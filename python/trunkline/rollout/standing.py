@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -13,19 +13,22 @@ from trunkline import errors
 from trunkline.errors import LLMError, ProgramError, ReplayDiverged
 from trunkline.llm.text import excerpt
 from trunkline.printable import said
+from trunkline.rollout.journal import Record
 from trunkline.rollout.replay import Replay, difference, shown
 from trunkline.rollout.rollout import Finished
 from trunkline.tree.failure import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from trunkline.rollout.errands import Errands
-    from trunkline.rollout.journal import Journal, Record
+    from trunkline.rollout.journal import How, Journal
     from trunkline.rollout.replay import Place
     from trunkline.rollout.rollout import Rollout
 
 __all__ = ["Standing", "as_json", "failed"]
+
+T = TypeVar("T")
 
 _SHOWN: Final = 300
 """Characters of arguments that a record keeps to be shown."""
@@ -56,17 +59,15 @@ class Standing:
         self._end: BaseException | None = None
         self._closed = False
         self._task = asyncio.current_task()
-        records = journal.of(rollout.id)
-        self._replay = Replay(records)
-        self._enter(records[0].rollout if records else rollout.id)
+        self._replay = Replay(journal.of(rollout.id), self._passed, self._gave_up)
+        self._passed()
 
-    def _begin(self) -> None:
-        """Go on as the rollout itself, once everything that it has from others was given out."""
+    def _passed(self) -> None:
+        """Go on with what a rollout did, from its fork point on and with its own chance, once its records come."""
+        if self._owner == self._rollout.id:
+            return
         waiting = self._replay.next
-        self._enter(self._rollout.id if waiting is None else waiting.rollout)
-
-    def _enter(self, owner: int) -> None:
-        """Go on with what a rollout did: from its fork point on, with chance of its own."""
+        owner = self._rollout.id if waiting is None else waiting.rollout
         if owner == self._owner:
             return
         self._owner = owner
@@ -87,30 +88,38 @@ class Standing:
             noted: Called in the step in which it is written down.
         """
         self._check()
-        self._begin()
         mark = [hashlib.blake2b(given, digest_size=8).hexdigest(), excerpt(given, _SHOWN)]
-        found = self._replay.find(kind, key)
-        with self._replay.enter(None if found is None else found[0]) as place:
-            if found is not None:
-                _, record = found
-                await self._again(place, record)
+        with self._replay.place(kind, key) as place:
+            if (record := place.record) is not None:
+                await self._turn(place)
                 digest, was, *made = record.data
                 if digest != mark[0]:
                     differs = difference(was, mark[1])
                     raise self._ended(ReplayDiverged(f"run again, the program gives {shown(record.name)} {differs}"))
                 return made
-            await self._watched(self._replay.caught_up(place, f"{kind} {key}"))
-            self._begin()
-            made = await self._in_order(place, f"{kind} {key}", run())
-            await self._watched(self._replay.turn(place, f"{kind} {key}"))
-            self._journal.write(self._rollout.id, kind, key, [], *mark, *made)
+            await self._watched(self._replay.caught_up(place))
+            made = await self._in_order(place, run())
+            await self._turn(place)
+            self._write(place, [], *mark, *made)
             noted()
             self._errands.grew()
             return list(made)
 
-    async def _again(self, place: Place, record: Record) -> None:
-        """Come to a record in its turn."""
-        await self._watched(self._replay.turn(place, record.name))
+    def _write(self, place: Place, nodes: Sequence[int], *data: Any) -> None:
+        """Put on record what came of something, in the step in which its nodes were appended."""
+        how: How = "alone" if place.alone else ""
+        self._journal.write(Record(self._rollout.id, place.kind, place.key, place.nth, data, nodes, how))
+
+    def _gave_up(self, place: Place) -> None:
+        """Put on record that the program gave something up, unless its rollout is over."""
+        if self._closed or self._end is not None or (self._task is not None and self._task.cancelling()):
+            return
+        self._journal.write(Record(self._rollout.id, place.kind, place.key, place.nth, place.data, (), "given up"))
+        self._errands.grew()
+
+    async def _turn(self, place: Place) -> None:
+        """Wait for its turn."""
+        await self._watched(self._replay.turn(place))
 
     def _check(self) -> None:
         """Refuse to go on with a rollout that is over, whatever the program made of being told so."""
@@ -125,19 +134,17 @@ class Standing:
             self._end = end
         return self._end
 
-    async def _in_order(self, place: Place, what: str, work: Awaitable[Any]) -> Any:
+    async def _in_order(self, place: Place, work: Awaitable[T]) -> T:
         """Do something; where a limit ends the rollout there, what came before it is done first."""
         try:
-            done = await work
+            return await work
         except Finished as end:
-            await self._watched(self._replay.turn(place, what))
+            await self._turn(place)
             raise self._ended(end) from None
         except (LLMError, asyncio.CancelledError):
             raise
         except BaseException as error:  # noqa: BLE001 - it is raised again, now and at every later step
             raise self._ended(error) from None
-        self._check()
-        return done
 
     async def _watched(self, waiting: Awaitable[None]) -> None:
         """Wait; a divergence that shows meanwhile, no program can catch for good."""
