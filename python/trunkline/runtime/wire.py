@@ -5,6 +5,22 @@ from __future__ import annotations
 import msgspec
 
 from trunkline.rollout.diary import Leg
+from trunkline.runtime.loans import (
+    Allot,
+    Ask,
+    Denied,
+    Draw,
+    Drawn,
+    Grant,
+    Lent,
+    Recall,
+    Reclaim,
+    Refund,
+    Repaid,
+    Return,
+    Want,
+)
+from trunkline.runtime.message import Message
 from trunkline.runtime.vitals import EngineState
 from trunkline.store.schema import CallRow, RolloutRow, ToolRow, TreeRow
 from trunkline.types import Task
@@ -63,11 +79,7 @@ MAX_FRAME = 64 * 1024 * 1024
 """Largest frame in bytes; a longer one is a broken peer."""
 
 
-class _Message(msgspec.Struct, array_like=True, tag=True):
-    """Base: encoded as an array whose first element names the type."""
-
-
-class Hello(_Message):
+class Hello(Message):
     """Controller to worker, first: who speaks.
 
     Attributes:
@@ -79,7 +91,7 @@ class Hello(_Message):
     build: str
 
 
-class Begin(_Message):
+class Begin(Message):
     """Controller to worker: a run begins; it is answered by ``Ready``. The one before has ended with ``Bye``.
 
     Attributes:
@@ -91,13 +103,13 @@ class Begin(_Message):
     level: int = 30
 
 
-class Work(_Message):
+class Work(Message):
     """Controller to worker: tasks to take on, each its index in the run and what :func:`write_task` made of it."""
 
     tasks: list[tuple[int, bytes]]
 
 
-class Earlier(_Message):
+class Earlier(Message):
     """Controller to worker, before a task that was begun: deltas of its tree. Many come in several of these.
 
     Attributes:
@@ -111,13 +123,13 @@ class Earlier(_Message):
     taken: int = 0
 
 
-class Ack(_Message):
+class Ack(Message):
     """Controller to worker: the batch is in the run file; its turns are no longer in flight."""
 
     batch: int
 
 
-class Stop(_Message):
+class Stop(Message):
     """Controller to worker: drop what is growing, send what is there, say bye.
 
     Attributes:
@@ -127,96 +139,11 @@ class Stop(_Message):
     grace: float = 0.0
 
 
-class Ping(_Message):
+class Ping(Message):
     """Controller to worker: how are you? It is answered by ``Pong``."""
 
 
-class Lent(_Message):
-    """Controller to worker: a lease on the run's budget.
-
-    Attributes:
-        lease: Its number.
-        limits: What may be spent of it.
-    """
-
-    lease: int
-    limits: dict[str, int]
-
-
-class Denied(_Message):
-    """Controller to worker: the budget has too little left for what a lease was wanted for; the ledger's words."""
-
-    reason: str
-
-
-class Recall(_Message):
-    """Controller to worker: give the lease at hand back as soon as nothing is in flight on it."""
-
-
-class Grant(_Message):
-    """Controller to worker: so many slots more, of the run and then of each endpoint that has a limit of its own.
-
-    A slot is a request that may be in flight.
-    """
-
-    slots: list[int]
-
-
-class Reclaim(_Message):
-    """Controller to worker: return so many slots as soon as they are free; others have less than their share."""
-
-    slots: list[int]
-
-
-class Ask(_Message):
-    """Worker to controller: how many slots it could use, those that it holds among them."""
-
-    slots: list[int]
-
-
-class Return(_Message):
-    """Worker to controller: slots that it holds no longer, because they were reclaimed or nobody needs them.
-
-    Attributes:
-        slots: How many.
-        wishes: How many it could use now, as ``Ask`` says: a wish of long ago would bring them back.
-    """
-
-    slots: list[int]
-    wishes: list[int]
-
-
-Amount = tuple[int, int]
-"""So many requests, and so many tokens."""
-
-
-class Draw(_Message):
-    """Worker to controller: requests and tokens are wanted out of the run's rates; it is answered by ``Allot``.
-
-    Attributes:
-        least: What the first request that waits lacks.
-        most: What all that wait will come to.
-    """
-
-    least: Amount
-    most: Amount
-
-
-class Allot(_Message):
-    """Controller to worker: so many requests and tokens may be sent."""
-
-    requests: int
-    tokens: int
-
-
-class Refund(_Message):
-    """Worker to controller: what was allotted and not used; below 0 for what replies took beyond it."""
-
-    requests: int
-    tokens: int
-
-
-class Cut(_Message):
+class Cut(Message):
     """Controller to worker: end the growth of every task, and report it.
 
     Attributes:
@@ -228,7 +155,7 @@ class Cut(_Message):
     why: str
 
 
-class Hold(_Message):
+class Hold(Message):
     """Controller to worker: ask for no turn until ``Weights`` comes; answered by ``Held`` once none is in flight.
 
     Attributes:
@@ -238,56 +165,29 @@ class Hold(_Message):
     abort: bool
 
 
-class Weights(_Message):
+class Weights(Message):
     """Controller to worker: turns are asked under this version of the weights from here on; answered by ``Changed``."""
 
     version: str | None
 
 
-class Held(_Message):
+class Held(Message):
     """Worker to controller: no turn is in flight, and none will be until ``Weights``."""
 
 
-class Changed(_Message):
+class Changed(Message):
     """Worker to controller: the version is in force."""
 
     version: str | None
 
 
-class Want(_Message):
-    """Worker to controller: a lease is wanted, of so much at least; it is answered by ``Lent`` or ``Denied``."""
-
-    least: dict[str, int]
-
-
-class Drawn(_Message):
-    """Worker to controller: so much of a lease may be spent or reserved from here on."""
-
-    lease: int
-    most: dict[str, int]
-
-
-class Repaid(_Message):
-    """Worker to controller: nothing more is spent of a lease; the calls it paid for are in earlier batches.
-
-    Attributes:
-        lease: Its number.
-        spent: What was spent.
-        estimated: The part of it that nobody measured.
-    """
-
-    lease: int
-    spent: dict[str, int]
-    estimated: dict[str, int]
-
-
-class Pong(_Message):
+class Pong(Message):
     """Worker to controller: the event loop runs, and this is how it is."""
 
     state: EngineState
 
 
-class Log(_Message):
+class Log(Message):
     """Worker to controller: something was logged there.
 
     Attributes:
@@ -309,7 +209,7 @@ class Log(_Message):
     dropped: int = 0
 
 
-class Ready(_Message):
+class Ready(Message):
     """Worker to controller: the job is understood.
 
     Attributes:
@@ -357,7 +257,7 @@ class Done(msgspec.Struct, array_like=True):
     rollouts: list[RolloutRow]
 
 
-class Batch(_Message):
+class Batch(Message):
     """Worker to controller: what grew since the last batch.
 
     Attributes:
@@ -373,7 +273,7 @@ class Batch(_Message):
     served: list[str]
 
 
-class Fatal(_Message):
+class Fatal(Message):
     """Worker to controller: the run cannot go on.
 
     Attributes:
@@ -385,7 +285,7 @@ class Fatal(_Message):
     message: str
 
 
-class Bye(_Message):
+class Bye(Message):
     """Worker to controller, last: everything was sent."""
 
 
