@@ -6,6 +6,7 @@ from trunkline.runtime.message import Message
 
 __all__ = [
     "Allot",
+    "Amount",
     "Ask",
     "Denied",
     "Draw",

@@ -7,6 +7,7 @@ import msgspec
 from trunkline.rollout.diary import Leg
 from trunkline.runtime.loans import (
     Allot,
+    Amount,
     Ask,
     Denied,
     Draw,
