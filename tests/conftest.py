@@ -1,8 +1,9 @@
-"""Where engines may live: the same tests run over every pool."""
+"""Where engines may live: the same tests run over every pool; and options for faults at their full scale."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     write_world(make_world(3, 400, 60), folder)
     return folder
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of tests that have a size."""
+    parser.addoption("--full-faults", action="store_true", help="faults at their full scale, not at that of a commit")
+    parser.addoption("--chaos-tasks", type=int, default=50, help="tasks of a run that is disturbed (50; try 500)")
+    parser.addoption("--chaos-kills", type=int, default=5, help="kills a run (5; try 100)")
+    parser.addoption("--chaos-seed", type=int, default=0, help="seed of who is killed and when (0)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a module know the scale when it is imported, in which its cases are made."""
+    if config.getoption("--full-faults"):
+        os.environ["TRUNKLINE_FULL_FAULTS"] = "1"
 
 
 @pytest.fixture(scope="session")

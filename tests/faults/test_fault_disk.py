@@ -1,4 +1,4 @@
-"""Disks that are full or fail, by a shim between SQLite and the kernel; TRUNKLINE_FULL_FAULTS=1 fails every call."""
+"""Disks that are full or fail, by a shim between SQLite and the kernel; --full-faults fails every call."""
 
 from __future__ import annotations
 

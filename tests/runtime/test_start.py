@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -11,10 +12,14 @@ import pytest
 from atlas import agent, tasks
 
 import trunkline.runtime.supervision as supervision
+from trunkline._core import __version__
 from trunkline.crossing import Crossing, load
 from trunkline.errors import CrossingError, WorkerError
 from trunkline.llm.spec import EndpointSpec
+from trunkline.runtime.backend import Gone
 from trunkline.runtime.run import run
+from trunkline.runtime.supervisor import Process
+from trunkline.runtime.wire import PROTOCOL, Begin, Hello, encode
 
 NOWHERE = EndpointSpec("http://127.0.0.1:9/v1")
 
@@ -85,6 +90,22 @@ def test_a_worker_of_another_build_is_refused(tmp_path: Path):
         ours.close()
         assert process.wait(10) == 0
     os.close(lifeline)
+
+
+async def test_a_worker_that_cannot_read_what_it_is_told_says_so_and_was_not_killed(capfd: pytest.CaptureFixture[str]):
+    ended: asyncio.Queue[Gone] = asyncio.Queue()
+    process = Process.start(0, lambda *_: None, lambda _number, gone: ended.put_nowait(gone))
+    try:
+        await process.listen()
+        process.send(encode(Hello(PROTOCOL, __version__)))
+        process.send(encode(Begin(b"\xc1 is no job")))
+        gone = await asyncio.wait_for(ended.get(), 20)
+    finally:
+        await process.close()
+    assert gone == Gone(f"worker 0 (pid {process.pid}) exited with code 1", killed=False)
+    said = capfd.readouterr().err
+    assert "this worker ends: it cannot take a message of its controller" in said
+    assert "MessagePack data is malformed" in said
 
 
 def test_the_error_of_a_crossing_names_the_script(tmp_path: Path):

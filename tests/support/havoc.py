@@ -13,6 +13,7 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trunkline.errors import TrunklineError
 from trunkline.store.reader import RunReader
 
 MARK = "TRUNKLINE_TEST_MARK"
@@ -22,6 +23,14 @@ def choices(url: str) -> int:
     """Draws that a simulator has made so far, as it counts them itself."""
     with urllib.request.urlopen(url.removesuffix("/v1") + "/metrics", timeout=10) as reply:
         return int(re.search(r"^trunkline_sim_choices_total (\d+)", reply.read().decode(), re.MULTILINE)[1])
+
+
+def descriptors(pid: int) -> int:
+    """Descriptors that a process has open; 0 if it is gone."""
+    try:
+        return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return 0
 
 
 def marked(mark: str) -> dict[int, int]:
@@ -62,8 +71,23 @@ class Command:
     def file(self) -> Path:
         return self.folder / "r.run"
 
-    def start(self) -> subprocess.Popen[str]:
-        """Start it, or go on with it."""
+    def start(self, again: str = "run") -> subprocess.Popen[str]:
+        """Start it, or go on with it: by the same command (``run``), or by ``resume`` if its file is there."""
+        resumes = again == "resume" and self.is_begun()
+        return subprocess.Popen(
+            [sys.executable, "-m", "trunkline.cli", *(["resume", str(self.file)] if resumes else self.arguments)],
+            cwd=self.folder,
+            env=os.environ | {MARK: str(self.folder), "TMPDIR": str(self.folder / "tmp")},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
+
+    @property
+    def arguments(self) -> list[str]:
+        """Arguments of the command line."""
         options = {
             "--model": "sim-agent",
             "--base-url": self.url,
@@ -75,16 +99,15 @@ class Command:
         }
         given = [str(part) for option in options.items() for part in option]
         tools = ["--tools", "trunkline.sim.tools:search", "--tools", "trunkline.sim.tools:visit"]
-        return subprocess.Popen(
-            [sys.executable, "-m", "trunkline.cli", "run", "questions.jsonl", *given, *tools, *self.options],
-            cwd=self.folder,
-            env=os.environ | {MARK: str(self.folder), "TMPDIR": str(self.folder / "tmp")},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            text=True,
-        )
+        return ["run", "questions.jsonl", *given, *tools, *self.options]
+
+    def is_begun(self) -> bool:
+        """Whether the run file holds a turn: one that a kill has left without can only be begun again."""
+        try:
+            with RunReader.open(self.file) as reader:
+                return any(True for _ in reader.calls())
+        except TrunklineError:
+            return False
 
     def digests(self) -> dict[str, str]:
         """What each task's tree came to."""
@@ -95,68 +118,93 @@ class Command:
 
 @dataclass
 class Killer:
-    """Kills workers, controllers, or all of both, at times that follow a seed.
+    """Kills workers, controllers, or all of both, after so many draws as a seed says, or so soon after a start.
 
     Attributes:
         random: Who draws.
         kills: How many are left.
+        gap: Draws of the simulator from a start or a strike to the next strike, at least and at most.
+        spares_controllers: Whether it kills workers only.
         workers: Workers it has killed.
         controllers: Controllers it has killed.
+        paused: Workers it has stopped for a moment.
+        most: Descriptors that a controller had at most.
         said: What the commands said.
     """
 
     random: random.Random
     kills: int
+    gap: tuple[int, int] = (10, 160)
+    spares_controllers: bool = False
     workers: int = 0
     controllers: int = 0
+    paused: int = 0
+    most: int = 0
     said: list[str] = field(default_factory=list)
 
-    def disturb(self, command: Command, *, pause: tuple[float, float] = (0.15, 0.8), within: float = 300.0) -> None:
-        """Run a command, again and again, until it comes to its end by itself with nobody left to kill."""
+    def disturb(self, command: Command, within: float = 300.0) -> None:
+        """Run a command, again and again, until it comes to its end by itself.
+
+        Raises:
+            AssertionError: If it fails, does not end within so many seconds, or leaves a process behind.
+        """
         deadline = time.monotonic() + within
         process = command.start()
         try:
             while True:
-                assert time.monotonic() < deadline, f"it never ends: {self.said[-3:]}"
-                try:
-                    said, _ = process.communicate(timeout=self.random.uniform(*pause) if self.kills else 5)
-                except subprocess.TimeoutExpired:
-                    if self.kills:
-                        self.strike(command, process)
-                    continue
+                while self.kills and self.is_time(command, process, deadline):
+                    self.strike(command, process)
+                said, _ = process.communicate(timeout=deadline - time.monotonic())
                 self.said.append(said)
-                if process.returncode >= 0:
+                self.all_gone(command)
+                if process.returncode != -signal.SIGKILL:
                     assert process.returncode == 0, said
                     return
-                self.all_gone(command)
-                process = command.start()
+                process = command.start(again=self.random.choice(["run", "resume"]))
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
+    def is_time(self, command: Command, process: subprocess.Popen[str], deadline: float) -> bool:
+        """Wait for the next strike; False if the command has ended before."""
+        due = choices(command.url) + self.random.randint(*self.gap)
+        # One in six comes at any time of a start, when nothing may have been drawn yet.
+        soon = time.monotonic() + (self.random.uniform(0.0, 2.0) if self.random.random() < 1 / 6 else 1e9)
+        while choices(command.url) < due and time.monotonic() < soon:
+            assert time.monotonic() < deadline, f"it never ends: {self.said[-3:]}"
+            if process.poll() is not None:
+                return False
+            self.most = max(self.most, descriptors(process.pid))
+            time.sleep(0.02)
+        return process.poll() is None
+
     def strike(self, command: Command, process: subprocess.Popen[str]) -> None:
-        """Kill somebody, if somebody is there."""
+        """Kill somebody, or stop a worker for a moment: it is late then, and not dead."""
         workers = [pid for pid, parent in marked(str(command.folder)).items() if parent == process.pid]
-        what = self.random.random()
-        if what < 0.6 and workers:
+        what = self.random.random() * (0.6 if self.spares_controllers else 1.0)
+        if what < 0.1 and workers:
+            self.pause(self.random.choice(workers))
+            self.paused += 1
+        elif what < 0.6 and workers:
             self.kill(self.random.choice(workers))
             self.workers += 1
-        elif what < 0.7 and workers:
-            # Stopped for a moment only: it is late, and not dead.
-            pid = self.random.choice(workers)
+        elif not self.spares_controllers:
+            self.kill(process.pid)
+            self.controllers += 1
+            for pid in workers if what > 0.85 else ():
+                self.kill(pid)
+            process.wait()
+        self.kills -= 1
+
+    def pause(self, pid: int) -> None:
+        """Stop a process for a part of a second."""
+        try:
             os.kill(pid, signal.SIGSTOP)
             time.sleep(self.random.uniform(0.05, 0.3))
             os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
             return
-        elif what < 0.9 or not workers:
-            self.kill(process.pid)
-            self.controllers += 1
-        else:
-            for pid in [process.pid, *workers]:
-                self.kill(pid)
-            self.controllers += 1
-        self.kills -= 1
 
     @staticmethod
     def kill(pid: int) -> None:

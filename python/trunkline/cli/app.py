@@ -7,7 +7,7 @@ import importlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -37,7 +37,7 @@ Exit codes:
        or the run's budget or time left tasks that were not begun
   2    a mistake in the call or its input files
   3    infrastructure: the endpoint, a worker, the disk
-  130  interrupted (143 by SIGTERM)"""
+  130  interrupted (143 by SIGTERM, 129 by SIGHUP)"""
 
 
 class _Lazy(click.Group):
@@ -53,6 +53,13 @@ class _Lazy(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            # click would write a line break first; where the terminal has hung up, that error would hide the stop.
+            raise click.Abort from stop
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from trunkline import errors
 from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
 from trunkline.runtime.audience import Audience
 from trunkline.runtime.backend import Backend, Event, Gone, Inbox
+from trunkline.runtime.closed import to_the_end
 from trunkline.runtime.closing import Closing
 from trunkline.runtime.dispatch import Dispatch
 from trunkline.runtime.engine import slots_for
@@ -167,19 +167,10 @@ class Controller:
             InfrastructureError: If no worker is left, or the run file cannot be written.
         """
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        async with contextlib.AsyncExitStack() as last:
-            # Each of them is done, from the last to the first, whoever cancels meanwhile. Where the run file cannot be
-            # written, the report raises as well.
-            last.callback(self._closing.report, self._writer)
-            last.callback(self._audience.end)
-            last.push_async_callback(self._backend.close)
-            last.push_async_callback(self._supervision.close)
-            for end in (self._lender.close, self.versions.close, self._closing.close):
-                last.callback(end)
-            stop = asyncio.ensure_future(self._stop.wait())
-            last.callback(stop.cancel)
-            self._closing.start()
-            self._audience.begin(self._job, self._tasks, self._taken)
+        stop = asyncio.ensure_future(self._stop.wait())
+        self._closing.start()
+        self._audience.begin(self._job, self._tasks, self._taken)
+        try:
             self._closing.note(self._writer)
             self._supervision.began(await self._backend.start(self._job, self._inbox))
             while self.handout.open and not self._ending and not self._through:
@@ -190,6 +181,23 @@ class Controller:
                 await self._wind_down()
             if self._fatal is not None:
                 raise self._fatal
+        finally:
+            stop.cancel()
+            await to_the_end(self._close())
+
+    async def _close(self) -> None:
+        """Let go of the engines, whoever else gives up waiting for that."""
+        self._closing.close()
+        self.versions.close()
+        self._lender.close()
+        try:
+            await self._supervision.close()
+        finally:
+            # Whatever cuts that short, no engine is left.
+            await self._backend.close()
+        self._audience.end()
+        # Last: where the run file cannot be written, this raises as well.
+        self._closing.report(self._writer)
 
     def _spent(self) -> Spent:
         there = self._writer.standing

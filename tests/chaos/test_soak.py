@@ -1,0 +1,94 @@
+"""A long run whose workers are killed again and again: memory does not grow with what is done.
+
+In CI some thousand rollouts; ``--full-faults`` is a million, of which a worker is killed every 30 s.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from atlas import agent
+from foreign import message, serving
+from havoc import descriptors
+
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.memory import resident
+from trunkline.runtime.run import run
+from trunkline.runtime.snapshot import Snapshot
+from trunkline.store.reader import RunReader
+from trunkline.types import Task
+
+FULL = bool(os.environ.get("TRUNKLINE_FULL_FAULTS"))
+TASKS, EACH, EVERY = (100_000, 10, 30.0) if FULL else (600, 4, 1.0)
+GROWTH = 24 << 20
+"""Bytes that the controller may come to hold between the first third of a run and its end, whatever its size."""
+
+
+def workers() -> Iterator[int]:
+    """Workers of this process."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and b"trunkline.runtime.worker" in (stat.parent / "cmdline").read_bytes():
+                yield int(stat.parent.name)
+        except OSError:
+            continue
+
+
+class Watch:
+    """Kills a worker every so often, and notes what this process holds."""
+
+    def __init__(self) -> None:
+        self.killed = 0
+        self.held: dict[int, int] = {}
+        self.open: list[int] = []
+        self._due = time.monotonic() + EVERY
+        self._next = 0
+
+    def __call__(self, shot: Snapshot) -> None:
+        if shot.tasks_done >= self._next:
+            self._next += TASKS // 30
+            self.held[shot.tasks_done] = resident()
+            self.open.append(descriptors(os.getpid()))
+        if time.monotonic() >= self._due and (there := list(workers())):
+            self._due = time.monotonic() + EVERY
+            os.kill(there[self.killed % len(there)], signal.SIGKILL)
+            self.killed += 1
+
+
+@pytest.mark.timeout(36_000)
+def test_a_long_run_holds_what_a_short_one_does(tmp_path: Path):
+    watch = Watch()
+    many = (Task.ask(f"How much is {n}?", str(n), id=str(n)) for n in range(TASKS))
+
+    def answer(body: dict) -> dict:
+        # The server is in this process, too: what it keeps for other tests would be taken for the run's.
+        server.bodies.clear()
+        server.headers.clear()
+        return message(f"<answer>{body['seed'] % 7}</answer>")
+
+    with serving(answer) as server:
+        llm = EndpointSpec(server.url, max_concurrency=32)
+        result = run(
+            agent(tools=[]), many, llm=llm, strategy=Chain(EACH), seed=3, workers=2, watch=watch, out=tmp_path / "r"
+        )
+    assert result.state == "done"
+    assert watch.killed > 1
+    third = next(held for done, held in watch.held.items() if done >= TASKS // 3)
+    grown = max(watch.held.values()) - third
+    print(f"\n{TASKS * EACH} rollouts, {watch.killed} workers killed: {grown >> 20} MiB more than after a third")  # noqa: T201
+    assert grown < GROWTH, watch.held
+    assert watch.open[-1] <= max(watch.open[: len(watch.open) // 3]) + 8, watch.open
+    with RunReader.open(result.path) as reader:
+        summary = reader.summary()
+        kinds = [event.kind for event in reader.events()]
+        assert reader.check() == []
+    assert (summary.rollouts, summary.failed) == (TASKS * EACH, 0)
+    assert "quarantined" not in kinds
+    assert not list(workers())
