@@ -1,34 +1,38 @@
-"""Closing that nobody can interrupt half-way."""
+"""Waiting that nobody can interrupt half-way."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable
 
 __all__ = ["to_the_end"]
 
 
-async def to_the_end(work: Coroutine[None, None, None]) -> None:
-    """Await something that has to be done whole; a cancellation meanwhile counts once it is.
+async def to_the_end(future: asyncio.Future[Any], stop: Callable[[], object] = lambda: None) -> None:
+    """Wait for something that must not be left alone, whoever cancels meanwhile; the cancel is raised after it.
 
     Args:
-        work: What lets go of processes, connections and files; it takes a bounded time.
+        future: What to wait for; whoever calls looks at its result.
+        stop: Called at each cancel.
 
     Raises:
-        asyncio.CancelledError: If the caller was cancelled meanwhile.
-        Exception: What the work raises.
+        asyncio.CancelledError: The caller was cancelled, and the work is over.
     """
-    task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
-    while not task.done():
+    while not future.done():
         try:
-            # Unlike awaiting the task itself, this leaves it alone when we are cancelled.
-            await asyncio.wait([task])
+            await asyncio.wait((future,))
         except asyncio.CancelledError as error:
             cancelled = error
-    task.result()
+            stop()
+        except GeneratorExit:
+            # The caller's loop is gone, and nobody is left to wait.
+            stop()
+            raise
     if cancelled is not None:
+        # Looked at, so that nobody complains that it was not.
+        _ = future.cancelled() or future.exception()
         raise cancelled

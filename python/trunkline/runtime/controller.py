@@ -7,8 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from trunkline import errors
-from trunkline.errors import EndpointError, InfrastructureError, TrunklineError, WorkerError
+from trunkline.errors import EndpointError, TrunklineError, WorkerError
 from trunkline.runtime.audience import Audience
 from trunkline.runtime.backend import Backend, Event, Gone, Inbox
 from trunkline.runtime.closed import to_the_end
@@ -183,7 +182,9 @@ class Controller:
                 raise self._fatal
         finally:
             stop.cancel()
-            await to_the_end(self._close())
+            closing = asyncio.ensure_future(self._close())
+            await to_the_end(closing)
+            closing.result()
 
     async def _close(self) -> None:
         """Let go of the engines, whoever else gives up waiting for that."""
@@ -277,7 +278,7 @@ class Controller:
                         self._backend.send(number, message)
                 case Fatal():
                     self._fallen.add(seat)
-                    self._fail(_rebuild(message))
+                    self._fail(reported(message))
                 case Gone():
                     self._bury(seat, message)
                 case Batch() | Bye():
@@ -396,11 +397,3 @@ class Controller:
             events = [event, *self._queued()]
             self._take(events)
             leaving.difference_update(seat for seat, message in events if isinstance(message, Bye | Fatal | Gone))
-
-
-def _rebuild(fatal: Fatal) -> TrunklineError:
-    """Make the error that a worker reported."""
-    kind = getattr(errors, fatal.kind, None)
-    if isinstance(kind, type) and issubclass(kind, TrunklineError):
-        return kind(fatal.message)
-    return InfrastructureError(fatal.message)

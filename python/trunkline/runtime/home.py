@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import uvloop
 
+from trunkline.runtime.closed import to_the_end
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-__all__ = ["Errand", "Home", "close_loop", "to_the_end"]
+__all__ = ["Errand", "Home", "close_loop"]
 
 T = TypeVar("T")
 
@@ -134,30 +136,3 @@ def close_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.wait(left, timeout=_CLOSE_WITHIN))
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
-
-
-async def to_the_end(future: asyncio.Future[T], stop: Callable[[], object] = lambda: None) -> None:
-    """Wait for something that must not be left alone, whoever cancels meanwhile; the cancel is raised after it.
-
-    Args:
-        future: What to wait for; whoever calls looks at its result.
-        stop: Called at each cancel.
-
-    Raises:
-        asyncio.CancelledError: The caller was cancelled, and the work is over.
-    """
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait((future,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-            stop()
-        except GeneratorExit:
-            # The caller's loop is gone, and nobody is left to wait.
-            stop()
-            raise
-    if cancelled is not None:
-        # Looked at, so that nobody complains that it was not.
-        _ = future.cancelled() or future.exception()
-        raise cancelled

@@ -11,7 +11,7 @@ import msgspec
 
 from trunkline._core import __version__
 from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.home import to_the_end
+from trunkline.runtime.closed import to_the_end
 from trunkline.runtime.job import pack_job
 from trunkline.runtime.lender import parties
 from trunkline.runtime.supervisor import Process

@@ -7,7 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trunkline.runtime.home import Errand, to_the_end
+from trunkline.runtime.closed import to_the_end
+from trunkline.runtime.home import Errand
 
 if TYPE_CHECKING:
     from collections.abc import Callable

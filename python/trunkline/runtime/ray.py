@@ -14,7 +14,7 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.runtime import cluster
 from trunkline.runtime.actor import Actor
 from trunkline.runtime.backend import Gone
-from trunkline.runtime.home import to_the_end
+from trunkline.runtime.closed import to_the_end
 from trunkline.runtime.job import pack_job
 from trunkline.runtime.lender import parties
 from trunkline.runtime.seat import Seat

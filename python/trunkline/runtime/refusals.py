@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-__all__ = ["Refusals"]
+from trunkline import errors
+from trunkline.errors import InfrastructureError, TrunklineError
+
+if TYPE_CHECKING:
+    from trunkline.runtime.wire import Fatal
+
+__all__ = ["Refusals", "reported"]
 
 _ENOUGH = 10
 """So many first requests refused alike, and none answered, stop a run."""
@@ -49,3 +56,11 @@ class Refusals:
         if self._count < _ENOUGH or len(self._refused) < self._questions or len(self._kinds) != 1:
             return None
         return f"the first {_ENOUGH} requests were all refused alike: {self._first}"
+
+
+def reported(fatal: Fatal) -> TrunklineError:
+    """Make the error that a worker reported."""
+    kind = getattr(errors, fatal.kind, None)
+    if isinstance(kind, type) and issubclass(kind, TrunklineError):
+        return kind(fatal.message)
+    return InfrastructureError(fatal.message)

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from trunkline.errors import WorkerError
-from trunkline.runtime.home import to_the_end
+from trunkline.runtime.closed import to_the_end
 from trunkline.runtime.pulse import Pulse
 from trunkline.runtime.restarts import Restarts
 from trunkline.runtime.wire import EngineState, Ping
