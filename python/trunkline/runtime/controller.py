@@ -18,6 +18,7 @@ from trunkline.runtime.handout import Handout, Refill
 from trunkline.runtime.lender import Lender
 from trunkline.runtime.pulse import BEAT
 from trunkline.runtime.quarantine import Quarantine
+from trunkline.runtime.refusals import reported
 from trunkline.runtime.relay import relog
 from trunkline.runtime.roster import Roster
 from trunkline.runtime.spent import NOTHING, Spent, spent_in
