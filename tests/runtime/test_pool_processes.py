@@ -79,7 +79,7 @@ async def test_a_run_goes_on_while_its_callers_loop_is_blocked():
 
 
 def test_a_tool_that_hangs_costs_its_process_and_not_the_pool(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trunkline.runtime.local._REST_WITHIN", 0.2)
+    monkeypatch.setattr("trunkline.runtime.elsewhere.REST_WITHIN", 0.2)
     with serving(capital_cities) as server, tl.Pool(workers=1) as pool:
 
         async def cancelled() -> None:

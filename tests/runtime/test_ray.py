@@ -115,7 +115,7 @@ async def test_an_actor_that_rests_serves_the_next_run_and_one_that_died_is_repl
         await pool.rest()
         dead = pids.pop()
         os.kill(dead, signal.SIGKILL)
-        while len(pool._seats) == 2:
+        while len(pool._hosts) == 2:
             await asyncio.sleep(0.02)
         last: Inbox = asyncio.Queue()
         assert set(await pool.start(job(server.url), last)) != set(first)
@@ -131,7 +131,7 @@ async def test_an_actor_that_breaks_the_protocol_is_ended():
     pool = Ray(1)
     (seat,) = await pool.start(job("http://127.0.0.1:9/v1"), inbox)
     await until(inbox, Ready)
-    pool._seats[seat].send(b"\xc1 no message")
+    pool._hosts[seat].send(b"\xc1 no message")
     assert "worker" in (await until(inbox, Gone)).reason
     await pool.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,10 +14,9 @@ from trunkline.runtime import cluster
 from trunkline.runtime.actor import Actor
 from trunkline.runtime.backend import Gone
 from trunkline.runtime.closed import to_the_end
-from trunkline.runtime.job import pack_job
-from trunkline.runtime.lender import parties
+from trunkline.runtime.elsewhere import Elsewhere
 from trunkline.runtime.seat import Seat
-from trunkline.runtime.wire import PROTOCOL, Begin, Bye, Fatal, Hello, Stop, encode
+from trunkline.runtime.wire import PROTOCOL, Bye, Fatal, Hello, encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,21 +24,17 @@ if TYPE_CHECKING:
     from trunkline.runtime.backend import Event, Inbox
     from trunkline.runtime.cluster import Joined
     from trunkline.runtime.job import Job
-    from trunkline.runtime.wire import ToWorker
 
 __all__ = ["Ray"]
 
 logger = logging.getLogger(__name__)
-
-_REST_WITHIN = 5.0
-"""Seconds that an engine has to end its run; an actor whose engine does not is ended."""
 
 _OPTIONS = {"num_cpus": 0, "scheduling_strategy": "SPREAD", "max_restarts": 0, "max_task_retries": 0}
 """Of each actor. It waits for its model, and takes no processor that a trainer has asked for; where a task goes on
 after a death is the controller's to decide."""
 
 
-class Ray:
+class Ray(Elsewhere[Seat]):
     """Hosts engines in actors, where Ray places them; see :class:`~trunkline.runtime.backend.Backend`.
 
     An actor that rests serves the next run, under the same number. One that dies meanwhile is replaced then.
@@ -61,15 +55,9 @@ class Ray:
 
     def __init__(self, workers: int, address: str | None = None, runtime_env: Mapping[str, Any] | None = None) -> None:
         cluster.check_extra()
-        self.workers = workers
+        super().__init__(workers)
         self._address = address
         self._env = runtime_env
-        self._numbers = count()
-        self._seats: dict[int, Seat] = {}
-        self._begins: dict[int, bytes] = {}
-        self._at_work: set[int] = set()
-        self._moved = asyncio.Event()
-        self._inbox: Inbox | None = None
         self._joining: asyncio.Task[Joined] | None = None
         self._actor: Any = None
 
@@ -77,12 +65,10 @@ class Ray:
         """Join the cluster and give the job to as many actors as it needs; those that are not there are started."""
         assert isinstance(job.llm, EndpointSpec)
         # Where actors live the environment is another one.
-        number = parties(job.llm, self.workers)
-        job = msgspec.structs.replace(job, llm=job.llm.with_key(), parties=number)
-        begin = encode(Begin(pack_job(job), logging.getLogger("trunkline").getEffectiveLevel()))
+        number, begin = self._packed(msgspec.structs.replace(job, llm=job.llm.with_key()))
         await self._join()
         self._inbox = inbox
-        idle = iter(list(self._seats))
+        idle = iter(list(self._hosts))
         return [self._begin(next(idle, None), begin) for _ in range(number)]
 
     async def replace(self, seat: int) -> int | None:
@@ -92,36 +78,6 @@ class Ray:
         self._begins.pop(seat, None)
         return new
 
-    def send(self, seat: int, message: ToWorker) -> None:
-        """Send a message; does nothing once the actor is gone."""
-        found = self._seats.get(seat)
-        if found is not None:
-            found.send(encode(message))
-
-    def kill(self, seat: int, why: str) -> None:
-        """Kill an actor, whether it answers or not."""
-        found = self._seats.get(seat)
-        if found is not None:
-            found.kill(why)
-
-    async def rest(self) -> None:
-        """End the run in every actor; one that does not say bye in time is killed."""
-        for seat in self._at_work:
-            self.send(seat, Stop())
-        try:
-            async with asyncio.timeout(_REST_WITHIN):
-                while self._at_work:
-                    self._moved.clear()
-                    await self._moved.wait()
-        except TimeoutError:
-            pass
-        finally:
-            self._inbox = None
-            self._begins.clear()
-            for seat in self._at_work:
-                self.kill(seat, f"it did not end its run within {_REST_WITHIN:.0f} s")
-            self._at_work.clear()
-
     async def close(self) -> None:
         """End the actors, and a Ray of our own with them."""
         closing = asyncio.ensure_future(self._close())
@@ -129,7 +85,7 @@ class Ray:
         closing.result()
 
     async def _close(self) -> None:
-        seats, self._seats, self._inbox = self._seats, {}, None
+        seats, self._hosts, self._inbox = self._hosts, {}, None
         await asyncio.gather(*(seat.close() for seat in seats.values()))
         self._begins.clear()
         self._at_work.clear()
@@ -153,27 +109,23 @@ class Ray:
     def _begin(self, seat: int | None, begin: bytes) -> int:
         """Give a job to an actor, or to one that is started for it."""
         if seat is None:
-            seat = next(self._numbers)
-            self._seats[seat] = Seat(seat, self._actor.remote(), self._heard)
-            self._seats[seat].send(encode(Hello(PROTOCOL, __version__)))
-        self._begins[seat] = begin
-        self._at_work.add(seat)
-        self._seats[seat].send(begin)
-        return seat
+            seat = next(self._seats)
+            self._hosts[seat] = Seat(seat, self._actor.remote(), self._heard)
+            self._hosts[seat].send(encode(Hello(PROTOCOL, __version__)))
+        return self._give(seat, begin)
 
     def _heard(self, seat: int, event: Event) -> None:
         """Pass on what an engine says, and that it is gone, last."""
-        if seat not in self._seats:
+        if seat not in self._hosts:
             return
         if isinstance(event, Gone):
-            del self._seats[seat]
+            del self._hosts[seat]
         if self._inbox is not None and seat in self._begins:
             self._inbox.put_nowait((seat, event))
         elif isinstance(event, Gone):
             logger.warning("%s; another is started for the next run", event.reason)
         if isinstance(event, Bye | Fatal | Gone):
-            self._at_work.discard(seat)
-            self._moved.set()
+            self._leave(seat)
 
 
 def _is_lost(joining: asyncio.Task[Joined]) -> bool:

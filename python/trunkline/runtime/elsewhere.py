@@ -1,0 +1,105 @@
+"""Engines that live outside this process: what hosting them has in common, wherever that is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import count
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import msgspec
+
+from trunkline.llm.spec import EndpointSpec
+from trunkline.runtime.job import pack_job
+from trunkline.runtime.lender import parties
+from trunkline.runtime.wire import Begin, Stop, encode
+
+if TYPE_CHECKING:
+    from trunkline.runtime.backend import Inbox
+    from trunkline.runtime.job import Job
+    from trunkline.runtime.wire import ToWorker
+
+__all__ = ["Elsewhere"]
+
+REST_WITHIN = 5.0
+"""Seconds that an engine has to end its run; one that does not is killed."""
+
+
+class _Host(Protocol):
+    """A process or an actor."""
+
+    def send(self, payload: bytes) -> None: ...
+
+    def kill(self, why: str) -> None: ...
+
+
+H = TypeVar("H", bound=_Host)
+
+
+class Elsewhere(Generic[H]):
+    """The hosts of engines, by their seats, and which of them are at work on a run.
+
+    Args:
+        workers: How many there may be.
+
+    Attributes:
+        workers: The same.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._seats = count()
+        self._hosts: dict[int, H] = {}
+        self._begins: dict[int, bytes] = {}
+        self._at_work: set[int] = set()
+        self._moved = asyncio.Event()
+        self._inbox: Inbox | None = None
+
+    def send(self, seat: int, message: ToWorker) -> None:
+        """Send a message; does nothing once the engine is gone."""
+        host = self._hosts.get(seat)
+        if host is not None:
+            host.send(encode(message))
+
+    def kill(self, seat: int, why: str) -> None:
+        """Kill an engine, whether it answers or not."""
+        host = self._hosts.get(seat)
+        if host is not None:
+            host.kill(why)
+
+    async def rest(self) -> None:
+        """End the run in every engine; one that does not say bye in time is killed."""
+        for seat in self._at_work:
+            self.send(seat, Stop())
+        try:
+            async with asyncio.timeout(REST_WITHIN):
+                while self._at_work:
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._inbox = None
+            self._begins.clear()
+            for seat in self._at_work:
+                self.kill(seat, f"it did not end its run within {REST_WITHIN:.0f} s")
+            self._at_work.clear()
+
+    def _packed(self, job: Job) -> tuple[int, bytes]:
+        """Return how many engines a job needs, and the message that begins it there."""
+        assert isinstance(job.llm, EndpointSpec)
+        number = parties(job.llm, self.workers)
+        level = logging.getLogger("trunkline").getEffectiveLevel()
+        return number, encode(Begin(pack_job(msgspec.structs.replace(job, parties=number)), level))
+
+    def _give(self, seat: int, begin: bytes) -> int:
+        """Give a job to a host that is there."""
+        self._begins[seat] = begin
+        self._at_work.add(seat)
+        self._hosts[seat].send(begin)
+        return seat
+
+    def _leave(self, seat: int) -> None:
+        """Note that an engine has ended its run."""
+        self._at_work.discard(seat)
+        self._moved.set()
