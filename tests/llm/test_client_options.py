@@ -220,7 +220,7 @@ def test_a_limit_that_makes_no_sense_is_refused(value: object):
         ClientLLM(client(Wire()), max_concurrency=value)
 
 
-@pytest.mark.parametrize("value", [None, 5, object(), openai.AsyncOpenAI], ids=repr)
+@pytest.mark.parametrize("value", [None, 5, object(), openai.AsyncOpenAI], ids=lambda value: type(value).__name__)
 def test_what_is_no_client_is_refused(value: object):
     with pytest.raises(ConfigError, match=r"ClientLLM: client must be an openai\.AsyncOpenAI client, not"):
         ClientLLM(value)

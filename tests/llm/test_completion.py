@@ -195,7 +195,9 @@ async def test_one_bad_result_fails_alone_and_the_error_says_why(result: object,
 
 
 @pytest.mark.parametrize(
-    "results", [None, "ab", ["a"], ["a", "b", "c"], {"a": 1, "b": 2}, iter("ab"), {"a", "b"}], ids=repr
+    "results",
+    [None, "ab", ["a"], ["a", "b", "c"], {"a": 1, "b": 2}, iter("ab"), {"a", "b"}],
+    ids=lambda value: type(value).__name__,
 )
 async def test_results_that_are_not_one_a_prompt_fail_the_batch_and_not_the_next(results: object):
     given = [results]

@@ -176,7 +176,7 @@ def test_files_packed_by_gzip(tmp_path: Path, name: str, text: str) -> None:
 
 
 HALF_BAD = b'{"question": "a"}\n{"question"}\n'
-PACKED = gzip.compress(lines({"question": "a"}).encode() * 500)
+PACKED = gzip.compress(lines({"question": "a"}).encode() * 500, mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ PACKED = gzip.compress(lines({"question": "a"}).encode() * 500)
         ("q.jsonl.gz", PACKED[:-8] + b"\0" * 8, "damaged, it cannot be unpacked: CRC check failed"),
         (
             "q.jsonl.gz",
-            gzip.compress(HALF_BAD),
+            gzip.compress(HALF_BAD, mtime=0),
             "q.jsonl.gz:2: invalid JSON",
         ),
         ("q.jsonl.gz", HALF_BAD, "named .gz, but gzip did not make it"),
