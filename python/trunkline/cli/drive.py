@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from trunkline.rollout.agent import Agent
     from trunkline.runtime.options import Options
+    from trunkline.runtime.snapshot import Snapshot
     from trunkline.store.summary import Summary
     from trunkline.types import Task
 
@@ -29,6 +30,7 @@ def drive(
     threshold: float,
     watched: dict[str, Any],
     as_json: bool = False,
+    said: str = "",
     **options: Unpack[Options],
 ) -> int:
     """Run, show, and judge.
@@ -39,6 +41,7 @@ def drive(
         threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
         watched: What :func:`~trunkline.cli.watching.watching_options` found.
         as_json: Print the summary as JSON.
+        said: A line on the run file, which is printed once the call is known to be sound.
         **options: See :class:`trunkline.runtime.options.Options`; the run file must be among them.
 
     Returns:
@@ -46,9 +49,19 @@ def drive(
         time kept tasks from being begun.
     """
     with watching(watched) as observed, Progress() as progress:
-        options["watch"] = progress.update
+        lines = [said] if said else []
+
+        def watch(shot: Snapshot) -> None:
+            if lines:
+                tell(lines.pop())
+            progress.update(shot)
+
+        options["watch"] = watch
         options.update(observed)
         result = run(agent, tasks, **options)
+    if lines:
+        # A run that was over is not run again.
+        tell(lines.pop())
     summary = result.summary()
     print_summary(summary, as_json=as_json)
     tell(f"run file: {options['out']}")

@@ -10,7 +10,7 @@ import msgspec
 
 from trunkline.cli.drive import drive
 from trunkline.cli.options import BudgetOption, PriceOption, Threshold
-from trunkline.cli.runfile import tell
+from trunkline.cli.runfile import standing
 from trunkline.cli.watching import watching_options
 from trunkline.llm.limits import Limits
 from trunkline.llm.spec import EndpointSpec
@@ -61,7 +61,7 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
     job, stored = stored_job(path, meta)
     llm = job.llm
     assert isinstance(llm, EndpointSpec)
-    tell(path, resume=True)
+    said = standing(path, resume=True)
     options: dict[str, Any] = {
         **_of_job(job),
         **_of_file(settings),
@@ -73,7 +73,7 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
         "resume": True,
     }
     threshold, as_json = given["fail_on_error"], given["as_json"]
-    ctx.exit(drive(job.agent, None, threshold=threshold, watched=given, as_json=as_json, **options))
+    ctx.exit(drive(job.agent, None, threshold=threshold, watched=given, as_json=as_json, said=said, **options))
 
 
 def _of_job(job: Job) -> dict[str, Any]:

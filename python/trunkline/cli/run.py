@@ -11,7 +11,7 @@ from trunkline.cli.drive import drive
 from trunkline.cli.named import make_named
 from trunkline.cli.options import BudgetOption, PriceOption, Settled, Threshold, load_named, load_tools
 from trunkline.cli.outline import print_outline
-from trunkline.cli.runfile import find_run, tell
+from trunkline.cli.runfile import find_run, standing
 from trunkline.cli.watching import watching_options
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.catalog import DIALECTS
@@ -255,8 +255,10 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     if given["dry_run"]:
         print_outline(plan(agent, tasks, **options), as_json=given["as_json"])
         return
-    tell(path, resume=resume)
-    ctx.exit(drive(agent, tasks, threshold=given["fail_on_error"], watched=given, as_json=given["as_json"], **options))
+    said, as_json = standing(path, resume=resume), given["as_json"]
+    ctx.exit(
+        drive(agent, tasks, threshold=given["fail_on_error"], watched=given, as_json=as_json, said=said, **options)
+    )
 
 
 def _strategy(given: str, **of_chains: int | None) -> Strategy:

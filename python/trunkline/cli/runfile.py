@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trunkline.cli import output
 from trunkline.cli.options import run_path, safe_name
 from trunkline.errors import DamagedRunFile, RunFileError
 from trunkline.printable import printable
@@ -14,7 +13,7 @@ from trunkline.runtime.unfinished import UnfinishedRun
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["find_run", "tell"]
+__all__ = ["find_run", "standing"]
 
 _OVER = {"done", "exhausted"}
 _MODEL = 50  # characters of a model's name in that of a file, which end before the fingerprint is cut off
@@ -40,15 +39,14 @@ def find_run(out: str | None, model: str, fingerprint: Callable[[], str], *, fre
     return (None if fresh else _newest(label)) or run_path(None, label), not fresh
 
 
-def tell(path: Path, *, resume: bool) -> None:
-    """Say on stderr what becomes of a run file that is there, or that there is a new one."""
+def standing(path: Path, *, resume: bool) -> str:
+    """Return a line on what becomes of a run file that is there, or that there is a new one."""
     there = UnfinishedRun.at(path) if resume else None
     name = printable(str(path))
     if there is None:
-        output.tell(f"begins {name}")
-        return
+        return f"begins {name}"
     done = f"{there.finished:,} of {there.size:,} tasks are finished"
-    output.tell(f"{'finished' if there.state in _OVER else 'resumes'} {name}: {done}")
+    return f"{'finished' if there.state in _OVER else 'resumes'} {name}: {done}"
 
 
 def _newest(label: str) -> Path | None:
