@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from trunkline.score.verdicts import Verdict
     from trunkline.store.dataset import load_tasks
     from trunkline.store.reader import RunReader
+    from trunkline.team.play import Said, TeamPlay
+    from trunkline.team.projection import Projected
+    from trunkline.team.role import Role
+    from trunkline.team.team import Team
     from trunkline.tools.call import Call, current_call
     from trunkline.tools.environment import Environment
     from trunkline.tools.tool import Tool, tool
@@ -93,16 +97,21 @@ _HOMES = {
     "Play": "rollout.play",
     "Pool": "runtime.pool",
     "Price": "llm.price",
+    "Projected": "team.projection",
     "Prompt": "llm.prompt",
+    "Role": "team.role",
     "Routing": "llm.limits",
     "Run": "runtime.result",
     "RunReader": "store.reader",
+    "Said": "team.play",
     "Sampling": "llm.request",
     "SearchR1": "llm.dialects.search_r1",
     "Snapshot": "runtime.snapshot",
     "Stop": "rollout.strategy",
     "Strategy": "rollout.strategy",
     "Task": "types",
+    "Team": "team.team",
+    "TeamPlay": "team.play",
     "Termination": "types",
     "TokenMode": "llm.tokens",
     "Tool": "tools.tool",
@@ -165,16 +174,21 @@ __all__ = [
     "Play",
     "Pool",
     "Price",
+    "Projected",
     "Prompt",
+    "Role",
     "Routing",
     "Run",
     "RunReader",
+    "Said",
     "Sampling",
     "SearchR1",
     "Snapshot",
     "Stop",
     "Strategy",
     "Task",
+    "Team",
+    "TeamPlay",
     "Termination",
     "TokenMode",
     "Tool",

@@ -21,11 +21,16 @@ if TYPE_CHECKING:
     from trunkline.llm.protocol import ToolCall
     from trunkline.types import JSON, Message
 
-__all__ = ["LONGEST", "assistant", "call_id", "check", "encode", "system", "tool"]
+__all__ = ["CLOSES", "LONGEST", "OPENS", "assistant", "call_id", "check", "encode", "piece", "system", "tool", "user"]
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 LONGEST: Final = 16 << 20
 """Bytes of the longest prompt of a task, which travels to a worker in one frame."""
+
+OPENS: Final = b'\x02{"role":"user","content":"'
+"""The piece that a user message begins with which is cut into pieces; its first byte says so, and is not sent."""
+CLOSES: Final = b'\x01"}'
+"""The piece that it ends with."""
 
 _FIELDS: Final = ("role", "content", "reasoning_content", "refusal", "name", "tool_calls", "tool_call_id")
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -39,6 +44,16 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def system(text: str) -> bytes:
     """Encode a system message."""
     return b'{"role":"system","content":' + _text(text) + b"}"
+
+
+def user(text: str) -> bytes:
+    """Encode a user message; it has the bytes of one that is cut into pieces."""
+    return b'{"role":"user","content":' + _text(text) + b"}"
+
+
+def piece(text: str) -> bytes:
+    """Encode a part of a user message's text, to stand between :data:`OPENS` and :data:`CLOSES`."""
+    return b"\x01" + _text(text)[1:-1]
 
 
 def assistant(content: str, calls: Sequence[ToolCall] = (), turn: int = 0) -> bytes:

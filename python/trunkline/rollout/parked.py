@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trunkline.errors import RolloutError
-    from trunkline.llm.protocol import Reply
+    from trunkline.llm.protocol import Choice, Reply
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.hold import Meter
 
@@ -65,6 +65,13 @@ class Parked(Turns):
             self._reply = reply
         else:
             self._told_of(reply)
+
+    @property
+    def choice(self) -> Choice:
+        """What the model said, once it has."""
+        (found,) = self.found
+        assert isinstance(found, Turn), "who waits for a reply gets one or an error"
+        return found.choice
 
     def land(self, core: Core, rollout: int, turn: int, name: Callable[[str], int], context: int | None) -> Turn:
         """Put the reply on a tree.

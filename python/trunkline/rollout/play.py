@@ -15,7 +15,7 @@ from trunkline.printable import said
 from trunkline.rollout.journal import Record
 from trunkline.rollout.replay import difference, shown
 from trunkline.rollout.rollout import Finished, usable
-from trunkline.rollout.said import Answered, Noted
+from trunkline.rollout.said import Answered, Cut, Noted
 from trunkline.rollout.standing import Standing, as_json, failed
 from trunkline.tools.runner import Observation
 from trunkline.tree.failure import Failure
@@ -25,6 +25,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trunkline.llm.protocol import Choice
     from trunkline.rollout.agent import Agent, Kit
     from trunkline.rollout.errands import Errands
     from trunkline.rollout.journal import Journal
@@ -73,7 +74,12 @@ class Play(Standing):
         self._fragments: dict[int, int] = {}
 
     async def ask(
-        self, agent: Agent | None = None, messages: Sequence[Message | Answered | Noted] | None = None, **sampling: Any
+        self,
+        agent: Agent | None = None,
+        messages: Sequence[Message | Answered | Noted | Cut] | None = None,
+        *,
+        note: Callable[[Choice], Any] | None = None,
+        **sampling: Any,
     ) -> Answered:
         """Let a model move. Several may be asked at the same time; their turns follow one another as they were asked.
 
@@ -81,6 +87,7 @@ class Play(Standing):
             agent: Who is asked, by its name in the tree: a role. The run's agent when None.
             messages: All that it is shown: chat messages, and what :meth:`ask` and the others returned. The rollout's
                 own path when None.
+            note: What it returns of the reply, as JSON holds it, is on record with the turn: ``Answered.note``.
             **sampling: Fields of :class:`trunkline.Sampling` that take the place of the agent's.
 
         Raises:
@@ -110,21 +117,22 @@ class Play(Standing):
                 raise failed(failure) from error
             try:
                 await self._turn(place)
+                noted = [] if note is None else [note(parked.choice)]
                 sent = self._path(leaf) if context is None and leaf != self._rollout.leaf else context
                 node = self._errands.land(parked, sent)
             except BaseException:
                 self._errands.drop(parked)
                 raise
-            self._write(place, [node], asked, None)
+            self._write(place, [node], asked, None, *noted)
             self._errands.grew(node)
-            return self._said(kit, node)
+            return self._said(kit, node, *noted)
 
     async def _asked_before(self, kit: Kit, place: Place, record: Record, leaf: int, context: int | None) -> Answered:
         """Give out a turn that is on record, if it was asked for in the same way."""
         role = kit.agent.name
         if not record.data:
             await self._turn(place)  # it was given up before it began
-        (asked, was_leaf, was_context, how), failure = record.data
+        (asked, was_leaf, was_context, how), failure, *noted = record.data
         if record.rollout == self._rollout.id:
             self._errands.asked = max(self._errands.asked, asked + 1)
         self._asked += 1
@@ -137,14 +145,14 @@ class Play(Standing):
         await self._turn(place)
         if failure is not None:
             raise failed(failure)
-        return self._said(kit, record.nodes[0])
+        return self._said(kit, record.nodes[0], *noted)
 
-    def _said(self, kit: Kit, node: int) -> Answered:
+    def _said(self, kit: Kit, node: int, note: Any = None) -> Answered:
         self._leaf, self._moved = node, True
         self.turn += 1
         facts = self._core.node(node)
         choice = usable(self._errands.heard(kit, node))
-        return Answered(kit, choice, node, facts.prompt, facts.generated)
+        return Answered(kit, choice, node, facts.prompt, facts.generated, note)
 
     async def use(self, agent: Agent | None, reply: Answered) -> list[Noted]:
         """Run the tool calls of a turn at once; what they say is appended in call order.
@@ -296,11 +304,26 @@ class Play(Standing):
         texts = [message_text(msgspec.json.decode(self._core.message(node))) for node in nodes]
         return [Noted(text, node, ok) for text, node, ok in zip(texts, nodes, oks, strict=True)]
 
-    def _context(self, messages: Sequence[Message | Answered | Noted]) -> int:
+    def cut(self, pieces: Sequence[bytes | int]) -> Cut:
+        """Make one message for :meth:`ask` out of pieces, each of which is kept once however many messages have it.
+
+        Args:
+            pieces: As :func:`trunkline.llm.messages.pieces` encodes them, or numbers of such that were cut before.
+        """
+        fragment = self._core.fragment
+        return Cut(tuple(piece if isinstance(piece, int) else fragment(piece) for piece in pieces))
+
+    def _context(self, messages: Sequence[Message | Answered | Noted | Cut]) -> int:
         """The context that some messages are."""
         if not isinstance(messages, list | tuple) or not messages:
             raise ProgramError("messages must be a list of chat messages, at least one")
-        return self._core.context([self._fragment(message) for message in messages])
+        fragments: list[int] = []
+        for message in messages:
+            if isinstance(message, Cut):
+                fragments += message.pieces
+            else:
+                fragments.append(self._fragment(message))
+        return self._core.context(fragments)
 
     def _fragment(self, message: Message | Answered | Noted) -> int:
         if not isinstance(message, Answered | Noted):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -10,7 +10,17 @@ if TYPE_CHECKING:
     from trunkline.llm.protocol import Choice, ToolCall
     from trunkline.rollout.agent import Kit
 
-__all__ = ["Answered", "Noted"]
+__all__ = ["Answered", "Cut", "Noted"]
+
+
+class Cut(NamedTuple):
+    """A message of a request that is cut into pieces, which the tree holds.
+
+    Attributes:
+        pieces: Their numbers in the tree.
+    """
+
+    pieces: tuple[int, ...]
 
 
 class Noted(NamedTuple):
@@ -37,11 +47,14 @@ class Answered:
         node: Its node in the tree.
         prompt: Prompt tokens, as the server reports them; None where it does not.
         generated: Completion tokens, likewise.
+        note: What the program noted of it when it came.
     """
 
-    __slots__ = ("_choice", "_kit", "finish", "generated", "node", "prompt", "reasoning", "text")
+    __slots__ = ("_choice", "_kit", "finish", "generated", "node", "note", "prompt", "reasoning", "text")
 
-    def __init__(self, kit: Kit, choice: Choice, node: int, prompt: int | None, generated: int | None) -> None:
+    def __init__(
+        self, kit: Kit, choice: Choice, node: int, prompt: int | None, generated: int | None, note: Any = None
+    ) -> None:
         self._kit = kit
         self._choice = choice
         self.text = choice.content
@@ -50,6 +63,7 @@ class Answered:
         self.node = node
         self.prompt = prompt
         self.generated = generated
+        self.note = note
 
     @property
     def calls(self) -> Sequence[ToolCall]:

@@ -191,6 +191,13 @@ def as_json(value: Any, what: str) -> bytes:
         ProgramError: It is no JSON.
     """
     try:
-        return msgspec.json.encode(value, order="deterministic")
+        return msgspec.json.encode(value, order="deterministic", enc_hook=_plain)
     except (TypeError, ValueError, OverflowError, RecursionError) as problem:
         raise ProgramError(f"{what} cannot be JSON: {said(problem)}") from None
+
+
+def _plain(value: object) -> str:
+    """A text that is more than one, as JSON holds it."""
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")

@@ -36,6 +36,7 @@ from trunkline.runtime.ready import check
 from trunkline.runtime.result import Run
 from trunkline.runtime.unfinished import UnfinishedRun
 from trunkline.runtime.watchers import watchers
+from trunkline.team.team import Team
 from trunkline.types import Task
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Draft:
     """One run as it was described, with everything checked that can be without a request or a file.
 
     Args:
-        agent: Who plays.
+        agent: Who plays: an agent, or a team.
         tasks: The problems; their ids must be unique. None for all those of ``start_from``.
         **options: See :class:`~trunkline.runtime.options.Options`.
 
@@ -63,7 +64,7 @@ class Draft:
         UsageError: If something in it cannot be done.
     """
 
-    def __init__(self, agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
+    def __init__(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
         told = given(options)
         self._changed: list[Change] = []
         self._described: dict[str, Any]
@@ -90,7 +91,7 @@ class Draft:
         self._memory = _memory(told.worker_memory, self._backend.workers)
         self._watch = told.watch
 
-    def _begin(self, agent: Agent, tasks: Iterable[Task] | None, told: Given) -> None:
+    def _begin(self, agent: Agent | Team, tasks: Iterable[Task] | None, told: Given) -> None:
         """Describe a run that begins."""
         with nullcontext() if self._start_from is None else EarlierRun(self._start_from) as earlier:
             listed = _checked(tasks if earlier is None else earlier.tasks(_listed(tasks)))
@@ -100,7 +101,7 @@ class Draft:
                 self._described["continues"] = {"run": str(earlier.path), "settings": earlier.settings}
         self._seed = self._job.seed if self._start_from else told.seed
 
-    def _go_on(self, agent: Agent, tasks: Iterable[Task] | None, told: Given, there: UnfinishedRun) -> None:
+    def _go_on(self, agent: Agent | Team, tasks: Iterable[Task] | None, told: Given, there: UnfinishedRun) -> None:
         """Describe a run that goes on in its file, which needs an earlier one for nothing any more."""
         self._describe(_job(agent, told, there.seed), there.tasks() if tasks is None else _checked(tasks), told)
         if self._start_from is not None:
@@ -153,8 +154,13 @@ class Draft:
         return outline(self._job, tasks, described, workers, self._out, taken, finished)
 
 
-def _job(agent: Agent, told: Given, seed: int | None) -> Job:
+def _job(agent: Agent | Team, told: Given, seed: int | None) -> Job:
     """Return what a run does with each task; its seed is this one, where it was given none and there is one."""
+    program = told.program
+    if isinstance(agent, Team):
+        if program is not None:
+            raise ConfigError("a team is a program: leave program out")
+        agent, program = agent.agent, agent
     return Job(
         agent=agent,
         strategy=Chain() if told.strategy is None else told.strategy,
@@ -165,7 +171,7 @@ def _job(agent: Agent, told: Given, seed: int | None) -> Job:
         filters=told.filters,
         budget=told.budget,
         task_budget=told.task_budget,
-        program=told.program,
+        program=program,
         stopping=Stopping(enough=told.enough, tail=told.tail, settled=told.settled),
         weights=told.weights,
     )

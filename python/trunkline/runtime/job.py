@@ -25,6 +25,7 @@ from trunkline.rollout.strategy import Strategy, check_plan
 from trunkline.runtime.needs import check_needs
 from trunkline.score.filters.filter import Filter, check, name_of
 from trunkline.score.rewards import Reward
+from trunkline.team.team import Team
 from trunkline.tree.weights import check_version
 
 __all__ = ["Job", "Packed", "as_packed", "from_packed", "pack_job", "settings", "unpack_job"]
@@ -242,6 +243,7 @@ def settings(job: Job) -> dict[str, Any]:
         "filters": [{"kind": name_of(one), "options": _options(one)} for one in job.filters],
         "reward": None if job.reward is None else reward_name(job.reward),
         "program": None if job.program is None else _program_name(job.program),
+        "team": job.program.settings() if isinstance(job.program, Team) else None,
         "llm": job.llm.settings() if isinstance(job.llm, EndpointSpec) else _live(job.llm),
         "weights": job.weights,
         "seed": job.seed,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trunkline.runtime.options import Options
     from trunkline.runtime.outline import Outline
     from trunkline.store.schema import TakenRow
+    from trunkline.team.team import Team
     from trunkline.types import Task
 
 __all__ = ["Plan", "plan"]
@@ -35,7 +36,7 @@ class Plan(Draft):
     """One run, checked and ready to start: its file is there.
 
     Args:
-        agent: Who plays.
+        agent: Who plays: an agent, or a team.
         tasks: The problems; their ids must be unique. None for all those of ``start_from``.
         **options: See :class:`Options`.
 
@@ -43,7 +44,7 @@ class Plan(Draft):
         UsageError: If something in it cannot be done; nothing was sent and no file is left.
     """
 
-    def __init__(self, agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
+    def __init__(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
         super().__init__(agent, tasks, **options)
         if self._job.cache is not None:
             # Refuses what no worker could open.
@@ -155,7 +156,7 @@ class Plan(Draft):
         return Run(self.path, self._state, self._shelf)
 
 
-def plan(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Outline:
+def plan(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Outline:
     """Check a run and work out what it would do at most; nothing is sent, and no file made.
 
     Args:

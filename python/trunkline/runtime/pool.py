@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Agent
     from trunkline.runtime.options import Options
     from trunkline.runtime.result import Run
+    from trunkline.team.team import Team
     from trunkline.tree.tree import Tree
     from trunkline.types import Task
 
@@ -57,7 +58,7 @@ class Pool(Fleet):
         super().__init__(kind, workers, address, runtime_env)
         self._changing = threading.Lock()
 
-    def run(self, agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
+    def run(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
         """Run on this pool; see :func:`trunkline.run`.
 
         Raises:
@@ -65,12 +66,12 @@ class Pool(Fleet):
         """
         return run(agent, tasks, **_on(self, options))
 
-    async def arun(self, agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
+    async def arun(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
         """Run on this pool; see :func:`trunkline.arun`. Cancelling it waits until the engines are at rest."""
         return await arun(agent, tasks, **_on(self, options))
 
     def stream(
-        self, agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]
+        self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]
     ) -> AsyncIterator[Tree]:
         """Run on this pool and yield each tree once it is complete; see :func:`trunkline.stream`."""
         return stream(agent, tasks, **_on(self, options))

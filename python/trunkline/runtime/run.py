@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Agent
     from trunkline.runtime.options import Options
     from trunkline.runtime.result import Run
+    from trunkline.team.team import Team
     from trunkline.tree.tree import Tree
     from trunkline.types import Task
 
@@ -47,7 +48,7 @@ class Interrupted(KeyboardInterrupt):
         self.run = run
 
 
-def run(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
+def run(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
     """Run an agent over tasks and wait until every tree is complete.
 
     Ctrl-C stops the run and keeps what has grown: requests and tool calls that are out have ``grace`` seconds to come
@@ -55,7 +56,7 @@ def run(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Opt
     in a notebook, the run goes on in a thread of its own.
 
     Args:
-        agent: Who plays.
+        agent: Who plays: an agent, or a team.
         tasks: The problems; their ids must be unique. None for those of an earlier run that is continued.
         **options: See :class:`trunkline.runtime.options.Options`.
 
@@ -73,7 +74,7 @@ def run(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Opt
         return _drive_in_thread(plan) if _in_a_loop() else _drive(plan)
 
 
-async def arun(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
+async def arun(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Run:
     """Like :func:`run`, in the running event loop. Cancelling it ends every process it started.
 
     What it raises is the same; on a pool the run goes on in the pool's thread, and its processes stay.
@@ -84,7 +85,9 @@ async def arun(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unp
         return await home.send(plan.execute()).ended()
 
 
-async def stream(agent: Agent, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> AsyncIterator[Tree]:
+async def stream(
+    agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]
+) -> AsyncIterator[Tree]:
     """Like :func:`arun`, yielding each task's tree as soon as it is complete, read from the run file when it is wanted.
 
     Of a run that is resumed, trees that were complete come first. Closing the iterator, as
@@ -106,7 +109,7 @@ async def stream(agent: Agent, tasks: Iterable[Task] | None = None, **options: U
 
 
 @contextlib.contextmanager
-def _planned(agent: Agent, tasks: Iterable[Task] | None, options: Options) -> Iterator[tuple[Plan, Home | None]]:
+def _planned(agent: Agent | Team, tasks: Iterable[Task] | None, options: Options) -> Iterator[tuple[Plan, Home | None]]:
     """A run that is ready to start, and where it goes on, if that is a pool's; nobody else has the pool meanwhile."""
     pool = options.get("pool")
     if not isinstance(pool, Fleet):

@@ -1,0 +1,1 @@
+"""Teams: several agents and a program over one rollout."""

@@ -1,0 +1,148 @@
+"""Prompts of one rollout: pieces that are encoded once, joined when a request is built."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from trunkline.errors import ProgramError
+from trunkline.llm.messages import CLOSES, OPENS, piece
+from trunkline.tree.node import message_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trunkline.rollout.play import Play
+    from trunkline.rollout.said import Cut
+    from trunkline.team.role import Member
+    from trunkline.team.team import Team
+    from trunkline.types import Message
+
+__all__ = ["Context", "Prompts"]
+
+_encoded = lru_cache(maxsize=4096)(piece)
+"""Pieces of templates, the same for every rollout of a process."""
+
+
+class Context:
+    """What the members of a team said since the last observation.
+
+    Args:
+        team: The team; its ``late_join`` says whether texts are joined when they are needed, or at once.
+    """
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self._outputs: list[tuple[str, str]] = []
+        self._joined: dict[str, str] = {}
+
+    def add(self, member: Member, output: str) -> None:
+        """Append what a member said, as its colleagues are told of it."""
+        self._outputs.append((member.name, member.relay(output)))
+        if not self._team.late_join:
+            self._joined = {name: "".join(self._pieces(other)) for name, other in self._team.members.items()}
+
+    def clear(self) -> None:
+        """Forget what was said."""
+        self._outputs.clear()
+        self._joined.clear()
+
+    def seen_by(self, member: Member) -> list[str]:
+        """Return what a member sees of it, in order: a piece for each output, or all of it as one text."""
+        return self._pieces(member) if self._team.late_join else [self._joined.get(member.name, "")]
+
+    def _pieces(self, member: Member) -> list[str]:
+        sees, most = member.role.sees, self._team.max_context_length
+        outputs = [text for name, text in self._outputs if sees is None or name in sees]
+        return outputs if most is None else _last(outputs, most)
+
+
+class Prompts:
+    """Makes the messages that members of a team are sent in one rollout.
+
+    Args:
+        play: The rollout.
+        team: Its team.
+    """
+
+    def __init__(self, play: Play, team: Team) -> None:
+        self._play = play
+        self._team = team
+        self._known: dict[str, int] = {}
+        *before, last = play.task.messages
+        self.question = message_text(last)
+        self._system = [message for message in before if message.get("role") == "system"]
+        self._before = [message for message in before if message.get("role") != "system"]
+
+    def of(
+        self, member: Member, context: Context, step: int, slots: Mapping[str, str]
+    ) -> Sequence[Message | Cut] | None:
+        """Return what a member is sent; None for the rollout's own path.
+
+        Args:
+            member: Who is asked.
+            context: What the others said.
+            step: Which step this is, from 1.
+            slots: Texts for the slots of its role.
+
+        Raises:
+            ProgramError: A slot has no text, or a text no slot.
+        """
+        _check_slots(member, slots)
+        if member.template is None:
+            return None
+        system = [{"role": "system", "content": member.role.system}] if member.role.system else self._system
+        values = {**slots, "question": self.question, "step": str(step)}
+        return [*system, *self._before, self._user(member, values, context.seen_by(member))]
+
+    def _user(self, member: Member, values: Mapping[str, str], seen: Sequence[str]) -> Message | Cut:
+        """The message that a member is sent: in pieces, or as one text; what is sent is the same."""
+        assert member.template is not None
+        if not self._team.context_fragments:
+            return {"role": "user", "content": member.template.fill({**values, "context": "".join(seen)})}
+        pieces = [self._piece(OPENS)]
+        for part in member.template.parts:
+            if isinstance(part, str):
+                pieces.append(self._piece(self._encode(part)))
+            else:
+                pieces += [
+                    self._text(text) for text in (seen if part.name == "context" else [values[part.name]]) if text
+                ]
+        return self._play.cut([*pieces, self._piece(CLOSES)])
+
+    def _encode(self, text: str) -> bytes:
+        return _encoded(text) if self._team.preprocessing_cache else piece(text)
+
+    def _piece(self, data: bytes) -> int:
+        (number,) = self._play.cut([data]).pieces
+        return number
+
+    def _text(self, text: str) -> int:
+        if not self._team.preprocessing_cache:
+            return self._piece(piece(text))
+        known = self._known.get(text)
+        if known is None:
+            known = self._known[text] = self._piece(piece(text))
+        return known
+
+
+def _check_slots(member: Member, slots: Mapping[str, str]) -> None:
+    wanted = set(member.role.slots)
+    for name, value in slots.items():
+        if name not in wanted:
+            raise ProgramError(f"role {member.name} has no slot {name!r}; name it in slots=")
+        if not isinstance(value, str):
+            raise ProgramError(f"slot {name!r} of role {member.name} must be given a text")
+    if missing := sorted(wanted.difference(slots)):
+        raise ProgramError(f"role {member.name} is asked without a text for its slot {missing[0]!r}")
+
+
+def _last(outputs: list[str], most: int) -> list[str]:
+    """The last outputs that have so many characters; of the first of them its end, if all of it is too much."""
+    kept: list[str] = []
+    for text in reversed(outputs):
+        kept.append(text[max(0, len(text) - most) :])
+        most -= len(text)
+        if most <= 0:
+            break
+    return kept[::-1]

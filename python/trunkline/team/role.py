@@ -1,0 +1,156 @@
+"""Roles: who is in a team, what each is shown, and how what it says is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from trunkline.bounds import number, shown, text
+from trunkline.errors import ConfigError, ProgramError
+from trunkline.llm.dialects import catalog
+from trunkline.llm.request import Sampling
+from trunkline.printable import said
+from trunkline.rollout.agent import Agent
+from trunkline.team.projection import Projected, Projection, Whole
+from trunkline.team.template import Template
+from trunkline.tools.tool import Tool
+
+__all__ = ["Member", "Role"]
+
+_SLOTS: Final = ("question", "context", "step")
+_RELAY: Final = '\nThe output of "{name}": {text}\n'
+
+
+class Role(msgspec.Struct, frozen=True, kw_only=True):
+    """One agent of a team. Its name is that of the team's attribute which holds it, unless it has one.
+
+    Attributes:
+        prompt: The user message that it is sent, with slots: ``{question}``, what the task's last message says;
+            ``{context}``, what colleagues said since the last observation; ``{step}``, which step this is, from 1; and
+            those of ``slots``. Other braces are braces. None: it is sent the rollout's own path.
+        system: Its system prompt; the task's own when empty.
+        slots: Further slots of the prompt, which ``ask`` is given texts for.
+        sees: Names of the roles that ``{context}`` has the outputs of; those of all when None.
+        reads: What of a reply counts, and whether it is a valid action.
+        relay: How its output stands in the context of others: ``{name}`` and ``{text}``.
+        penalty: Subtracted from the reward of a row whose action is not valid.
+        model: The model; the team's when empty.
+        sampling: Sampling parameters.
+        dialect: As of an :class:`~trunkline.Agent`.
+        tools: What it may call; see ``use``.
+        name: What its turns are called in trees and profiles.
+
+    Raises:
+        ConfigError: If a field has a value it cannot have.
+    """
+
+    prompt: str | None = "{question}\n{context}"
+    system: str = ""
+    slots: Sequence[str] = ()
+    sees: Sequence[str] | None = None
+    reads: Any = Whole()
+    relay: str = _RELAY
+    penalty: float = 0.0
+    model: str = ""
+    sampling: Sampling = Sampling()
+    dialect: Any = "native"
+    tools: Sequence[Tool[..., Any]] = ()
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        text("Role: system", self.system)
+        text("Role: name", self.name)
+        for field in ("slots", "sees"):
+            _check_names(field, getattr(self, field))
+        if not isinstance(self.reads, Projection):
+            raise ConfigError(f"Role: reads must have read(text, reasoning), which {shown(self.reads)} lacks")
+        number("Role: penalty", self.penalty, 0)
+        if self.prompt is None and (self.system or self.slots or self.sees is not None):
+            raise ConfigError("Role: one without a prompt is sent the rollout's path: leave system, slots and sees out")
+        self.template()
+        Template(self.relay, ("name", "text"), "Role: relay")
+
+    def template(self) -> Template | None:
+        """Return its prompt, taken apart; None for one that is sent the path."""
+        if self.prompt is None:
+            return None
+        return Template(text("Role: prompt", self.prompt), {*_SLOTS, *self.slots}, "Role: prompt")
+
+
+class Member:
+    """A role of one team, ready to be asked.
+
+    Args:
+        name: Its name.
+        role: The role.
+        model: The team's model.
+
+    Attributes:
+        name: The same.
+        role: The same.
+        agent: Who is asked.
+        template: Its prompt; None where it is sent the path.
+
+    Raises:
+        ConfigError: It has no model.
+    """
+
+    def __init__(self, name: str, role: Role, model: str) -> None:
+        self.name = name
+        self.role = role
+        if not (role.model or model):
+            raise ConfigError(f"role {shown(name)} has no model: give the team one, or the role its own")
+        self.agent = Agent(
+            model=role.model or model,
+            name=name,
+            sampling=role.sampling,
+            dialect=role.dialect,
+            tools=tuple(role.tools),
+        )
+        self.template = role.template()
+        self._relay = Template(role.relay, ("name", "text"), "Role: relay")
+
+    def read(self, text: str, reasoning: str | None) -> Projected:
+        """Read a reply; see :class:`Projection`.
+
+        Raises:
+            ProgramError: The role's projection failed.
+        """
+        try:
+            found = self.role.reads.read(text, reasoning)
+        except Exception as problem:
+            raise ProgramError(
+                f"role {shown(self.name)}: reads raised {type(problem).__name__}: {said(problem)}"
+            ) from problem
+        if not isinstance(found, Projected):
+            raise ProgramError(f"role {shown(self.name)}: reads must return a Projected, not {shown(found)}")
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        """Describe the role for the run file."""
+        own = msgspec.structs.asdict(self.role) | {"name": self.name, "model": self.agent.model}
+        described: dict[str, Any] = msgspec.to_builtins(
+            own
+            | {
+                "reads": repr(self.role.reads),
+                "tools": [tool.definition for tool in self.role.tools],
+                "dialect": catalog.describe(catalog.find(self.role.dialect)),
+            }
+        )
+        return described
+
+    def relay(self, output: str) -> str:
+        """Return what others are told of its output."""
+        return self._relay.fill({"name": self.name, "text": output})
+
+
+def _check_names(field: str, names: object) -> None:
+    if names is None and field == "sees":
+        return
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name.isidentifier() for name in names):
+        raise ConfigError(f"Role: {field} must be a list of names, not {shown(names)}")
+    for name in names if field == "slots" else ():
+        if name in _SLOTS:
+            raise ConfigError(f"Role: slots has {name}, which every prompt has")

@@ -1,0 +1,162 @@
+"""Teams: several roles and a coroutine over one rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from trunkline.bounds import shown, whole
+from trunkline.errors import ConfigError, ProgramError
+from trunkline.rollout.agent import Agent
+from trunkline.team.play import TeamPlay
+from trunkline.team.role import Member, Role
+
+if TYPE_CHECKING:
+    from trunkline.rollout.play import Play
+
+__all__ = ["Team"]
+
+_SWITCHES: Final = (
+    "early_termination",
+    "agent_skip",
+    "parallel_agents",
+    "preprocessing_cache",
+    "context_fragments",
+    "late_join",
+    "active_only",
+)
+
+
+class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Several agents and a program: a class with roles as attributes and ``async def play(self, rollout)``.
+
+    Settings of a team of one's own are annotated attributes, like those below: given by name when it is made,
+    and on the command line.
+
+    Attributes:
+        model: The model of every role that names none.
+        roles: Changes of roles by their names: ``{"verifier": {"model": "large"}}``.
+        max_turns: Model turns of all roles together that a rollout may take before it ends as ``max_turns``.
+        early_termination: Whether a rollout ends as soon as its outcome is known. Without, the program goes on to its
+            last round, with rows that are not active.
+        agent_skip: Whether a role that has nothing to do is left out. Without, it is asked, in rows that are not active.
+        parallel_agents: Whether roles that are asked together are asked at the same time.
+        preprocessing_cache: Whether what roles have in common is encoded once for all of them.
+        context_fragments: Whether what colleagues said is kept in pieces, each stored once.
+        late_join: Whether these are joined when a request is built, not whenever somebody says something.
+        active_only: Whether prompts are built and replies read for the role that is asked alone. Without, that is done
+            for every role of the team and thrown away, as a loop over whole batches does.
+        max_context_length: The most characters of ``{context}``; the oldest outputs go first. It changes what models
+            are sent. All of it when None.
+
+    Raises:
+        ConfigError: If a setting has a value it cannot have.
+    """
+
+    model: str = ""
+    roles: Mapping[str, Mapping[str, Any]] = {}
+    max_turns: int = 100
+    early_termination: bool = True
+    agent_skip: bool = True
+    parallel_agents: bool = True
+    preprocessing_cache: bool = True
+    context_fragments: bool = True
+    late_join: bool = True
+    active_only: bool = True
+    max_context_length: int | None = None
+
+    def __post_init__(self) -> None:
+        whole("max_turns", self.max_turns, 1)
+        if self.max_context_length is not None:
+            whole("max_context_length", self.max_context_length, 0)
+        for switch in _SWITCHES:
+            if not isinstance(value := getattr(self, switch), bool):
+                raise ConfigError(f"{switch} must be true or false, not {shown(value)}")
+        own = self.own_roles()
+        if not own:
+            raise ConfigError(f"{type(self).__name__} has no roles: give the class attributes that are Roles")
+        for name in self.roles:
+            if name not in own:
+                raise ConfigError(f"roles has {shown(name)}; the roles of {type(self).__name__} are {', '.join(own)}")
+
+    @classmethod
+    def own_roles(cls) -> dict[str, Role]:
+        """Return the roles by their names, as the class has them.
+
+        Raises:
+            ConfigError: Two of them have one name, or are one.
+        """
+        attributes: dict[str, Role] = {}
+        for kind in reversed(cls.__mro__):
+            for attribute, value in vars(kind).items():
+                attributes.pop(attribute, None)
+                if isinstance(value, Role):
+                    attributes[attribute] = value
+        found: dict[str, Role] = {}
+        for attribute, role in attributes.items():
+            name = role.name or attribute
+            if name in found:
+                raise ConfigError(f"two roles of {cls.__name__} are called {shown(name)}")
+            if any(role is other for other in found.values()):
+                raise ConfigError(
+                    f"{attribute} of {cls.__name__} is a role that it has already: make it one of its own"
+                )
+            found[name] = role
+        return found
+
+    @cached_property
+    def members(self) -> dict[str, Member]:
+        """The roles by their names, ready to be asked.
+
+        Raises:
+            ConfigError: A change of a role cannot be, or one has no model.
+        """
+        return {name: Member(name, self._changed(name, role), self.model) for name, role in self.own_roles().items()}
+
+    def _changed(self, name: str, role: Role) -> Role:
+        changes = dict(self.roles.get(name, {}))
+        try:
+            if "sampling" in changes:
+                changes["sampling"] = msgspec.convert(changes["sampling"], type(role.sampling))
+            return msgspec.structs.replace(role, **changes)
+        except (TypeError, msgspec.ValidationError) as problem:
+            raise ConfigError(f"roles: {name}: {problem}") from None
+
+    @cached_property
+    def _by_role(self) -> dict[int, Member]:
+        return {id(role): self.members[name] for name, role in self.own_roles().items()}
+
+    def member(self, role: Role | str) -> Member:
+        """Return a role, ready to be asked.
+
+        Raises:
+            ProgramError: It is none of this team.
+        """
+        found = self.members.get(role) if isinstance(role, str) else self._by_role.get(id(role))
+        if found is None:
+            roles = ", ".join(self.members)
+            raise ProgramError(f"{shown(role)} is no role of {type(self).__name__}; its roles are {roles}")
+        return found
+
+    @cached_property
+    def agent(self) -> Agent:
+        """Who a run of the team has for its agent: the team, with the model of its first role."""
+        first = next(iter(self.members.values())).agent
+        return Agent(model=self.model or first.model, name="team", max_turns=self.max_turns)
+
+    def settings(self) -> dict[str, Any]:
+        """Describe the team for the run file: everything that gives its results meaning."""
+        own: dict[str, Any] = msgspec.to_builtins(msgspec.structs.asdict(self), enc_hook=repr)
+        return own | {"roles": {name: member.settings() for name, member in self.members.items()}}
+
+    async def play(self, rollout: TeamPlay) -> str | None:
+        """Play a rollout to its end, and return its answer; None where it has none."""
+        raise NotImplementedError
+
+    async def __call__(self, rollout: Play) -> str | None:
+        """Play a rollout, as the run's program."""
+        answer = await self.play(TeamPlay(rollout, self))
+        return str(answer) if isinstance(answer, str) else answer
