@@ -42,7 +42,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         max_turns: Model turns of all roles together that a rollout may take before it ends as ``max_turns``.
         early_termination: Whether a rollout ends as soon as its outcome is known. Without, the program goes on to its
             last round, with rows that are not active.
-        agent_skip: Whether a role that has nothing to do is left out. Without, it is asked, in rows that are not active.
+        agent_skip: Whether a role with nothing to do is left out. Without, it is asked, in rows that are not active.
         parallel_agents: Whether roles that are asked together are asked at the same time.
         preprocessing_cache: Whether what roles have in common is encoded once for all of them.
         context_fragments: Whether what colleagues said is kept in pieces, each stored once.
