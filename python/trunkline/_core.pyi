@@ -302,10 +302,26 @@ class Tree:
         """
 
     def fragment(self, message: Buffer, /) -> int:
-        """Intern a message without making a node of it; for :meth:`context`."""
+        """Intern a message, or a piece of one, without making a node of it; for :meth:`context`.
+
+        A piece begins with a byte that is stored and never sent. ``b"\x02"`` opens a message, so ``{`` follows it;
+        ``b"\x01"`` goes on with the message that the fragment before it belongs to. Together they are one JSON object,
+        cut anywhere between two characters. A piece is UTF-8 without control characters.
+
+        Raises:
+            TreeError: It is neither a message nor a piece of one.
+        """
 
     def context(self, fragments: Sequence[int], /) -> int:
-        """Record an ordered list of fragments that was really sent, where it is not a path."""
+        """Record an ordered list of fragments that was really sent, where it is not a path.
+
+        An opening piece and the pieces behind it are one message. Digests depend on the messages alone; nodes merge where
+        they were asked with equal lists, cut in the same way.
+
+        Raises:
+            TreeError: A fragment does not exist, or pieces make no message: one goes on where none was opened, or the
+                last one does not end with ``}``.
+        """
 
     def request(self, node: int, head: Buffer, tail: Buffer, /) -> bytes:
         """Join ``head``, the messages from the root to ``node`` separated by commas, and ``tail``.
@@ -324,7 +340,7 @@ class Tree:
         """
 
     def request_context(self, context: int, head: Buffer, tail: Buffer, /) -> bytes:
-        """Like :meth:`request`, over a recorded context of messages."""
+        """Like :meth:`request`, over a recorded context of messages, whose pieces are joined."""
 
     def messages(self, node: int, /) -> bytes:
         """The messages from the root to ``node`` as one JSON array."""

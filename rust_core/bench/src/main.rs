@@ -55,6 +55,7 @@ const CASES: &[Entry] = &[
     ("tree/body", tree::body),
     ("tree/ids", tree::body_of_ids),
     ("tree/intern", tree::intern),
+    ("tree/pieces", tree::body_of_pieces),
     ("tree/turn", tree::turn),
 ];
 

@@ -48,6 +48,20 @@ pub enum Error {
         /// What is wrong with them.
         reason: &'static str,
     },
+    /// Bytes that cannot be a piece of a message.
+    #[error("a piece of a message must be UTF-8 text behind its marker: {reason}")]
+    Piece {
+        /// What is wrong with them.
+        reason: &'static str,
+    },
+    /// Pieces that make no messages.
+    #[error("fragment {place} of a context {reason}")]
+    Context {
+        /// Where in the list, from 0.
+        place: usize,
+        /// What is wrong there.
+        reason: &'static str,
+    },
     /// Bytes that are not text.
     #[error("{what} is not valid UTF-8")]
     Text {

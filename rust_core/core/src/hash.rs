@@ -31,6 +31,13 @@ fn fill<'b>(block: &'b mut [[u8; 4]; BLOCK], words: &[u32]) -> &'b [u8] {
     block[..words.len()].as_flattened()
 }
 
+/// The hash of some bytes, joined.
+pub(crate) fn fingerprint_joined<'p>(parts: impl Iterator<Item = &'p [u8]>) -> u128 {
+    let mut hasher = Xxh3::new();
+    parts.for_each(|part| hasher.update(part));
+    hasher.digest128()
+}
+
 /// The hash of a list of hashes: a context's, from its messages'.
 pub(crate) fn fingerprint_list(list: impl Iterator<Item = u128>) -> u128 {
     let mut hasher = Xxh3::new();

@@ -178,7 +178,7 @@ fn a_reader_says_what_is_wrong() {
     assert_eq!(error(b""), "delta refused: it is truncated: 0 bytes where 32 are needed");
     assert_eq!(error(b"SQLite format 3\0 and so on"), "delta refused: it does not start like a delta");
     let version = [&delta[..4], &[9, 0], &delta[6..]].concat();
-    assert_eq!(error(&version), "delta refused: its format version is 9; this build reads version 5");
+    assert_eq!(error(&version), "delta refused: its format version is 9; this build reads version 6");
     let unknown = seal(0, 0, &[200]);
     assert_eq!(error(&unknown), "delta refused: operation 0 at byte 0 cannot be read: its kind is unknown");
     let early = seal(0, 0, &[1, 1, b'a', 8, 0]);
@@ -348,9 +348,9 @@ fn the_format_is_fixed() {
     tree.mark("m").unwrap();
     let delta = tree.delta().unwrap().unwrap();
     let hex: Vec<String> = delta.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(FORMAT, 5);
+    assert_eq!(FORMAT, 6);
     let expected = [
-        "544b444c05000000000000009c0000000000000000000000", // header
+        "544b444c06000000000000009c0000000000000000000000", // header
         "010161",                                           // name
         "02027b7d",                                         // fragment
         "040001000100",                                     // append
@@ -369,7 +369,7 @@ fn the_format_is_fixed() {
         "0900000000000000f03f",           // score
         "0c0002c3a9",                     // note
         "0d016d",                         // mark
-        "8668f5a186da2428",               // checksum
+        "1ae6c1e95dbee6a1",               // checksum
     ];
     assert_eq!(hex.concat(), expected.concat());
     assert_eq!(format!("{:032x}", tree.digest()), "b5ae06593e2ca739bc100fa26faa238b");

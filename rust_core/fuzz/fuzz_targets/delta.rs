@@ -32,12 +32,13 @@ fn tell(tree: &mut Tree, chapter: u32) -> Result<()> {
     let sampled = TokenBuffer::sampled(vec![chapter, 70_000], vec![-0.5, f32::NAN], 3)?;
     let prompt = tree.append(NodeId::ROOT, Kind::Prompt, said.as_bytes(), Some(given.as_slice()), agent)?;
     let fragment = tree.fragment(said.as_bytes())?;
+    let (opening, rest) = (tree.fragment(b"\x02{\"n\":")?, tree.fragment(format!("\x01{chapter}}}").as_bytes())?);
     let call = Call {
         agent,
         prompt: Tokens::new(300, "prompt")?,
         generated: Tokens::new(2, "generated")?,
         aside: Some("hm"),
-        context: Some(tree.context(&[fragment.get(), chapter])?),
+        context: Some(tree.context(&[fragment.get(), opening.get(), rest.get(), chapter])?),
         uncertainty: Uncertainty { entropy: [0.5; 3], perplexity: [1.6; 3], opening: 2.0 },
         ..Call::default()
     };

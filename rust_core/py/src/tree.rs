@@ -202,7 +202,7 @@ impl Tree {
         self.0.with(py, |tree| tree.score(rollout.into(), reward))
     }
 
-    /// Intern a message without making a node of it.
+    /// Intern a message, or a piece of one, without making a node of it.
     #[pyo3(signature = (message, /))]
     fn fragment(&self, py: Python<'_>, message: Data<'_>) -> PyResult<u32> {
         self.0.with(py, |tree| tree.fragment(&message)).map(core::FragmentId::get)
@@ -238,7 +238,7 @@ impl Tree {
         Ok(PyBytes::new(py, &said))
     }
 
-    /// Like `request`, over a recorded context.
+    /// Like `request`, over a recorded context, whose pieces are joined.
     #[pyo3(signature = (context, head, tail, /))]
     fn request_context<'py>(
         &self,

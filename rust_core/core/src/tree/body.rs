@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::id::{ContextId, FragmentId, NodeId};
 use crate::tree::Tree;
+use crate::tree::pieces::{self, Part};
 use crate::wire::rules::known;
 
 /// What is between the head and the tail of a request.
@@ -23,7 +24,7 @@ impl Tree {
         Ok(size(&self.said(source)?, head, tail))
     }
 
-    /// Write `head`, the messages separated by commas, and `tail` into a buffer of exactly the right size.
+    /// Write `head`, the messages separated by commas with their pieces joined, and `tail` into a buffer of exactly the right size.
     ///
     /// # Errors
     /// If the node or the context does not exist, or [`Error::Buffer`] if the size is not [`Tree::body_len`].
@@ -72,7 +73,7 @@ impl Tree {
         Err(Error::Value { value, want: "a node at or above it" })
     }
 
-    /// The messages, in order.
+    /// The messages, or their pieces, in order.
     fn said(&self, source: Source) -> Result<Vec<&[u8]>> {
         match source {
             Source::Path(node) => {
@@ -107,20 +108,21 @@ fn join_behind(messages: &[&[u8]], first: bool) -> Vec<u8> {
     out
 }
 
-fn size(messages: &[&[u8]], head: &[u8], tail: &[u8]) -> usize {
+fn size(fragments: &[&[u8]], head: &[u8], tail: &[u8]) -> usize {
     let mut size = 0;
-    join(messages, head, tail, |part| size += part.len());
+    join(fragments, head, tail, |part| size += part.len());
     size
 }
 
 /// The parts of a body, one after the other.
-fn join(messages: &[&[u8]], head: &[u8], tail: &[u8], mut put: impl FnMut(&[u8])) {
+fn join(fragments: &[&[u8]], head: &[u8], tail: &[u8], mut put: impl FnMut(&[u8])) {
     put(head);
-    for (place, message) in messages.iter().enumerate() {
-        if place > 0 {
+    for (place, fragment) in fragments.iter().enumerate() {
+        let (part, text) = pieces::part(fragment);
+        if place > 0 && part != Part::Continuation {
             put(b",");
         }
-        put(message);
+        put(text);
     }
     put(tail);
 }

@@ -163,6 +163,10 @@ impl View for Tree {
         self.fragments.find(message).is_some()
     }
 
+    fn fragment(&self, id: FragmentId) -> Option<&[u8]> {
+        (id.get() < self.fragments.count()).then(|| self.fragments.get(id))
+    }
+
     fn has_context(&self, fragments: &[u32]) -> bool {
         self.contexts.find(fragments).is_some()
     }

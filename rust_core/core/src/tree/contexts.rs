@@ -1,12 +1,13 @@
 //! What was really sent, where it is not a path: ordered lists of fragments, or a drift, interned.
 
 use crate::error::Result;
-use crate::hash::{fingerprint_list, fingerprint_words};
+use crate::hash::{fingerprint_joined, fingerprint_list, fingerprint_words};
 use crate::id::{ContextId, FragmentId};
 use crate::memory::held;
 use crate::memory::pool::Pool;
 use crate::tree::drift::Drift;
 use crate::tree::fragments::Fragments;
+use crate::tree::pieces::{self, Part};
 use crate::tree::runs::Runs;
 
 /// The recorded contexts of a tree.
@@ -28,7 +29,8 @@ impl Contexts {
         self.lists.find(fragments, fingerprint_words(fragments)).map(ContextId::new)
     }
 
-    /// Record a list that [`Contexts::find`] does not know. Its fragments must exist, or the run of its drift.
+    /// Record a list that [`Contexts::find`] does not know. Its fragments must exist and make messages, or the run of its
+    /// drift must exist.
     pub(crate) fn insert(&mut self, list: &[u32], store: &Fragments, runs: &Runs) -> Result<ContextId> {
         let id = self.lists.insert(list, fingerprint_words(list))?;
         self.digests.push(content(list, store, runs));
@@ -69,6 +71,9 @@ impl Contexts {
                 None if list.iter().any(|&fragment| fragment >= store.count()) => {
                     return Err(format!("context {id} holds a fragment that does not exist"));
                 }
+                None if pieces::check_all(list, |fragment| store.get(fragment.into())).is_err() => {
+                    return Err(format!("context {id} holds pieces that make no message"));
+                }
                 Some(Ok(drift)) if drift.run.is_none_or(|run| run.get() < runs.count()) => (),
                 Some(_) => return Err(format!("context {id} is no drift, or one of tokens that do not exist")),
                 None => (),
@@ -89,11 +94,19 @@ impl Contexts {
 
 /// The hash of what a list stands for: of its messages, or of where a prompt parted and how it went on.
 fn content(list: &[u32], store: &Fragments, runs: &Runs) -> u128 {
-    match Drift::of(list) {
-        Some(Ok(Drift { policy, keep, run })) => {
-            let place = fingerprint_words(&[policy as u32, keep]);
-            fingerprint_list([place].into_iter().chain(run.map(|run| runs.hash(run))))
-        }
-        _ => fingerprint_list(list.iter().map(|&fragment| store.hash(FragmentId::new(fragment)))),
+    if let Some(Ok(Drift { policy, keep, run })) = Drift::of(list) {
+        let place = fingerprint_words(&[policy as u32, keep]);
+        return fingerprint_list([place].into_iter().chain(run.map(|run| runs.hash(run))));
+    }
+    let messages = pieces::messages(list, |fragment| store.get(fragment.into()));
+    fingerprint_list(messages.map(|message| said(message, store)))
+}
+
+/// The hash of a message, however it was cut.
+fn said(message: &[u32], store: &Fragments) -> u128 {
+    let parts = message.iter().map(|&fragment| pieces::part(store.get(fragment.into())));
+    match *message {
+        [whole] if parts.clone().all(|(part, _)| part == Part::Whole) => store.hash(FragmentId::new(whole)),
+        _ => fingerprint_joined(parts.map(|(_, text)| text)),
     }
 }

@@ -4,11 +4,12 @@ use crate::error::{Error, Result};
 use crate::hash::fingerprint;
 use crate::id::FragmentId;
 use crate::memory::pool::Pool;
+use crate::tree::pieces::{self, Part};
 
-/// A message and its hash, on its way into a tree.
+/// A message or a piece of one, and its hash, on its way into a tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message<'a> {
-    /// The bytes as they are sent.
+    /// The bytes as they are stored.
     pub(crate) bytes: &'a [u8],
     /// Their hash.
     pub(crate) hash: u128,
@@ -20,8 +21,24 @@ impl<'a> Message<'a> {
         Self { bytes, hash: fingerprint(bytes) }
     }
 
-    /// Whether bytes can be one JSON object: a cheap look at both ends and at the encoding, not a parse.
+    /// Whether bytes can be stored: as a message, or as a piece of one.
     pub(crate) fn check(bytes: &[u8]) -> Result<()> {
+        match pieces::part(bytes) {
+            (Part::Whole, message) => Self::check_object(message),
+            (part, text) => pieces::check(part, text),
+        }
+    }
+
+    /// Whether bytes that can be stored are a whole message, as a node's must be.
+    pub(crate) fn check_whole(bytes: &[u8]) -> Result<()> {
+        match pieces::part(bytes) {
+            (Part::Whole, _) => Ok(()),
+            _ => Err(Error::Message { reason: "it is only a piece of one" }),
+        }
+    }
+
+    /// Whether bytes can be one JSON object: a cheap look at both ends and at the encoding, not a parse.
+    fn check_object(bytes: &[u8]) -> Result<()> {
         let refuse = |reason| Err(Error::Message { reason });
         match (bytes.first(), bytes.last()) {
             (None, _) | (_, None) => refuse("it is empty"),

@@ -14,6 +14,7 @@ pub(crate) mod ids;
 pub(crate) mod key;
 pub(crate) mod names;
 pub(crate) mod nodes;
+pub(crate) mod pieces;
 pub(crate) mod read;
 pub(crate) mod rollouts;
 pub(crate) mod runs;
@@ -104,10 +105,13 @@ impl Tree {
         self.perform(&Op::Name(text)).map(NameId::new)
     }
 
-    /// Intern a message without making a node of it.
+    /// Intern a message, or a piece of one, without making a node of it.
+    ///
+    /// A piece begins with a byte that is stored and never sent: 2 opens a message, and 1 goes on with the one before it. In
+    /// a context, what an opening and the pieces behind it hold is one message.
     ///
     /// # Errors
-    /// If it cannot be a message, or no id is left.
+    /// If it can be neither, or no id is left.
     pub fn fragment(&mut self, message: &[u8]) -> Result<FragmentId> {
         let message = Message::new(message);
         if let Some(id) = self.fragments.find(&message) {
@@ -116,10 +120,10 @@ impl Tree {
         self.perform(&Op::Fragment(message)).map(FragmentId::new)
     }
 
-    /// Record what was really sent where it is not a path.
+    /// Record what was really sent where it is not a path: whole messages, and messages in pieces.
     ///
     /// # Errors
-    /// If a fragment does not exist, or no id is left.
+    /// If a fragment does not exist, pieces make no message, or no id is left.
     pub fn context(&mut self, fragments: &[u32]) -> Result<ContextId> {
         if let Some(id) = self.contexts.find(fragments) {
             return Ok(id);
@@ -284,6 +288,7 @@ impl Tree {
         tokens: Option<TokenSlice<'a>>,
         op: impl FnOnce(FragmentId, Option<RunId>) -> Op<'a>,
     ) -> Result<NodeId> {
+        Message::check_whole(message)?;
         let run = tokens.filter(|tokens| !tokens.is_empty()).map(Run::new);
         let said = run.as_ref().and_then(|run| self.runs.find(run)).map(Said::Tokens);
         if let Some(node) = said.and_then(|said| self.nodes.find(&key.saying(said), &self.runs))

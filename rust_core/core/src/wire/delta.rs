@@ -27,7 +27,7 @@ use crate::wire::rules::{self, View};
 const MAGIC: [u8; 4] = *b"TKDL";
 
 /// Version of the delta's format; a tree reads deltas of no other.
-pub const FORMAT: u16 = 5;
+pub const FORMAT: u16 = 6;
 
 const HEADER: usize = 24;
 const CHECKSUM: usize = 8;

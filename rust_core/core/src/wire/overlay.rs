@@ -18,6 +18,8 @@ pub(crate) struct Overlay<'t, 'a> {
     names: HashSet<&'a str>,
     // The hash finds, the bytes decide: two messages of one hash are two messages.
     fragments: HashMap<u128, Vec<&'a [u8]>>,
+    // The same in the order of their numbers.
+    messages: Vec<&'a [u8]>,
     // Imagined runs of one hash: ids and the first run that has them. And of each imagined run the first with its ids, and
     // whether it has none.
     runs: HashMap<u128, Vec<(Vec<u32>, RunId)>>,
@@ -39,6 +41,7 @@ impl<'t, 'a> Overlay<'t, 'a> {
             counts: tree.counts(),
             names: HashSet::new(),
             fragments: HashMap::new(),
+            messages: Vec::new(),
             runs: HashMap::new(),
             firsts: Vec::new(),
             contexts: HashSet::new(),
@@ -59,6 +62,7 @@ impl<'t, 'a> Overlay<'t, 'a> {
             }
             Op::Fragment(message) => {
                 self.fragments.entry(message.hash).or_default().push(message.bytes);
+                self.messages.push(message.bytes);
                 self.counts.fragments += 1;
             }
             Op::Context(list) => {
@@ -161,6 +165,13 @@ impl View for Overlay<'_, '_> {
     fn has_fragment(&self, message: &Message<'_>) -> bool {
         let imagined = self.fragments.get(&message.hash);
         imagined.is_some_and(|same| same.contains(&message.bytes)) || self.tree.has_fragment(message)
+    }
+
+    fn fragment(&self, id: FragmentId) -> Option<&[u8]> {
+        match id.index().checked_sub(self.tree.fragments.count() as usize) {
+            None => Some(self.tree.fragments.get(id)),
+            Some(imagined) => self.messages.get(imagined).copied(),
+        }
     }
 
     fn has_context(&self, fragments: &[u32]) -> bool {

@@ -5,6 +5,7 @@ use crate::id::{FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
 use crate::tree::drift::Drift;
 use crate::tree::fragments::Message;
 use crate::tree::key::Kind;
+use crate::tree::pieces;
 use crate::tree::termination::Termination;
 use crate::wire::op::{Call, Op};
 
@@ -16,6 +17,8 @@ pub(crate) trait View {
     fn has_name(&self, text: &str) -> bool;
     /// Whether this message is interned.
     fn has_fragment(&self, message: &Message<'_>) -> bool;
+    /// The bytes of a message or piece that is stored.
+    fn fragment(&self, id: FragmentId) -> Option<&[u8]>;
     /// Whether this context is recorded.
     fn has_context(&self, fragments: &[u32]) -> bool;
     /// Whether a rollout has this fork path.
@@ -70,7 +73,7 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &Counts) -> Result<()
         Op::Context(list) => {
             fits("context", list.len())?;
             match Drift::of(list) {
-                None => list.iter().try_for_each(|&fragment| known("fragment", fragment, counts.fragments))?,
+                None => messages(view, counts, list)?,
                 Some(drift) => drift?.run.map_or(Ok(()), |run| known("run", run.get(), counts.runs))?,
             }
             fresh("context", view.has_context(list))?;
@@ -140,9 +143,18 @@ fn check_call(counts: &Counts, call: &Call<'_>) -> Result<()> {
     call.context.map_or(Ok(()), |context| known("context", context.get(), counts.contexts))
 }
 
-/// The message exists, and so do the tokens that came with it. No tokens are no key, or all such messages would be one.
+/// The fragments of a context exist, and what is in pieces is whole.
+fn messages(view: &impl View, counts: &Counts, list: &[u32]) -> Result<()> {
+    list.iter().try_for_each(|&fragment| known("fragment", fragment, counts.fragments))?;
+    pieces::check_all(list, |fragment| view.fragment(fragment.into()).unwrap_or_default())
+}
+
+/// The message exists and is whole, and so do the tokens that came with it exist. No tokens are no key, or all such messages
+/// would be one.
 fn content(view: &impl View, counts: &Counts, fragment: FragmentId, run: Option<RunId>) -> Result<()> {
     known("fragment", fragment.get(), counts.fragments)?;
+    // One that is about to be stored with its node was looked at before.
+    view.fragment(fragment).map_or(Ok(()), Message::check_whole)?;
     let Some(run) = run else { return Ok(()) };
     known("run", run.get(), counts.runs)?;
     if view.is_empty(run) {
