@@ -302,7 +302,7 @@ class Tree:
         """
 
     def fragment(self, message: Buffer, /) -> int:
-        """Intern a message, or a piece of one, without making a node of it; for :meth:`context`.
+        r"""Intern a message, or a piece of one, without making a node of it; for :meth:`context`.
 
         A piece begins with a byte that is stored and never sent. ``b"\x02"`` opens a message, so ``{`` follows it;
         ``b"\x01"`` goes on with the message that the fragment before it belongs to. Together they are one JSON object,
@@ -315,8 +315,8 @@ class Tree:
     def context(self, fragments: Sequence[int], /) -> int:
         """Record an ordered list of fragments that was really sent, where it is not a path.
 
-        An opening piece and the pieces behind it are one message. Digests depend on the messages alone; nodes merge where
-        they were asked with equal lists, cut in the same way.
+        An opening piece and the pieces behind it are one message. Digests depend on the messages alone; nodes merge
+        where they were asked with equal lists, cut in the same way.
 
         Raises:
             TreeError: A fragment does not exist, or pieces make no message: one goes on where none was opened, or the
