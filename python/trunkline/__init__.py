@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.strategies.tree_grpo import TreeGRPO
     from trunkline.rollout.strategies.tree_search import TreeSearch
     from trunkline.rollout.strategy import Drop, Fork, Stop, Strategy
+    from trunkline.runtime.groups import SampledGroups, asample_groups, sample_groups
     from trunkline.runtime.logs import log_to
     from trunkline.runtime.metrics import Metrics
     from trunkline.runtime.options import Options
@@ -104,6 +105,7 @@ _HOMES = {
     "Run": "runtime.result",
     "RunReader": "store.reader",
     "Said": "team.play",
+    "SampledGroups": "runtime.groups",
     "Sampling": "llm.request",
     "SearchR1": "llm.dialects.search_r1",
     "Snapshot": "runtime.snapshot",
@@ -127,6 +129,7 @@ _HOMES = {
     "Verdict": "score.verdicts",
     "__version__": "_core",
     "arun": "runtime.run",
+    "asample_groups": "runtime.groups",
     "contains": "score.rewards",
     "current_call": "tools.call",
     "errors": "errors:",
@@ -137,6 +140,7 @@ _HOMES = {
     "numeric_match": "score.rewards",
     "plan": "runtime.plan",
     "run": "runtime.run",
+    "sample_groups": "runtime.groups",
     "stream": "runtime.run",
     "tokens_with": "llm.renderer.local",
     "tool": "tools.tool",
@@ -181,6 +185,7 @@ __all__ = [
     "Run",
     "RunReader",
     "Said",
+    "SampledGroups",
     "Sampling",
     "SearchR1",
     "Snapshot",
@@ -204,6 +209,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "arun",
+    "asample_groups",
     "contains",
     "current_call",
     "errors",
@@ -214,6 +220,7 @@ __all__ = [
     "numeric_match",
     "plan",
     "run",
+    "sample_groups",
     "stream",
     "tokens_with",
     "tool",

@@ -30,6 +30,7 @@ __all__ = [
     "draws",
     "fields",
     "head",
+    "model_in",
     "namespace",
     "part",
     "tap",
@@ -197,6 +198,11 @@ def namespace(model: str, sampling: Sampling, tools: bytes = b"") -> str:
     """
     digest = hashlib.blake2b(tools, digest_size=8).hexdigest() if len(tools) > 2 else "none"
     return f"{model} {_fields(sampling).decode()} tools:{digest}"
+
+
+def model_in(namespace: str) -> str:
+    """The model in what :func:`namespace` made; all of a text that it did not make."""
+    return namespace.partition(" {")[0]
 
 
 def fields(sampling: Sampling) -> dict[str, JSON]:

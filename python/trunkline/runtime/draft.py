@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from trunkline.llm.protocol import LLM
     from trunkline.rollout.agent import Agent
 
-__all__ = ["Draft"]
+__all__ = ["Draft", "check_tasks"]
 
 
 _LEAST_MEMORY = 64 * 1024 * 1024
@@ -94,7 +94,7 @@ class Draft:
     def _begin(self, agent: Agent | Team, tasks: Iterable[Task] | None, told: Given) -> None:
         """Describe a run that begins."""
         with nullcontext() if self._start_from is None else EarlierRun(self._start_from) as earlier:
-            listed = _checked(tasks if earlier is None else earlier.tasks(_listed(tasks)))
+            listed = check_tasks(tasks if earlier is None else earlier.tasks(_listed(tasks)))
             self._describe(_job(agent, told, None if earlier is None else earlier.seed), listed, told)
             if earlier is not None:
                 earlier.check(self._job)
@@ -103,7 +103,7 @@ class Draft:
 
     def _go_on(self, agent: Agent | Team, tasks: Iterable[Task] | None, told: Given, there: UnfinishedRun) -> None:
         """Describe a run that goes on in its file, which needs an earlier one for nothing any more."""
-        self._describe(_job(agent, told, there.seed), there.tasks() if tasks is None else _checked(tasks), told)
+        self._describe(_job(agent, told, there.seed), there.tasks() if tasks is None else check_tasks(tasks), told)
         if self._start_from is not None:
             self._described["continues"] = there.continues(self._start_from)
         self._described = there.joined(self._described)
@@ -216,11 +216,15 @@ def _seed(known: int | None) -> int:
 
 def _listed(tasks: Iterable[Task] | None) -> list[Task] | None:
     """Return tasks as a checked list, if there are any."""
-    return None if tasks is None else _checked(tasks)
+    return None if tasks is None else check_tasks(tasks)
 
 
-def _checked(tasks: Iterable[Task] | None) -> list[Task]:
-    """Return the tasks as a list; refuse what could only fail once requests are paid for."""
+def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
+    """Return the tasks as a list; refuse what could only fail once requests are paid for.
+
+    Raises:
+        ConfigError: There are none, one is no task, two have one id, or messages cannot be sent.
+    """
     if isinstance(tasks, Task | str):
         raise ConfigError(f"tasks must be a list of tasks, not {tasks!r:.60}; load_tasks(path) reads one from a file")
     listed = list(tasks or ())

@@ -2,6 +2,8 @@
 
 from trunkline.train.pairs import Pair, pairs
 from trunkline.train.records import write_jsonl
+from trunkline.train.rows import rows
+from trunkline.train.table import Row, Rows
 from trunkline.train.turns import TurnSample, turns
 
-__all__ = ["Pair", "TurnSample", "pairs", "turns", "write_jsonl"]
+__all__ = ["Pair", "Row", "Rows", "TurnSample", "pairs", "rows", "turns", "write_jsonl"]

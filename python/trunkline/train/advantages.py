@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trunkline._core import MESSAGE, OBSERVATION, TURN, estimate, presets
+from trunkline._core import MESSAGE, OBSERVATION, estimate, presets
 from trunkline.bounds import choice
+from trunkline.train.calls import Calls, context_of, turns_of
 from trunkline.train.selection import Chosen, Rules, select
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from trunkline.tree.tree import Tree
 
-__all__ = ["Advantages", "Worth", "turns_of"]
+__all__ = ["Advantages", "Worth"]
 
 
 class Worth(NamedTuple):
@@ -32,10 +33,10 @@ class Worth(NamedTuple):
     trained: bool
 
 
-def turns_of(tree: Tree, rollout: int) -> list[int]:
-    """Return the model turns on a rollout's path, in order."""
-    core = tree.core
-    return [node for node in core.path(core.rollout(rollout).leaf) if core.node(node).kind == TURN]
+def _anchor(tree: Tree, turn: int) -> object:
+    """Return what a turn is compared by with others: what it was asked with, or all that was observed before it."""
+    facts, context = tree.core.node(turn), context_of(tree.core, turn)
+    return _observed(tree, facts.parent) if context is None else (facts.agent, context)
 
 
 def _observed(tree: Tree, state: int) -> tuple[bytes, ...]:
@@ -52,18 +53,34 @@ def _observed(tree: Tree, state: int) -> tuple[bytes, ...]:
     return tuple(reversed(seen))
 
 
+class _Scored(NamedTuple):
+    """Something of a rollout that is compared.
+
+    Attributes:
+        node: The turn.
+        penalty: What is subtracted from the rollout's reward for it.
+    """
+
+    node: int
+    penalty: float = 0.0
+
+
 class Advantages:
     """Advantages of a run's turns. Baselines may span all groups, so it reads every tree first, and keeps none.
 
     A row of the estimator is a rollout; or a turn, where it compares agents, anchors (equal observations since the last
-    turn) or steps; the reward then comes with the last turn. A rollout whose reward does not count is unscored to it,
-    one that is not trained is masked.
+    turn, or equal messages where a program chose what was sent) or steps; the reward then comes with the last turn. A
+    rollout whose reward does not count is unscored to it, one that is not trained is masked.
+
+    Of agent calls, those that were active are compared, with their penalties: a row that is a call has the reward less
+    its penalty, a row that is a rollout the mean of its calls.
 
     Args:
         trees: The trees; tree number t is the t-th of them.
         rules: What becomes of rollouts without an outcome.
         estimator: A preset of the core (``trunkline._core.presets()``).
         options: Options of the preset.
+        by_call: Whether agent calls are compared; a call is then a row too if the option ``unit`` is given.
 
     Attributes:
         rollouts: Of each tree the rollouts that are part of it.
@@ -74,13 +91,23 @@ class Advantages:
         UsageError: As of :func:`select`.
     """
 
-    def __init__(self, trees: Iterable[Tree], rules: Rules, estimator: str, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        trees: Iterable[Tree],
+        rules: Rules,
+        estimator: str,
+        options: dict[str, Any],
+        *,
+        by_call: bool = False,
+    ) -> None:
         known = presets()
         choice("estimator", estimator, *known)
         preset = known[estimator] | options
         scopes = str(preset.get("scopes", "")).replace(",", "+").split("+")
+        self._by_call = by_call
         self._steps = "gamma" in preset
-        self._by_turn = self._steps or not {"agent", "anchor"}.isdisjoint(scopes)
+        self._by_turn = self._steps or not {"agent", "anchor"}.isdisjoint(scopes) or (by_call and "unit" in options)
+        self._anchored = self._steps or "anchor" in scopes
         self._by_node = preset["lands"] == "nodes"
         self._parents = array("I")
         self._columns = {name: array("I") for name in ("group", "subgroup", "trajectory", "agent", "anchor", "leaves")}
@@ -100,26 +127,30 @@ class Advantages:
         self._roots.append(root)
         parents, _, leaves = tree.core.shape()
         self._parents.extend(root + parent for parent in parents)
+        calls = Calls(tree.core) if self._by_call else None
         firsts: dict[int, int] = {}
         for chosen in rollouts:
             firsts[chosen.rollout] = len(self._rewards)
-            turns = turns_of(tree, chosen.rollout) if self._by_turn else [leaves[chosen.rollout]]
-            for node in turns:
-                self._row(tree, chosen, node, root)
-                self._step_rewards.append(chosen.compared if node == turns[-1] else 0.0)
+            scored = _scored(tree, chosen.rollout, calls) if calls or self._by_turn else []
+            if not self._by_turn:
+                penalty = math.fsum(one.penalty for one in scored) / max(1, len(scored))
+                scored = [_Scored(leaves[chosen.rollout], penalty)]
+            for place, one in enumerate(scored, 1):
+                self._row(tree, chosen, one, root)
+                self._step_rewards.append((chosen.compared if place == len(scored) else 0.0) - one.penalty)
         self._rows.append(firsts)
 
-    def _row(self, tree: Tree, chosen: Chosen, node: int, root: int) -> None:
+    def _row(self, tree: Tree, chosen: Chosen, scored: _Scored, root: int) -> None:
         core, columns, group = tree.core, self._columns, len(self._roots) - 1
         columns["group"].append(group)
         columns["subgroup"].append(core.rollout(chosen.rollout).subgroup)
-        columns["leaves"].append(root + node)
+        columns["leaves"].append(root + scored.node)
         if self._by_turn:
-            facts = core.node(node)
             columns["trajectory"].append(self._number((group, chosen.rollout)))
-            columns["agent"].append(self._number(facts.agent))
-            columns["anchor"].append(self._number(_observed(tree, facts.parent)))
-        self._rewards.append(chosen.compared)
+            columns["agent"].append(self._number(core.node(scored.node).agent))
+        if self._anchored:
+            columns["anchor"].append(self._number(_anchor(tree, scored.node)))
+        self._rewards.append(chosen.compared - scored.penalty)
         self._masked.append(not chosen.trained)
 
     def _number(self, name: object) -> int:
@@ -139,7 +170,7 @@ class Advantages:
         Args:
             tree: Number of the tree.
             chosen: The rollout.
-            place: Which turn of its path it is, from 0.
+            place: Which turn of its path it is, from 0; of agent calls, which of those that were active.
             node: The turn.
         """
         first = self._rows[tree][chosen.rollout]
@@ -147,3 +178,10 @@ class Advantages:
         advantage = float(self._values[row])
         trained = chosen.trained and bool(self._kept[row]) and not math.isnan(advantage)
         return Worth(advantage if trained else 0.0, trained)
+
+
+def _scored(tree: Tree, rollout: int, calls: Calls | None) -> list[_Scored]:
+    """Return what of a rollout is compared where its turns, or its calls, are."""
+    if calls is None:
+        return [_Scored(node) for node in turns_of(tree, rollout)]
+    return [_Scored(call.node, call.penalty) for call in calls.of(rollout) if call.active]

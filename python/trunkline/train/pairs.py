@@ -13,7 +13,7 @@ import msgspec
 
 from trunkline._core import node_values
 from trunkline.bounds import choice, number, whole
-from trunkline.train.advantages import turns_of
+from trunkline.train.calls import turns_of
 from trunkline.train.selection import Rules, select
 
 if TYPE_CHECKING:

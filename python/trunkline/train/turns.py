@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from trunkline.bounds import choice
-from trunkline.train.advantages import Advantages, Worth, turns_of
+from trunkline.train.advantages import Advantages, Worth
+from trunkline.train.calls import sent, turns_of
 from trunkline.train.selection import Chosen, Rules, again
 from trunkline.tree.weights import version_in
 
@@ -32,7 +33,8 @@ class TurnSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         node: The turn's node in its tree.
         turn: Which turn of the path it is, from 0.
         draw: Which sample of its state it is, as in the rollout's fork path.
-        conversation: The messages before it, a JSON array.
+        conversation: The messages that were sent for it, a JSON array: those before it on its path, or what a program
+            asked with.
         reply: The turn's own message, JSON.
         aside: What the model said that is not sent again, such as its reasoning.
         reward: Reward of the trajectory, with penalties; of a turn that stands here once, the mean over the rollouts
@@ -65,7 +67,7 @@ class TurnSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation before it, and the turn."""
+        """What was sent, and the turn."""
         before: list[Message] = msgspec.json.decode(self.conversation)
         return [*before, msgspec.json.decode(self.reply)]
 
@@ -146,7 +148,7 @@ def _sample(tree: Tree, group: int, node: int, rollouts: list[_Passing]) -> Turn
         node=node,
         turn=turn,
         draw=dict(zip(facts.path[::2], facts.path[1::2], strict=True)).get(turn, 0),
-        conversation=msgspec.Raw(core.messages(core.node(node).parent)),
+        conversation=msgspec.Raw(sent(core, node)),
         reply=msgspec.Raw(core.message(node)),
         aside=core.aside(node),
         reward=_mean([one.chosen.reward for one in rollouts if one.chosen.counted or len(rollouts) == 1]),
