@@ -47,6 +47,7 @@ __all__ = [
     "Reply",
     "Reuse",
     "Rollout",
+    "Roster",
     "Scheduler",
     "Search",
     "Start",
@@ -1375,6 +1376,48 @@ class Waiting:
     @property
     def counts(self) -> tuple[int, int]:
         """How many lanes run, and how many wait."""
+
+@final
+class Roster:
+    """What each of any number of rollouts does: lanes that come and go, for whoever must know who waits for company.
+
+    A lane is a number that is never given twice. It runs, asks at a queue (a model, a role), or is away (in a tool),
+    until it ends. A lane that has ended stays so, and nothing has an effect on it.
+
+    Raises:
+        ArgumentError: From every method that takes a lane: it was never opened, or a queue is not 0 to 65535.
+    """
+
+    def __new__(cls) -> Roster: ...
+    def open(self) -> int:
+        """Add a lane that runs, and return it."""
+
+    def run(self, lane: int, /) -> None:
+        """The lane goes on."""
+
+    def ask(self, lane: int, queue: int, /) -> bool:
+        """The lane waits at a queue. True if it was the last that ran."""
+
+    def leave(self, lane: int, /) -> bool:
+        """The lane is somewhere else, and will ask again, nobody knows when. True if it was the last that ran."""
+
+    def end(self, lane: int, /) -> bool:
+        """The lane is done for good. True if none runs now: it was the last, or the others waited for one away."""
+
+    @property
+    def running(self) -> int:
+        """How many lanes run."""
+
+    @property
+    def asking(self) -> int:
+        """How many lanes ask, at whatever queue."""
+
+    @property
+    def away(self) -> int:
+        """How many lanes are away."""
+
+    def asking_of(self, queue: int, /) -> int:
+        """How many lanes ask at a queue."""
 
 @final
 class Refusal:

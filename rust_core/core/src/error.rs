@@ -233,6 +233,14 @@ pub enum DeltaError {
         /// Its number.
         sequence: u32,
     },
+    /// Its contexts would join more bytes from pieces than any run sends.
+    #[error("operation {index} is the one too many: contexts of one delta join at most {limit} bytes from pieces")]
+    Joined {
+        /// Which operation, from 0.
+        index: usize,
+        /// The limit.
+        limit: u64,
+    },
     /// The tree has changes of its own that are in no delta.
     #[error("the tree has changes of its own; take them with delta() first")]
     Pending,

@@ -46,6 +46,7 @@ pub use harvest::{GROWING, Harvest};
 pub use id::{ContextId, FragmentId, NameId, NodeId, PrefixId, RolloutId, SpaceId, Tokens};
 pub use lanes::Lanes;
 pub use lanes::plan::Plan;
+pub use lanes::roster::Roster;
 pub use lanes::waiting::{Batch, Waiting};
 pub use memory::chunks::Span;
 pub use memory::columns::{Columns, SAMPLED, SYNTHETIC, TRUNCATED, TokenSlice};

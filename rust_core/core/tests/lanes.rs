@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use trunkline_core::{Error, Lanes, Waiting};
+use trunkline_core::{Error, Lanes, Roster, Waiting};
 
 fn sorted(set: &BTreeSet<u32>) -> Vec<u32> {
     set.iter().copied().collect()
@@ -136,6 +136,64 @@ proptest! {
             prop_assert_eq!(waiting.running(), model.iter().filter(|place| **place == Place::Runs).count());
         }
     }
+}
+
+/// What a lane does, as a list of all lanes that ever were says it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Doing {
+    Runs,
+    Asks(u16),
+    Away,
+    Ended,
+}
+
+proptest! {
+    #[test]
+    fn a_roster_counts_what_a_list_of_all_lanes_says(script in prop::collection::vec((0usize..12, 0u16..8), 0..120)) {
+        let mut roster = Roster::default();
+        let mut model: Vec<(u64, Doing)> = Vec::new();
+        for (which, what) in script {
+            if model.is_empty() || what == 7 {
+                let lane = roster.open().unwrap();
+                prop_assert!(model.iter().all(|(known, _)| *known != lane), "a lane is given twice");
+                model.push((lane, Doing::Runs));
+            } else {
+                let which = which % model.len();
+                let (lane, before) = model[which];
+                let (after, last) = match what {
+                    0 | 1 => (Doing::Runs, roster.run(lane).map(|()| false)),
+                    2 | 3 => (Doing::Away, roster.leave(lane)),
+                    4 => (Doing::Ended, roster.end(lane)),
+                    queue => (Doing::Asks(queue), roster.ask(lane, queue)),
+                };
+                let changed = before != Doing::Ended && before != after;
+                if changed {
+                    model[which].1 = after;
+                }
+                let still = model.iter().all(|(_, doing)| *doing != Doing::Runs);
+                let told = changed && still && (before == Doing::Runs || after == Doing::Ended);
+                prop_assert_eq!(last, Ok(told));
+            }
+            let count = |wanted: fn(Doing) -> bool| model.iter().filter(|(_, doing)| wanted(*doing)).count();
+            prop_assert_eq!(roster.running(), count(|doing| doing == Doing::Runs));
+            prop_assert_eq!(roster.away(), count(|doing| doing == Doing::Away));
+            prop_assert_eq!(roster.asking(), count(|doing| matches!(doing, Doing::Asks(_))));
+            prop_assert_eq!(roster.asking_of(5), count(|doing| doing == Doing::Asks(5)));
+            prop_assert_eq!(roster.asking_of(6), count(|doing| doing == Doing::Asks(6)));
+        }
+    }
+}
+
+#[test]
+fn a_lane_that_was_never_opened_is_refused() {
+    let mut roster = Roster::default();
+    let lane = roster.open().unwrap();
+    for unknown in [lane + 1, lane + (1 << 32), u64::MAX] {
+        let text = format!("lane {unknown} was never opened; it must be one that open() gave");
+        assert_eq!(roster.end(unknown).unwrap_err().to_string(), text);
+        assert!(roster.ask(unknown, 0).is_err() && roster.leave(unknown).is_err() && roster.run(unknown).is_err());
+    }
+    assert_eq!((roster.running(), roster.asking_of(u16::MAX)), (1, 0));
 }
 
 #[derive(Clone, Copy, PartialEq)]

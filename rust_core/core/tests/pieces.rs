@@ -176,3 +176,24 @@ fn a_prompt_is_joined_from_what_roles_share() {
     let text = tree.context(&[ids[0], system]).unwrap_err().to_string();
     assert_eq!(text, "fragment 0 of a context ends a message in pieces that does not end with }");
 }
+
+/// A million repetitions of a piece of a megabyte are two bytes each, and would be read for minutes.
+#[test]
+fn a_short_delta_that_joins_too_much_is_refused() {
+    const MEGABYTE: usize = 1 << 20;
+    let number = |value: usize| -> Vec<u8> {
+        (0..3).map(|place| u8::try_from(value >> (7 * place) & 0x7f | 0x80).unwrap()).chain([0]).collect()
+    };
+    let long = [&[1], vec![b'x'; MEGABYTE].as_slice()].concat();
+    let ops = [&[2, 2, 2, b'{', 2], number(long.len()).as_slice(), &long, &[2, 2, 1, b'}', 3]].concat();
+    let with = |repeated: usize| {
+        let list = [vec![0], vec![1; repeated], vec![2]].concat();
+        seal(0, 0, &[ops.as_slice(), &number(list.len()), &list].concat())
+    };
+    assert_eq!(Tree::new().apply(&with(3)), Ok(true));
+    let text = Tree::new().apply(&with(1 << 16)).unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "delta refused: operation 3 is the one too many: contexts of one delta join at most 68719476736 bytes from pieces"
+    );
+}

@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyList};
 
 use crate::error::refine;
 
@@ -17,7 +17,7 @@ where
     value.extract().map_err(|error| refine(value.py(), error, text))
 }
 
-/// An argument that is a `u32` or a `u64`; one that does not fit is an `ArgumentError`.
+/// An argument that is a `u16`, a `u32` or a `u64`; one that does not fit is an `ArgumentError`.
 #[derive(Clone, Copy)]
 pub struct Number<T>(pub T);
 
@@ -34,9 +34,14 @@ where
     }
 }
 
-/// Ids, from any sequence of them.
+/// Ids, from any sequence of them. A list, which it mostly is, is read without asking it how.
 pub fn numbers(value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
-    number(value)
+    let Ok(list) = value.cast::<PyList>() else { return number(value) };
+    let mut ids = Vec::with_capacity(list.len());
+    for item in list {
+        ids.push(number(&item)?);
+    }
+    Ok(ids)
 }
 
 /// A string that UTF-8 can hold.

@@ -18,6 +18,7 @@ mod ledger;
 mod pack;
 mod prefix;
 mod reply;
+mod roster;
 mod rows;
 mod schedule;
 mod select;
@@ -53,6 +54,8 @@ mod _core {
     use crate::prefix::{Prefix, PrefixColumns, PrefixMatch, PrefixNode, Reuse};
     #[pymodule_export]
     use crate::reply::{Choice, Reading, Reply, read_reply};
+    #[pymodule_export]
+    use crate::roster::Roster;
     #[pymodule_export]
     use crate::schedule::{Refused, Scheduler, Start};
     #[pymodule_export]

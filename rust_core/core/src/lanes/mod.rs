@@ -2,6 +2,7 @@
 
 mod bits;
 pub mod plan;
+pub mod roster;
 pub mod waiting;
 
 use crate::error::{Error, Result};

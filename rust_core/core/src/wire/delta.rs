@@ -29,6 +29,10 @@ const MAGIC: [u8; 4] = *b"TKDL";
 /// Version of the delta's format; a tree reads deltas of no other.
 pub const FORMAT: u16 = 6;
 
+/// Bytes that contexts of one delta may join from pieces: some seconds of hashing, and the prompts of a million turns. A few
+/// bytes of a delta name a long piece again, so without a limit a short one could keep its reader busy for days.
+const JOINED: u64 = 1 << 36;
+
 const HEADER: usize = 24;
 const CHECKSUM: usize = 8;
 
@@ -168,6 +172,9 @@ impl Tree {
             rules::check(&overlay, &op, &overlay.counts())
                 .map_err(|source| DeltaError::Rule { index, source: Box::new(source) })?;
             overlay.advance(&op);
+            if overlay.joined() > JOINED {
+                return Err(DeltaError::Joined { index, limit: JOINED }.into());
+            }
             ops.push(op);
         }
         Ok(ops)

@@ -4,8 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use crate::id::{FragmentId, NodeId, RolloutId, RunId};
 use crate::tree::Tree;
+use crate::tree::drift::Drift;
 use crate::tree::fragments::Message;
 use crate::tree::key::{Key, Kind, Said};
+use crate::tree::pieces::{self, Part};
 use crate::tree::runs::Run;
 use crate::tree::termination::Termination;
 use crate::wire::op::Op;
@@ -25,6 +27,7 @@ pub(crate) struct Overlay<'t, 'a> {
     runs: HashMap<u128, Vec<(Vec<u32>, RunId)>>,
     firsts: Vec<(RunId, bool)>,
     contexts: HashSet<Vec<u32>>,
+    joined: u64,
     nodes: HashMap<Key, NodeId>,
     // Of each imagined node, its kind; and the nodes, imagined or not, that got tokens.
     kinds: Vec<Kind>,
@@ -45,6 +48,7 @@ impl<'t, 'a> Overlay<'t, 'a> {
             runs: HashMap::new(),
             firsts: Vec::new(),
             contexts: HashSet::new(),
+            joined: 0,
             nodes: HashMap::new(),
             kinds: Vec::new(),
             tokenised: HashSet::new(),
@@ -66,6 +70,7 @@ impl<'t, 'a> Overlay<'t, 'a> {
                 self.counts.fragments += 1;
             }
             Op::Context(list) => {
+                self.joined = self.joined.saturating_add(self.pieces(list));
                 self.contexts.insert(list.to_vec());
                 self.counts.contexts += 1;
             }
@@ -101,6 +106,20 @@ impl<'t, 'a> Overlay<'t, 'a> {
             }
             Op::Score { .. } | Op::Note { .. } | Op::Mark(_) => {}
         }
+    }
+
+    /// Bytes that the imagined contexts join from pieces.
+    pub(crate) const fn joined(&self) -> u64 {
+        self.joined
+    }
+
+    /// The same of one context; none if it is a drift.
+    fn pieces(&self, list: &[u32]) -> u64 {
+        if Drift::of(list).is_some() {
+            return 0;
+        }
+        let fragments = list.iter().filter_map(|&fragment| self.fragment(fragment.into())).map(pieces::part);
+        fragments.filter(|(part, _)| *part != Part::Whole).map(|(_, text)| text.len() as u64).sum()
     }
 
     fn leaf(&self, rollout: RolloutId) -> NodeId {

@@ -1,0 +1,183 @@
+//! What each of any number of rollouts does at the moment, as far as one must know who waits for company.
+
+use crate::error::{Error, Result};
+use crate::id;
+
+/// What a lane does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    Asking(u16),
+    Away,
+    Ended,
+}
+
+/// The place of a lane, and how many lanes that ended had it before.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    state: State,
+    generation: u32,
+}
+
+/// Lanes that come and go. Each runs, asks at a queue (a model, a role), or is away (in a tool), until it ends.
+///
+/// A lane is its slot, with the slot's generation in the upper half: a slot is used again, and the lane that had it before
+/// stays ended for whoever still holds it.
+#[derive(Clone, Debug, Default)]
+pub struct Roster {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    running: usize,
+    away: usize,
+    asking: usize,
+    queues: Vec<usize>,
+}
+
+impl Roster {
+    /// Add a lane that runs.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if four billion lanes have not ended.
+    pub fn open(&mut self) -> Result<u64> {
+        let number = self.free.pop().map_or_else(|| self.add(), Ok)?;
+        let slot = &mut self.slots[number as usize];
+        slot.state = State::Running;
+        self.running += 1;
+        Ok(u64::from(slot.generation) << 32 | u64::from(number))
+    }
+
+    /// A new slot.
+    fn add(&mut self) -> Result<u32> {
+        let number = id::next(self.slots.len(), "lane")?;
+        self.slots.push(Slot { state: State::Ended, generation: 0 });
+        Ok(number)
+    }
+
+    /// A lane goes on.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if it was never opened; one that has ended stays ended, here and below.
+    pub fn run(&mut self, lane: u64) -> Result<()> {
+        self.enter(lane, State::Running).map(|_| ())
+    }
+
+    /// A lane waits at a queue. Whether it was the last that ran.
+    ///
+    /// # Errors
+    /// As [`Roster::run`].
+    pub fn ask(&mut self, lane: u64, queue: u16) -> Result<bool> {
+        self.enter(lane, State::Asking(queue))
+    }
+
+    /// A lane is somewhere else and will ask again, nobody knows when. Whether it was the last that ran.
+    ///
+    /// # Errors
+    /// As [`Roster::run`].
+    pub fn leave(&mut self, lane: u64) -> Result<bool> {
+        self.enter(lane, State::Away)
+    }
+
+    /// A lane is done for good, whatever it did. Whether none runs now.
+    ///
+    /// # Errors
+    /// As [`Roster::run`].
+    pub fn end(&mut self, lane: u64) -> Result<bool> {
+        self.enter(lane, State::Ended)
+    }
+
+    /// Lanes that run.
+    #[must_use]
+    pub const fn running(&self) -> usize {
+        self.running
+    }
+
+    /// Lanes that ask, at whatever queue.
+    #[must_use]
+    pub const fn asking(&self) -> usize {
+        self.asking
+    }
+
+    /// Lanes that are away.
+    #[must_use]
+    pub const fn away(&self) -> usize {
+        self.away
+    }
+
+    /// Lanes that ask at a queue.
+    #[must_use]
+    pub fn asking_of(&self, queue: u16) -> usize {
+        self.queues.get(usize::from(queue)).copied().unwrap_or_default()
+    }
+
+    /// Change what a lane does. Whether nothing runs now, and it ran before or will not come back.
+    fn enter(&mut self, lane: u64, state: State) -> Result<bool> {
+        let (number, generation) = parts(lane);
+        let Some(slot) = self.slots.get_mut(number as usize).filter(|slot| generation <= slot.generation) else {
+            return Err(Error::Value { value: format!("lane {lane} was never opened"), want: "one that open() gave" });
+        };
+        let before = slot.state;
+        if generation < slot.generation || before == State::Ended || before == state {
+            return Ok(false);
+        }
+        slot.state = state;
+        if state == State::Ended && slot.generation < u32::MAX {
+            slot.generation += 1;
+            self.free.push(number);
+        }
+        self.uncount(before);
+        self.count(state);
+        Ok(self.running == 0 && (before == State::Running || state == State::Ended))
+    }
+
+    fn count(&mut self, state: State) {
+        match state {
+            State::Running => self.running += 1,
+            State::Away => self.away += 1,
+            State::Ended => {}
+            State::Asking(queue) => {
+                let queue = usize::from(queue);
+                self.queues.resize(self.queues.len().max(queue + 1), 0);
+                self.queues[queue] += 1;
+                self.asking += 1;
+            }
+        }
+    }
+
+    fn uncount(&mut self, state: State) {
+        match state {
+            State::Running => self.running -= 1,
+            State::Away => self.away -= 1,
+            State::Ended => {}
+            State::Asking(queue) => {
+                self.queues[usize::from(queue)] -= 1;
+                self.asking -= 1;
+            }
+        }
+    }
+}
+
+/// The slot of a lane, and its generation.
+#[expect(clippy::cast_possible_truncation, reason = "the two halves are what is wanted")]
+const fn parts(lane: u64) -> (u32, u32) {
+    (lane as u32, (lane >> 32) as u32)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::Roster;
+
+    #[test]
+    fn a_slot_is_used_again_until_its_generations_are_used_up() {
+        let mut roster = Roster::default();
+        let first = roster.open().unwrap();
+        roster.end(first).unwrap();
+        let second = roster.open().unwrap();
+        assert_eq!((first, second, roster.slots.len()), (0, 1 << 32, 1));
+        roster.slots[0].generation = u32::MAX;
+        let last = u64::from(u32::MAX) << 32;
+        assert_eq!(roster.end(last), Ok(true));
+        assert_eq!(roster.open(), Ok(1));
+        assert_eq!((roster.end(last), roster.running()), (Ok(false), 1));
+    }
+}
