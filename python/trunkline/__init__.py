@@ -56,7 +56,10 @@ if TYPE_CHECKING:
     from trunkline.store.dataset import load_tasks
     from trunkline.store.reader import RunReader
     from trunkline.team.play import Said, TeamPlay
-    from trunkline.team.projection import Projected
+    from trunkline.team.programs.experts import ExpertsTeam
+    from trunkline.team.programs.math import MathTeam
+    from trunkline.team.programs.search import SearchTeam
+    from trunkline.team.projection import Boxed, Projected, Projection, Tag, Whole
     from trunkline.team.role import Role
     from trunkline.team.team import Team
     from trunkline.tools.call import Call, current_call
@@ -72,6 +75,7 @@ _HOMES = {
     "Agent": "rollout.agent",
     "Answered": "rollout.said",
     "BatchLLM": "llm.batch",
+    "Boxed": "team.projection",
     "Budget": "rollout.budget",
     "Call": "tools.call",
     "Chain": "rollout.strategies.chain",
@@ -81,6 +85,7 @@ _HOMES = {
     "Drop": "rollout.strategy",
     "EntropyTree": "rollout.strategies.entropy_tree",
     "Environment": "tools.environment",
+    "ExpertsTeam": "team.programs.experts",
     "Filter": "score.filters.filter",
     "Fork": "rollout.strategy",
     "Hermes": "llm.dialects.hermes",
@@ -88,6 +93,7 @@ _HOMES = {
     "LLM": "llm.spec:EndpointSpec",
     "Limits": "llm.limits",
     "MCTS": "rollout.strategies.mcts",
+    "MathTeam": "team.programs.math",
     "Metrics": "runtime.metrics",
     "Node": "tree.node",
     "Noted": "rollout.said",
@@ -99,6 +105,7 @@ _HOMES = {
     "Pool": "runtime.pool",
     "Price": "llm.price",
     "Projected": "team.projection",
+    "Projection": "team.projection",
     "Prompt": "llm.prompt",
     "Role": "team.role",
     "Routing": "llm.limits",
@@ -108,9 +115,11 @@ _HOMES = {
     "SampledGroups": "runtime.groups",
     "Sampling": "llm.request",
     "SearchR1": "llm.dialects.search_r1",
+    "SearchTeam": "team.programs.search",
     "Snapshot": "runtime.snapshot",
     "Stop": "rollout.strategy",
     "Strategy": "rollout.strategy",
+    "Tag": "team.projection",
     "Task": "types",
     "Team": "team.team",
     "TeamPlay": "team.play",
@@ -127,6 +136,7 @@ _HOMES = {
     "TrunklineError": "errors",
     "Usage": "types",
     "Verdict": "score.verdicts",
+    "Whole": "team.projection",
     "__version__": "_core",
     "arun": "runtime.run",
     "asample_groups": "runtime.groups",
@@ -154,6 +164,7 @@ __all__ = [
     "Agent",
     "Answered",
     "BatchLLM",
+    "Boxed",
     "Budget",
     "Call",
     "Chain",
@@ -163,11 +174,13 @@ __all__ = [
     "Drop",
     "EntropyTree",
     "Environment",
+    "ExpertsTeam",
     "Filter",
     "Fork",
     "Hermes",
     "Interrupted",
     "Limits",
+    "MathTeam",
     "Metrics",
     "Node",
     "Noted",
@@ -179,6 +192,7 @@ __all__ = [
     "Pool",
     "Price",
     "Projected",
+    "Projection",
     "Prompt",
     "Role",
     "Routing",
@@ -188,9 +202,11 @@ __all__ = [
     "SampledGroups",
     "Sampling",
     "SearchR1",
+    "SearchTeam",
     "Snapshot",
     "Stop",
     "Strategy",
+    "Tag",
     "Task",
     "Team",
     "TeamPlay",
@@ -207,6 +223,7 @@ __all__ = [
     "TrunklineError",
     "Usage",
     "Verdict",
+    "Whole",
     "__version__",
     "arun",
     "asample_groups",

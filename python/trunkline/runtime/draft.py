@@ -113,6 +113,8 @@ class Draft:
     def _describe(self, job: Job, tasks: list[Task], told: Given) -> None:
         """Note what the run does, and what of that its file says."""
         self._job, self._tasks = job, tasks
+        if isinstance(job.program, Team):
+            job.program.check(tasks)
         check_budgets(job, tasks)
         self._refill = Refill.of(told.groups, told.max_tasks, len(tasks))
         wanted = None if self._refill is None else self._refill._asdict()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from trunkline.errors import ProgramError
@@ -11,7 +12,7 @@ from trunkline.tools.tool import Tool
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from random import Random
 
     from trunkline.llm.protocol import Choice
@@ -96,8 +97,13 @@ class TeamPlay:
             ProgramError: It is no role of the team, or its slots are not filled.
         """
         member = self._team.member(role)
-        reading = _Reading(member, active=active, step=self.step + 1)
+        others = (
+            [] if self._team.active_only else [other for other in self._team.members.values() if other is not member]
+        )
+        reading = _Reading(member, others, active=active, step=self.step + 1)
         messages = self._prompts.of(member, self._context, self.step + 1, slots)
+        for other in others:
+            self._prompts.draft(other, self._context, self.step + 1)
         if self._team.parallel_agents:
             turn = await self._play.ask(member.agent, messages, note=reading.note)
         else:
@@ -156,12 +162,14 @@ class _Reading:
 
     Args:
         member: Who says it.
+        others: Members whose readings of it are thrown away.
         active: Whether anything depends on it.
         step: Which step it belongs to, from 1.
     """
 
-    def __init__(self, member: Member, *, active: bool, step: int) -> None:
+    def __init__(self, member: Member, others: Sequence[Member], *, active: bool, step: int) -> None:
         self._member = member
+        self._others = others
         self._active = active
         self._step = step
         self._found: Projected | None = None
@@ -169,6 +177,9 @@ class _Reading:
     def note(self, choice: Choice) -> list[Any]:
         """Return what is on record of it: active, valid, step, penalty of an action that is not valid."""
         self._found = self._member.read(choice.content, choice.reasoning)
+        for other in self._others:
+            with suppress(ProgramError):
+                other.read(choice.content, choice.reasoning)
         return [self._active, self._found.valid, self._step, self._member.role.penalty]
 
     def text(self, turn: Answered) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
-from trunkline.errors import ProgramError
-from trunkline.llm.messages import CLOSES, OPENS, piece
+from trunkline.bounds import shown
+from trunkline.errors import ConfigError, ProgramError
+from trunkline.llm.messages import CLOSES, OPENS, piece, user
 from trunkline.tree.node import message_text
 
 if TYPE_CHECKING:
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from trunkline.rollout.said import Cut
     from trunkline.team.role import Member
     from trunkline.team.team import Team
-    from trunkline.types import Message
+    from trunkline.types import Message, Task
 
-__all__ = ["Context", "Prompts"]
+__all__ = ["Context", "Prompts", "question_of"]
 
 _encoded = lru_cache(maxsize=4096)(piece)
 """Pieces of templates, the same for every rollout of a process."""
@@ -69,10 +70,14 @@ class Prompts:
         self._play = play
         self._team = team
         self._known: dict[str, int] = {}
-        *before, last = play.task.messages
-        self.question = message_text(last)
+        before = play.task.messages[:-1]
         self._system = [message for message in before if message.get("role") == "system"]
         self._before = [message for message in before if message.get("role") != "system"]
+
+    @cached_property
+    def question(self) -> str:
+        """What the task's last message says."""
+        return question_of(self._play.task)
 
     def of(
         self, member: Member, context: Context, step: int, slots: Mapping[str, str]
@@ -94,6 +99,18 @@ class Prompts:
         system = [{"role": "system", "content": member.role.system}] if member.role.system else self._system
         values = {**slots, "question": self.question, "step": str(step)}
         return [*system, *self._before, self._user(member, values, context.seen_by(member))]
+
+    def draft(self, member: Member, context: Context, step: int) -> None:
+        """Build a prompt that nobody is sent; slots that have no text are empty.
+
+        Args:
+            member: Whose prompt it is.
+            context: What the others said.
+            step: Which step this is, from 1.
+        """
+        if member.template is not None:
+            values = dict.fromkeys(member.role.slots, "") | {"question": self.question, "step": str(step)}
+            user(member.template.fill({**values, "context": "".join(context.seen_by(member))}))
 
     def _user(self, member: Member, values: Mapping[str, str], seen: Sequence[str]) -> Message | Cut:
         """The message that a member is sent: in pieces, or as one text; what is sent is the same."""
@@ -124,6 +141,23 @@ class Prompts:
         if known is None:
             known = self._known[text] = self._piece(piece(text))
         return known
+
+
+def question_of(task: Task) -> str:
+    """Return what the last message of a task says.
+
+    Raises:
+        ConfigError: It is none of the user, or not all of it is text.
+    """
+    last = task.messages[-1]
+    content = last.get("content")
+    parts = [{"type": "text"}] if isinstance(content, str) else content or ()
+    if last.get("role") != "user" or any(part.get("type") != "text" for part in parts):
+        raise ConfigError(
+            f"task {shown(task.id)}: its last message must be a text of the user, the {{question}} of prompts; "
+            "for other messages, write roles with prompt=None, which are sent the rollout's own path"
+        )
+    return message_text(last)
 
 
 def _check_slots(member: Member, slots: Mapping[str, str]) -> None:

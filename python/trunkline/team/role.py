@@ -70,7 +70,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
         if self.prompt is None and (self.system or self.slots or self.sees is not None):
             raise ConfigError("Role: one without a prompt is sent the rollout's path: leave system, slots and sees out")
         self.template()
-        Template(self.relay, ("name", "text"), "Role: relay")
+        Template(text("Role: relay", self.relay), ("name", "text"), "Role: relay")
 
     def template(self) -> Template | None:
         """Return its prompt, taken apart; None for one that is sent the path."""

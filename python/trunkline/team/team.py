@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline.bounds import shown, whole
+from trunkline.bounds import shown, text, whole
 from trunkline.errors import ConfigError, ProgramError
 from trunkline.rollout.agent import Agent
+from trunkline.team.change import change, check_changes
 from trunkline.team.play import TeamPlay
+from trunkline.team.prompts import question_of
 from trunkline.team.role import Member, Role
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from trunkline.rollout.play import Play
+    from trunkline.types import Task
 
 __all__ = ["Team"]
 
@@ -38,7 +44,8 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     Attributes:
         model: The model of every role that names none.
-        roles: Changes of roles by their names: ``{"verifier": {"model": "large"}}``.
+        roles: Changes of roles by their names: ``{"verifier": {"model": "large"}}``. Name, slots and projection are the
+            code's; a dialect is given by its name, and sampling as a mapping or :class:`trunkline.Sampling`.
         max_turns: Model turns of all roles together that a rollout may take before it ends as ``max_turns``.
         early_termination: Whether a rollout ends as soon as its outcome is known. Without, the program goes on to its
             last round, with rows that are not active.
@@ -69,18 +76,32 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     max_context_length: int | None = None
 
     def __post_init__(self) -> None:
+        text("model", self.model)
         whole("max_turns", self.max_turns, 1)
         if self.max_context_length is not None:
             whole("max_context_length", self.max_context_length, 0)
         for switch in _SWITCHES:
             if not isinstance(value := getattr(self, switch), bool):
                 raise ConfigError(f"{switch} must be true or false, not {shown(value)}")
+        self._check_program()
         own = self.own_roles()
         if not own:
-            raise ConfigError(f"{type(self).__name__} has no roles: give the class attributes that are Roles")
-        for name in self.roles:
-            if name not in own:
-                raise ConfigError(f"roles has {shown(name)}; the roles of {type(self).__name__} are {', '.join(own)}")
+            raise ConfigError(
+                f"{type(self).__name__} has no roles: give the class attributes that are Roles, unannotated"
+            )
+        check_changes(type(self).__name__, self.roles, own)
+        for name, role in self._roles.items():
+            for other in role.sees or ():
+                if other not in own:
+                    raise ConfigError(
+                        f"role {name} sees {shown(other)}; the roles of {type(self).__name__} are {', '.join(own)}"
+                    )
+
+    def _check_program(self) -> None:
+        if type(self).play is Team.play:
+            raise ConfigError(f"{type(self).__name__} has no program: give it  async def play(self, rollout)")
+        if not inspect.iscoroutinefunction(self.play):
+            raise ConfigError(f"play of {type(self).__name__} must be a coroutine:  async def play(self, rollout)")
 
     @classmethod
     def own_roles(cls) -> dict[str, Role]:
@@ -108,22 +129,17 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     @cached_property
+    def _roles(self) -> dict[str, Role]:
+        return {name: change(name, role, self.roles.get(name, {})) for name, role in self.own_roles().items()}
+
+    @cached_property
     def members(self) -> dict[str, Member]:
         """The roles by their names, ready to be asked.
 
         Raises:
-            ConfigError: A change of a role cannot be, or one has no model.
+            ConfigError: One of them has no model.
         """
-        return {name: Member(name, self._changed(name, role), self.model) for name, role in self.own_roles().items()}
-
-    def _changed(self, name: str, role: Role) -> Role:
-        changes = dict(self.roles.get(name, {}))
-        try:
-            if "sampling" in changes:
-                changes["sampling"] = msgspec.convert(changes["sampling"], type(role.sampling))
-            return msgspec.structs.replace(role, **changes)
-        except (TypeError, msgspec.ValidationError) as problem:
-            raise ConfigError(f"roles: {name}: {problem}") from None
+        return {name: Member(name, role, self.model) for name, role in self._roles.items()}
 
     @cached_property
     def _by_role(self) -> dict[int, Member]:
@@ -137,9 +153,20 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """
         found = self.members.get(role) if isinstance(role, str) else self._by_role.get(id(role))
         if found is None:
+            what = "a role of another team" if isinstance(role, Role) else shown(role)
             roles = ", ".join(self.members)
-            raise ProgramError(f"{shown(role)} is no role of {type(self).__name__}; its roles are {roles}")
+            raise ProgramError(f"{type(self).__name__} asks {what}; its own are {roles}")
         return found
+
+    def check(self, tasks: Iterable[Task]) -> None:
+        """Refuse tasks that the team cannot be asked about.
+
+        Raises:
+            ConfigError: The last message of one is no text of the user, and a role is shown the question.
+        """
+        if any(role.prompt is not None for role in self._roles.values()):
+            for task in tasks:
+                question_of(task)
 
     @cached_property
     def agent(self) -> Agent:
@@ -153,7 +180,12 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return own | {"roles": {name: member.settings() for name, member in self.members.items()}}
 
     async def play(self, rollout: TeamPlay) -> str | None:
-        """Play a rollout to its end, and return its answer; None where it has none."""
+        """Play a rollout to its end, and return its answer; None where it has none.
+
+        Args:
+            rollout: The rollout. What is awaited is this alone, or ``asyncio.gather`` and the like over it, and chance,
+                time and results that may change come from it too: a program is run again over its record.
+        """
         raise NotImplementedError
 
     async def __call__(self, rollout: Play) -> str | None:

@@ -1,0 +1,49 @@
+"""The team of experts: asked together, each on its own, and heard by one."""
+
+from __future__ import annotations
+
+import pytest
+from team_scripts import hear
+
+from trunkline.team.programs.catalog import TEAMS, find
+from trunkline.team.programs.experts import ExpertsTeam
+from trunkline.team.team import Team
+
+TEAM = ExpertsTeam(model="m")
+
+
+@pytest.mark.parametrize("parallel_agents", [True, False])
+def test_experts_see_nothing_of_one_another_and_the_synthesiser_all_of_them_in_order(parallel_agents: bool) -> None:
+    team = ExpertsTeam(model="m", parallel_agents=parallel_agents)
+    heard = hear(team, "one", "two", "three", "So <answer> 4 </answer>", question="2 + 2?")
+    assert heard.roles == ["theorist", "practitioner", "sceptic", "synthesiser"]
+    assert all("The output of" not in row.prompt and row.prompt.startswith("2 + 2?") for row in heard.rows[:3])
+    said = [f'\nThe output of "{row.role}": {row.text}\n' for row in heard.rows[:3]]
+    assert f"What they said:\n{''.join(said)}\n" in heard.rows[3].prompt
+    assert heard.answer == "4"
+
+
+def test_each_expert_has_a_system_prompt_of_its_own() -> None:
+    heard = hear(TEAM, "one", "two", "three", "<answer>4</answer>")
+    core = heard.tree.core
+    contexts = [core.node(node).context for node in core.path(core.rollout(0).leaf)]
+    sent = [core.request_context(context, b"[", b"]").decode() for context in contexts if context is not None]
+    assert ["You are a " in one.partition('"user"')[0] for one in sent] == [True, True, True, False]
+
+
+def test_an_answer_outside_the_tag_is_no_valid_action_and_none_at_all() -> None:
+    heard = hear(TEAM, "one", "two", "three", "It is 4")
+    assert [row.valid for row in heard.rows] == [True, True, True, False]
+    assert heard.answer == ""
+
+
+def test_the_teams_of_the_catalog_are_found_by_their_names() -> None:
+    found = {name: find(name) for name in TEAMS}
+    assert {name: kind.__name__ for name, kind in found.items()} == {
+        "experts": "ExpertsTeam",
+        "math": "MathTeam",
+        "search": "SearchTeam",
+    }
+    assert all(issubclass(kind, Team) and kind.__doc__ for kind in found.values())
+    with pytest.raises(KeyError):
+        find("chess")
