@@ -23,6 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of benchmarks that have a size."""
     parser.addoption("--lanes", type=int, default=64, help="requests in flight at once in test_peers.py (64)")
     parser.addoption("--crowd-minutes", type=float, default=0.75, help="how long test_crowd.py watches (0.75)")
+    parser.addoption("--batches", default="8,64,256", help="rows of a batch in test_teams.py (8,64,256; or 4096)")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Batches of the benchmarks of teams."""
+    if "batch" in metafunc.fixturenames:
+        metafunc.parametrize("batch", [int(size) for size in metafunc.config.getoption("--batches").split(",")])
 
 
 class Stub:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from trunkline.bounds import shown
 from trunkline.errors import ConfigError, ProgramError
-from trunkline.llm.messages import CLOSES, OPENS, piece, user
+from trunkline.llm.messages import CLOSES, OPENS, piece, system, user
+from trunkline.rollout.said import Cut
 from trunkline.tree.node import message_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from trunkline.rollout.play import Play
-    from trunkline.rollout.said import Cut
     from trunkline.team.role import Member
     from trunkline.team.team import Team
     from trunkline.types import Message, Task
@@ -70,9 +70,15 @@ class Prompts:
         self._play = play
         self._team = team
         self._known: dict[str, int] = {}
+        self._systems: dict[str, Cut] = {}
         before = play.task.messages[:-1]
         self._system = [message for message in before if message.get("role") == "system"]
         self._before = [message for message in before if message.get("role") != "system"]
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        """The pieces that a message begins and ends with."""
+        return self._play.cut([OPENS, CLOSES]).pieces
 
     @cached_property
     def question(self) -> str:
@@ -96,9 +102,20 @@ class Prompts:
         _check_slots(member, slots)
         if member.template is None:
             return None
-        system = [{"role": "system", "content": member.role.system}] if member.role.system else self._system
         values = {**slots, "question": self.question, "step": str(step)}
-        return [*system, *self._before, self._user(member, values, context.seen_by(member))]
+        return [*self._first(member), *self._before, self._user(member, values, context.seen_by(member))]
+
+    def _first(self, member: Member) -> Sequence[Message | Cut]:
+        """The system message of a member; those of the task where it has none."""
+        text = member.role.system
+        if not text:
+            return self._system
+        if not self._team.preprocessing_cache:
+            return [{"role": "system", "content": text}]
+        known = self._systems.get(text)
+        if known is None:
+            known = self._systems[text] = self._play.cut([system(text)])
+        return [known]
 
     def draft(self, member: Member, context: Context, step: int) -> None:
         """Build a prompt that nobody is sent; slots that have no text are empty.
@@ -117,29 +134,28 @@ class Prompts:
         assert member.template is not None
         if not self._team.context_fragments:
             return {"role": "user", "content": member.template.fill({**values, "context": "".join(seen)})}
-        pieces = [self._piece(OPENS)]
+        opens, closes = self._ends
+        pieces = [opens]
         for part in member.template.parts:
             if isinstance(part, str):
-                pieces.append(self._piece(self._encode(part)))
-            else:
-                pieces += [
-                    self._text(text) for text in (seen if part.name == "context" else [values[part.name]]) if text
-                ]
-        return self._play.cut([*pieces, self._piece(CLOSES)])
-
-    def _encode(self, text: str) -> bytes:
-        return _encoded(text) if self._team.preprocessing_cache else piece(text)
+                pieces.append(self._text(part, _encoded))
+            elif part.name == "context":
+                pieces += [self._text(text) for text in seen if text]
+            elif text := values[part.name]:
+                pieces.append(self._text(text))
+        return Cut((*pieces, closes))
 
     def _piece(self, data: bytes) -> int:
         (number,) = self._play.cut([data]).pieces
         return number
 
-    def _text(self, text: str) -> int:
+    def _text(self, text: str, encode: Callable[[str], bytes] = piece) -> int:
+        """The number of a piece; with the cache, a text is encoded and looked for in the tree once."""
         if not self._team.preprocessing_cache:
             return self._piece(piece(text))
         known = self._known.get(text)
         if known is None:
-            known = self._known[text] = self._piece(piece(text))
+            known = self._known[text] = self._piece(encode(text))
         return known
 
 
@@ -161,6 +177,8 @@ def question_of(task: Task) -> str:
 
 
 def _check_slots(member: Member, slots: Mapping[str, str]) -> None:
+    if not (slots or member.role.slots):
+        return
     wanted = set(member.role.slots)
     for name, value in slots.items():
         if name not in wanted:
