@@ -13,6 +13,7 @@ from pathlib import Path
 from foreign import message, serving
 
 import trunkline
+from trunkline.cli.demo import simulator
 
 README = Path(__file__).parent.parent.parent / "README.md"
 
@@ -95,3 +96,45 @@ def test_the_commands_about_servers_work_as_printed(tmp_path: Path):
         assert f"{cost:.7f}  ({cost:.7f} a task, {cost:.7f} a solved task)" in text
     assert "p95" in shown[1]
     assert (tmp_path / "answers.cache").is_file()
+
+
+def test_the_team_works_as_printed():
+    (example,) = [found for found in EXAMPLES if "tl.Team" in found]
+
+    @trunkline.tool
+    def search(query: list[str]) -> str:
+        """Look something up."""
+        return f"{query[0]}: 206073 people."
+
+    def generate(prompts: list[trunkline.Prompt]) -> list[str]:
+        return [said(prompt.messages[-1]["content"]) for prompt in prompts]
+
+    def said(asked: str) -> str:
+        if "Enough?" in asked:
+            return f"<verify>{'Yes' if '206073' in asked else 'No'}</verify>"
+        return "<search>Turku</search>" if "Your query" in asked else "<answer>206073</answer>"
+
+    made: dict = {"tl": trunkline, "search": search, "__name__": __name__}
+    exec(example, made)
+    tasks = [trunkline.Task.ask("How many people live in Turku?", "206073")]
+    (tree,) = trunkline.run(made["Research"](model="small"), tasks, llm=trunkline.BatchLLM(generate))
+    assert tree.answer == "206073"
+    assert [node.agent for node in tree.nodes if node.kind.name == "TURN"] == [
+        "verifier",
+        "searcher",
+        "verifier",
+        "answerer",
+    ]
+
+
+def test_the_command_of_a_team_works_as_printed(tmp_path: Path):
+    (block,) = [found for found in re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL) if "--team" in found]
+    made, served, line = block.splitlines()
+    with simulator("default", False) as url:
+        assert served == "trunkline sim serve --port 8000 &"
+        line = line.replace("http://localhost:8000/v1", url)
+        for printed in (made, line):
+            command = printed.replace("trunkline ", f"{shlex.quote(sys.executable)} -m trunkline.cli ")
+            done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=90)
+            assert done.returncode == 0, done.stderr
+    assert "rollouts                    300" in done.stdout

@@ -369,4 +369,12 @@ def test_tool_output_cannot_break_out_of_a_call():
 def test_models_by_name():
     assert find_model("sim-agent", PERFECT).dials is PERFECT
     assert find_model("sim-agent:null", PERFECT).dials == PRESETS["null"]
-    assert set(MODELS) == {"sim-agent", "sim-tagged", "sim-verifier", "sim-solver", "sim-writer", "sim-judge"}
+    assert set(MODELS) == {
+        "sim-agent",
+        "sim-tagged",
+        "sim-verifier",
+        "sim-solver",
+        "sim-writer",
+        "sim-judge",
+        "sim-team",
+    }

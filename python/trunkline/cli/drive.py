@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from trunkline.runtime.options import Options
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.store.summary import Summary
+    from trunkline.team.team import Team
     from trunkline.types import Task
 
 __all__ = ["drive"]
 
 
 def drive(
-    agent: Agent,
+    agent: Agent | Team,
     tasks: Sequence[Task] | None,
     *,
     threshold: float,
@@ -36,7 +37,7 @@ def drive(
     """Run, show, and judge.
 
     Args:
-        agent: Who plays.
+        agent: Who plays: an agent, or a team.
         tasks: The problems; None for those of a run that goes on.
         threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
         watched: What :func:`~trunkline.cli.watching.watching_options` found.

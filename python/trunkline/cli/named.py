@@ -17,7 +17,7 @@ from trunkline.printable import said
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["make_named"]
+__all__ = ["make_named", "read_value"]
 
 _WORDS: Final[dict[Any, str]] = {
     int: "a whole number",
@@ -28,7 +28,13 @@ _WORDS: Final[dict[Any, str]] = {
 }
 
 
-def make_named(given: str, option: str, names: Collection[str], find: Callable[[str], Any]) -> Any:
+def make_named(
+    given: str,
+    option: str,
+    names: Collection[str],
+    find: Callable[[str], Any],
+    beside: Callable[[type], Mapping[str, Any]] = lambda _kind: {},
+) -> Any:
     """Make what a value of an option names.
 
     Args:
@@ -38,6 +44,7 @@ def make_named(given: str, option: str, names: Collection[str], find: Callable[[
         option: The option, for messages.
         names: Ours.
         find: From one of them to its class.
+        beside: From a class to options that it is given by other means, which the value cannot give.
 
     Returns:
         What the class made of the options; or what ``MODULE:OBJECT`` leads to, if that is no class.
@@ -60,9 +67,11 @@ def make_named(given: str, option: str, names: Collection[str], find: Callable[[
         if options:
             raise ConfigError(f"{option} {given!r}: {name} is no class, so it takes no options")
         return kind
-    values = _read(options, f"{option} {name}", _parameters(kind))
+    known, others = _parameters(kind), beside(kind)
+    open_ = {name: hint for name, hint in known.items() if name not in others}
+    values = _read(options, f"{option} {name}", open_)
     try:
-        return kind(**values)
+        return kind(**values, **{name: value for name, value in others.items() if name in known})
     except UsageError as problem:
         raise ConfigError(f"{option} {name}: {problem}") from None
     except Exception as problem:
@@ -95,12 +104,21 @@ def _read(text: str, what: str, known: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"{what}: {part.strip()!r} is no option=value that it knows; {there}")
         if key in values:
             raise ConfigError(f"{what}: option {key} is given twice")
-        values[key] = _value(value.strip(), f"{what}: {key}", known[key])
+        values[key] = read_value(value.strip(), f"{what}: {key}", known[key])
     return values
 
 
-def _value(text: str, what: str, kind: Any) -> Any:
-    """Read one value into a type; several between slashes where the type holds several."""
+def read_value(text: str, what: str, kind: Any) -> Any:
+    """Read one value into a type; several between slashes where the type holds several.
+
+    Args:
+        text: The value as it was written.
+        what: What to call it, for messages.
+        kind: The type.
+
+    Raises:
+        ConfigError: It is no value of that type.
+    """
 
     def load(_kind: type, name: object) -> Any:
         if not isinstance(name, str):

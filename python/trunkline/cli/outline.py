@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from trunkline.cli.output import put
 from trunkline.cli.table import taken_over
 from trunkline.printable import printable
+from trunkline.team.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from trunkline.runtime.outline import Outline
 
 __all__ = ["print_outline"]
+
+_EVERY_TEAM: Final = tuple(field.name for field in msgspec.structs.fields(Team))
+"""Settings that every team has; the others are a team's own."""
 
 
 def print_outline(outline: Outline, *, as_json: bool = False) -> None:
@@ -36,7 +40,7 @@ def print_outline(outline: Outline, *, as_json: bool = False) -> None:
 
 def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
     """The lines, each a label and a value."""
-    agent, strategy, llm = (outline.settings[part] for part in ("agent", "strategy", "llm"))
+    agent, strategy, llm, team = (outline.settings[part] for part in ("agent", "strategy", "llm", "team"))
     yield "dry run", "nothing was sent, and no file made"
     refill = outline.settings["refill"]
     groups = f" at most, until {refill['groups']:,} groups were kept" if refill else ""
@@ -44,7 +48,7 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
     if outline.taken is not None:
         yield "continues", taken_over(outline.taken)
     yield "model", f"{agent['model']} at {', '.join(llm.get('base_urls', [llm.get('kind', '')]))}"
-    yield "tools", ", ".join(tool["function"]["name"] for tool in agent["tools"]) or "none"
+    yield from [("tools", _tools(agent) or "none")] if team is None else _team(outline.settings["program"], team)
     yield "strategy", strategy["kind"] + _options(strategy["options"])
     yield "rollouts a task", outline.formula
     yield "rollouts", f"{outline.tasks * outline.rollouts:,} at most"
@@ -62,7 +66,7 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
         yield "enough", f"{stopping['enough']} of {outline.rollouts}, the others: {stopping['tail']}"
     if stopping["settled"] is not None:
         yield "settled", f"{stopping['settled']}"
-    if outline.settings["program"]:
+    if outline.settings["program"] and team is None:
         yield "program", outline.settings["program"]
     yield "reward", outline.settings["reward"] or "none: rollouts stay unscored"
     for judging in outline.settings["filters"]:
@@ -79,3 +83,25 @@ def _options(options: Mapping[str, Any] | str) -> str:
     if isinstance(options, str):
         return ""
     return f" ({', '.join(f'{name}={value}' for name, value in options.items())})" if options else ""
+
+
+def _tools(agent: Mapping[str, Any]) -> str:
+    return ", ".join(tool["function"]["name"] for tool in agent["tools"])
+
+
+def _team(name: str, team: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """A team: its own settings, its roles, its switches."""
+    yield "team", name + _options({setting: value for setting, value in team.items() if setting not in _EVERY_TEAM})
+    yield from (("role " + role, _role(described)) for role, described in team["roles"].items())
+    off = [switch for switch in _EVERY_TEAM if team[switch] is False]
+    yield "switches", f"all on but {', '.join(off)}" if off else "all on"
+    if team["max_context_length"] is not None:
+        yield "context", f"{team['max_context_length']:,} characters at most"
+
+
+def _role(role: Mapping[str, Any]) -> str:
+    """A role in a line: its model and where that is, how it is sampled, its tools."""
+    asked = role["model"] + (f" at {role['llm']}" if role.get("llm") else "")
+    sampled = [f"{name} {value}" for name, value in role["sampling"].items() if value is not None]
+    tools = [f"tools {_tools(role)}"] if role["tools"] else []
+    return ", ".join([asked, *sampled, *tools])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from trunkline.bounds import whole
 from trunkline.cli.drive import drive
@@ -12,6 +13,7 @@ from trunkline.cli.named import make_named
 from trunkline.cli.options import BudgetOption, PriceOption, Settled, Threshold, load_named, load_tools
 from trunkline.cli.outline import print_outline
 from trunkline.cli.runfile import find_run, standing
+from trunkline.cli.teams import make_team
 from trunkline.cli.watching import watching_options
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.catalog import DIALECTS
@@ -30,9 +32,11 @@ from trunkline.score import rewards
 from trunkline.score.filters.catalog import FILTERS
 from trunkline.store.dataset import load_tasks
 from trunkline.store.reader import RunReader
+from trunkline.team.programs.catalog import TEAMS
 
 if TYPE_CHECKING:
     from trunkline.score.rewards import Reward
+    from trunkline.team.team import Team
     from trunkline.types import Task
 
 __all__ = ["run"]
@@ -42,7 +46,9 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 
 @click.command()
 @click.argument("questions", type=click.Path(), required=False)
-@click.option("--model", "-m", required=True, help="Model name, as the endpoint knows it.")
+@click.option(
+    "--model", "-m", required=True, help="Model name, as the endpoint knows it; of a team, that of its roles."
+)
 @click.option(
     "--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: $OPENAI_BASE_URL]"
 )
@@ -75,6 +81,18 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 )
 @click.option("--program", metavar="MODULE:ATTR", help="What plays a try: async def program(rollout).")
 @click.option(
+    "--team",
+    metavar="NAME[:OPTION=VALUE,...]",
+    help=f"Several agents that play a try together: {', '.join(TEAMS)}, or your own as MODULE:CLASS. "
+    "For example math:rounds=4",
+)
+@click.option(
+    "--role",
+    multiple=True,
+    metavar="NAME.FIELD=VALUE",
+    help="Change a role of the team: verifier.model=NAME, verifier.sampling.temperature=0.2; repeatable.",
+)
+@click.option(
     "--dialect",
     default="native",
     show_default=True,
@@ -95,7 +113,7 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
     show_default=True,
     help="A turn that neither calls a tool nor answers is told so, or ends its try.",
 )
-@click.option("--max-turns", default=30, show_default=True, help="Model turns a try may take.")
+@click.option("--max-turns", default=30, show_default=True, help="Model turns a try may take.  [of a team: 100]")
 @click.option("--max-tokens", type=int, help="Tokens a turn may generate.")
 @click.option("--temperature", type=float, help="Sampling temperature.")
 @click.option("--top-p", type=float, help="Nucleus sampling.")
@@ -207,20 +225,10 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option("--dry-run", is_flag=True, help="Check everything, print what would be done, and send nothing.")
 @click.pass_context
 def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
-    """Run an agent over QUESTIONS: JSONL, CSV, TSV or Parquet, a Hugging Face dataset path, or - for JSONL on stdin."""
+    """Run an agent or a team over QUESTIONS: JSONL, CSV, TSV, Parquet, a Hugging Face path, or - for JSONL on stdin."""
     tasks = _tasks(questions, given["start_from"], given["limit"])
     strategy = _strategy(given["strategy"], n=given["rollouts"], wave=given["wave"])
-    agent = Agent(
-        model=given["model"],
-        tools=load_tools(given["tools"]),
-        system=given["system"],
-        dialect=_dialect(given["dialect"]),
-        malformed=given["malformed"],
-        void=given["void"],
-        environment=given["environment"] and load_named(given["environment"], "--environment"),
-        max_turns=given["max_turns"],
-        sampling=_sampling(given, strategy),
-    )
+    agent = _player(ctx, given, _sampling(given, strategy))
     llm = EndpointSpec(
         *given["base_url"],
         api_key_env=given["api_key_env"],
@@ -258,6 +266,26 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     said, as_json = standing(path, resume=resume), given["as_json"]
     ctx.exit(
         drive(agent, tasks, threshold=given["fail_on_error"], watched=given, as_json=as_json, said=said, **options)
+    )
+
+
+def _player(ctx: click.Context, given: dict[str, Any], sampling: Sampling) -> Agent | Team:
+    """Return who plays: an agent, or a team."""
+    if given["team"] is not None:
+        told = {name for name in given if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+        return make_team(given, told, sampling)
+    if given["role"]:
+        raise click.UsageError(f"--role {given['role'][0]} changes a role of a team: name one with --team")
+    return Agent(
+        model=given["model"],
+        tools=load_tools(given["tools"]),
+        system=given["system"],
+        dialect=_dialect(given["dialect"]),
+        malformed=given["malformed"],
+        void=given["void"],
+        environment=given["environment"] and load_named(given["environment"], "--environment"),
+        max_turns=given["max_turns"],
+        sampling=sampling,
     )
 
 

@@ -112,7 +112,7 @@ def best_guess(episode: Episode, mind: Mind) -> str:
         episode: The state; the search need not have come to an end.
         mind: What to draw with.
     """
-    found = walk(episode.chain, episode.view)
+    found = walk(episode.rest, episode.view)
     if found is not None:
         return found[0]
     kind = ANSWER_KIND[episode.chain.relations[-1]]

@@ -11,6 +11,7 @@ from trunkline.sim.model.draft import Disagreement
 from trunkline.sim.model.mind import Mind
 from trunkline.sim.model.solver import solver
 from trunkline.sim.model.tagged import tagged
+from trunkline.sim.model.team import team
 from trunkline.sim.model.verdict import judge, verifier
 from trunkline.sim.model.writer import writer
 
@@ -31,6 +32,7 @@ MODELS: Final[dict[str, Callable[[Conversation, Mind], Draft]]] = {
     "sim-solver": solver,
     "sim-writer": writer,
     "sim-judge": judge,
+    "sim-team": team,
 }
 """Every behaviour, by the name that a request asks for."""
 

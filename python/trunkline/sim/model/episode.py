@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from trunkline.sim.model.chat import Call, parts, response
+from trunkline.sim.model.forms import is_form
 from trunkline.sim.world import arithmetic, language
+from trunkline.sim.world.language import Chain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trunkline.sim.model.chat import Conversation, Message
     from trunkline.sim.world.arithmetic import Step
-    from trunkline.sim.world.language import Chain, Fact
+    from trunkline.sim.world.language import Fact
 
 __all__ = [
     "SEARCH_KEYS",
@@ -195,6 +197,18 @@ class Episode:
         """The relation asked of it."""
         return self.chain.relations[self.hop]
 
+    @property
+    def rest(self) -> Chain:
+        """The question from the first search in view on: what led there is taken for right, where it is out of view."""
+        begun = next((hop for hop, name in enumerate(self.path) if name), 0)
+        return Chain(self.path[begun], self.chain.relations[begun:]) if begun else self.chain
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the last search found what the question asks for."""
+        last = len(self.path) == len(self.chain.relations)
+        return last and self.stated(self.entity, self.relation, [self.found]) is not None
+
     def stated(self, name: str, relation: str, texts: Sequence[str]) -> str | None:
         """What some texts say, as ``Names.stated`` with the names in view."""
         return self.names.stated(name, relation, texts)
@@ -252,7 +266,7 @@ class Episode:
                 elif asked:
                     yield _Event("result", (text,))
             elif message.role == "user":
-                tagged = _tagged(message.text)
+                tagged = _told(message.text)
                 yield from tagged
                 if asked and not any(event.kind == "result" for event in tagged):
                     yield _Event("result", (message.text,))
@@ -329,6 +343,22 @@ def _tagged(text: str) -> tuple[_Event, ...]:
         return ()
     kinds = {"search": "search", "information": "result"}
     return tuple(_Event(kinds[match[1]], (match[2].strip(),)) for match in _TAG.finditer(text))
+
+
+@lru_cache(maxsize=8192)
+def _told(text: str) -> tuple[_Event, ...]:
+    """Searches that a prompt tells of; what stands behind one, in no tag, is what it found. A mere form is none."""
+    events: list[_Event] = []
+    end = 0
+    for match in _TAG.finditer(text):
+        if not is_form(match[2]):
+            events += [*_found(events, text[end : match.start()]), *_tagged(match[0])]
+            end = match.end()
+    return tuple(events + _found(events, text[end:]))
+
+
+def _found(events: Sequence[_Event], text: str) -> list[_Event]:
+    return [_Event("result", (text,))] if events and events[-1].kind == "search" and text.strip() else []
 
 
 @lru_cache(maxsize=8192)

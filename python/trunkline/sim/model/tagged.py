@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trunkline.sim.model.chat import Conversation
     from trunkline.sim.model.mind import Mind
 
-__all__ = ["tagged"]
+__all__ = ["seek", "tagged"]
 
 _SEARCHES: Final = 3
 _REPAIR: Final = "An earlier step was wrong, so I return to it."
@@ -22,12 +22,25 @@ _REPAIR: Final = "An earlier step was wrong, so I return to it."
 
 def tagged(conversation: Conversation, mind: Mind) -> Draft:
     """Write the next thought and the search or answer that follows it."""
+    return seek(conversation, mind)
+
+
+def seek(conversation: Conversation, mind: Mind, *, searches: bool = True, answers: bool = True) -> Draft:
+    """Write the next thought, and a search or an answer.
+
+    Args:
+        conversation: What was said; searches and what they found may stand in one message.
+        mind: What to draw with.
+        searches: Whether a search is wanted; else an answer is given, whatever was found.
+        answers: Whether an answer is wanted; else a search is made, whatever was found.
+    """
     draft = Draft(conversation.opened.rpartition("</information>")[2].lstrip())
     if not conversation.opened and mind.accident(mind.dials.empty):
         return draft
     subject = find_subject(conversation)
     if subject.chain is not None:
-        return _Turn(draft, Episode(conversation, subject.chain), mind).write()
+        turn = _Turn(draft, Episode(conversation, subject.chain), mind, answers=answers)
+        return turn.write() if searches else turn.conclude()
     if subject.steps is not None:
         return solve(draft, subject.steps, mind)
     draft.say("I see no question here that I can work on.\n<answer>unknown</answer>")
@@ -37,10 +50,11 @@ def tagged(conversation: Conversation, mind: Mind) -> Draft:
 class _Turn:
     """One turn on a question of the language."""
 
-    def __init__(self, draft: Draft, episode: Episode, mind: Mind) -> None:
+    def __init__(self, draft: Draft, episode: Episode, mind: Mind, *, answers: bool = True) -> None:
         self.draft = draft
         self.episode = episode
         self.mind = mind
+        self.answers = answers
         self.place = f"{chain_key(episode.chain)}\x1f{len(episode.path)}\x1f{episode.searches}"
 
     def write(self) -> Draft:
@@ -63,6 +77,15 @@ class _Turn:
             draft.say(_REPAIR)
             return self.search(said or episode.path[hop], hop + (said is not None))
         return self.believe()
+
+    def conclude(self) -> Draft:
+        """Answer now."""
+        self.draft.say("<think>\n")
+        self.mind.fill(self.draft)
+        if self.episode.arrived:
+            return self.believe()
+        self.draft.say("I have to settle for what I have.")
+        return self.answer(best_guess(self.episode, self.mind))
 
     def believe(self) -> Draft:
         """Settle this hop and search for the next one, or answer."""
@@ -91,6 +114,7 @@ class _Turn:
         return self.draft
 
     def answer(self, text: str) -> Draft:
-        """End with an answer."""
-        self.draft.say(f"\n</think>\n<answer>{text}</answer>")
+        """End with an answer, or with another search where none is wanted."""
+        form = f"<answer>{text}</answer>" if self.answers else f"<search>{again_text(self.episode)}</search>"
+        self.draft.say(f"\n</think>\n{form}")
         return self.draft

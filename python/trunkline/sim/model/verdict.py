@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from trunkline.errors import ConfigError
 from trunkline.sim.model.belief import walk
 from trunkline.sim.model.draft import Draft
-from trunkline.sim.model.episode import find_subject
+from trunkline.sim.model.episode import Episode, find_subject
+from trunkline.sim.model.forms import NO, OFFER, YES, forms_in, is_form
 from trunkline.sim.world import arithmetic
 
 if TYPE_CHECKING:
@@ -17,12 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["judge", "normal", "proposed", "verifier"]
 
-_YES: Final = ("yes", "true", "correct", "accept", "accepted", "approve", "approved", "sufficient", "pass")
-_NO: Final = ("no", "false", "incorrect", "reject", "rejected", "insufficient", "fail")
-_WORDS: Final = "|".join((*_YES, *_NO))
-_OFFER: Final = re.compile(
-    rf"<([A-Za-z_]{{1,24}})>\s*({_WORDS})\s*(?:(?:/|\||or)\s*({_WORDS})\s*)?</\1>", re.IGNORECASE
-)
 _FIELD: Final = re.compile(r"\b(correct|judgement|judgment|verdict)\b\s*:\s*[\"']?(?:yes|no)\b", re.IGNORECASE)
 _ANSWER: Final = re.compile(r"<answer>\s*(.{1,200}?)\s*</answer>|\\boxed\{([^{}]{1,200})\}", re.DOTALL)
 _REFERENCE: Final = re.compile(
@@ -43,19 +38,23 @@ def verifier(conversation: Conversation, mind: Mind) -> Draft:
     """Say whether the answer proposed is right, or, where none is, whether what was found suffices.
 
     What is right is worked out from the messages alone: a word problem is solved again, and a question's
-    chain is followed through the facts in view. The verdict errs at the rates of the dials.
+    chain is followed through the facts in view, from the first search in view on. A word problem needs no
+    searches, where these are what the verdict is about. The verdict errs at the rates of the dials.
     """
     subject = find_subject(conversation)
     said = "\n".join(message.text for message in conversation.messages if message.role != "system")
     answers = proposed(said)
     accept = False
     if subject.chain is not None:
-        found = walk(subject.chain, [m.text for m in conversation.messages if m.role in {"user", "tool"}])
+        texts = [m.text for m in conversation.messages if m.role in {"user", "tool"}]
+        found = walk(subject.chain, texts) or walk(Episode(conversation, subject.chain).rest, texts)
         if found is not None:
             accept = not answers or normal(answers[-1]) in {normal(name) for name in found[1]}
+    elif subject.steps is not None and not answers:
+        accept = forms_in(said).search >= 0
     elif subject.steps is not None:
         try:
-            accept = bool(answers) and normal(answers[-1]) == str(arithmetic.evaluate(subject.steps)[-1])
+            accept = normal(answers[-1]) == str(arithmetic.evaluate(subject.steps)[-1])
         except ConfigError:
             accept = False
     return _verdict(conversation, mind, accept=accept)
@@ -81,7 +80,7 @@ def judge(conversation: Conversation, mind: Mind) -> Draft:
 def proposed(text: str) -> list[str]:
     """The answers a text marks with answer tags or boxes, in order; placeholders of a prompt are left out."""
     found = [match[1] or match[2] for match in _ANSWER.finditer(text)]
-    return [answer.strip() for answer in found if re.search(r"[A-Z0-9]", answer)]
+    return [answer.strip() for answer in found if not is_form(answer)]
 
 
 def normal(text: str) -> str:
@@ -96,13 +95,13 @@ def _verdict(conversation: Conversation, mind: Mind, *, accept: bool) -> Draft:
     if not draft.left and mind.accident(mind.dials.empty):
         return draft
     text = "\n".join(m.text for m in conversation.messages if m.role in {"system", "user"})
-    offers = list(_OFFER.finditer(text))
+    offers = list(OFFER.finditer(text))
     yes, no, before, after = "yes", "no", "", ""
     if offers:
         tag = offers[-1][1]
         words = [word for o in offers if o[1] == tag for word in (o[2], o[3]) if word]
-        yes = next((word for word in words if word.lower() in _YES), "yes")
-        no = next((word for word in words if word.lower() in _NO), "no")
+        yes = next((word for word in words if word.lower() in YES), "yes")
+        no = next((word for word in words if word.lower() in NO), "no")
         before, after = f"<{tag}>", f"</{tag}>"
     elif field := _FIELD.search(text):
         before = f"{field[1]}: "
