@@ -24,7 +24,18 @@ CALLS, TASKS, ROUNDS = 64, 500, 200
 DATA = os.urandom(2000)
 REPLIES = [
     Reply(
-        [Choice("x", None, [], "stop")], 1500 + i, 1200, 90 + i, 1, 1_200_000 + i, "m", "http://h:8000/v1", 17, 400_000
+        [Choice("x", None, [], "stop")],
+        1500 + i,
+        1200,
+        90 + i,
+        1,
+        1_200_000 + i,
+        "m",
+        "http://h:8000/v1",
+        17,
+        400_000,
+        "solver",
+        2_000_000_000_000,
     )
     for i in range(CALLS)
 ]
@@ -55,7 +66,7 @@ def all_in(writer: RunWriter, *, calls: bool) -> Round:
     def work(number: int) -> None:
         deltas = []
         for i, (task, seq) in enumerate(places(number)):
-            made = [settle(reply, 2_000_000_000_000) for reply in REPLIES[2 * i : 2 * i + 2]] if calls else []
+            made = [settle(reply) for reply in REPLIES[2 * i : 2 * i + 2]] if calls else []
             deltas.append(Delta(task, seq, DATA, 2, 0, made))
         batch = decode_from_worker(encode(Batch(number, deltas, [], ["m"])))
         assert isinstance(batch, Batch)
@@ -85,7 +96,7 @@ def test_a_call_all_in(benchmark, capsys, tmp_path: Path) -> None:
 
 
 COLUMNS = ", ".join(f"{name} INTEGER NOT NULL" for name in CALL_COLUMNS)
-PACKED = struct.Struct("<HHiiiHqqqq")
+PACKED = struct.Struct("<HHiiiHqqqqH")
 PLACE = "task INTEGER NOT NULL, seq INTEGER NOT NULL"
 TABLES = {
     "none": "",
@@ -103,7 +114,7 @@ def kept(path: Path, kind: str) -> Round:
     file.execute("PRAGMA synchronous = NORMAL")
     file.execute("CREATE TABLE deltas (delta INTEGER PRIMARY KEY, data BLOB, calls BLOB)")
     file.execute(TABLES[kind])
-    values = [(0, 1, 1500 + i, 1200, 90 + i, 1, 17, 400_000, 1_200_000, 10_000_000 + i) for i in range(CALLS)]
+    values = [(0, 1, 1500 + i, 1200, 90 + i, 1, 17, 400_000, 1_200_000, 10_000_000 + i, 0) for i in range(CALLS)]
     row = "INSERT INTO calls VALUES (?, ?, ?" + ", ?" * len(CALL_COLUMNS) + ")"
 
     def work(number: int) -> None:

@@ -283,7 +283,7 @@ async def test_figures_and_texts_of_somebodys_own_llm_are_made_fit(reply: Reply)
     await ask_all(table)
     assert calls(table) == [1]
     (noted,) = table.outlet.replies
-    msgspec.json.encode([settle(noted, 0), noted.served])
+    msgspec.json.encode([settle(noted), noted.served])
     assert 0 <= noted.attempts < 2**31
 
 

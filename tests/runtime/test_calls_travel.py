@@ -316,13 +316,13 @@ def test_siblings_are_one_row_and_kept_answers_are_rows_that_cost_nothing(tmp_pa
 
 def test_a_reply_settles_to_its_row():
     reply = Reply([Choice("", None, [], "")] * 3, 10, -1, 6, 2, 1_500_000, "m", "http://h/v1", 7, 9)
-    row = settle(reply, 2_000_000)
-    assert msgspec.structs.astuple(row) == ("http://h/v1", 3, 10, -1, 6, 2, 7, 9, 1_500_000, 500_000)
+    row = settle(msgspec.structs.replace(reply, agent="solver", ended=2_000_000))
+    assert msgspec.structs.astuple(row) == ("http://h/v1", 3, 10, -1, 6, 2, 7, 9, 1_500_000, 500_000, "solver")
 
 
 def test_a_secret_is_hidden_before_a_name_is_cut():
     told = f"{'x' * 190} sk-hunter2hunter2"
-    assert "hunter" not in settle(Reply([], 1, 1, 1, 1, 1, endpoint=told), 0).endpoint
+    assert "hunter" not in settle(Reply([], 1, 1, 1, 1, 1, endpoint=told)).endpoint
 
 
 async def test_a_call_waits_for_the_next_delta_of_its_tree_and_leaves_once():
@@ -356,7 +356,7 @@ def test_a_snapshot_counts_what_was_sent():
         Reply(one, 10, 0, 3, 0, 1),
         Reply([], -1, -1, -1, 6, 9_000_000),
     ]
-    shot.called(settle(reply, 0) for reply in replies)
+    shot.called(settle(reply) for reply in replies)
     assert (shot.prompt, shot.generated, shot.retries, list(shot.latencies)) == (10, 3, 7, [2.0, 1e-6])
 
 

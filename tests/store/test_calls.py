@@ -8,6 +8,7 @@ import sqlite3
 from fractions import Fraction
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ A, B = "http://a/v1", "http://b/v1"
 PRICES = {A: Price(prompt=2.0, cached=0.5, generated=8.0), B: Price(prompt=0.0, generated=0.1)}
 
 
-def call(endpoint: str = A, **fields: int) -> CallRow:
+def call(endpoint: str = A, agent: str = "", **fields: int) -> CallRow:
     base = {
         "draws": 1,
         "prompt": 10,
@@ -38,17 +39,26 @@ def call(endpoint: str = A, **fields: int) -> CallRow:
         "first": 70,
         "micros": 250,
     }
-    return CallRow(endpoint, **(base | {"started": 0} | fields))
+    return CallRow(endpoint, **(base | {"started": 0} | fields), agent=agent)
 
 
-def grow(usages: list[tuple[int, int, int]]) -> tuple[_core.Tree, list[bytes]]:
+def grow(usages: list[tuple[int, int, int]], agents: str = "") -> tuple[_core.Tree, list[bytes]]:
     """A tree with a one-turn rollout for each usage (prompt, cached, generated), and a delta for each."""
     core = _core.Tree()
     point = core.append(0, 1, b'{"role":"user","content":"?"}')
     deltas = []
     for draw, usage in enumerate(usages):
         rollout = core.open(point, [0, draw], draw)
-        core.turn(rollout, json.dumps({"role": "assistant", "content": str(draw)}).encode(), 0, 0, 0, *usage, 0, 250)
+        core.turn(
+            rollout,
+            json.dumps({"role": "assistant", "content": str(draw)}).encode(),
+            core.name(agents[draw % len(agents)] if agents else ""),
+            0,
+            0,
+            *usage,
+            0,
+            250,
+        )
         core.close(rollout, "answer", "Ada")
         core.score(rollout, float(draw == 0))
         deltas.append(core.delta())
@@ -91,6 +101,7 @@ calls_of_any_kind = st.builds(
     first=st.integers(-1, 10**15),
     micros=micros,
     started=micros,
+    agent=st.sampled_from(["", "solver", "veri\x1bfier"]),
 )
 
 
@@ -101,9 +112,7 @@ def test_calls_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFa
     with RunWriter.create(path, {}, TASKS[:1], command=[]) as writer:
         origin = writer._calls._began
         for seq, calls in enumerate(batches):
-            begun = [
-                CallRow(*(getattr(c, f) for f in CallRow.__struct_fields__[:-1]), c.started + origin) for c in calls
-            ]
+            begun = [msgspec.structs.replace(c, started=c.started + origin) for c in calls]
             writer.commit([(0, seq, b"delta")], [], [(0, seq, begun)])
     with RunReader.open(path) as reader:
         assert list(reader.calls()) == [(0, c) for calls in batches for c in calls]
@@ -149,16 +158,33 @@ def test_a_delta_that_comes_twice_at_once_counts_its_calls_once(tmp_path: Path):
         assert [c.endpoint for _, c in reader.calls()] == [A]
 
 
-def test_a_batch_that_is_refused_leaves_no_call_and_no_endpoint(tmp_path: Path):
-    core, deltas = grow([(10, 4, 3), (10, 4, 3)])
+def test_a_batch_that_is_refused_leaves_no_call_no_endpoint_and_no_agent(tmp_path: Path):
+    core, deltas = grow([(10, 4, 3), (10, 4, 3)], "xz")
     with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
-        writer.commit([(0, 0, deltas[0])], [], [(0, 0, [call(A)])])
+        writer.commit([(0, 0, deltas[0])], [], [(0, 0, [call(A, "x")])])
         with pytest.raises(WorkerError):
-            writer.commit([(0, 1, deltas[1]), (0, 0, b"other")], [], [(0, 1, [call(B)])])
-        writer.commit([(0, 1, deltas[1])], [(0, *rows(core))], [(0, 1, [call("C")])])
+            writer.commit([(0, 1, deltas[1]), (0, 0, b"other")], [], [(0, 1, [call(B, "y")])])
+        writer.commit([(0, 1, deltas[1])], [(0, *rows(core))], [(0, 1, [call("C", "z")])])
     with RunReader.open(tmp_path / "run") as reader:
-        assert [c.endpoint for _, c in reader.calls()] == [A, "C"]
+        assert [(c.endpoint, c.agent) for _, c in reader.calls()] == [(A, "x"), ("C", "z")]
+        assert reader.agents() == ["x", "z"]
         assert reader.check() == []
+
+
+def test_a_call_under_another_agent_than_its_turn_is_found(tmp_path: Path):
+    core, deltas = grow([(10, 4, 3)] * 4, "xy")
+    made = [(0, seq, [call(agent="xy"[seq % 2])]) for seq in range(4)]
+    with RunWriter.create(tmp_path / "run", {}, TASKS[:1], command=[]) as writer:
+        writer.commit([(0, seq, delta) for seq, delta in enumerate(deltas)], [(0, *rows(core))], made)
+    assert problems(tmp_path / "run") == []
+    edit(tmp_path / "run", "UPDATE calls SET agent = 0 WHERE call = 2")
+    assert problems(tmp_path / "run") == [
+        'task "q0": calls: those of "y" brought 1 completions, but 2 turns are in the deltas'
+    ]
+    edit(tmp_path / "run", "UPDATE agents SET name = '' WHERE agent = 0")
+    assert problems(tmp_path / "run") == [], "who names nobody is anybody"
+    edit(tmp_path / "run", "DELETE FROM agents WHERE agent = 1")
+    assert any("call 4: Expected `str`" in line for line in problems(tmp_path / "run"))
 
 
 def test_no_key_reaches_the_names_of_endpoints(tmp_path: Path):

@@ -61,11 +61,15 @@ def test_what_is_counted_is_what_the_run_file_has(workers: int, tmp_path: Path):
     summary = result.summary()
     assert found["trunkline_rollouts_total", "answer"] == 5
     assert found["trunkline_tasks_total", "finished"] == 5
-    assert found["trunkline_calls_total", server.url, "answered"] == len(calls) == found["trunkline_turns_total",]
-    assert found["trunkline_tokens_total", server.url, "prompt"] == summary.usage.prompt
-    assert found["trunkline_tokens_total", server.url, "generated"] == summary.usage.generated
-    assert found["trunkline_call_seconds_count", server.url] == len(calls)
-    assert found["trunkline_call_seconds_sum", server.url] == pytest.approx(sum(call.micros for call in calls) / 1e6)
+    assert (
+        found["trunkline_calls_total", "agent", server.url, "answered"] == len(calls) == found["trunkline_turns_total",]
+    )
+    assert found["trunkline_tokens_total", "agent", server.url, "prompt"] == summary.usage.prompt
+    assert found["trunkline_tokens_total", "agent", server.url, "generated"] == summary.usage.generated
+    assert found["trunkline_call_seconds_count", "agent", server.url] == len(calls)
+    assert found["trunkline_call_seconds_sum", "agent", server.url] == pytest.approx(
+        sum(call.micros for call in calls) / 1e6
+    )
     assert found["trunkline_tool_seconds_count", "lookup"] == sum(use.tool == "lookup" for use in uses)
     assert found["trunkline_tool_errors_total", "(unknown)"] == sum(use.failed for use in uses if use.tool != "lookup")
     assert found["trunkline_run_file_bytes_total",] == size
@@ -89,7 +93,7 @@ def test_calls_that_fail_are_told_from_others(tmp_path: Path):
         llm = EndpointSpec(server.url, max_concurrency=4)
         run(agent(), tasks()[:2], llm=llm, workers=0, metrics=metrics, out=tmp_path / "r")
         found = scraped(metrics)
-    assert found["trunkline_calls_total", server.url, "failed"] == 2
+    assert found["trunkline_calls_total", "agent", server.url, "failed"] == 2
     assert found["trunkline_rollouts_total", "bad_request"] == 2
 
 

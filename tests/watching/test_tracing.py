@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from atlas import agent, tasks
+from duo_team import TASKS, Duo, generate
 from foreign import capital_cities, error, serving
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -16,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from trunkline.errors import ConfigError
+from trunkline.llm.batch import BatchLLM
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.run import run
@@ -111,3 +113,13 @@ print([name for name in sys.modules if name.partition(".")[0] in ("opentelemetry
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_turns_of_a_team_are_their_roles_and_its_rollouts_the_teams(exporter, tmp_path: Path):
+    run(Duo(model="m"), TASKS, llm=BatchLLM(generate), tracing=tracing(exporter), out=tmp_path / "r")
+    spans = exporter.get_finished_spans()
+    rollouts = [span for span in spans if span.name == "invoke_agent team"]
+    assert [span.attributes["gen_ai.agent.name"] for span in rollouts] == ["team"] * 3
+    for span in rollouts:
+        said = [each.attributes["gen_ai.agent.name"] for each in under(spans, span)]
+        assert said == ["solver", "verifier"] * (len(said) // 2)

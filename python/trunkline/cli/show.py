@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from trunkline.cli.agents import agents_table
 from trunkline.cli.endpoints import calls_table
 from trunkline.cli.output import put
 from trunkline.cli.picture import picture
@@ -147,7 +148,7 @@ def show_run(
     time: bool = False,
     json: bool = False,
 ) -> None:
-    """Print a run's summary and one of its trees, or its tasks or calls, on stdout.
+    """Print a run's summary and one of its trees, or its tasks or calls, on stdout; of several agents, a line of each.
 
     Args:
         path: The run file.
@@ -155,7 +156,7 @@ def show_run(
         tasks: Show the figures of each task in place of a tree that was not named.
         calls: Show the calls by endpoint in place of a tree that was not named.
         time: Show where the time went in place of a tree that was not named.
-        json: Print one JSON object instead; the calls by endpoint are always in it.
+        json: Print one JSON object instead; the calls by endpoint are always in it, and agents where there are several.
 
     Raises:
         RunFileError: The file is not a readable run.
@@ -166,13 +167,14 @@ def show_run(
         named = _interesting(reader) if task is None and not (calls or tasks or time) else task
         tree = None if named is None else reader.tree(named)
         listed = reader.by_task() if tasks else []
-        spent = reader.profile() if time else None
+        several = len(reader.agents()) > 1
+        spent = reader.profile() if time or several else None
     if json:
         data: dict[str, Any] = {"run": str(path), "summary": _summary_data(summary)}
         if tasks:
             data["tasks"] = [_task_data(each) for each in listed]
         if spent is not None:
-            data["time"] = _plain(spent)
+            data |= {"time": _plain(spent)} if time else {"agents": _plain(spent.agents)}
         if tree is not None:
             data["tree"] = _tree_data(tree)
         _write_json(data)
@@ -187,7 +189,7 @@ def show_run(
         put(calls_table(summary.endpoints))
     if spent is not None:
         put("")
-        put(times_table(spent))
+        put(times_table(spent) if time else agents_table(spent.agents))
     if tree is not None:
         width = shutil.get_terminal_size((100, 24)).columns
         put("")

@@ -53,6 +53,8 @@ class Reply(msgspec.Struct):
         endpoint: Who answered: a base URL, or a class of LLM; empty where nobody said.
         queue: Of ``micros``, what it waited for a slot or a limit.
         first: Of ``micros``, what passed between the last attempt and the first byte of its answer; -1 where not known.
+        agent: Who asked; whoever reads the reply fills it in.
+        ended: When it was read, in microseconds of the machine's monotonic clock, likewise; -1 before.
     """
 
     choices: list[Choice]
@@ -65,6 +67,8 @@ class Reply(msgspec.Struct):
     endpoint: str = ""
     queue: int = 0
     first: int = -1
+    agent: str = ""
+    ended: int = -1
 
 
 class Take(Protocol):

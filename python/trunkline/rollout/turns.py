@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -106,8 +107,15 @@ class Turns:
             choices.append(choice)
             self.found[place] = LLMError(fault) if fault else Turn(choice, node, size)
         reply = Reply(choices, prompt, cached, generated, attempts, micros, served)
-        self._called(reply)
+        self._tell(reply)
         return reply
+
+    def _tell(self, reply: Reply) -> None:
+        """Tell of a reply: who asked for it, and that it is over."""
+        reply.agent = self._kit.agent.name
+        # One clock for all processes of a machine, so that their calls can be compared.
+        reply.ended = time.monotonic_ns() // 1000
+        self._called(reply)
 
     def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
         """Read the bytes and put their choices on the tree."""
@@ -152,7 +160,7 @@ class Turns:
             except LLMError as error:
                 self.found[first + sibling] = error
         checked.endpoint = checked.endpoint or llm
-        self._called(checked)
+        self._tell(checked)
         return checked
 
     def missing(self, first: int, n: int) -> list[int]:
@@ -178,7 +186,7 @@ class Turns:
         told = self.found[first] is not None
         if error.attempts and not told:
             endpoint = getattr(error, "endpoint", "") or llm
-            self._called(Reply([], -1, -1, -1, error.attempts, micros, endpoint=endpoint))
+            self._tell(Reply([], -1, -1, -1, error.attempts, micros, endpoint=endpoint))
 
     def tell(self, first: int, n: int) -> None:
         """Tell what became of n draws, as far as that is known. To tell it twice does no harm."""

@@ -251,7 +251,7 @@ class Engine:
             core, taken = known.rebuild()
             job = self._job
             diary = Diary(core, job.traced)
-            growth = Growth(self._outbox, index, Tree(task, core), len(known.deltas), diary)
+            growth = Growth(self._outbox, index, Tree(task, core), len(known.deltas), diary, named=job.profiled)
             allowance = Allowance(job.task_budget, self._leases, job.prices) if self._pays else None
             session = Session(
                 growth.tree,

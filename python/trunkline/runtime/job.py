@@ -98,6 +98,11 @@ class Job(msgspec.Struct, kw_only=True):
         return {} if price is None else {EVERYWHERE: price}
 
     @property
+    def profiled(self) -> bool:
+        """Whether calls say who asked."""
+        return self.program.profiling if isinstance(self.program, Team) else True
+
+    @property
     def timing(self) -> list[str]:
         """Options that make the trees depend on who was faster."""
         found = ["enough"] if self.stopping.enough is not None else []

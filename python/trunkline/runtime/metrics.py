@@ -71,11 +71,12 @@ class Metrics:
         self.registry = library.CollectorRegistry() if registry is None else registry
         self.port: int | None = None
         self._make(library)
-        self._known: dict[str, dict[str, str]] = {"endpoint": {}, "tool": {}}
+        self._known: dict[str, dict[str, str]] = {"endpoint": {}, "agent": {}, "tool": {}}
         self._seats: set[int] = set()
         self._before = Snapshot(0, 0)
         self._taken: Mapping[int, TakenRow] = {}
         self._prices: dict[str, Any] = {}
+        self._agent = ""
         self._server: Any = None
         if port is not None:
             whole("metrics port", port, 0, 65535)
@@ -101,7 +102,7 @@ class Metrics:
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
         """See :class:`~trunkline.runtime.observer.Observer`."""
-        self._taken, self._prices = taken, job.prices
+        self._taken, self._prices, self._agent = taken, job.prices, job.agent.name
         self._before = Snapshot(0, 0)
 
     def committed(self, seat: int, batch: Batch, seconds: float) -> None:
@@ -151,11 +152,12 @@ class Metrics:
     def _called(self, call: CallRow) -> None:
         endpoint = self._label("endpoint", call.endpoint)
         outcome = "failed" if call.failed else "answered" if call.attempts else "cached"
-        self._calls.labels(endpoint=endpoint, outcome=outcome).inc()
+        agent = self._label("agent", call.agent or self._agent)
+        self._calls.labels(endpoint=endpoint, agent=agent, outcome=outcome).inc()
         if not call.attempts:
             return
         self._retries.labels(endpoint=endpoint).inc(call.attempts - 1)
-        self._latency.labels(endpoint=endpoint).observe(call.micros / 1e6)
+        self._latency.labels(endpoint=endpoint, agent=agent).observe(call.micros / 1e6)
         self._queue.labels(endpoint=endpoint).observe(call.queue / 1e6)
         if call.first >= 0:
             self._first.labels(endpoint=endpoint).observe(call.first / 1e6)
@@ -165,7 +167,7 @@ class Metrics:
                 ("cached", max(0, call.cached)),
                 ("generated", call.generated),
             ):
-                self._tokens.labels(endpoint=endpoint, kind=kind).inc(tokens)
+                self._tokens.labels(endpoint=endpoint, agent=agent, kind=kind).inc(tokens)
 
     def _used(self, use: ToolRow) -> None:
         tool = self._label("tool", use.tool)
@@ -199,12 +201,12 @@ class Metrics:
         self._tasks = counter("tasks", "Tasks that are over, by how their trees ended.", "ended")
         self._rollouts = counter("rollouts", "Rollouts of tasks that are over, by why they ended.", "termination")
         self._turns = counter("turns", "Model turns in the run file.")
-        self._calls = counter("calls", "Model calls that came back.", "endpoint", "outcome")
+        self._calls = counter("calls", "Model calls that came back.", "endpoint", "agent", "outcome")
         self._retries = counter("call_retries", "Attempts of calls beyond the first.", "endpoint")
         self._tokens = counter(
-            "tokens", "Tokens as servers reported them; cached ones are prompt, too.", "endpoint", "kind"
+            "tokens", "Tokens as servers reported them; cached ones are prompt, too.", "endpoint", "agent", "kind"
         )
-        self._latency = seconds("call", "Whole calls, waits and retries included.", "endpoint")
+        self._latency = seconds("call", "Whole calls, waits and retries included.", "endpoint", "agent")
         self._queue = seconds("call_queue", "What calls waited for a slot or a limit.", "endpoint")
         self._first = seconds("call_first_byte", "From the last attempt to its answer's first byte.", "endpoint")
         self._tools = seconds("tool", "Tool calls, waiting for their turn included.", "tool")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -42,13 +41,18 @@ _MOST = 10**15
 """The most that is believed of a figure, 30 years in microseconds; anybody's own LLM may say anything."""
 
 _NAME = 200
-"""Characters of an endpoint's name that are kept."""
+"""Characters of an endpoint's or an agent's name that are kept."""
 
 
 @lru_cache
-def _name(endpoint: str) -> str:
+def _name(name: str) -> str:
     # Before the cut, which could leave half of a secret that is not known for one.
-    return without_secrets(scrub(endpoint))[:_NAME]
+    return without_secrets(scrub(name))[:_NAME]
+
+
+def _text(name: object) -> str:
+    """A name, if it is one."""
+    return _name(name) if type(name) is str else ""
 
 
 def _believed(figure: object, otherwise: int) -> int:
@@ -56,16 +60,16 @@ def _believed(figure: object, otherwise: int) -> int:
     return figure if type(figure) is int and 0 <= figure <= _MOST else otherwise
 
 
-def settle(reply: Reply, ended: int) -> CallRow:
+def settle(reply: Reply, *, named: bool = True) -> CallRow:
     """Return what a request came to, as it stands in the run file. The one place where a call settles.
 
     Args:
         reply: What it brought.
-        ended: When, in microseconds of the monotonic clock.
+        named: Whether it says who asked.
     """
     micros = _believed(reply.micros, 0)
     return CallRow(
-        _name(reply.endpoint) if type(reply.endpoint) is str else "",
+        _text(reply.endpoint),
         len(reply.choices) if type(reply.choices) is list else 0,
         _believed(reply.prompt, -1),
         _believed(reply.cached, -1),
@@ -74,7 +78,8 @@ def settle(reply: Reply, ended: int) -> CallRow:
         _believed(reply.queue, 0),
         _believed(reply.first, -1),
         micros,
-        ended - micros,
+        _believed(reply.ended, 0) - micros,
+        _text(reply.agent) if named else "",
     )
 
 
@@ -87,9 +92,19 @@ class Growth:
         tree: The tree.
         known: How many of its deltas the run file has.
         diary: What its rollouts do; none is kept when None.
+        named: Whether its calls say who asked.
     """
 
-    def __init__(self, outbox: Outbox, index: int, tree: Tree, known: int = 0, diary: Diary | None = None) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        index: int,
+        tree: Tree,
+        known: int = 0,
+        diary: Diary | None = None,
+        *,
+        named: bool = True,
+    ) -> None:
         self.index = index
         self.tree = tree
         self.done = False
@@ -97,10 +112,11 @@ class Growth:
         self.ending = Ending()
         self._outbox = outbox
         self._diary = diary
+        self._named = named
         self._seq = known
         self._turns = 0
         self._ended = tree.core.rollouts - len(tree.core.growing)
-        self._calls: list[tuple[Reply, int]] = []
+        self._calls: list[Reply] = []
 
     async def reserve(self) -> None:
         """Wait until one more turn may be in flight, and count it."""
@@ -112,8 +128,7 @@ class Growth:
 
     def called(self, reply: Reply) -> None:
         """Note what a request cost; it settles when it leaves, with the tree's next delta."""
-        # One clock for all processes of a machine, so that their calls can be compared.
-        self._calls.append((reply, time.monotonic_ns() // 1000))
+        self._calls.append(reply)
         self._outbox.met(reply.served)
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
@@ -141,7 +156,7 @@ class Growth:
                 "shorten its prompt or what its tools return"
             )
         ended = core.rollouts - len(core.growing)
-        calls = [settle(*call) for call in self._calls]
+        calls = [settle(reply, named=self._named) for reply in self._calls]
         noted = () if self._diary is None else self._diary.take()
         delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, calls, *noted)
         self._seq += 1

@@ -48,12 +48,12 @@ class Tracing:
         self.content = content
         self._tracer = self._api.get_tracer("trunkline", __version__, provider)
         self._tasks: Sequence[Task] = ()
-        self._model = ""
+        self._model = self._agent = ""
         self._open: dict[tuple[int, int], Any] = {}
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
         """See :class:`~trunkline.runtime.observer.Observer`."""
-        self._tasks, self._model = tasks, job.agent.model
+        self._tasks, self._model, self._agent = tasks, job.agent.model, job.agent.name
 
     def committed(self, seat: int, batch: Batch, seconds: float) -> None:
         """See :class:`~trunkline.runtime.observer.Observer`."""
@@ -97,18 +97,16 @@ class Tracing:
         """The span of a rollout, which begins with the first that is known of it."""
         key = (task, leg.rollout)
         if key not in self._open:
-            agent = leg.name if leg.kind != "tool" else ""
             attributes = {
                 "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.agent.name": self._agent,
                 "gen_ai.provider.name": "openai",
                 "gen_ai.request.model": self._model,
                 "gen_ai.conversation.id": f"{self._tasks[task].id}/{leg.rollout}",
                 "trunkline.task": self._tasks[task].id,
                 "trunkline.rollout": leg.rollout,
             }
-            if agent:
-                attributes["gen_ai.agent.name"] = agent
-            name = f"invoke_agent {agent}".strip()
+            name = f"invoke_agent {self._agent}"
             self._open[key] = self._tracer.start_span(
                 name, None, self._api.SpanKind.INTERNAL, attributes, start_time=leg.started * 1000
             )

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline.printable import printable
+from trunkline._core import TURN, Tree
+from trunkline.printable import printable, quoted
 from trunkline.store.calls import cached
-from trunkline.store.schema import CALL_COLUMNS, CallRow
+from trunkline.store.schema import CALL_COLUMNS, CALL_NAMED, CALLS_NAMED, CallRow
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
+    from collections.abc import Set as AbstractSet
 
-    from trunkline import _core
 
-__all__ = ["CallTotals", "audit", "misfits"]
+__all__ = ["CallTotals", "audit", "misfits", "turns_by_agent"]
 
 # The names in these statements are our own.
-_CALLS = (
-    f"SELECT task, call, name, {', '.join(CALL_COLUMNS[1:])} FROM calls "  # noqa: S608
-    "LEFT JOIN endpoints USING (endpoint) ORDER BY call"
-)
+_CALLS = f"SELECT task, call, {CALL_NAMED} FROM {CALLS_NAMED} ORDER BY call"  # noqa: S608
 _LOOSE = (
     "SELECT task, count(*) FROM calls WHERE NOT EXISTS "
     "(SELECT 1 FROM deltas WHERE delta = (calls.task << 32) + calls.seq) GROUP BY task ORDER BY task"
@@ -31,6 +30,7 @@ _LOOSE = (
 _GAPS = "SELECT coalesce(max(call), 0) - count(*) FROM calls"
 
 _UNKNOWN = -1
+_FIGURES = [column for column in CALL_COLUMNS if column not in {"endpoint", "agent"}]
 _LEAST = {"prompt": _UNKNOWN, "cached": _UNKNOWN, "generated": _UNKNOWN, "first": _UNKNOWN}
 _COMPARED = ("prompt", "cached", "generated", "unreported")
 
@@ -41,11 +41,13 @@ class CallTotals(msgspec.Struct):
     Attributes:
         draws: Completions they brought.
         plural: Calls that brought another number than one.
+        by_agent: Completions by who asked.
         usage: Their usage; those out of a cache count too, as the turns made of them do.
     """
 
     draws: int = 0
     plural: int = 0
+    by_agent: Counter[str] = msgspec.field(default_factory=Counter)
     usage: Usage = msgspec.field(default_factory=Usage)
 
     def add(self, call: CallRow) -> None:
@@ -54,6 +56,7 @@ class CallTotals(msgspec.Struct):
             return
         usage = self.usage
         self.draws += call.draws
+        self.by_agent[call.agent] += call.draws
         self.plural += call.draws != 1
         usage.calls += 1
         if call.reported:
@@ -90,13 +93,19 @@ def audit(connection: sqlite3.Connection, totals: dict[int, CallTotals]) -> Iter
 
 def _call(values: list[Any]) -> CallRow:
     call = msgspec.convert(values, CallRow)
-    for column in CALL_COLUMNS[1:]:
+    for column in _FIGURES:
         if getattr(call, column) < _LEAST.get(column, 0):
             raise ValueError(f"{column} is {getattr(call, column)}")
     return call
 
 
-def misfits(core: _core.Tree, calls: CallTotals, paid: Usage) -> Iterator[str]:
+def turns_by_agent(core: Tree) -> Counter[str]:
+    """Count the model turns of a tree by who took them; equal ones are one."""
+    nodes = (core.node(node) for node in range(1, len(core)))
+    return Counter(node.agent for node in nodes if node.kind == TURN)
+
+
+def misfits(core: Tree, calls: CallTotals, paid: Usage, before: Counter[str]) -> Iterator[str]:
     """Compare the calls of a task with its turns.
 
     A turn in the file has its call in the file. A call can have brought fewer turns than draws: some were of no use, or
@@ -106,15 +115,32 @@ def misfits(core: _core.Tree, calls: CallTotals, paid: Usage) -> Iterator[str]:
         core: The task's tree.
         calls: What its calls come to.
         paid: What its turns had cost in an earlier run that this one continues; those calls are there.
+        before: The turns that it had there, by who took them.
     """
     turns = Usage() - paid
     for rollout in range(core.rollouts):
         turns += Usage(*core.rollout(rollout).usage)
     if turns.calls > calls.draws:
         yield f"calls: they brought {calls.draws} completions, but {turns.calls} turns are in the deltas"
+    if "" not in calls.by_agent:
+        yield from _misnamed(turns_by_agent(core) - before, calls.by_agent)
     if calls.plural or turns.calls != calls.draws:
         return
     for name in _COMPARED:
         here, there = getattr(calls.usage, name), getattr(turns, name)
         if here != there:
             yield f"calls: {name} is {here} in the rows and {there} in the deltas"
+
+
+def _misnamed(turns: Counter[str], draws: Counter[str]) -> Iterator[str]:
+    """Compare turns and completions by agent; names in which a secret was hidden are compared together."""
+    named = turns.keys() & draws.keys()
+    pairs = [(quoted(agent, 60), turns[agent], draws[agent]) for agent in sorted(named)]
+    pairs.append(("others", _but(turns, named), _but(draws, named)))
+    for agent, made, brought in pairs:
+        if made > brought:
+            yield f"calls: those of {agent} brought {brought} completions, but {made} turns are in the deltas"
+
+
+def _but(counted: Counter[str], named: AbstractSet[str]) -> int:
+    return sum(count for agent, count in counted.items() if agent not in named)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trunkline.store.schema import CallRow
 
-__all__ = ["Bill", "EndpointSummary", "Spending", "Times", "by_endpoint", "total"]
+__all__ = ["Bill", "EndpointSummary", "Spending", "Times", "by_endpoint", "cached", "times", "total"]
 
 _MICROS = 1e6
 
@@ -210,14 +210,15 @@ class _Account:
             generated=self._generated,
             unreported=self._unreported,
             rate=self._generated / seconds if seconds > 0 else 0.0,
-            queue=_times(self._queue),
-            first=_times(self._first),
-            total=_times(self._total),
+            queue=times(self._queue),
+            first=times(self._first),
+            total=times(self._total),
             spent=self._bill.spending() if self._bill is not None else None,
         )
 
 
-def _times(micros: array[int]) -> Times | None:
+def times(micros: array[int]) -> Times | None:
+    """Return percentiles of what calls took, in microseconds; None without any."""
     if not micros:
         return None
     ordered = sorted(micros)

@@ -1,9 +1,9 @@
-"""Writing the calls of a run, of models and of tools: endpoints by numbers, times since the file was made."""
+"""Writing the calls of a run, of models and of tools: names by numbers, times since the file was made."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from msgspec.structs import astuple
 
@@ -12,14 +12,49 @@ from trunkline.store.schema import CALL_COLUMNS, TOOL_COLUMNS, CallRow, ToolRow
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["CallTable"]
 
 _CALL = f"INSERT INTO calls VALUES (NULL, ?, ?{', ?' * len(CALL_COLUMNS)})"  # noqa: S608 - our own names
-
-
 _USE = f"INSERT INTO uses VALUES (NULL, ?, ?{', ?' * len(TOOL_COLUMNS)})"  # noqa: S608 - our own names
+
+
+class _Names(NamedTuple):
+    """A table of numbered names. It is never changed: what is rolled back leaves the one before as it was.
+
+    Attributes:
+        table: Its name.
+        stored: Numbers of the names as the file has them, which is without secrets.
+        known: Those of names as they were given.
+    """
+
+    table: str
+    stored: Mapping[str, int]
+    known: Mapping[str, int]
+
+    @classmethod
+    def of(cls, connection: sqlite3.Connection, table: str) -> Self:
+        """Go on with a table of a file."""
+        return cls(table, {name: number for number, name in connection.execute(f"SELECT * FROM {table}")}, {})  # noqa: S608 - our own names
+
+    def holding(self, connection: sqlite3.Connection, names: Iterable[str]) -> Self:
+        """Write names that are new, and return the table with all of these."""
+        fresh = sorted(set(names) - self.known.keys())
+        if not fresh:
+            return self
+        stored, known = dict(self.stored), dict(self.known)
+        for name in fresh:
+            shown = str(redact(name))
+            if shown not in stored:
+                stored[shown] = len(stored)
+                connection.execute(f"INSERT INTO {self.table} VALUES (?, ?)", (stored[shown], shown))  # noqa: S608 - our own names
+            known[name] = stored[shown]
+        return self._replace(stored=stored, known=known)
+
+
+_ENDPOINTS = _Names("endpoints", {}, {})
+_AGENTS = _Names("agents", {}, {})
 
 
 class CallTable:
@@ -27,14 +62,12 @@ class CallTable:
 
     Args:
         passed: Microseconds since the file was made.
-        endpoints: Those that are in the file, by their names there.
+        names: The endpoints and the agents that are in the file.
     """
 
-    def __init__(self, passed: int = 0, endpoints: Mapping[str, int] | None = None) -> None:
+    def __init__(self, passed: int = 0, names: tuple[_Names, _Names] = (_ENDPOINTS, _AGENTS)) -> None:
         self._began = time.monotonic_ns() // 1000 - passed
-        self._stored = dict(endpoints or {})
-        # By the names that replies gave them, which the file has without secrets.
-        self._known: dict[str, int] = {}
+        self._names = names
 
     @classmethod
     def of(cls, connection: sqlite3.Connection, created: float) -> Self:
@@ -47,30 +80,24 @@ class CallTable:
             created: When it was made, in seconds since 1970.
         """
         ((last,),) = connection.execute("SELECT coalesce(max(started), 0) FROM calls")
-        stored = {name: number for number, name in connection.execute("SELECT endpoint, name FROM endpoints")}
-        return cls(max(int((time.time() - created) * 1e6), last), stored)
+        names = _Names.of(connection, "endpoints"), _Names.of(connection, "agents")
+        return cls(max(int((time.time() - created) * 1e6), last), names)
 
     def add(
         self, connection: sqlite3.Connection, calls: Mapping[tuple[int, int], Sequence[CallRow]]
-    ) -> tuple[dict[str, int], dict[str, int]]:
+    ) -> tuple[_Names, _Names]:
         """Write the calls of some deltas; returns what :meth:`keep` takes once they are in the file.
 
         Args:
             connection: The file, in a transaction.
             calls: Calls by the task and the number of their delta, begun on this machine's monotonic clock.
         """
-        known, stored = self._known, self._stored
-        fresh = sorted({call.endpoint for made in calls.values() for call in made} - known.keys())
-        if fresh:
-            known, stored = dict(known), dict(stored)
-        for name in fresh:
-            shown = str(redact(name))
-            if shown not in stored:
-                stored[shown] = len(stored)
-                connection.execute("INSERT INTO endpoints VALUES (?, ?)", (stored[shown], shown))
-            known[name] = stored[shown]
-        connection.executemany(_CALL, self._values(calls, known))
-        return known, stored
+        endpoints, agents = self._names
+        pairs = {(call.endpoint, call.agent) for made in calls.values() for call in made}
+        endpoints = endpoints.holding(connection, {endpoint for endpoint, _ in pairs})
+        agents = agents.holding(connection, {agent for _, agent in pairs})
+        connection.executemany(_CALL, self._values(calls, endpoints.known, agents.known))
+        return endpoints, agents
 
     def used(self, connection: sqlite3.Connection, tools: Mapping[tuple[int, int], Sequence[ToolRow]]) -> None:
         """Write the tool calls of some deltas; see :meth:`add`."""
@@ -81,17 +108,21 @@ class CallTable:
         )
         connection.executemany(_USE, rows)
 
-    def keep(self, numbers: tuple[dict[str, int], dict[str, int]]) -> None:
-        """Remember the endpoints' numbers; what was rolled back has none."""
-        self._known, self._stored = numbers
+    def keep(self, names: tuple[_Names, _Names]) -> None:
+        """Remember the names' numbers; what was rolled back has none."""
+        self._names = names
 
     def _values(
-        self, calls: Mapping[tuple[int, int], Sequence[CallRow]], numbers: Mapping[str, int]
+        self,
+        calls: Mapping[tuple[int, int], Sequence[CallRow]],
+        endpoints: Mapping[str, int],
+        agents: Mapping[str, int],
     ) -> Iterator[tuple[int, ...]]:
         """Return the calls of some deltas as rows."""
         origin = self._began
         for (task, seq), made in calls.items():
             # By tuples and by name, which is the fastest way of those that were measured.
-            for name, draws, prompt, cached, generated, tries, queue, first, micros, begun in map(astuple, made):
+            for to, draws, prompt, cached, generated, tries, queue, first, micros, begun, who in map(astuple, made):
                 started = begun - origin if begun > origin else 0
-                yield task, seq, numbers[name], draws, prompt, cached, generated, tries, queue, first, micros, started
+                figures = draws, prompt, cached, generated, tries, queue, first, micros, started
+                yield task, seq, endpoints[to], *figures, agents[who]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from trunkline import _core
 from trunkline.errors import TreeError
 from trunkline.printable import printable, quoted
-from trunkline.store.audit import CallTotals, audit, misfits
+from trunkline.store.audit import CallTotals, audit, misfits, turns_by_agent
 from trunkline.store.deltakey import BEGUN, SEQ, TASK, delta_keys
 from trunkline.store.derive import rows, taken
 from trunkline.store.identify import versions_of
@@ -74,8 +75,8 @@ def _task(connection: sqlite3.Connection, number: int, calls: CallTotals, *, dig
         # What cannot be derived cannot be compared.
         yield from problems
         return
-    paid = yield from _taken(connection, number, digests=digests)
-    yield from misfits(core, calls, paid)
+    paid, before = yield from _taken(connection, number, digests=digests)
+    yield from misfits(core, calls, paid, before)
     stored = connection.execute(_TREE, (number,)).fetchone()
     held = connection.execute(_ROLLOUTS, (number,)).fetchall()
     if stored is None:
@@ -102,18 +103,20 @@ def _task(connection: sqlite3.Connection, number: int, calls: CallTotals, *, dig
         yield f"rollout {rollout}: no row, but it is in the deltas"
 
 
-def _taken(connection: sqlite3.Connection, number: int, *, digests: bool) -> Generator[str, None, Usage]:
-    """Check what was taken over of an earlier run, and return what that had cost there."""
+def _taken(
+    connection: sqlite3.Connection, number: int, *, digests: bool
+) -> Generator[str, None, tuple[Usage, Counter[str]]]:
+    """Check what was taken over of an earlier run, and return what that had cost there, and its turns by agent."""
     stored = connection.execute(_TAKEN, (number,)).fetchone()
     if stored is None:
-        return Usage()
+        return Usage(), Counter()
     core, deltas, _ = _rebuild(connection, number, stored[0])
     row = taken(core, deltas)
     if not digests:
         row = msgspec.structs.replace(row, digest=stored[TAKEN_COLUMNS.index("digest")])
     for problem in _differences(TAKEN_COLUMNS, stored, msgspec.structs.astuple(row)):
         yield f"taken: {problem}"
-    return row.usage
+    return row.usage, turns_by_agent(core)
 
 
 def _tasks(connection: sqlite3.Connection, calls: dict[int, CallTotals], *, digests: bool) -> Iterator[str]:

@@ -22,8 +22,10 @@ from trunkline.store.deltakey import DELTAS, delta_keys
 from trunkline.store.disk import damaged
 from trunkline.store.identify import connect, fault, files_of
 from trunkline.store.profile import Profile, profile
+from trunkline.store.rows import RowCounts, Rows
 from trunkline.store.schema import (
-    CALL_COLUMNS,
+    CALL_NAMED,
+    CALLS_NAMED,
     ROLLOUT_COLUMNS,
     TAKEN_COLUMNS,
     TOOL_COLUMNS,
@@ -35,7 +37,7 @@ from trunkline.store.schema import (
     ToolRow,
     TreeRow,
 )
-from trunkline.store.summary import Summary, summarise
+from trunkline.store.summary import Summary, summarise, wall_seconds
 from trunkline.store.tasks import TaskSummary, by_task
 from trunkline.tree.tree import Tree
 from trunkline.types import JSON, Task
@@ -45,10 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunReader"]
 
-_CALLS = (
-    f"SELECT task, name, {', '.join(CALL_COLUMNS[1:])} FROM calls "  # noqa: S608 - our own names
-    "JOIN tasks USING (task) LEFT JOIN endpoints USING (endpoint) ORDER BY call"
-)
+_CALLS = f"SELECT task, {CALL_NAMED} FROM {CALLS_NAMED} JOIN tasks USING (task) ORDER BY call"  # noqa: S608 - our own names
 
 
 class RunReader:
@@ -269,12 +268,32 @@ class RunReader:
             bills.setdefault(number, Bill(self.prices)).add(call)
         return {name: bills[number].spending() for number, name in enumerate(self.task_ids()) if number in bills}
 
+    def agents(self) -> list[str]:
+        """Names of those whose calls are on record: the agent of the run, those that a program asks, roles of a team.
+
+        Empty is who named no agent; its calls are the run's agent's.
+        """
+        return [str(name) for (name,) in self._query("SELECT name FROM agents ORDER BY agent")]
+
     def profile(self) -> Profile:
-        """Where the time went, computed from the rows."""
+        """Where the time went, computed from the rows, and of a team from its trees; the run may still go on."""
         agent = self.settings.get("agent")
         name = agent.get("name") if isinstance(agent, dict) else None
-        seconds = self.summary().seconds
-        return profile(str(name or "agent"), seconds, self.calls(), self.uses(), self.rollouts(), self.task_ids())
+        rows = self._team_rows() if self.settings.get("team") else None
+        seconds = wall_seconds(self.meta)
+        rollouts, names = self.rollouts(), self.task_ids()
+        return profile(str(name or "agent"), seconds, self.calls(), self.uses(), rollouts, names, rows)
+
+    def _team_rows(self) -> dict[str, Rows]:
+        """What became of a team's rows, by role; one tree at a time is in memory."""
+        counts = RowCounts()
+        taken = {number: row.deltas for number, row in self.taken()}
+        for (number,) in self._query("SELECT task FROM tasks ORDER BY task"):
+            try:
+                counts.add(self.deltas(number), taken.get(number, 0))
+            except (TreeError, TypeError, msgspec.MsgspecError) as problem:
+                raise self._damaged(f"task number {number}: {printable(str(problem), 200)}") from None
+        return counts.by_role()
 
     def by_task(self) -> list[TaskSummary]:
         """What each finished task came to, computed from its rows, in the order of the tasks."""

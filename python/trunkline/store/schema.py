@@ -12,7 +12,9 @@ from trunkline.types import JSON, Usage
 
 __all__ = [
     "APPLICATION_ID",
+    "CALLS_NAMED",
     "CALL_COLUMNS",
+    "CALL_NAMED",
     "HERE",
     "ROLLOUT_COLUMNS",
     "SCHEMA_VERSION",
@@ -33,7 +35,7 @@ __all__ = [
 APPLICATION_ID: Final = 0x54524C4E
 """``TRLN``, in the header of every run file."""
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 
 TABLES: Final = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -48,11 +50,12 @@ CREATE TABLE taken (
     replayed INTEGER NOT NULL
 );
 CREATE TABLE endpoints (endpoint INTEGER PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE agents (agent INTEGER PRIMARY KEY, name TEXT NOT NULL);
 CREATE TABLE calls (
     call INTEGER PRIMARY KEY, task INTEGER NOT NULL, seq INTEGER NOT NULL, endpoint INTEGER NOT NULL,
     draws INTEGER NOT NULL, prompt INTEGER NOT NULL, cached INTEGER NOT NULL, generated INTEGER NOT NULL,
     attempts INTEGER NOT NULL, queue INTEGER NOT NULL, first INTEGER NOT NULL, micros INTEGER NOT NULL,
-    started INTEGER NOT NULL
+    started INTEGER NOT NULL, agent INTEGER NOT NULL
 );
 CREATE TABLE uses (
     use INTEGER PRIMARY KEY, task INTEGER NOT NULL, seq INTEGER NOT NULL, rollout INTEGER NOT NULL, tool TEXT NOT NULL,
@@ -95,6 +98,7 @@ class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         micros: Microseconds of the whole call, waits and retries included.
         started: When it began: microseconds since the file was made, in the file; on its way there, on the monotonic
             clock of the machine.
+        agent: Who asked; a number in the file, with its name in ``agents``. Empty where that was not to be kept.
     """
 
     endpoint: str
@@ -107,6 +111,7 @@ class CallRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first: int
     micros: int
     started: int
+    agent: str = ""
 
     @property
     def failed(self) -> bool:
@@ -343,6 +348,12 @@ HERE: Final = Versions(_core.__version__, platform.python_version(), _core.FORMA
 """The versions that this process writes and reads."""
 
 CALL_COLUMNS: Final = CallRow.__struct_fields__
+CALL_NAMED: Final = ", ".join(
+    {"endpoint": "endpoints.name", "agent": "agents.name"}.get(column, column) for column in CALL_COLUMNS
+)
+"""The columns of a call with names in the place of numbers, to be selected from :data:`CALLS_NAMED`."""
+
+CALLS_NAMED: Final = "calls LEFT JOIN endpoints USING (endpoint) LEFT JOIN agents USING (agent)"
 ROLLOUT_COLUMNS: Final = RolloutRow.__struct_fields__
 TAKEN_COLUMNS: Final = TakenRow.__struct_fields__
 TOOL_COLUMNS: Final = ToolRow.__struct_fields__

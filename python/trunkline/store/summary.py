@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trunkline.llm.price import Price
     from trunkline.store.schema import CallRow, RolloutRow, TakenRow, TreeRow
 
-__all__ = ["Summary", "Taken", "sum_up", "summarise"]
+__all__ = ["Summary", "Taken", "sum_up", "summarise", "wall_seconds"]
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -185,7 +185,8 @@ def _settings(meta: Mapping[str, str]) -> _Settings:
         return _Settings()
 
 
-def _seconds(meta: Mapping[str, str]) -> float:
+def wall_seconds(meta: Mapping[str, str]) -> float:
+    """Return the wall time of a run, up to its last write; 0 where its file does not say."""
     try:
         return max(0.0, float(meta["seconds"]))
     except (KeyError, ValueError):
@@ -336,7 +337,7 @@ def summarise(
         replayed=max(0, sum(replays(row.note) for row in rows) - sum(row.replayed for row in carried)),
         llm_seconds=_seconds_in("llm_micros", rows, carried),
         tool_seconds=_seconds_in("tool_micros", rows, carried),
-        seconds=_seconds(meta),
+        seconds=wall_seconds(meta),
         endpoints=endpoints,
         events=dict(Counter(events)),
         spent=total(endpoints),

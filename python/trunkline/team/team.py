@@ -33,6 +33,7 @@ _SWITCHES: Final = (
     "context_fragments",
     "late_join",
     "active_only",
+    "profiling",
 )
 
 
@@ -56,6 +57,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         late_join: Whether these are joined when a request is built, not whenever somebody says something.
         active_only: Whether prompts are built and replies read for the role that is asked alone. Without, that is done
             for every role of the team and thrown away, as a loop over whole batches does.
+        profiling: Whether each request is on record with the role that asked. Without, all are the team's.
         max_context_length: The most characters of ``{context}``; the oldest outputs go first. It changes what models
             are sent. All of it when None.
 
@@ -73,6 +75,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     context_fragments: bool = True
     late_join: bool = True
     active_only: bool = True
+    profiling: bool = True
     max_context_length: int | None = None
 
     def __post_init__(self) -> None:
