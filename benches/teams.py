@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from trunkline.team.programs.catalog import find
-
 import trunkline as tl
 from trunkline.llm.prompt import Prompt
 from trunkline.llm.protocol import Choice, Reply, Request
 from trunkline.rollout.journal import Journal
+from trunkline.team.programs.catalog import find
 from trunkline.types import Task
 
 BATCHES = (8, 64, 256)

@@ -40,24 +40,23 @@ def print_outline(outline: Outline, *, as_json: bool = False) -> None:
 
 def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
     """The lines, each a label and a value."""
-    agent, strategy, llm, team = (outline.settings[part] for part in ("agent", "strategy", "llm", "team"))
+    agent, strategy, team = (outline.settings[part] for part in ("agent", "strategy", "team"))
     yield "dry run", "nothing was sent, and no file made"
     refill = outline.settings["refill"]
     groups = f" at most, until {refill['groups']:,} groups were kept" if refill else ""
     yield "tasks", f"{outline.tasks:,}{groups}"
     if outline.taken is not None:
         yield "continues", taken_over(outline.taken)
-    yield "model", f"{agent['model']} at {', '.join(llm.get('base_urls', [llm.get('kind', '')]))}"
+    yield from _models(outline.settings)
     yield from [("tools", _tools(agent) or "none")] if team is None else _team(outline.settings["program"], team)
     yield "strategy", strategy["kind"] + _options(strategy["options"])
     yield "rollouts a task", outline.formula
     yield "rollouts", f"{outline.tasks * outline.rollouts:,} at most"
     yield "model turns", f"{outline.calls:,} at most  ({agent['max_turns']} a rollout)"
-    limit = agent["sampling"].get("max_tokens")
     if outline.generated is None:
         yield "generated tokens", "no bound: set --max-tokens"
     else:
-        yield "generated tokens", f"{outline.generated:,} at most  ({limit:,} a turn)"
+        yield "generated tokens", f"{outline.generated:,} at most  ({outline.generated // outline.calls:,} a turn)"
     for label, name in (("budget of the run", "budget"), ("budget of a task", "task_budget")):
         if given := outline.settings[name]:
             yield label, ", ".join(f"{currency} {limit:,g}" for currency, limit in given.items())
@@ -76,6 +75,18 @@ def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
     yield "seed", "drawn when the run starts" if seed is None else f"{seed}"
     there = "" if outline.finished is None else f", which would be resumed: {outline.finished:,} tasks are finished"
     yield "run file", (outline.out or "a temporary one") + there
+
+
+def _models(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Who is asked, and where."""
+    agent, llm = settings["agent"], settings["llm"]
+    yield "model", agent["model"] + ("" if llm is None else f" at {_where(llm)}")
+    for name, other in (settings["llms"] or {}).items():
+        yield f"llm {name}", _where(other)
+
+
+def _where(llm: Mapping[str, Any]) -> str:
+    return ", ".join(llm.get("base_urls", [llm.get("kind", "")]))
 
 
 def _options(options: Mapping[str, Any] | str) -> str:

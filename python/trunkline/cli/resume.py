@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
 from trunkline.cli.drive import drive
+from trunkline.cli.llms import changed_llms
 from trunkline.cli.options import BudgetOption, PriceOption, Threshold
 from trunkline.cli.runfile import standing
 from trunkline.cli.watching import watching_options
+from trunkline.errors import ConfigError
 from trunkline.llm.limits import Limits
+from trunkline.llm.names import MAIN, there_is
 from trunkline.llm.spec import EndpointSpec
 from trunkline.runtime.stored import stored_job
 from trunkline.store.reader import RunReader
@@ -22,11 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = ["resume"]
 
+_OF_MAIN: Final = ("base_url", "api_key_env", "max_concurrency", "rpm", "tpm", "timeout", "max_retries", "price")
+
 
 @click.command()
 @click.argument("run", type=click.Path())
 @click.option("--workers", "-w", type=int, help="Worker processes; 0 stays in this one.  [default: as before]")
 @click.option("--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: as before]")
+@click.option("--llm", "llms", multiple=True, metavar="NAME=[URL][,OPTION=VALUE,...]", help="What is other of an LLM.")
 @click.option("--api-key-env", metavar="NAME", help="Variable that holds the key.  [default: as before]")
 @click.option("--max-concurrency", "-c", type=int, help="Requests in flight, in all.  [default: as before]")
 @click.option("--rpm", type=float, help="Requests a minute, in all.  [default: as before]")
@@ -59,13 +65,11 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
     with RunReader.open(path) as reader:
         meta, settings = reader.meta, reader.settings
     job, stored = stored_job(path, meta)
-    llm = job.llm
-    assert isinstance(llm, EndpointSpec)
     said = standing(path, resume=True)
     options: dict[str, Any] = {
         **_of_job(job),
         **_of_file(settings),
-        "llm": _endpoints(llm, given),
+        "llm": _endpoints(job, given),
         "budget": given["budget"] or job.budget,
         "workers": stored.workers if given["workers"] is None else given["workers"],
         "durable": stored.durable if given["durable"] is None else given["durable"],
@@ -89,8 +93,23 @@ def _of_file(settings: dict[str, Any]) -> dict[str, Any]:
     return {"labels": settings.get("labels"), "start_from": continues.get("run"), **refill}
 
 
-def _endpoints(llm: EndpointSpec, given: dict[str, Any]) -> EndpointSpec:
-    """Return the endpoints, with what is other now."""
+def _endpoints(job: Job, given: dict[str, Any]) -> dict[str, EndpointSpec]:
+    """Return the LLMs, with what is other now."""
+    llms = {name: llm for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)}
+    main = llms.pop(MAIN, None)
+    others = changed_llms(llms, given["llms"])
+    if main is not None:
+        return {MAIN: _main(main, given), **others}
+    for option in _OF_MAIN:
+        if given[option] not in (None, ()):
+            raise ConfigError(
+                f"--{option.replace('_', '-')} is of an LLM without a name; the run has {there_is(others)}"
+            )
+    return others
+
+
+def _main(llm: EndpointSpec, given: dict[str, Any]) -> EndpointSpec:
+    """Return the LLM without a name, with what is other now."""
     changed: dict[str, Any] = {
         name: given[name]
         for name in ("api_key_env", "max_concurrency", "timeout", "max_retries", "price")

@@ -9,6 +9,7 @@ from click.core import ParameterSource
 
 from trunkline.bounds import whole
 from trunkline.cli.drive import drive
+from trunkline.cli.llms import HELP, read_llms
 from trunkline.cli.named import make_named
 from trunkline.cli.options import BudgetOption, PriceOption, Settled, Threshold, load_named, load_tools
 from trunkline.cli.outline import print_outline
@@ -18,6 +19,7 @@ from trunkline.cli.watching import watching_options
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.catalog import DIALECTS
 from trunkline.llm.limits import Limits
+from trunkline.llm.names import MAIN
 from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
@@ -52,6 +54,7 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 @click.option(
     "--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: $OPENAI_BASE_URL]"
 )
+@click.option("--llm", "llms", multiple=True, metavar="NAME=URL[,OPTION=VALUE,...]", help=HELP)
 @click.option(
     "--api-key-env", default="OPENAI_API_KEY", show_default=True, metavar="NAME", help="Variable that holds the key."
 )
@@ -238,8 +241,9 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
         price=given["price"],
         limits=Limits(requests_per_minute=given["rpm"], tokens_per_minute=given["tpm"]),
     )
+    others = read_llms(given["llms"], {name: given[name] for name in ("api_key_env", "timeout", "max_retries")})
     options: dict[str, Any] = {
-        "llm": llm,
+        "llm": {MAIN: llm, **others} if others else llm,
         "strategy": strategy,
         "reward": _reward(given["reward"], tasks),
         "program": given["program"] and load_named(given["program"], "--program"),

@@ -76,12 +76,19 @@ class Cache:
         except sqlite3.Error as error:
             raise ConfigError(f"the cache {str(self._path)!r} cannot be used: {error}; give another path") from None
 
-    def key(self, request: Request) -> Key:
-        """What the draws of a request are found by."""
+    def key(self, request: Request, llm: str = "") -> Key:
+        """What the draws of a request are found by.
+
+        Args:
+            request: The request.
+            llm: The name of the LLM that is asked: what one said is no answer of another.
+        """
         digest = hashlib.blake2b(request.route.encode() + b"\0", digest_size=16)
         digest.update(memoryview(request.body)[: request.constant or len(request.body)])
         if request.weights is not None:
             digest.update(b"\0weights:" + request.weights.encode())
+        if llm:
+            digest.update(b"\0llm:" + llm.encode())
         return Key(digest.digest(), request.seed or 0)
 
     def get(self, key: Key, draw: int) -> bytes | None:

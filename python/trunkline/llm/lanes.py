@@ -68,8 +68,8 @@ class Lane:
         """It goes on."""
         self._enter(_RUNS)
 
-    def ask(self) -> None:
-        """It waits for a reply."""
+    def ask(self, *_llms: str) -> None:
+        """It waits for replies, of whichever LLMs: there is one."""
         self._enter(_ASKS)
 
     def leave(self) -> None:

@@ -55,6 +55,7 @@ class Reply(msgspec.Struct):
         first: Of ``micros``, what passed between the last attempt and the first byte of its answer; -1 where not known.
         agent: Who asked; whoever reads the reply fills it in.
         ended: When it was read, in microseconds of the machine's monotonic clock, likewise; -1 before.
+        llm: The name of the LLM in its run, which whoever asked fills in; empty where there is but one.
     """
 
     choices: list[Choice]
@@ -69,6 +70,7 @@ class Reply(msgspec.Struct):
     first: int = -1
     agent: str = ""
     ended: int = -1
+    llm: str = ""
 
 
 class Take(Protocol):

@@ -11,6 +11,7 @@ from trunkline._core import Reading
 from trunkline.bounds import shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.llm import request
+from trunkline.llm.names import MAIN, check_name
 from trunkline.llm.request import Sampling
 from trunkline.rollout.speech import Speech
 from trunkline.tools.environment import check_environment
@@ -33,6 +34,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         max_tool_calls: Tool calls on the path of a rollout, those before a fork included, before it ends as
             ``tool_limit``; unlimited when None.
         name: What its turns are called in trees and profiles.
+        llm: The name of the LLM that it asks, where a run has several; that without a name when empty.
         dialect: How tools are spoken about: ``native`` (tool calls of chat completions), ``hermes`` (``<tool_call>`` in
             the text), ``search-r1`` (``<search>`` in the text), or an object with the members of
             :class:`trunkline.llm.dialects.dialect.Dialect`.
@@ -54,6 +56,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int = 30
     max_tool_calls: int | None = None
     name: str = "agent"
+    llm: str = MAIN
     dialect: Any = "native"
     malformed: Literal["return", "repair"] = "return"
     void: Literal["tell", "stop"] = "tell"
@@ -63,6 +66,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         request.head(self.model)
         text("Agent: system", self.system)
         text("Agent: name", self.name)
+        check_name("Agent: llm", self.llm)
         if not isinstance(self.sampling, Sampling):
             raise ConfigError(f"Agent: sampling must be a Sampling, not {shown(self.sampling)}")
         whole("Agent: max_turns", self.max_turns, 1)
@@ -107,6 +111,8 @@ class Kit:
         definitions = self.toolbox.definitions()
         self.constant = request.constant(self.speech.sampling, definitions if self.speech.native else b"")
         said = request.namespace(agent.model, self.speech.sampling, definitions) + self.speech.mark
+        if agent.llm:
+            said += f" llm:{agent.llm}"
         self.namespace = versioned(said, version)
         self.reading = Reading(version=number_of(version))
         self.greedy = self.speech.sampling.temperature == 0

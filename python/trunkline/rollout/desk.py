@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.draws import Draws
     from trunkline.rollout.exact import Exact
     from trunkline.rollout.hold import Hold
+    from trunkline.rollout.switchboard import Switchboard
     from trunkline.rollout.turns import Told, Turn
 
 __all__ = ["Ask", "Desk", "Outlet"]
@@ -95,7 +96,7 @@ class Desk:
     Args:
         core: The tree.
         task_id: Id of its task.
-        draws: Who answers.
+        draws: Who answers; a switchboard where there are several LLMs.
         outlet: Where it says what a request cost.
         diary: Where rollouts note what they do; None where nobody asks.
 
@@ -106,7 +107,9 @@ class Desk:
         sent: Requests for draws of several rollouts that are out.
     """
 
-    def __init__(self, core: Core, task_id: str, draws: Draws, outlet: Outlet, diary: Diary | None = None) -> None:
+    def __init__(
+        self, core: Core, task_id: str, draws: Draws | Switchboard, outlet: Outlet, diary: Diary | None = None
+    ) -> None:
         self.name = cache(core.name)
         self.diary = diary
         self.lanes = draws.lanes
@@ -175,12 +178,12 @@ class Desk:
                 return await self._park(ask._replace(kit=ask.kit.under(weights.version)))
 
     async def _park(self, ask: Ask) -> Parked:
-        parked = Parked(ask.kit, ask.turn, self._outlet.called)
+        parked, draws = Parked(ask.kit, ask.turn, self._outlet.called), self._draws.of(ask.kit.agent.llm)
         if ask.hold is None:
-            await self._draws.ask(self._apart(ask, parked), parked)
+            await draws.ask(self._apart(ask, parked), parked)
         else:
             with Meter([ask.hold], parked.keep, None) as parked.meter:
-                await self._draws.ask(self._apart(ask, parked), parked)
+                await draws.ask(self._apart(ask, parked), parked)
         (found,) = parked.found
         if isinstance(found, RolloutError):
             raise found
@@ -212,7 +215,7 @@ class Desk:
                 else await self._exact(exact, kit, asks, called, told)
             )
             found = turns.found
-            await self._draws.ask(request, turns)
+            await self._draws.of(kit.agent.llm).ask(request, turns)
         if asked.given_up:
             await self._again(asks, found, called, told)
         return [outcome for outcome in found if outcome is not None]

@@ -13,6 +13,7 @@ import msgspec
 
 from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
 from trunkline.llm.lanes import Lanes
+from trunkline.llm.names import MAIN
 from trunkline.llm.request import GENERATE, part, tap
 from trunkline.printable import said
 from trunkline.rollout.flights import Flights
@@ -46,27 +47,43 @@ class Draws:
         cache: Answers to look up and to keep; None for none.
         exact: Makes prompts whose every token is known; None where tokens do not matter.
         weights: The version of the weights that is asked under; none when None.
+        name: The LLM's name, where there are several.
+        underway: Where to note what was sent; a list of its own when None.
 
     Attributes:
         exact: The same.
         weights: The same.
+        gathers: Whether the LLM wants to know what rollouts do.
         underway: What was sent and has not come back; tool calls too.
         lanes: Where rollouts say whether they run, ask or are in a tool; for an LLM that wants to know (a batcher).
     """
 
     def __init__(
-        self, llm: LLM, cache: Cache | None = None, exact: Exact | None = None, weights: Weights | None = None
+        self,
+        llm: LLM,
+        cache: Cache | None = None,
+        exact: Exact | None = None,
+        weights: Weights | None = None,
+        *,
+        name: str = MAIN,
+        underway: Underway | None = None,
     ) -> None:
         lanes = getattr(llm, "lanes", None)
+        self.gathers = isinstance(lanes, Lanes)
         self.lanes = lanes if isinstance(lanes, Lanes) else Lanes()
-        self.underway = Underway()
+        self.underway = underway or Underway()
         self.exact = exact
         self.weights = weights or Weights()
         self._llm = llm
+        self._key = name
         self._name = type(llm).__name__
         self._together = bool(getattr(llm, "siblings", False))
         self._cache = cache
         self._flights = Flights()
+
+    def of(self, _llm: str) -> Draws:
+        """Return who asks an LLM: there is one. See :class:`~trunkline.rollout.switchboard.Switchboard`."""
+        return self
 
     async def ask(self, request: Request, turns: Turns) -> None:
         """Get every draw of a request, and put it on the tree.
@@ -92,13 +109,14 @@ class Draws:
 
     async def _cached(self, cache: Cache, request: Request, turns: Turns) -> None:
         """Look every draw up, and ask for runs of those that are missing."""
-        key = cache.key(request)
+        key = cache.key(request, self._key)
         for draw in range(request.n):
             start = time.perf_counter_ns()
             data = cache.get(key, draw)
             if data is not None:
                 with suppress(ReplyError):  # What another version kept and this one cannot read is asked for again.
-                    turns(data, draw, 0, _micros(start), 1).endpoint = _CACHE
+                    kept = turns(data, draw, 0, _micros(start), 1)
+                    kept.endpoint, kept.llm = _CACHE, MAIN
         turns.tell(0, request.n)
         asked = []
         for start, count in runs(turns.missing(0, request.n)):

@@ -74,6 +74,7 @@ class Errands:
         self._run_seed = seed
         self._gate = asyncio.Lock()
         self._flights: set[asyncio.Task[Parked]] = set()
+        self._out: list[str] = []
 
     def name(self, text: str) -> int:
         """Intern a string in the tree."""
@@ -139,7 +140,8 @@ class Errands:
         return await purse.turn(self._rollout.id, leaf, kit)
 
     async def _fly(self, ask: Ask) -> Parked:
-        self._rollout.lane.ask()
+        self._out.append(ask.kit.agent.llm)
+        self._rollout.lane.ask(*self._out)
         try:
             await self._outlet.reserve()
             try:
@@ -152,8 +154,11 @@ class Errands:
                 ask.hold.drop()
             raise
         finally:
+            self._out.remove(ask.kit.agent.llm)
             if len(self._flights) <= 1:
                 self._rollout.lane.run()
+            elif self._out:
+                self._rollout.lane.ask(*self._out)
 
     def land(self, parked: Parked, context: int | None) -> int:
         """Put a turn onto the tree and return its node; :meth:`grew` says so, once its record is there too.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, Self
 
+from trunkline.llm.names import named
 from trunkline.llm.price import price_at
 from trunkline.rollout.budget import cost
 
@@ -77,7 +78,7 @@ class Hold:
         n = len(reply.choices)
         generated = reply.generated * (draw + 1) // n - reply.generated * draw // n
         prompt, cached = (reply.prompt, max(0, reply.cached)) if draw == 0 else (0, 0)
-        price = price_at(self._prices, reply.endpoint)
+        price = price_at(self._prices, named(reply.llm, reply.endpoint))
         money = 0 if price is None else cost(price, prompt, min(cached, prompt), generated)
         parts = {"prompt": prompt, "generated": generated, "tokens": prompt + generated, "micro_dollars": money}
         return {"calls": 1} | parts

@@ -10,6 +10,7 @@ import msgspec
 
 from trunkline.bounds import shown
 from trunkline.errors import ConfigError, ProgramError, UsageError
+from trunkline.llm.names import MAIN, there_is
 from trunkline.llm.request import Sampling
 from trunkline.printable import said
 from trunkline.rollout.agent import Agent, Kit
@@ -19,7 +20,7 @@ from trunkline.tools.runner import Toolbox
 from trunkline.tools.tool import Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Collection, Mapping
 
     from trunkline._core import Tree as Core
     from trunkline.rollout.rollout import Rollout
@@ -63,11 +64,13 @@ class Program:
     Args:
         function: The program.
         kit: The run's agent.
+        llms: The names of the LLMs that agents may ask.
     """
 
-    def __init__(self, function: ProgramFunction, kit: Kit) -> None:
+    def __init__(self, function: ProgramFunction, kit: Kit, llms: Collection[str] = (MAIN,)) -> None:
         self.function = function
         self.kit = kit
+        self._llms = llms
         self._kits: dict[tuple[Any, ...], Kit] = {_same(kit.agent): kit}
         self._seen: dict[int, tuple[Agent, Kit]] = {}
         self._toolboxes: dict[int, tuple[Tool[..., Any], Toolbox]] = {}
@@ -93,6 +96,10 @@ class Program:
             raise ProgramError(f"an Agent is asked, not {shown(agent)}")
         if agent.environment is not None:
             raise ProgramError(f"agent {shown(agent.name)} of a program has an environment; leave it out")
+        if agent.llm not in self._llms:
+            raise ProgramError(
+                f"agent {shown(agent.name)} asks the LLM {shown(agent.llm)}; the run has {there_is(self._llms)}"
+            )
         kit = self._kits.get(key := _same(agent))
         if kit is None:
             self._room()
@@ -185,5 +192,5 @@ class Stage:
 def _same(agent: Agent) -> tuple[Any, ...]:
     """What agents have in common that are asked in the same way."""
     dialect = agent.dialect if isinstance(agent.dialect, str) else id(agent.dialect)
-    said = agent.model, agent.name, agent.system, agent.malformed, dialect
+    said = agent.model, agent.llm, agent.name, agent.system, agent.malformed, dialect
     return *said, msgspec.json.encode(agent.sampling), tuple(map(id, agent.tools))

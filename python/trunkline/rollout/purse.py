@@ -132,12 +132,14 @@ class Allowance(NamedTuple):
     Attributes:
         task: The task's budget.
         run: The run's account.
-        prices: Prices by base URL.
+        prices: Prices by what endpoints are called on record.
+        of_llm: The same of each LLM alone, by its name; one that is not in it has all of them.
     """
 
     task: Budget | None
     run: Account | None
     prices: Mapping[str, Price]
+    of_llm: Mapping[str, Mapping[str, Price]] = {}
 
 
 class Purse:
@@ -160,6 +162,7 @@ class Purse:
         self, allowance: Allowance, core: Core, barrier: Barrier, past: Past | None = None, started: int = 0
     ) -> None:
         self._prices = allowance.prices
+        self._of_llm = allowance.of_llm
         self._core = core
         self._barrier = barrier
         self._queue: dict[int, Mapping[str, int | None]] = {}
@@ -221,9 +224,10 @@ class Purse:
             OutOfBudget: Nobody pays.
         """
         prompt = prompt_bound(self._core, leaf, kit) + kept if self._limited & _BY_TOKENS else 0
-        most = turn_cost(prompt, kit.agent.sampling.max_tokens, self._prices)
+        prices = self._of_llm.get(kit.agent.llm, self._prices)
+        most = turn_cost(prompt, kit.agent.sampling.max_tokens, prices)
         claims = await self._claim(most, rollout if self._ordered & _OF_TURNS else None)
-        return Hold(claims, {name: amount for name, amount in most.items() if amount is not None}, self._prices)
+        return Hold(claims, {name: amount for name, amount in most.items() if amount is not None}, prices)
 
     async def tools(self, rollout: int, n: int) -> None:
         """Pay for tool calls, which have begun once this returns.

@@ -191,7 +191,7 @@ class Rollout:
 
     async def _fly(self, ask: Ask) -> Turn:
         """Get the next turn as soon as one more may be in flight."""
-        self.lane.ask()
+        self.lane.ask(ask.kit.agent.llm)
         self.place = "run file"
         await self._outlet.reserve()
         self.place = "model"

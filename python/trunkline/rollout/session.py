@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.program import Program
     from trunkline.rollout.purse import Allowance
     from trunkline.rollout.strategy import Move, Strategy
+    from trunkline.rollout.switchboard import Switchboard
     from trunkline.score.filters.filter import Filter
     from trunkline.store.schema import Ending
     from trunkline.tree.tree import Tree
@@ -83,7 +84,7 @@ class Session:
         strategy: Strategy,
         reward: Reward | None,
         seed: int,
-        draws: Draws,
+        draws: Draws | Switchboard,
         outlet: Outlet,
         *,
         filters: Sequence[Filter] = (),

@@ -111,8 +111,9 @@ class Turns:
         return reply
 
     def _tell(self, reply: Reply) -> None:
-        """Tell of a reply: who asked for it, and that it is over."""
-        reply.agent = self._kit.agent.name
+        """Tell of a reply: who asked whom for it, and that it is over."""
+        agent = self._kit.agent
+        reply.agent, reply.llm = agent.name, agent.llm
         # One clock for all processes of a machine, so that their calls can be compared.
         reply.ended = time.monotonic_ns() // 1000
         self._called(reply)

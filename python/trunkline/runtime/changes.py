@@ -57,6 +57,8 @@ def as_stored(settings: Mapping[str, Any]) -> dict[str, Any]:
 def gives_meaning(field: str) -> bool:
     """Whether results with another value of a field are results of something else."""
     first, _, rest = field.partition(".")
+    if first == "llms" and "." in rest:
+        first, rest = "llm", rest.partition(".")[2]
     if first == "llm":
         return rest.partition(".")[0] in _OF_LLM
     return first not in _FREE
@@ -92,18 +94,20 @@ def fingerprint(settings: Mapping[str, Any], tasks: Iterable[bytes]) -> str:
         tasks: The tasks' records.
     """
     found = hashlib.sha256()
-    said = {
-        name: {part: inner for part, inner in value.items() if gives_meaning(f"{name}.{part}")}
-        if isinstance(value, dict)
-        else value
-        for name, value in settings.items()
-        if name not in _FREE
-    }
+    said = {name: _grave(value, name) for name, value in settings.items() if name not in _FREE}
     found.update(msgspec.json.encode(said, order="sorted"))
     for record in tasks:
         found.update(len(record).to_bytes(8, "little"))
         found.update(record)
     return found.hexdigest()[:8]
+
+
+def _grave(value: Any, field: str) -> Any:
+    """What of a setting gives results their meaning."""
+    if not isinstance(value, dict):
+        return value
+    inner = {name: (part, f"{field}.{name}") for name, part in value.items()}
+    return {name: _grave(part, below) for name, (part, below) in inner.items() if gives_meaning(below)}
 
 
 def _shown(value: Any) -> str:

@@ -15,7 +15,7 @@ from trunkline.runtime.closing import Closing
 from trunkline.runtime.dispatch import Dispatch
 from trunkline.runtime.engine import slots_for
 from trunkline.runtime.handout import Handout, Refill
-from trunkline.runtime.lender import Lender
+from trunkline.runtime.lenders import Lenders
 from trunkline.runtime.pulse import BEAT
 from trunkline.runtime.quarantine import Quarantine
 from trunkline.runtime.refusals import reported
@@ -124,7 +124,7 @@ class Controller:
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._lender = Lender(job.llm, backend.workers, backend.send)
+        self._lender = Lenders(job.llms, backend.workers, backend.send)
         self._closing = Closing(job, backend.send, lambda cut: self._inbox.put_nowait((-1, cut)), self._spent)
         self.versions = Versions(job.weights, backend.send, lambda versions: writer.note("weights", [*versions]))
         self.snapshot = self._tally.snapshot

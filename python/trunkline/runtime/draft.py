@@ -16,10 +16,7 @@ from trunkline.bounds import number, shown, whole
 from trunkline.crossing import importing_script
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
-from trunkline.llm.batch import BatchLLM
 from trunkline.llm.cache import place
-from trunkline.llm.client import as_llm
-from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.stopping import Stopping
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.afford import check_budgets
@@ -28,6 +25,7 @@ from trunkline.runtime.earlier import EarlierRun
 from trunkline.runtime.handout import Refill
 from trunkline.runtime.hosting import make_backend
 from trunkline.runtime.job import Job, pack_job, settings
+from trunkline.runtime.llms import as_llms
 from trunkline.runtime.logs import conceal
 from trunkline.runtime.memory import worker_share
 from trunkline.runtime.options import Given, Options, given
@@ -42,7 +40,6 @@ from trunkline.types import Task
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline.llm.protocol import LLM
     from trunkline.rollout.agent import Agent
 
 __all__ = ["Draft", "check_tasks"]
@@ -85,7 +82,7 @@ class Draft:
         else:
             self._go_on(agent, tasks, told, self._unfinished)
         self._job.traced, self._observers = watchers(told)
-        conceal(self._job.llm)
+        conceal(*self._job.llms.values())
         self._backend = make_backend(self._job, told.workers, len(self._tasks), told.pool)
         self._grace = number("grace", told.grace, 0, unit="seconds")
         self._memory = _memory(told.worker_memory, self._backend.workers)
@@ -167,7 +164,7 @@ def _job(agent: Agent | Team, told: Given, seed: int | None) -> Job:
         agent=agent,
         strategy=Chain() if told.strategy is None else told.strategy,
         reward=told.reward,
-        llm=_as_llm(told.llm),
+        llm=as_llms(told.llm),
         seed=_seed(seed) if told.seed is None else told.seed,
         cache=None if told.cache is None else place(told.cache),
         filters=told.filters,
@@ -246,12 +243,3 @@ def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
         except ConfigError as error:
             raise ConfigError(f"task {task.id!r}: {error}") from None
     return listed
-
-
-def _as_llm(llm: Any) -> EndpointSpec | BatchLLM | LLM:
-    """Accept what users call an LLM."""
-    if llm is None:
-        return EndpointSpec()
-    if isinstance(llm, str):
-        return EndpointSpec(llm)
-    return llm if isinstance(llm, EndpointSpec | BatchLLM) else as_llm(llm)

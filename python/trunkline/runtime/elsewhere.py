@@ -87,8 +87,7 @@ class Elsewhere(Generic[H]):
 
     def _packed(self, job: Job) -> tuple[int, bytes]:
         """Return how many engines a job needs, and the message that begins it there."""
-        assert isinstance(job.llm, EndpointSpec)
-        number = parties(job.llm, self.workers)
+        number = max(parties(llm, self.workers) for llm in job.llms.values() if isinstance(llm, EndpointSpec))
         level = logging.getLogger("trunkline").getEffectiveLevel()
         return number, encode(Begin(pack_job(msgspec.structs.replace(job, parties=number)), level))
 

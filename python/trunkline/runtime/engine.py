@@ -6,20 +6,15 @@ import asyncio
 import logging
 import math
 import time
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from trunkline._core import Tree as Core
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
-from trunkline.llm.batch import BatchLLM
 from trunkline.llm.cache import Cache
-from trunkline.llm.renderer.choose import renderers
-from trunkline.llm.spec import EndpointSpec
 from trunkline.printable import said
 from trunkline.rollout.agent import Kit
 from trunkline.rollout.diary import Diary
-from trunkline.rollout.draws import Draws
 from trunkline.rollout.effects import lose
-from trunkline.rollout.exact import Exact
 from trunkline.rollout.program import Program
 from trunkline.rollout.purse import Allowance
 from trunkline.rollout.rounds import Taken
@@ -27,8 +22,8 @@ from trunkline.rollout.session import Session
 from trunkline.rollout.strategy import at_once
 from trunkline.rollout.weights import Weights
 from trunkline.runtime import wire
-from trunkline.runtime.borrower import Borrower
 from trunkline.runtime.lease import Leases
+from trunkline.runtime.opened import OpenLLMs, room
 from trunkline.runtime.outbox import Growth, Outbox
 from trunkline.runtime.vitals import EngineState, feel
 from trunkline.runtime.wire import (
@@ -59,8 +54,6 @@ from trunkline.tree.tree import Tree
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from trunkline.llm.http import HttpLLM
-    from trunkline.llm.protocol import LLM
     from trunkline.runtime.job import Job
     from trunkline.types import Task
 
@@ -68,27 +61,18 @@ __all__ = ["Engine", "slots", "slots_for"]
 
 logger = logging.getLogger(__name__)
 
-_LIVE_CONCURRENCY = 64
-"""Requests in flight at once through a live LLM that has no ``max_concurrency`` of its own."""
-
 _LEAVE_WITHIN = 2.0
 """Seconds that cancelled work has to end; a tool that swallows its cancellation is left behind."""
 
 
 def slots(job: Job) -> int:
     """Return how many tasks a worker takes at a time: enough to keep its share of requests in flight."""
-    return slots_for(job, _concurrency(job))
+    return slots_for(job, room(job))
 
 
 def slots_for(job: Job, requests: int) -> int:
     """Return how many tasks at a time keep so many requests in flight."""
     return max(2, math.ceil(1.25 * requests / at_once(job.strategy)))
-
-
-def _concurrency(job: Job) -> int:
-    """How many requests an engine may have in flight, if all have equal parts."""
-    most: int = getattr(job.llm, "max_concurrency", _LIVE_CONCURRENCY)
-    return -(-most // max(1, job.parties))
 
 
 class _Known(NamedTuple):
@@ -124,16 +108,13 @@ class Engine:
     def __init__(self, job: Job, send: Callable[[FromWorker], None], lag: Callable[[], float] = lambda: 0.0) -> None:
         self._job = job
         self._kit = Kit(job.agent)
-        self._program = None if job.program is None else Program(job.program, self._kit)
-        self._owns_llm = isinstance(job.llm, EndpointSpec | BatchLLM)
-        self._borrower: Borrower | None = None
-        self._llm = self._open(job, send)
+        self._program = None if job.program is None else Program(job.program, self._kit, job.llms)
         self._cache = None if job.cache is None else Cache(job.cache)
         self._weights = Weights(job.weights)
-        self._draws = Draws(self._llm, self._cache, _exact(job, self._llm), self._weights)
+        self._llms = OpenLLMs(job, self._cache, self._weights, send, self._resized)
         self._send = send
         self._lag = lag
-        self._outbox = Outbox(_concurrency(job), send, self._fail)
+        self._outbox = Outbox(room(job), send, self._fail)
         self._earlier: dict[int, _Known] = {}
         limits = {} if job.budget is None else job.budget.limits
         self._leases = Leases(limits, send, self._outbox.flush) if limits else None
@@ -160,23 +141,16 @@ class Engine:
                     session.cut(word, why)
             case wire.Hold() | wire.Weights():
                 self._reweigh(message)
-            case Grant() | Reclaim() | Allot() if self._borrower is not None:
-                self._borrower.take(message)
+            case Grant() | Reclaim() | Allot():
+                self._llms.take(message)
             case Lent() | Denied() | Recall() if self._leases is not None:
                 self._account(self._leases, message)
             case _:
                 raise TypeError(f"a worker does not take {type(message).__name__}")
 
-    def _open(self, job: Job, send: Callable[[FromWorker], None]) -> LLM:
-        """Open the LLM; where its limits are shared, it gets slots and rates on loan."""
-        if isinstance(job.llm, EndpointSpec) and job.parties:
-            self._borrower = Borrower(job.llm, job.parties, send, self._resized)
-            return self._borrower.llm
-        return job.llm.open() if isinstance(job.llm, EndpointSpec | BatchLLM) else job.llm
-
     def _resized(self, requests: int) -> None:
         """So many requests may be in flight from now on: the outbox has room for them, and for no less than a part."""
-        self._outbox.allow(max(requests, _concurrency(self._job)))
+        self._outbox.allow(max(requests, room(self._job)))
 
     def _reweigh(self, message: wire.Hold | wire.Weights) -> None:
         """Take a message about the weights."""
@@ -199,20 +173,18 @@ class Engine:
     async def close(self) -> None:
         """Cancel everything, wait for it as long as is reasonable, and let go of the LLM and the tools."""
         self._outbox.close()
-        if self._borrower is not None:
-            self._borrower.close()
+        self._llms.give_back()
         await self._cancel(self._tasks)
         await self._kit.toolbox.close()
         if self._program is not None:
             await self._program.close()
-        if self._owns_llm:
-            await self._llm.close()
+        await self._llms.close()
         if self._cache is not None:
             self._cache.close()
 
     def _state(self) -> EngineState:
         """How it is."""
-        return feel(self._lag(), self._draws, self._llm, self._sessions, time.monotonic())
+        return feel(self._lag(), self._llms.draws, self._llms.llms, self._sessions, time.monotonic())
 
     async def _stop(self, grace: float) -> None:
         """Let what is out come back, drop what is growing, send what there is, and say bye."""
@@ -220,21 +192,12 @@ class Engine:
             return
         self._stopping = True
         if grace:
-            await self._drain(grace)
+            await self._llms.drain(grace)
         await self._cancel(self._tasks - {asyncio.current_task()})
         if self._leases is not None:
             self._leases.close()
         self._outbox.flush()
         self._send(Bye())
-
-    async def _drain(self, grace: float) -> None:
-        """Let what is out come back, and nothing out any more."""
-        if not isinstance(self._job.llm, EndpointSpec):
-            await self._draws.underway.drained(grace)
-            return
-        llm = cast("HttpLLM", self._llm)
-        llm.hold()
-        await self._draws.underway.drained(grace, lambda: llm.waiting)
 
     async def _cancel(self, tasks: set[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -252,14 +215,14 @@ class Engine:
             job = self._job
             diary = Diary(core, job.traced)
             growth = Growth(self._outbox, index, Tree(task, core), len(known.deltas), diary, named=job.profiled)
-            allowance = Allowance(job.task_budget, self._leases, job.prices) if self._pays else None
+            allowance = Allowance(job.task_budget, self._leases, job.prices, job.prices_of_llm) if self._pays else None
             session = Session(
                 growth.tree,
                 self._kit,
                 job.strategy,
                 job.reward,
                 job.seed,
-                self._draws,
+                self._llms.draws,
                 growth,
                 filters=job.filters,
                 stopping=job.stopping,
@@ -315,12 +278,6 @@ class Engine:
             self._send(Fatal(type(error).__name__, str(error)))
         else:
             self._send(Fatal("InfrastructureError", f"a worker failed: {type(error).__name__}: {error}"))
-
-
-def _exact(job: Job, llm: LLM) -> Exact | None:
-    """What makes prompts of token ids, where the job asks for these."""
-    mode = job.llm.tokens if isinstance(job.llm, EndpointSpec) else None
-    return None if mode is None else Exact(mode, renderers(mode, cast("HttpLLM", llm).call))
 
 
 def _first(error: BaseException) -> BaseException:

@@ -104,7 +104,7 @@ class Host:
         self._watchdog = self._watchdog or Watchdog(self._relay.spill)
         self._watchdog.pause()
         job = unpack_job(packed)
-        conceal(job.llm)
+        conceal(*job.llms.values())
         self._engine = Engine(job, partial(self._say, self._run), self._watchdog.lag)
         if not self._run:
             _settle_down()

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trunkline.bounds import shown, whole
 from trunkline.crossing import Crossing, home_of, load, pack
 from trunkline.errors import ConfigError
-from trunkline.llm.batch import BatchLLM
 from trunkline.llm.dialects import catalog
-from trunkline.llm.price import EVERYWHERE, Price
-from trunkline.llm.protocol import LLM
+from trunkline.llm.names import MAIN
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.program import ProgramFunction, check_program
 from trunkline.rollout.stopping import Stopping
 from trunkline.rollout.strategy import Strategy, check_plan
+from trunkline.runtime.llms import AnyLLM, check_asked, describe, live, prices_of
 from trunkline.runtime.needs import check_needs
 from trunkline.score.filters.filter import Filter, check, name_of
 from trunkline.score.rewards import Reward
 from trunkline.team.team import Team
 from trunkline.tree.weights import check_version
+
+if TYPE_CHECKING:
+    from trunkline.llm.price import Price
 
 __all__ = ["Job", "Packed", "as_packed", "from_packed", "pack_job", "settings", "unpack_job"]
 
@@ -38,7 +40,7 @@ class Job(msgspec.Struct, kw_only=True):
         agent: Who plays.
         strategy: Where rollouts start.
         reward: Scores finished rollouts; None leaves them unscored.
-        llm: Endpoints as data, or a batch engine or live LLM, which stays in its process.
+        llm: Endpoints as data, or a batch engine or live LLM, which stays in its process; or several by their names.
         seed: Seed of the run; every draw's seed derives from it.
         cache: File of answers that need not be asked for again; None for none.
         filters: Who judges each tree once it is complete.
@@ -55,7 +57,7 @@ class Job(msgspec.Struct, kw_only=True):
     agent: Agent
     strategy: Strategy
     reward: Reward | None
-    llm: EndpointSpec | BatchLLM | LLM
+    llm: AnyLLM | Mapping[str, AnyLLM]
     seed: int
     cache: str | None = None
     filters: Sequence[Filter] = ()
@@ -79,23 +81,39 @@ class Job(msgspec.Struct, kw_only=True):
         if (fits := getattr(self.strategy, "fits", None)) is not None:
             fits(self.agent)
         check_plan(self.strategy)
-        check_needs(self.strategy, self.agent, self.llm)
+        check_asked(self.llms, self.askers, alone=self.program is None or isinstance(self.program, Team))
+        for asker in self.askers:
+            check_needs(self.strategy, asker, self.llms[asker.llm])
         for name in ("budget", "task_budget"):
             if not isinstance(getattr(self, name), Budget | None):
                 raise ConfigError(f"{name} must be a Budget, not {shown(getattr(self, name))}")
         check_version("weights", self.weights)
         if self.program is not None:
-            tokens = isinstance(self.llm, EndpointSpec) and self.llm.tokens is not None
+            tokens = any(isinstance(llm, EndpointSpec) and llm.tokens is not None for llm in self.llms.values())
             check_program(self.program, self.agent, tokens=tokens)
         self.stopping.check(self.strategy, scored=self.reward is not None)
 
     @property
+    def llms(self) -> Mapping[str, AnyLLM]:
+        """The LLMs by their names; one alone has none."""
+        return self.llm if isinstance(self.llm, Mapping) else {MAIN: self.llm}
+
+    @property
+    def askers(self) -> list[Agent]:
+        """Agents that are known to ask: a team's roles, or the run's own, beside which a program may have more."""
+        if isinstance(self.program, Team):
+            return [member.agent for member in self.program.members.values()]
+        return [self.agent]
+
+    @property
     def prices(self) -> dict[str, Price]:
-        """Prices by base URL; empty without one."""
-        if isinstance(self.llm, EndpointSpec):
-            return self.llm.price
-        price = getattr(self.llm, "price", None)
-        return {} if price is None else {EVERYWHERE: price}
+        """Prices by what endpoints are called on record; empty without one."""
+        return prices_of(self.llms)
+
+    @property
+    def prices_of_llm(self) -> dict[str, dict[str, Price]]:
+        """The same of each LLM alone, by its name."""
+        return {name: prices_of({name: llm}) for name, llm in self.llms.items()}
 
     @property
     def profiled(self) -> bool:
@@ -111,7 +129,7 @@ class Job(msgspec.Struct, kw_only=True):
 
 
 class Packed(msgspec.Struct):
-    """A job on the wire: data as it is, user code as crossings, the key beside it and in no file.
+    """A job on the wire: data as it is, user code as crossings, the keys beside it and in no file.
 
     The agent travels without its tools, dialect and environment, which travel beside it; every other field goes along
     by itself.
@@ -123,8 +141,8 @@ class Packed(msgspec.Struct):
     environment: Crossing | None
     strategy: Crossing
     reward: Crossing | None
-    llm: EndpointSpec
-    secret: str | None
+    llms: dict[str, EndpointSpec]
+    secrets: dict[str, str]
     seed: int
     cache: str | None
     filters: list[Crossing]
@@ -146,7 +164,7 @@ def pack_job(job: Job) -> bytes:
         ConfigError: If the LLM is a live object.
     """
     packed = as_packed(job)
-    packed.secret = packed.llm.secret
+    packed.secrets = {name: llm.secret for name, llm in packed.llms.items() if llm.secret is not None}
     return msgspec.msgpack.encode(packed)
 
 
@@ -161,7 +179,7 @@ def as_packed(job: Job, *, by_value: bool = True) -> Packed:
         CrossingError: Naming the first thing in it that cannot cross.
         ConfigError: If the LLM is a live object.
     """
-    if not isinstance(job.llm, EndpointSpec):
+    if live(job.llms):
         raise ConfigError(
             "a live LLM object stays in its process: run with workers=0, or give an endpoint's URL as trunkline.LLM"
         )
@@ -177,8 +195,8 @@ def as_packed(job: Job, *, by_value: bool = True) -> Packed:
         environment=None if environment is None else crossing(environment, f"environment {_named(environment)}"),
         strategy=crossing(job.strategy, f"strategy {type(job.strategy).__name__}"),
         reward=None if job.reward is None else crossing(job.reward, f"reward {reward_name(job.reward)!r}"),
-        llm=job.llm,
-        secret=None,
+        llms={name: llm for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)},
+        secrets={},
         seed=job.seed,
         cache=job.cache,
         filters=[crossing(one, f"filter {name_of(one)}") for one in job.filters],
@@ -219,7 +237,7 @@ def from_packed(packed: Packed) -> Job:
         ),
         strategy=load(packed.strategy),
         reward=None if packed.reward is None else load(packed.reward),
-        llm=packed.llm.with_secret(packed.secret),
+        llm={name: llm.with_secret(packed.secrets.get(name)) for name, llm in packed.llms.items()},
         seed=packed.seed,
         cache=packed.cache,
         filters=[load(one) for one in packed.filters],
@@ -239,6 +257,7 @@ def settings(job: Job) -> dict[str, Any]:
     return {
         "agent": {
             **msgspec.structs.asdict(agent),
+            "llm": agent.llm or None,
             "sampling": msgspec.to_builtins(agent.sampling),
             "tools": [tool.definition for tool in agent.tools],
             "dialect": catalog.describe(catalog.find(agent.dialect)),
@@ -249,7 +268,8 @@ def settings(job: Job) -> dict[str, Any]:
         "reward": None if job.reward is None else reward_name(job.reward),
         "program": None if job.program is None else _program_name(job.program),
         "team": job.program.settings() if isinstance(job.program, Team) else None,
-        "llm": job.llm.settings() if isinstance(job.llm, EndpointSpec) else _live(job.llm),
+        "llm": describe(job.llms[MAIN]) if MAIN in job.llms else None,
+        "llms": {name: describe(llm) for name, llm in job.llms.items() if name} or None,
         "weights": job.weights,
         "seed": job.seed,
         "cache": job.cache,
@@ -258,12 +278,6 @@ def settings(job: Job) -> dict[str, Any]:
         "stopping": msgspec.to_builtins(job.stopping),
         "timing_dependent": job.timing,
     }
-
-
-def _live(llm: BatchLLM | LLM) -> dict[str, Any]:
-    """Describe an LLM that stays in its process."""
-    price = getattr(llm, "price", None)
-    return {"kind": type(llm).__name__, "price": {} if price is None else {EVERYWHERE: price}}
 
 
 def reward_name(reward: Reward) -> str:

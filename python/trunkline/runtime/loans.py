@@ -1,4 +1,7 @@
-"""What controller and workers say about what is lent: the run's budget, its requests in flight and its rates."""
+"""What controller and workers say about what is lent: the run's budget, its requests in flight and its rates.
+
+Requests in flight and rates are those of one LLM each, whose name a message has last.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +78,7 @@ class Ask(Message):
     """Worker to controller: how many slots it could use, those that it holds among them."""
 
     slots: list[int]
+    llm: str = ""
 
 
 class Grant(Message):
@@ -84,12 +88,14 @@ class Grant(Message):
     """
 
     slots: list[int]
+    llm: str = ""
 
 
 class Reclaim(Message):
     """Controller to worker: return so many slots as soon as they are free; others have less than their share."""
 
     slots: list[int]
+    llm: str = ""
 
 
 class Return(Message):
@@ -102,6 +108,7 @@ class Return(Message):
 
     slots: list[int]
     wishes: list[int]
+    llm: str = ""
 
 
 Amount = tuple[int, int]
@@ -118,6 +125,7 @@ class Draw(Message):
 
     least: Amount
     most: Amount
+    llm: str = ""
 
 
 class Allot(Message):
@@ -125,6 +133,7 @@ class Allot(Message):
 
     requests: int
     tokens: int
+    llm: str = ""
 
 
 class Refund(Message):
@@ -132,3 +141,4 @@ class Refund(Message):
 
     requests: int
     tokens: int
+    llm: str = ""

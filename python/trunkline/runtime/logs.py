@@ -53,9 +53,11 @@ def safe(text: str, width: int = _LONGEST) -> str:
     return printable(without_secrets(without_key(scrub(text[: 2 * width + _SECRET]), tuple(_secrets))), width)
 
 
-def conceal(llm: object) -> None:
+def conceal(*llms: object) -> None:
     """Keep the keys of endpoints out of everything that this process logs from here on."""
-    if isinstance(llm, EndpointSpec):
+    for llm in llms:
+        if not isinstance(llm, EndpointSpec):
+            continue
         key, headers = llm.private.values
         with contextlib.suppress(ConfigError):
             key = llm.key()

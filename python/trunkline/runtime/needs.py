@@ -56,13 +56,14 @@ def check_needs(strategy: Strategy, agent: Agent, llm: object) -> None:
         ConfigError: Says what is needed and how it is set.
     """
     name = type(strategy).__name__
+    whose = "" if agent.name == "agent" else f" of {shown(agent.name)}"
     region = region_of(strategy)
     likeliest = likeliest_of(strategy)
     if region is not None and (agent.sampling.top_logprobs or 0) < likeliest:
         raise ConfigError(
             f"{name} looks at how sure the model was (region {region!r}): set sampling.logprobs=True and "
-            f"sampling.top_logprobs to {likeliest} or more (--top-logprobs {likeliest}), or take a strategy that needs "
-            "none (Chain, TreeGRPO)"
+            f"sampling.top_logprobs{whose} to {likeliest} or more (--top-logprobs {likeliest}), or take a strategy "
+            "that needs none (Chain, TreeGRPO)"
         )
     if forks_inside(strategy):
         mode = llm.tokens if isinstance(llm, EndpointSpec) else None

@@ -28,7 +28,8 @@ class Options(TypedDict, total=False):
     Attributes:
         llm: Endpoints as :class:`trunkline.LLM` (the default reads ``OPENAI_BASE_URL``), or an ``openai.AsyncOpenAI``
             client, a batch engine as :class:`trunkline.BatchLLM`, or any object with ``async complete(request)``. All
-            but endpoints stay in this process.
+            but endpoints stay in this process. Or several of these by their names, which agents and roles give as
+            ``llm``: ``{"": tl.LLM(url), "judge": tl.LLM(other)}``; the empty name is that of who gives none.
         strategy: Where rollouts start; one chain a task when None.
         reward: Scores each finished rollout; nothing is scored when None.
         workers: Worker processes; 0 stays in this process; when None, two where the LLM can cross, else 0.

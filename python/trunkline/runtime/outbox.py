@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from trunkline.errors import InfrastructureError
+from trunkline.llm.names import named
 from trunkline.llm.text import scrub, without_secrets
 from trunkline.runtime.wire import MAX_FRAME, Batch, Delta, Done
 from trunkline.store.derive import rows
@@ -45,9 +46,14 @@ _NAME = 200
 
 
 @lru_cache
-def _name(name: str) -> str:
+def _name(text: str) -> str:
     # Before the cut, which could leave half of a secret that is not known for one.
-    return without_secrets(scrub(name))[:_NAME]
+    return without_secrets(scrub(text))[:_NAME]
+
+
+@lru_cache
+def _place(llm: str, endpoint: str) -> str:
+    return named(llm, without_secrets(scrub(endpoint)))[:_NAME]
 
 
 def _text(name: object) -> str:
@@ -69,7 +75,7 @@ def settle(reply: Reply, *, named: bool = True) -> CallRow:
     """
     micros = _believed(reply.micros, 0)
     return CallRow(
-        _text(reply.endpoint),
+        _place(reply.llm, reply.endpoint) if type(reply.endpoint) is str else "",
         len(reply.choices) if type(reply.choices) is list else 0,
         _believed(reply.prompt, -1),
         _believed(reply.cached, -1),

@@ -76,7 +76,8 @@ def outline(
     """
     rollouts = job.strategy.rollouts()
     calls = tasks * rollouts * job.agent.max_turns
-    most = job.agent.sampling.max_tokens
+    bounds = [asker.sampling.max_tokens for asker in job.askers]
+    most = None if None in bounds else max(bound for bound in bounds if bound is not None)
     return Outline(
         tasks=tasks,
         rollouts=rollouts,

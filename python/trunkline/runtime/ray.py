@@ -63,9 +63,9 @@ class Ray(Elsewhere[Seat]):
 
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
         """Join the cluster and give the job to as many actors as it needs; those that are not there are started."""
-        assert isinstance(job.llm, EndpointSpec)
         # Where actors live the environment is another one.
-        number, begin = self._packed(msgspec.structs.replace(job, llm=job.llm.with_key()))
+        llms = {name: llm.with_key() for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)}
+        number, begin = self._packed(msgspec.structs.replace(job, llm=llms))
         await self._join()
         self._inbox = inbox
         idle = iter(list(self._hosts))

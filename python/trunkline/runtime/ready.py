@@ -14,6 +14,7 @@ from trunkline.tools.runner import Toolbox
 
 if TYPE_CHECKING:
     from trunkline.llm.tokens import TokenMode
+    from trunkline.rollout.agent import Agent
     from trunkline.runtime.job import Job
 
 __all__ = ["check", "ready"]
@@ -25,15 +26,25 @@ def check(job: Job) -> None:
     Raises:
         ConfigError: A setting cannot be kept; the message names it.
     """
-    if not isinstance(job.llm, EndpointSpec):
-        return
-    job.llm.key()
-    if job.llm.tokens is None:
-        return
+    for llm in job.llms.values():
+        if isinstance(llm, EndpointSpec):
+            llm.key()
+    for agent, llm in _asked(job):
+        if (mode := llm.tokens) is not None:
+            _check_tokens(agent, mode)
+
+
+def _asked(job: Job) -> list[tuple[Agent, EndpointSpec]]:
+    """Who asks endpoints, as far as that is known."""
+    asked = [(agent, job.llms[agent.llm]) for agent in job.askers]
+    return [(agent, llm) for agent, llm in asked if isinstance(llm, EndpointSpec)]
+
+
+def _check_tokens(agent: Agent, mode: TokenMode) -> None:
+    """Check that tokens can be asked for."""
     # Here, because a controller whose workers do the talking needs none of it.
     from trunkline.llm.tokens import form_of  # noqa: PLC0415
 
-    agent, mode = job.agent, job.llm.tokens
     form_of(mode, agent.model, Speech(agent.dialect, agent.tools, agent.sampling).sampling)
     if mode.tokenizer is not None:
         from trunkline.llm.renderer.local import LocalRenderer  # noqa: PLC0415
@@ -50,35 +61,33 @@ async def ready(job: Job) -> None:
         LLMError: An endpoint gave no answer.
     """
     check(job)
-    if not isinstance(job.llm, EndpointSpec):
-        return
-    agent, mode = job.agent, job.llm.tokens
-    speech = Speech(agent.dialect, agent.tools, agent.sampling)
-    if mode is not None:
-        await _exact(job, job.llm, mode, speech)
-    # Where prompts are sent as ids, the server takes nothing apart, and log-probs come for every token or none.
-    if region_of(job.strategy) is not None and (mode is None or mode.api == "chat"):
-        await _uncertain(job, job.llm, speech)
+    for agent, llm in _asked(job):
+        mode, speech = llm.tokens, Speech(agent.dialect, agent.tools, agent.sampling)
+        if mode is not None:
+            await _exact(job, agent, llm, mode, speech)
+        # Where prompts are sent as ids, the server takes nothing apart, and log-probs come for every token or none.
+        if region_of(job.strategy) is not None and (mode is None or mode.api == "chat"):
+            await _uncertain(job, agent, llm, speech)
 
 
-async def _exact(job: Job, llm: EndpointSpec, mode: TokenMode, speech: Speech) -> None:
+async def _exact(job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, speech: Speech) -> None:
     """What token-exact mode needs."""
     # Here, because a controller whose workers do the talking needs none of it.
     from trunkline.llm.probe import needs, probe, require  # noqa: PLC0415
 
-    tools = bool(job.agent.tools) and speech.native
+    tools = bool(agent.tools) and speech.native
     wanted = needs(mode, tools=tools, inside=forks_inside(job.strategy))
     for url in llm.base_urls:
         one = msgspec.structs.replace(llm, base_urls=(url,))
-        require(await probe(partial(EndpointSpec.open, one), job.agent.model, tuple(wanted)), wanted)
+        require(await probe(partial(EndpointSpec.open, one), agent.model, tuple(wanted)), wanted)
 
 
-async def _uncertain(job: Job, llm: EndpointSpec, speech: Speech) -> None:
+async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, speech: Speech) -> None:
     """What a strategy needs that looks at how sure the model was, asked for as the agent would ask."""
     from trunkline.llm.probe import QUESTION  # noqa: PLC0415 - as above
     from trunkline.llm.regions import find_regions, require_region  # noqa: PLC0415
 
-    agent, region = job.agent, region_of(job.strategy)
+    region = region_of(job.strategy)
     opening = speech.opening(agent.system, [{"role": "user", "content": QUESTION}])
     tools = Toolbox(agent.tools).definitions() if speech.native else b""
     for url in llm.base_urls:

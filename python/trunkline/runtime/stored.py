@@ -17,6 +17,7 @@ from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.printable import printable
 from trunkline.runtime.job import Packed, as_packed, from_packed
+from trunkline.runtime.llms import live
 from trunkline.store.redact import redact
 
 if TYPE_CHECKING:
@@ -95,9 +96,9 @@ def stored_job(path: Path, meta: Mapping[str, str]) -> tuple[Job, StoredJob]:
 
 def _pack(job: Job) -> tuple[Packed | None, str]:
     """Return the job as data, or why that cannot be."""
-    if not isinstance(job.llm, EndpointSpec):
-        return None, f"its LLM is a live {type(job.llm).__name__}"
-    if job.llm.secret is not None:
+    if stays := live(job.llms):
+        return None, f"its LLM is a live {stays}"
+    if any(isinstance(llm, EndpointSpec) and llm.secret is not None for llm in job.llms.values()):
         return None, "the endpoint's key or headers were given directly, and are in no file"
     try:
         packed = as_packed(job, by_value=False)

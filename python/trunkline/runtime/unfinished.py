@@ -89,10 +89,10 @@ class UnfinishedRun:
     def joined(self, described: Mapping[str, Any]) -> dict[str, Any]:
         """Return today's settings as the file will have them: prices of endpoints that were asked before stay known."""
         here = as_stored(described)
-        there = self.settings.get("llm")
-        prices = there.get("price") if isinstance(there, dict) else None
-        if isinstance(prices, dict) and isinstance(here["llm"].get("price"), dict):
-            here["llm"]["price"] = prices | here["llm"]["price"]
+        _keep_prices(self.settings.get("llm"), here["llm"])
+        known = self.settings.get("llms")
+        for name, llm in (here["llms"] or {}).items():
+            _keep_prices(known.get(name) if isinstance(known, dict) else None, llm)
         return here
 
     def compare(self, here: Mapping[str, Any], tasks: Sequence[Task], *, forced: bool) -> list[Change]:
@@ -140,3 +140,10 @@ class UnfinishedRun:
     @property
     def _name(self) -> str:
         return printable(str(self.path))
+
+
+def _keep_prices(there: Any, here: dict[str, Any] | None) -> None:
+    """Let an LLM's settings know the prices that it had, too."""
+    prices = there.get("price") if isinstance(there, dict) else None
+    if here is not None and isinstance(prices, dict) and isinstance(here.get("price"), dict):
+        here["price"] = prices | here["price"]

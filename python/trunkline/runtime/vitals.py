@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline.llm.http import HttpLLM
+from trunkline.llm.names import named
 from trunkline.runtime.logs import safe
 from trunkline.runtime.memory import resident
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from trunkline.rollout.draws import Draws
     from trunkline.rollout.session import Session
+    from trunkline.rollout.switchboard import Switchboard
 
 __all__ = ["Door", "EngineState", "Slow", "feel"]
 
@@ -88,20 +90,22 @@ class EngineState(msgspec.Struct, array_like=True):
     retry: float | None = None
 
 
-def feel(lag: float, draws: Draws, llm: Any, sessions: Iterable[Session], now: float) -> EngineState:
+def feel(
+    lag: float, draws: Draws | Switchboard, llms: Mapping[str, Any], sessions: Iterable[Session], now: float
+) -> EngineState:
     """Look at an engine.
 
     Args:
         lag: Seconds that its event loop was late.
         draws: Who asks for its rollouts.
-        llm: Who answers.
+        llms: Who answers, by name.
         sessions: Its trees.
         now: The reading of :func:`time.monotonic`.
     """
     lanes, underway = draws.lanes, draws.underway
     requests, request = underway.requests
     tools, tool, seconds = underway.tools
-    doors = llm.endpoints if isinstance(llm, HttpLLM) else ()
+    spoken_to = {name: llm for name, llm in llms.items() if isinstance(llm, HttpLLM)}
     return EngineState(
         lag,
         resident(),
@@ -114,14 +118,15 @@ def feel(lag: float, draws: Draws, llm: Any, sessions: Iterable[Session], now: f
         _slowest(sessions, now),
         [
             Door(
-                safe(door.base_url, 2 * _NAME),
+                safe(named(name, door.base_url), 2 * _NAME),
                 door.gate.in_flight,
                 door.gate.waiting,
                 safe(door.trouble.message, 2 * _NAME) if door.until > now and door.trouble is not None else "",
             )
-            for door in doors
+            for name, llm in spoken_to.items()
+            for door in llm.endpoints
         ],
-        llm.next_try if isinstance(llm, HttpLLM) else None,
+        min((left for llm in spoken_to.values() if (left := llm.next_try) is not None), default=None),
     )
 
 

@@ -73,7 +73,7 @@ __all__ = [
     "write_task",
 ]
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Version of these messages; a worker of another build is refused at the hello."""
 
 MAX_FRAME = 64 * 1024 * 1024

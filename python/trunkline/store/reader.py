@@ -14,6 +14,7 @@ import msgspec
 
 from trunkline import _core
 from trunkline.errors import ConfigError, DamagedRunFile, RunFileError, TreeError, UsageError
+from trunkline.llm.names import MAIN, prices_named
 from trunkline.llm.price import Price
 from trunkline.printable import printable, quoted
 from trunkline.store.calls import Bill, Spending
@@ -129,10 +130,16 @@ class RunReader:
 
     @cached_property
     def prices(self) -> dict[str, Price]:
-        """The price of each endpoint by its base URL, or one of all; empty if the run was given none."""
-        llm = self.settings.get("llm")
+        """The price of each endpoint by what it is called on record, or one of all; empty if the run was given none."""
+        others = self.settings.get("llms")
+        llms = {MAIN: self.settings.get("llm"), **(others if isinstance(others, dict) else {})}
         try:
-            return msgspec.convert(llm.get("price", {}) if isinstance(llm, dict) else {}, dict[str, Price])
+            prices = {
+                name: msgspec.convert(llm.get("price", {}), dict[str, Price])
+                for name, llm in llms.items()
+                if isinstance(llm, dict)
+            }
+            return {url: price for name, those in prices.items() for url, price in prices_named(name, those).items()}
         except (msgspec.ValidationError, ConfigError) as problem:
             raise self._damaged(f"meta.settings: price: {printable(str(problem), 120)}") from None
 

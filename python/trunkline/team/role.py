@@ -10,6 +10,7 @@ import msgspec
 from trunkline.bounds import number, shown, text
 from trunkline.errors import ConfigError, ProgramError
 from trunkline.llm.dialects import catalog
+from trunkline.llm.names import MAIN, check_name
 from trunkline.llm.request import Sampling
 from trunkline.printable import said
 from trunkline.rollout.agent import Agent
@@ -37,6 +38,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
         relay: How its output stands in the context of others: ``{name}`` and ``{text}``.
         penalty: Subtracted from the reward of a row whose action is not valid.
         model: The model; the team's when empty.
+        llm: The name of the LLM that it asks, where the run has several; that without a name when empty.
         sampling: Sampling parameters.
         dialect: As of an :class:`~trunkline.Agent`.
         tools: What it may call; see ``use``.
@@ -54,6 +56,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     relay: str = _RELAY
     penalty: float = 0.0
     model: str = ""
+    llm: str = MAIN
     sampling: Sampling = Sampling()
     dialect: Any = "native"
     tools: Sequence[Tool[..., Any]] = ()
@@ -62,6 +65,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         text("Role: system", self.system)
         text("Role: name", self.name)
+        check_name("Role: llm", self.llm)
         for field in ("slots", "sees"):
             _check_names(field, getattr(self, field))
         if not isinstance(self.reads, Projection):
@@ -105,6 +109,7 @@ class Member:
         self.agent = Agent(
             model=role.model or model,
             name=name,
+            llm=role.llm,
             sampling=role.sampling,
             dialect=role.dialect,
             tools=tuple(role.tools),

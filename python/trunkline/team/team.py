@@ -175,7 +175,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def agent(self) -> Agent:
         """Who a run of the team has for its agent: the team, with the model of its first role."""
         first = next(iter(self.members.values())).agent
-        return Agent(model=self.model or first.model, name="team", max_turns=self.max_turns)
+        return Agent(model=self.model or first.model, name="team", llm=first.llm, max_turns=self.max_turns)
 
     def settings(self) -> dict[str, Any]:
         """Describe the team for the run file: everything that gives its results meaning."""
