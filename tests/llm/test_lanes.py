@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,10 +11,11 @@ from trunkline.llm.lanes import Lanes
 MOVES = {"run": "running", "ask": "asking", "leave": "away", "end": None}
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["open", *MOVES])), max_size=60))
-def test_counts_are_those_of_a_list_of_states_and_stillness_is_told(moves: list[tuple[int, str]]):
+@pytest.mark.parametrize("core", [True, False])
+@given(moves=st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["open", *MOVES])), max_size=60))
+def test_counts_are_those_of_a_list_of_states_and_stillness_is_told(core: bool, moves: list[tuple[int, str]]):
     told = []
-    lanes = Lanes(lambda: told.append(1))
+    lanes = Lanes(lambda: told.append(1), core=core)
     opened, states = [], []
     for which, move in moves:
         ran, before = states.count("running"), len(told)
@@ -33,8 +35,9 @@ def test_counts_are_those_of_a_list_of_states_and_stillness_is_told(moves: list[
             assert len(told) == before
 
 
-def test_a_lane_that_ended_stays_ended():
-    lanes = Lanes()
+@pytest.mark.parametrize("core", [True, False])
+def test_a_lane_that_ended_stays_ended(core: bool):
+    lanes = Lanes(core=core)
     lane = lanes.open()
     lane.end()
     lane.run()

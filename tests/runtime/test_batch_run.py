@@ -190,7 +190,7 @@ async def test_two_engines_in_one_process_do_not_wait_for_each_other():
 
 
 def test_an_opened_batcher_takes_as_much_as_its_settings_say():
-    assert BatchLLM(Atlas(), max_batch=500, calls=2).open().max_concurrency == 1000
+    assert BatchLLM(Atlas(), max_batch=500, calls=2).open().max_concurrency == 2000
 
 
 async def test_an_engine_that_will_serve_nobody_ends_the_run():

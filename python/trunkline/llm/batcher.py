@@ -19,16 +19,14 @@ from trunkline.errors import (
 from trunkline.llm.completion import ENDPOINT, Taken, completions, reply_of
 from trunkline.llm.lanes import Lanes
 from trunkline.llm.prompt import prompts
+from trunkline.llm.queues import Part, Queues
 from trunkline.llm.text import without_secrets
 from trunkline.printable import printable, said
 
 if TYPE_CHECKING:
     from trunkline.llm.batch import BatchLLM
-    from trunkline.llm.completion import Completion
-    from trunkline.llm.prompt import Prompt
     from trunkline.llm.protocol import Reply, Request
-
-    Outcomes = list[Completion | TrunklineError]
+    from trunkline.llm.queues import Queue
 
 __all__ = ["Batcher"]
 
@@ -57,15 +55,14 @@ class Batcher:
     """
 
     def __init__(self, settings: BatchLLM) -> None:
-        self.lanes = Lanes(self._stir)
+        self.lanes = Lanes(self._stir, core=settings.core_masks)
         self.siblings = settings.supports_n
         self.max_concurrency = settings.max_concurrency
         self._settings = settings
         self._engine = settings.engine
-        self._waiting: dict[_Part, None] = {}
-        self._weight = 0
+        self._queues = Queues(fuse=settings.fuse_calls, regroup=settings.regroup)
         self._arrived = 0
-        self._calls: dict[asyncio.Task[None], set[_Part]] = {}
+        self._calls: dict[asyncio.Task[None], set[Part]] = {}
         self._free_since = 0.0
         self._looking = False
         self._timer: asyncio.TimerHandle | None = None
@@ -85,11 +82,11 @@ class Batcher:
         loop = asyncio.get_running_loop()
         start, clock = loop.time(), time.perf_counter_ns()
         largest = self._settings.max_batch if self._settings.supports_n else 1
-        parts = [_Part(prompt, loop.create_future(), start) for prompt in prompts(request, largest)]
-        for part in parts:
-            self._waiting[part] = None
-            self._weight += part.prompt.n
-        self._arrived += 1
+        queue, parts = self._queues.of(request), []
+        for prompt in prompts(request, largest):
+            self._arrived += 1
+            parts.append(part := Part(prompt, loop.create_future(), queue, self._arrived, start))
+            queue.add(part)
         self._stir()
         try:
             outcomes = [await part.outcome for part in parts]
@@ -108,8 +105,9 @@ class Batcher:
         """Fail what waits and cancel what the engine still does. May be called more than once."""
         self._closed = True
         self._set_timer(None)
-        for part in self._waiting:
-            part.fail(LLMError(f"{self._engine.name} is closed"))
+        for queue in self._queues:
+            for part in queue.take(queue.weight):
+                part.fail(LLMError(f"{self._engine.name} is closed"))
         calls = list(self._calls)
         for call in calls:
             call.cancel()
@@ -118,7 +116,7 @@ class Batcher:
 
     def _stir(self) -> None:
         """Something has changed: see whether a batch is due, once all that is ready to run has run."""
-        if self._waiting and not self._looking and not self._closed:
+        if not self._looking and not self._closed and any(self._queues):
             self._looking = True
             asyncio.get_running_loop().call_soon(self._settle, _QUIET, self._arrived)
 
@@ -126,7 +124,7 @@ class Batcher:
         """Let the loop turn until nothing new arrives: rollouts that one reply woke ask one after the other."""
         if arrived != self._arrived:
             quiet = _QUIET
-        if quiet and self._weight < self._settings.max_batch:
+        if quiet and not any(queue.weight >= self._settings.max_batch for queue in self._queues):
             asyncio.get_running_loop().call_soon(self._settle, quiet - 1, self._arrived)
             return
         self._looking = False
@@ -136,17 +134,22 @@ class Batcher:
         """Send what is due, and come back when the next batch may be."""
         self._set_timer(None)
         loop = asyncio.get_running_loop()
-        while self._waiting and len(self._calls) < self._settings.calls and not self._closed:
-            due = self._due()
+        while len(self._calls) < self._settings.calls and not self._closed:
+            waiting = [(self._due(queue), queue.first.number, queue) for queue in self._queues]
+            if not waiting:
+                return
+            due, _, queue = min(waiting)
             if due > loop.time():
                 self._set_timer(loop.call_at(due, self._look))
                 return
-            self._send(loop)
+            if not self.lanes.running:
+                self._queues.call()
+            self._send(queue, loop)
 
-    def _due(self) -> float:
-        """When the next batch leaves. Time in which the engine is busy costs nothing, and is not counted as a wait."""
-        since = max(next(iter(self._waiting)).arrived, self._free_since)
-        if self._weight >= self._settings.max_batch:
+    def _due(self, queue: Queue) -> float:
+        """When a batch of a queue leaves. A wait while the engine is busy costs nothing, and does not count."""
+        since = max(queue.first.arrived, self._free_since)
+        if queue.called or queue.weight >= self._settings.max_batch:
             return since
         if self.lanes.running:
             return since + self._settings.max_wait
@@ -154,23 +157,17 @@ class Batcher:
             return since + min(self._settings.tool_wait, self._settings.max_wait)
         return since
 
-    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Hand the prompts that have waited longest to the engine."""
-        batch: list[_Part] = []
-        room = self._settings.max_batch
-        for part in self._waiting:
-            room -= part.prompt.n
-            if room < 0:
-                break
-            batch.append(part)
+    def _send(self, queue: Queue, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand the prompts of a queue that have waited longest to the engine."""
+        batch = queue.take(self._settings.max_batch)
         call = loop.create_task(self._run(batch))
+        sent = time.perf_counter_ns()
         for part in batch:
-            self._take(part)
-            part.call, part.sent = call, time.perf_counter_ns()
+            part.call, part.sent = call, sent
         self._calls[call] = set(batch)
         call.add_done_callback(self._over)
 
-    async def _run(self, batch: list[_Part]) -> None:
+    async def _run(self, batch: list[Part]) -> None:
         """Have a batch generated, and give each part what came of it."""
         name = self._engine.name
         try:
@@ -198,48 +195,19 @@ class Batcher:
         self._free_since = call.get_loop().time()
         self._stir()
 
-    def _drop(self, parts: list[_Part]) -> None:
+    def _drop(self, parts: list[Part]) -> None:
         """Forget parts whose rollout was cancelled, and stop a call that nobody waits for any more, if that can be."""
         for part in parts:
-            if part in self._waiting:
-                self._take(part)
-            elif part.call in self._calls:
+            if not part.queue.drop(part) and part.call in self._calls:
                 wanted = self._calls[part.call]
                 wanted.discard(part)
                 if not wanted and self._engine.cancels:
                     part.call.cancel()
 
-    def _take(self, part: _Part) -> None:
-        del self._waiting[part]
-        self._weight -= part.prompt.n
-
     def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = timer
-
-
-class _Part:
-    """A prompt on its way, and what will come of it: an outcome for each of its draws.
-
-    When it arrived is told by the loop's clock, as timers are; when it was sent by the finer one that times calls.
-    """
-
-    __slots__ = ("arrived", "call", "outcome", "prompt", "sent")
-
-    def __init__(self, prompt: Prompt, outcome: asyncio.Future[Outcomes], arrived: float) -> None:
-        self.prompt = prompt
-        self.outcome = outcome
-        self.arrived = arrived
-        self.call: asyncio.Task[None] | None = None
-        self.sent = 0
-
-    def settle(self, outcomes: Outcomes) -> None:
-        if not self.outcome.done():
-            self.outcome.set_result(outcomes)
-
-    def fail(self, error: TrunklineError) -> None:
-        self.settle([error] * self.prompt.n)
 
 
 def _translated(error: BaseException, name: str) -> TrunklineError:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from trunkline._core import Roster
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Lane", "Lanes"]
+__all__ = ["Lane", "Lanes", "Masks"]
 
 _RUNS: Final = 0
 _ASKS: Final = 1
 _AWAY: Final = 2
 _ENDED: Final = 3
+
+_QUEUE: Final = 0
+"""The only queue that lanes ask at here: what they wait for, the batcher knows."""
 
 
 class Lanes:
@@ -20,72 +25,121 @@ class Lanes:
 
     Args:
         still: Called whenever the last lane that ran does not run any more, and when a lane that was away ends.
+        core: Whether the core counts; else :class:`Masks` do.
     """
 
-    __slots__ = ("_counts", "_still")
+    __slots__ = ("_roster", "_still")
 
-    def __init__(self, still: Callable[[], None] = lambda: None) -> None:
-        self._counts = [0, 0, 0, 0]
+    def __init__(self, still: Callable[[], None] = lambda: None, *, core: bool = True) -> None:
+        self._roster = Roster() if core else Masks()
         self._still = still
 
     def open(self) -> Lane:
         """Add a rollout; it runs."""
-        return Lane(self._counts, self._still)
+        return Lane(self._roster, self._still)
 
     @property
     def running(self) -> int:
         """Rollouts between a reply and their next request: they ask, leave or end by themselves, and soon."""
-        return self._counts[_RUNS]
+        return self._roster.running
 
     @property
     def asking(self) -> int:
         """Rollouts that wait for a reply, or until they may ask."""
-        return self._counts[_ASKS]
+        return self._roster.asking
 
     @property
     def away(self) -> int:
         """Rollouts in a tool: they will ask again, nobody knows when."""
-        return self._counts[_AWAY]
+        return self._roster.away
 
 
 class Lane:
     """One rollout while it grows. Ending it is final and may be repeated; after that nothing else has an effect.
 
     Args:
-        counts: Lanes of each state; this one is added.
+        roster: Counts it among others.
         still: See :class:`Lanes`.
     """
 
-    __slots__ = ("_counts", "_state", "_still")
+    __slots__ = ("_number", "_roster", "_still")
 
-    def __init__(self, counts: list[int], still: Callable[[], None]) -> None:
-        self._counts = counts
+    def __init__(self, roster: Roster | Masks, still: Callable[[], None]) -> None:
+        self._roster = roster
         self._still = still
-        self._state = _RUNS
-        counts[_RUNS] += 1
+        self._number = roster.open()
 
     def run(self) -> None:
         """It goes on."""
-        self._enter(_RUNS)
+        self._roster.run(self._number)
 
     def ask(self, *_llms: str) -> None:
         """It waits for replies, of whichever LLMs: there is one."""
-        self._enter(_ASKS)
+        if self._roster.ask(self._number, _QUEUE):
+            self._still()
 
     def leave(self) -> None:
         """It is in a tool."""
-        self._enter(_AWAY)
+        if self._roster.leave(self._number):
+            self._still()
 
     def end(self) -> None:
         """It will not ask again."""
-        self._enter(_ENDED)
-
-    def _enter(self, state: int) -> None:
-        counts, before = self._counts, self._state
-        if before in (state, _ENDED):
-            return
-        counts[before] -= 1
-        counts[state] += 1
-        self._state = state
-        if not counts[_RUNS] and (before == _RUNS or state == _ENDED):
+        if self._roster.end(self._number):
             self._still()
+
+
+class Masks:
+    """A roster as one writes it without a core: an array of what each lane does, counted whenever somebody asks.
+
+    It stands beside :class:`~trunkline._core.Roster` for comparison, and never forgets a lane.
+    """
+
+    __slots__ = ("_states",)
+
+    def __init__(self) -> None:
+        self._states = bytearray()
+
+    def open(self) -> int:
+        """Add a lane that runs, and return it."""
+        self._states.append(_RUNS)
+        return len(self._states) - 1
+
+    def run(self, lane: int) -> None:
+        """The lane goes on."""
+        self._enter(lane, _RUNS)
+
+    def ask(self, lane: int, _queue: int) -> bool:
+        """The lane waits. True if it was the last that ran."""
+        return self._enter(lane, _ASKS) == _RUNS and not self.running
+
+    def leave(self, lane: int) -> bool:
+        """The lane is somewhere else. True if it was the last that ran."""
+        return self._enter(lane, _AWAY) == _RUNS and not self.running
+
+    def end(self, lane: int) -> bool:
+        """The lane is done for good. True if none runs now."""
+        return self._enter(lane, _ENDED) != _ENDED and not self.running
+
+    def _enter(self, lane: int, state: int) -> int:
+        """Let a lane that has not ended do something, and return what it did before; ``_ENDED`` if nothing changes."""
+        before = self._states[lane]
+        if before in (state, _ENDED):
+            return _ENDED
+        self._states[lane] = state
+        return before
+
+    @property
+    def running(self) -> int:
+        """How many lanes run."""
+        return self._states.count(_RUNS)
+
+    @property
+    def asking(self) -> int:
+        """How many lanes ask."""
+        return self._states.count(_ASKS)
+
+    @property
+    def away(self) -> int:
+        """How many lanes are away."""
+        return self._states.count(_AWAY)

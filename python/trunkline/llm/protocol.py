@@ -110,6 +110,9 @@ class Request(msgspec.Struct):
         route: Where it goes: a path below an endpoint's base URL, or with two slashes in front one below its server's
             root, ``//generate``: the base URL without its ``/v1``.
         weights: The version of the weights that is asked; equal requests of two versions are not the same.
+        model: The model's name, as the body has it.
+        role: The agent that asks.
+        step: Turns of that role before this one, where a program asks; else turns of the rollout.
     """
 
     content: bytes | list[bytes]
@@ -121,6 +124,9 @@ class Request(msgspec.Struct):
     take: Take | None = None
     route: str = "/chat/completions"
     weights: str | None = None
+    model: str = ""
+    role: str = ""
+    step: int = 0
 
     @property
     def body(self) -> bytes:

@@ -10,6 +10,7 @@ from trunkline._core import ROOT
 from trunkline.errors import LLMError, RolloutError
 from trunkline.llm.protocol import Request
 from trunkline.llm.recorded import recorded
+from trunkline.llm.request import CHAT
 from trunkline.llm.request import draws as ending
 from trunkline.rollout.conversation import Conversation
 from trunkline.rollout.draws import gathered, runs
@@ -72,6 +73,7 @@ class Ask(NamedTuple):
         kept: What is kept of a turn that followed the leaf; None where the whole turn is wanted.
         hold: What was set aside for it; None where nothing is limited.
         context: What is sent instead of the conversation, as the tree has it; only :meth:`Desk.park` takes one.
+        step: See :class:`~trunkline.llm.protocol.Request`.
     """
 
     kit: Kit
@@ -83,6 +85,7 @@ class Ask(NamedTuple):
     kept: Kept | None = None
     hold: Hold | None = None
     context: int | None = None
+    step: int = 0
 
     def follows(self, other: Ask) -> bool:
         """Whether it is for the next draw of the same state."""
@@ -197,9 +200,8 @@ class Desk:
             content = self._core.request(ask.leaf, ask.kit.head, tail)
         else:
             content = self._core.request_context(ask.context, ask.kit.head, tail)
-        return Request(
-            content, self._key, 1, ask.seed, len(content) - len(end), ask.kit.greedy, parked, weights=ask.kit.version
-        )
+        constant = len(content) - len(end)
+        return self._request(ask.kit, content, 1, ask.seed, constant, parked, ask.step)
 
     async def _ask(
         self, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
@@ -246,8 +248,7 @@ class Desk:
         rollouts = [ask.rollout for ask in asks]
         turns = Turns(self._core, kit, rollouts, turn, self.name, called, told)
         constant = _size(content) - len(end)
-        request = Request(content, self._key, len(asks), seed, constant, kit.greedy, turns, weights=kit.version)
-        return request, turns
+        return self._request(kit, content, len(asks), seed, constant, turns, turn), turns
 
     async def _exact(
         self, exact: Exact, kit: Kit, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
@@ -261,9 +262,25 @@ class Desk:
             prompt = await exact.within(self._core, kit, leaf, kept, seed, n)
         rollouts = [ask.rollout for ask in asks]
         turns = ExactTurns(prompt, leaf, self._core, kit, rollouts, turn, self.name, called, told)
-        content, constant = prompt.content, _size(prompt.content) - prompt.end
-        route = prompt.form.route
-        return Request(content, self._key, n, seed, constant, kit.greedy, turns, route, kit.version), turns
+        constant = _size(prompt.content) - prompt.end
+        return self._request(kit, prompt.content, n, seed, constant, turns, turn, prompt.form.route), turns
+
+    def _request(
+        self,
+        kit: Kit,
+        content: bytes | list[bytes],
+        n: int,
+        seed: int,
+        constant: int,
+        take: Turns,
+        step: int,
+        route: str = CHAT,
+    ) -> Request:
+        """A request of this tree."""
+        who = kit.agent
+        return Request(
+            content, self._key, n, seed, constant, kit.greedy, take, route, kit.version, who.model, who.name, step
+        )
 
 
 def _size(content: bytes | list[bytes]) -> int:

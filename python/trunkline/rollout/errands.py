@@ -88,13 +88,14 @@ class Errands:
         """Return who is asked for the next turn: the first may be sampled in another way."""
         return kit if self._sampling is None or self.asked else kit.sampled(self._sampling)
 
-    async def send(self, kit: Kit, leaf: int, context: int | None) -> Parked:
+    async def send(self, kit: Kit, leaf: int, context: int | None, step: int) -> Parked:
         """Ask for a turn, and keep it off the tree until :meth:`land`.
 
         Args:
             kit: Who is asked.
             leaf: The node whose path is the conversation.
             context: What is sent instead; None where it is that path.
+            step: How many turns of the same role were asked for before.
 
         Raises:
             LLMError: If no usable reply came.
@@ -111,7 +112,7 @@ class Errands:
                 await self._between(rollout)
             hold = None if self._purse is None else await self._pay(self._purse, leaf, kit)
             said = self._desk.conversation(leaf)
-            flight = self._start(Ask(kit, rollout.id, leaf, turn, seed, said, None, hold, context))
+            flight = self._start(Ask(kit, rollout.id, leaf, turn, seed, said, None, hold, context, step))
             if self._purse is not None and self._purse.orders_turns:
                 await self._arrived(flight)
         return await self._arrived(flight)

@@ -36,12 +36,12 @@ class Parked(Turns):
         self._told_of = called
         self.meter: Meter | None = None
         self._reply: Reply | None = None
-        self._again: Callable[[Turns], object] | None = None
+        self._again: Callable[[Turns], tuple[int, int]] | None = None
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
         """Read an answer's bytes; see :class:`~trunkline.llm.protocol.Take`."""
         reply = super().__call__(data, first, attempts, micros, most)
-        self._again = lambda turns: turns(data, 0, attempts, micros, 1)
+        self._again = partial(Turns.append, data=data, attempts=attempts, micros=micros)
         return reply
 
     def _append(self, place: int, reply: Reply, sibling: int, *, lead: bool) -> Turn:
@@ -86,11 +86,9 @@ class Parked(Turns):
         assert self._again is not None
         assert self._reply is not None
         turns = Turns(core, self._kit, [rollout], turn, name, lambda _: None, None, context)
-        self._again(turns)
+        node, size = self._again(turns)
         self._told_of(self._reply)
-        (found,) = turns.found
-        assert isinstance(found, Turn), "what could be read once can be read again"
-        return found
+        return Turn(self.choice, node, size)
 
     def drop(self) -> None:
         """Tell of the reply, which lands nowhere."""
@@ -98,5 +96,8 @@ class Parked(Turns):
             self._told_of(self._reply)
 
 
-def _adopt(turns: Turns, reply: Reply) -> None:
+def _adopt(turns: Turns, reply: Reply) -> tuple[int, int]:
     turns.adopt(reply, 0, 1, reply.endpoint)
+    (found,) = turns.found
+    assert isinstance(found, Turn), "what could be appended once can be appended again"
+    return found.node, found.size

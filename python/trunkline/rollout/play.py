@@ -108,7 +108,7 @@ class Play(Standing):
             asked = [self._errands.asked, leaf, context, self._errands.name(kit.namespace)]
             place.data = [asked, None]
             try:
-                parked = await self._in_order(place, self._errands.send(kit, leaf, context))
+                parked = await self._in_order(place, self._errands.send(kit, leaf, context, place.nth))
             except LLMError as error:
                 await self._turn(place)
                 failure = Failure.of(error).encode()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from trunkline.errors import ReplayDiverged
 from trunkline.llm.text import excerpt, without_secrets
+from trunkline.rollout.ticks import after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from trunkline.rollout.journal import Record
 
 __all__ = ["Place", "Replay", "difference", "shown"]
-
-_TICKS: Final = 12
-"""Turns of the event loop that a program has to come from one result to what it does next: a task that ends, and the
-gather or group that waits for it, take three together."""
 
 PATIENCE: Final = 1.0
 """Seconds without any progress after which a program that is run again has not come to what its record has next."""
@@ -176,10 +173,9 @@ class Replay:
             # Nobody else was in line then, so nobody is on the way to it now.
             await asyncio.sleep(0)
             return
-        loop = asyncio.get_running_loop()
-        place.woken = loop.create_future()
+        place.woken = asyncio.get_running_loop().create_future()
         if record is None or not record.given_up:
-            _after(_TICKS, loop, place.woken)
+            after(place.woken)
         await place.woken
         place.alone = place.alone and len(self._new) == 1
 
@@ -216,7 +212,7 @@ class Replay:
         if moves == self._moves and self._done not in self._known:
             judge = loop.create_future()
             judge.add_done_callback(lambda _: self._judge(moves))
-            _after(_TICKS, loop, judge)
+            after(judge)
         self._watch = loop.call_later(PATIENCE, self._look, loop, self._moves)
 
     def _judge(self, moves: int) -> None:
@@ -241,14 +237,6 @@ class Replay:
 def _wake(place: Place | None) -> None:
     if place is not None and place.waits and place.woken is not None and not place.woken.done():
         place.woken.set_result(None)
-
-
-def _after(ticks: int, loop: asyncio.AbstractEventLoop, turn: asyncio.Future[None]) -> None:
-    """Give somebody its turn after so many turns of the event loop; a task that slept for each would cost far more."""
-    if ticks:
-        loop.call_soon(_after, ticks - 1, loop, turn)
-    elif not turn.done():
-        turn.set_result(None)
 
 
 def shown(text: str) -> str:

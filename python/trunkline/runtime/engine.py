@@ -23,7 +23,7 @@ from trunkline.rollout.strategy import at_once
 from trunkline.rollout.weights import Weights
 from trunkline.runtime import wire
 from trunkline.runtime.lease import Leases
-from trunkline.runtime.opened import OpenLLMs, room
+from trunkline.runtime.opened import OpenLLMs, room, unacknowledged
 from trunkline.runtime.outbox import Growth, Outbox
 from trunkline.runtime.vitals import EngineState, feel
 from trunkline.runtime.wire import (
@@ -114,7 +114,7 @@ class Engine:
         self._llms = OpenLLMs(job, self._cache, self._weights, send, self._resized)
         self._send = send
         self._lag = lag
-        self._outbox = Outbox(room(job), send, self._fail)
+        self._outbox = Outbox(room(job), send, self._fail, unacknowledged(job))
         self._earlier: dict[int, _Known] = {}
         limits = {} if job.budget is None else job.budget.limits
         self._leases = Leases(limits, send, self._outbox.flush) if limits else None

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from trunkline._core import __version__
+from trunkline.runtime.collector import collector
 from trunkline.runtime.engine import Engine, slots
 from trunkline.runtime.wire import PROTOCOL, Ready
 
@@ -31,6 +32,7 @@ class Inline:
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
         """Make the engine."""
         self._engine = Engine(job, lambda message: inbox.put_nowait((0, message)))
+        collector.relax()
         inbox.put_nowait((0, Ready(PROTOCOL, __version__, os.getpid(), slots(job))))
         return [0]
 
@@ -54,4 +56,5 @@ class Inline:
         """Close the engine."""
         engine, self._engine = self._engine, None
         if engine is not None:
+            collector.restore()
             await engine.close()

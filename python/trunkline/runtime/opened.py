@@ -15,6 +15,7 @@ from trunkline.rollout.switchboard import Switchboard
 from trunkline.rollout.underway import Underway
 from trunkline.runtime.borrower import Borrower
 from trunkline.runtime.lenders import for_llm
+from trunkline.runtime.outbox import IN_FLIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from trunkline.runtime.llms import AnyLLM
     from trunkline.runtime.wire import Allot, FromWorker, Grant, Reclaim
 
-__all__ = ["OpenLLMs", "room"]
+__all__ = ["OpenLLMs", "room", "unacknowledged"]
 
 _LIVE_CONCURRENCY = 64
 """Requests in flight at once through a live LLM that has no ``max_concurrency`` of its own."""
@@ -36,6 +37,11 @@ _LIVE_CONCURRENCY = 64
 def room(job: Job) -> int:
     """Return how many requests an engine may have in flight, at all LLMs, if all engines have equal parts."""
     return sum(_part(llm, job.parties) for llm in job.llms.values())
+
+
+def unacknowledged(job: Job) -> int:
+    """Return how many turns may wait for the run file: all of a batch do at once, and are to be in the next one, too."""
+    return max(IN_FLIGHT, sum(llm.max_concurrency for llm in job.llms.values() if isinstance(llm, BatchLLM)))
 
 
 def _part(llm: AnyLLM, parties: int) -> int:

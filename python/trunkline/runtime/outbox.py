@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trunkline.errors import InfrastructureError
 from trunkline.llm.names import named
 from trunkline.llm.text import scrub, without_secrets
+from trunkline.runtime.permits import Permits
 from trunkline.runtime.wire import MAX_FRAME, Batch, Delta, Done
 from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow, Ending
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["IN_FLIGHT", "Growth", "Outbox"]
 
 IN_FLIGHT = 64
-"""Model turns that may wait for their acknowledgement, beside those that wait for their reply."""
+"""Model turns that leave together at the latest, and so many may wait for their acknowledgement unless more is said."""
 
 _FLUSH_AFTER = 0.05
 """Seconds a turn waits for company before its batch leaves."""
@@ -179,15 +180,20 @@ class Outbox:
         concurrency: Requests that may wait for their reply at once; see :meth:`allow`.
         send: Takes each batch.
         failed: Called with the error when a batch cannot be sent.
+        unacknowledged: Turns that may wait for their acknowledgement, beside those that wait for their reply.
     """
 
-    def __init__(self, concurrency: int, send: Callable[[Batch], None], failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        concurrency: int,
+        send: Callable[[Batch], None],
+        failed: Callable[[Exception], None],
+        unacknowledged: int = IN_FLIGHT,
+    ) -> None:
         self._send = send
         self._failed = failed
-        # First come, first served: an event would wake everybody for each turn that is free.
-        self._free = asyncio.Semaphore(concurrency + IN_FLIGHT)
+        self._free = Permits(concurrency + unacknowledged)
         self._concurrency = concurrency
-        self._owed = 0
         self._dirty: dict[int, Growth] = {}
         self._turns = 0
         self._bytes = 0
@@ -205,18 +211,15 @@ class Outbox:
 
     def release(self, turns: int) -> None:
         """Let so many more turns be in flight."""
-        back = max(0, turns - self._owed)
-        self._owed -= turns - back
-        for _ in range(back):
-            self._free.release()
+        self._free.release(turns)
 
     def allow(self, concurrency: int) -> None:
         """Let so many requests wait for their reply from now on; if they are fewer, as soon as turns are released."""
         more, self._concurrency = concurrency - self._concurrency, concurrency
         if more > 0:
-            self.release(more)
+            self._free.release(more)
         else:
-            self._owed -= more
+            self._free.withdraw(-more)
 
     def acknowledge(self, batch: int) -> None:
         """Note that a batch is in the run file."""
