@@ -40,7 +40,7 @@ def room(job: Job) -> int:
 
 
 def unacknowledged(job: Job) -> int:
-    """Return how many turns may wait for the run file: all of a batch do at once, and are to be in the next one, too."""
+    """Return how many turns may wait for the run file: all of a batch do, and are to be in the next."""
     return max(IN_FLIGHT, sum(llm.max_concurrency for llm in job.llms.values() if isinstance(llm, BatchLLM)))
 
 
