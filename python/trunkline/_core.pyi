@@ -294,9 +294,10 @@ class Tree:
 
         A node is a state if a model turn follows it on the path of a rollout, if it is where a rollout stands that
         grows or was cut off (``censored``, ``cancelled``), if it ends the prompt, or if it is a ``MESSAGE`` put in
-        behind a state. The path is that of the rollout that came there first, in the order they were opened, and empty
-        before the first turn. ``draw`` is the next that nobody has taken: the first one of a state after a turn belongs
-        to the rollout that came there. The subgroup is that rollout's, None before the first turn.
+        behind a state. So a turn of a program is one where nothing was observed before the next. The path is that of
+        the rollout that came there first, in the order they were opened, and empty before the first turn. ``draw`` is
+        the next that nobody has taken: the first one of a state after a turn belongs to the rollout that came there.
+        The subgroup is that rollout's, None before the first turn.
 
         Raises:
             TreeError: There is no such node, or it is no state: nothing forks after what ended a rollout.

@@ -84,13 +84,15 @@ class Grown:
         return [node.agent for node in nodes if node.kind == TURN]
 
 
-async def play(program: Any, llm: Actors, core: Core | None = None, strategy: Any = None, **agent: Any) -> Grown:
+async def play(
+    program: Any, llm: Any, core: Core | None = None, strategy: Any = None, reward: Any = None, **agent: Any
+) -> Grown:
     """Grow one task's tree with a program; one that is there is grown on."""
     recorder = Recorder(Core() if core is None else core)
     tree = Tree(Task.ask("what?", "yes", id="q"), recorder.core)
     kit = Kit(Agent(model="lead", name="lead", **agent))
     shared = Program(program, kit)
-    session = Session(tree, kit, strategy or Chain(1), None, 7, Draws(llm), recorder, program=shared, taken=Taken())
+    session = Session(tree, kit, strategy or Chain(1), reward, 7, Draws(llm), recorder, program=shared, taken=Taken())
     try:
         await session.run()
     finally:

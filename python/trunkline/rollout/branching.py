@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from trunkline._core import TURN
+from trunkline._core import MESSAGE, TURN
 from trunkline.types import FAILED, Termination
 
 if TYPE_CHECKING:
@@ -51,13 +51,14 @@ def _rank(termination: str | None) -> int:
 def candidates(view: View, subgroup: int, there: int, tools: Collection[str] = ()) -> Iterator[int]:
     """Yield the turns of a subgroup that may be drawn again.
 
-    Left out are turns that call no tool, and those of states that a rollout of the subgroup was forked at.
+    Left out are turns that call no tool, and those of states that a rollout of the subgroup was forked at. A turn of a
+    program that calls none is left out only if it ended a rollout: programs run tools themselves, and let roles talk.
 
     Args:
         view: The tree.
         subgroup: The initial chain that its rollouts were expanded for.
         there: How many rollouts of the tree to look at, in the order they were opened; all if there are fewer.
-        tools: Names: only turns that call one of these; any tool will do if empty.
+        tools: Names: only turns that call one of these; any of the above if empty.
 
     Yields:
         Their nodes, the earlier first; one of each state.
@@ -75,6 +76,12 @@ def candidates(view: View, subgroup: int, there: int, tools: Collection[str] = (
 
 
 def _calls(view: View, turn: int, tools: Collection[str]) -> bool:
-    """Whether a turn calls one of these tools, or any."""
+    """Whether a turn calls one of these tools; without any, whether something came of it."""
     called = [call.name for call in view.calls(turn)]
-    return any(name in tools for name in called) if tools else bool(called)
+    return any(name in tools for name in called) if tools else bool(called) or _went_on(view, turn)
+
+
+def _went_on(view: View, turn: int) -> bool:
+    """Whether a program took the next turn, or observed something, right after a turn."""
+    core = view.tree.core
+    return any(core.node(child).kind in {TURN, MESSAGE} for child in core.children(turn))

@@ -106,7 +106,7 @@ def read_budget(text: str) -> Budget:
     return Budget(**found | whole_ones)  # type: ignore[arg-type]
 
 
-def prompt_bound(core: Core, leaf: int, kit: Kit) -> int:
+def prompt_bound(core: Core, leaf: int, kit: Kit, context: int | None = None) -> int:
     """The most prompt tokens that the next turn can have.
 
     What the server reported of the last turn on the path, and a token for each byte since; a token stands for a byte at
@@ -116,8 +116,12 @@ def prompt_bound(core: Core, leaf: int, kit: Kit) -> int:
         core: The tree.
         leaf: The node whose path is the conversation.
         kit: Who is asked.
+        context: What is sent instead of that path, of which nothing is known but its bytes.
     """
     most, node = 0, leaf
+    if context is not None:
+        body = core.request_context(context, kit.head, kit.constant)
+        return len(body) + body.count(b'"role":') * _MESSAGE + _TEMPLATE
     while node != ROOT:
         facts = core.node(node)
         if facts.kind == TURN and facts.prompt is not None and facts.generated is not None:

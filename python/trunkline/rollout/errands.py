@@ -75,6 +75,10 @@ class Errands:
         self._gate = asyncio.Lock()
         self._flights: set[asyncio.Task[Parked]] = set()
         self._out: list[str] = []
+        self._waiting: asyncio.Task[Any] | None = None
+        self._nobody_waits = asyncio.Event()
+        self._nobody_waits.set()
+        self._end: BaseException | None = None
 
     def name(self, text: str) -> int:
         """Intern a string in the tree."""
@@ -88,7 +92,7 @@ class Errands:
         """Return who is asked for the next turn: the first may be sampled in another way."""
         return kit if self._sampling is None or self.asked else kit.sampled(self._sampling)
 
-    async def send(self, kit: Kit, leaf: int, context: int | None, step: int) -> Parked:
+    async def send(self, kit: Kit, leaf: int, context: int | None, step: int, *, joins: bool) -> Parked:
         """Ask for a turn, and keep it off the tree until :meth:`land`.
 
         Args:
@@ -96,6 +100,8 @@ class Errands:
             leaf: The node whose path is the conversation.
             context: What is sent instead; None where it is that path.
             step: How many turns of the same role were asked for before.
+            joins: Whether it belongs to the step of a turn that was asked for before it. That is said by the program's
+                order and not by what is still on its way, so it is the same whoever answers first, and after a crash.
 
         Raises:
             LLMError: If no usable reply came.
@@ -107,15 +113,30 @@ class Errands:
         path, turn = self.core.rollout(rollout.id).path, rollout.start + number
         seed = base_seed(self._run_seed, rollout.task.id, path, turn) if number else self._first_seed
         async with self._gate:
-            if self._between is not None and rollout.turn > rollout.start and not self._flights:
-                rollout.lane.leave()
-                await self._between(rollout)
-            hold = None if self._purse is None else await self._pay(self._purse, leaf, kit)
+            hold = await self._allowed(kit, leaf, context, joins=joins)
             said = self._desk.conversation(leaf)
             flight = self._start(Ask(kit, rollout.id, leaf, turn, seed, said, None, hold, context, step))
             if self._purse is not None and self._purse.orders_turns:
                 await self._arrived(flight)
         return await self._arrived(flight)
+
+    async def _allowed(self, kit: Kit, leaf: int, context: int | None, *, joins: bool) -> Hold | None:
+        """Wait for the next step, and for who pays; once a limit has ended the rollout, nothing more is asked."""
+        if self._end is not None:
+            raise self._end
+        rollout, self._waiting = self._rollout, asyncio.current_task()
+        self._nobody_waits.clear()
+        try:
+            if self._between is not None and rollout.turn > rollout.start and not joins:
+                rollout.lane.leave()
+                await self._between(rollout)
+            return None if self._purse is None else await self._pay(self._purse, leaf, kit, context)
+        except Exception as end:
+            self._end = end
+            raise
+        finally:
+            self._waiting = None
+            self._nobody_waits.set()
 
     def _start(self, ask: Ask) -> asyncio.Task[Parked]:
         """Let a request fly; what was set aside for one that never does is given back."""
@@ -135,10 +156,10 @@ class Errands:
             flight.add_done_callback(lambda _: self.drop(flight.result()) if _came(flight) else None)
             raise
 
-    async def _pay(self, purse: Purse, leaf: int, kit: Kit) -> Hold:
+    async def _pay(self, purse: Purse, leaf: int, kit: Kit, context: int | None) -> Hold:
         if not self._flights:
             self._rollout.lane.leave()
-        return await purse.turn(self._rollout.id, leaf, kit)
+        return await purse.turn(self._rollout.id, leaf, kit, context=context)
 
     async def _fly(self, ask: Ask) -> Parked:
         self._out.append(ask.kit.agent.llm)
@@ -275,7 +296,11 @@ class Errands:
         return node
 
     async def close(self) -> None:
-        """Give up what is on its way."""
+        """Give up what is on its way, and who was left behind waiting to be let go."""
+        self._end = asyncio.CancelledError()
+        if self._waiting is not None:
+            self._waiting.cancel()
+        await self._nobody_waits.wait()
         flights = list(self._flights)
         for flight in flights:
             flight.cancel()

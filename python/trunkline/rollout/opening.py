@@ -108,7 +108,7 @@ def check_size(strategy: Strategy, wanted: Sequence[Move], opened: int) -> None:
 
 
 def check_moves(
-    strategy: Strategy, wanted: Sequence[Move], core: Core, waiting: Collection[int], *, inside: bool
+    strategy: Strategy, wanted: Sequence[Move], core: Core, waiting: Collection[int], *, inside: bool, program: bool
 ) -> None:
     """Refuse moves that cannot be made, before any of them is.
 
@@ -118,6 +118,7 @@ def check_moves(
         core: The tree.
         waiting: Who waits between two steps.
         inside: Whether a rollout can fork inside a turn.
+        program: Whether a program plays, which may ask again before anything was observed.
 
     Raises:
         StrategyError: Saying which.
@@ -129,6 +130,12 @@ def check_moves(
             raise StrategyError(f"rollout {move.rollout} does not wait between two steps, so it cannot be stopped")
         if isinstance(move, Fork) and move.at is not None and not inside:
             raise StrategyError(f"{type(strategy).__name__} forks inside a turn, which needs {INSIDE}")
+        if isinstance(move, Fork) and move.at is None and not program and _is_turn(core, move.point):
+            raise StrategyError(f"node {move.point} is no fork point: it is a turn, and nothing was observed yet")
+
+
+def _is_turn(core: Core, point: int | None) -> bool:
+    return point is not None and point < len(core) and core.node(point).kind == TURN
 
 
 def open_fork(core: Core, fork: Fork) -> list[int]:

@@ -108,7 +108,9 @@ class Play(Standing):
             asked = [self._errands.asked, leaf, context, self._errands.name(kit.namespace)]
             place.data = [asked, None]
             try:
-                parked = await self._in_order(place, self._errands.send(kit, leaf, context, place.nth))
+                parked = await self._in_order(
+                    place, self._errands.send(kit, leaf, context, place.nth, joins=place.joins)
+                )
             except LLMError as error:
                 await self._turn(place)
                 failure = Failure.of(error).encode()
@@ -137,8 +139,11 @@ class Play(Standing):
             self._errands.asked = max(self._errands.asked, asked + 1)
         self._asked += 1
         if context != was_context or (context is None and leaf != was_leaf):
-            differs = difference(self._request(was_leaf, was_context), self._request(leaf, context))
-            raise self._ended(ReplayDiverged(f"run again, the program asks {shown(role)} {differs}"))
+            # The same text may have been cut into other pieces.
+            was, now = self._request(was_leaf, was_context), self._request(leaf, context)
+            if was != now:
+                differs = difference(was, now)
+                raise self._ended(ReplayDiverged(f"run again, the program asks {shown(role)} {differs}"))
         if asked and how != self._errands.name(kit.namespace):
             what = "with another model, sampling or tools"
             raise self._ended(ReplayDiverged(f"run again, the program asks {shown(role)} {what}"))

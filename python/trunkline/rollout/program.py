@@ -54,6 +54,8 @@ def check_program(program: Any, agent: Agent, *, tokens: bool) -> None:
         raise ConfigError(f"program must be a function, async def program(rollout), not {shown(program)}")
     if agent.environment is not None:
         raise ConfigError("program and an agent with an environment do not go together: leave the environment out")
+    if (field := _of_the_loop(agent)) is not None:
+        raise ConfigError(f"program and an agent with {field} do not go together: the program itself sees to that")
     if tokens:
         raise ConfigError("program and LLM(tokens=...) do not go together: leave tokens out")
 
@@ -96,6 +98,8 @@ class Program:
             raise ProgramError(f"an Agent is asked, not {shown(agent)}")
         if agent.environment is not None:
             raise ProgramError(f"agent {shown(agent.name)} of a program has an environment; leave it out")
+        if (field := _of_the_loop(agent)) is not None:
+            raise ProgramError(f"agent {shown(agent.name)} of a program has {field}; the program itself sees to that")
         if agent.llm not in self._llms:
             raise ProgramError(
                 f"agent {shown(agent.name)} asks the LLM {shown(agent.llm)}; the run has {there_is(self._llms)}"
@@ -187,6 +191,13 @@ class Stage:
             raise ProgramError(f"{type(problem).__name__}: {said(problem)}") from problem
         except SystemExit:
             raise ProgramError("the program left with SystemExit") from None
+
+
+def _of_the_loop(agent: Agent) -> str | None:
+    """The first setting of an agent that its own loop keeps, and no program does."""
+    if agent.max_tool_calls is not None:
+        return "max_tool_calls"
+    return f"void={agent.void}" if agent.void != "tell" else None
 
 
 def _same(agent: Agent) -> tuple[Any, ...]:

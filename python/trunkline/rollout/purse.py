@@ -211,7 +211,7 @@ class Purse:
         """Whether turns are paid for in logical order, so that a rollout can have one on its way at a time."""
         return bool(self._ordered & _OF_TURNS)
 
-    async def turn(self, rollout: int, leaf: int, kit: Kit, kept: int = 0) -> Hold:
+    async def turn(self, rollout: int, leaf: int, kit: Kit, kept: int = 0, context: int | None = None) -> Hold:
         """Set aside what a rollout's next turn can cost.
 
         Args:
@@ -219,11 +219,12 @@ class Purse:
             leaf: Where it stands.
             kit: Who is asked.
             kept: Tokens of an earlier turn that it goes on from; they are part of the prompt.
+            context: What is sent instead of the path to where it stands; None where it is that path.
 
         Raises:
             OutOfBudget: Nobody pays.
         """
-        prompt = prompt_bound(self._core, leaf, kit) + kept if self._limited & _BY_TOKENS else 0
+        prompt = prompt_bound(self._core, leaf, kit, context) + kept if self._limited & _BY_TOKENS else 0
         prices = self._of_llm.get(kit.agent.llm, self._prices)
         most = turn_cost(prompt, kit.agent.sampling.max_tokens, prices)
         claims = await self._claim(most, rollout if self._ordered & _OF_TURNS else None)

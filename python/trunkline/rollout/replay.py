@@ -41,12 +41,13 @@ class Place:
 
     Attributes:
         alone: Whether nobody else stood in line, from its beginning to its end.
+        joins: Whether a turn that was asked for before it had not ended when it began.
         data: What the record is to say of it should it be given up.
         woken: What it waits for.
         waits: Whether that is for others to leave the line.
     """
 
-    __slots__ = ("_line", "alone", "data", "key", "kind", "nth", "number", "waits", "woken")
+    __slots__ = ("_line", "alone", "data", "joins", "key", "kind", "nth", "number", "waits", "woken")
 
     def __init__(self, line: Replay, kind: str, key: str, nth: int, number: int | None) -> None:
         self._line = line
@@ -55,6 +56,7 @@ class Place:
         self.nth = nth
         self.number = number
         self.alone = False
+        self.joins = False
         self.data: Sequence[object] = ()
         self.waits = False
         self.woken: asyncio.Future[None] | None = None
@@ -125,6 +127,7 @@ class Replay:
     def enter(self, place: Place) -> None:
         """Stand in line."""
         place.alone = not self._known and not self._new
+        place.joins = any(other.kind == "ask" for line in (self._known.values(), self._new) for other in line)
         if place.number is None:
             self._new[place] = self._waiting[place] = None
         else:

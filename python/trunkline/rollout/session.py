@@ -266,7 +266,8 @@ class Session:
         """Begin a round: note who is dropped, open forks, end who is stopped, let the others go on."""
         core = self.tree.core
         check_size(self._strategy, wanted, core.rollouts - self._taken.rollouts)
-        check_moves(self._strategy, wanted, core, self._live, inside=self._desk.inside)
+        inside, program = self._desk.inside, self._stage is not None
+        check_moves(self._strategy, wanted, core, self._live, inside=inside, program=program)
         forks = [move for move in wanted if isinstance(move, Fork)]
         if self._purse is not None:
             forks = await self._purse.paid(forks, self._players.refuse)

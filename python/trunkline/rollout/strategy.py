@@ -27,7 +27,8 @@ class Fork(msgspec.Struct, frozen=True):
 
     Attributes:
         point: Node of the state: the end of the prompt (None), the last observation of a step that a model turn
-            follows, or where a rollout stands that was cut off or waits between two steps. With ``at``, a model turn.
+            follows, or where a rollout stands that was cut off or waits between two steps. In rollouts of a program
+            also a model turn that another one follows at once. With ``at``, a model turn.
         n: How many draws to take there.
         at: Token of the turn ``point`` from which on it is drawn again; the tokens before it are kept. It needs an
             endpoint that goes on from given tokens (``trunkline.TokenMode`` over completions or generate). Inside a

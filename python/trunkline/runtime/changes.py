@@ -10,6 +10,7 @@ import msgspec
 
 from trunkline.printable import printable, quoted
 from trunkline.store.redact import redact
+from trunkline.team.team import ALIKE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +22,9 @@ _FREE = {"trunkline", "labels", "cache", "budget", "timing_dependent", "weights"
 
 _OF_LLM = {"tokens", "kind"}
 """What of an LLM may not; where it is, what it costs, and how it is asked may."""
+
+_OF_TEAM = ALIKE
+"""What of a team may: what is sent and what comes of it stay the same."""
 
 _SHOWN = 60
 _NAMED = 120
@@ -61,6 +65,8 @@ def gives_meaning(field: str) -> bool:
         first, rest = "llm", rest.partition(".")[2]
     if first == "llm":
         return rest.partition(".")[0] in _OF_LLM
+    if first == "team":
+        return rest not in _OF_TEAM
     return first not in _FREE
 
 

@@ -79,7 +79,7 @@ class Job(msgspec.Struct, kw_only=True):
         self.filters = check(self.filters, scored=self.reward is not None)
         whole("seed", self.seed, 0, 2**63 - 1)
         if (fits := getattr(self.strategy, "fits", None)) is not None:
-            fits(self.agent)
+            fits(self._with_tools_of_all())
         check_plan(self.strategy)
         check_asked(self.llms, self.askers, alone=self.program is None or isinstance(self.program, Team))
         for asker in self.askers:
@@ -104,6 +104,11 @@ class Job(msgspec.Struct, kw_only=True):
         if isinstance(self.program, Team):
             return [member.agent for member in self.program.members.values()]
         return [self.agent]
+
+    def _with_tools_of_all(self) -> Agent:
+        """The agent with the tools of all who are asked, for strategies that look for one by its name."""
+        tools = {tool.name: tool for agent in self.askers for tool in agent.tools}
+        return msgspec.structs.replace(self.agent, tools=tuple(tools.values()))
 
     @property
     def prices(self) -> dict[str, Price]:

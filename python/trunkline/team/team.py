@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from trunkline.rollout.play import Play
     from trunkline.types import Task
 
-__all__ = ["Team"]
+__all__ = ["ALIKE", "Team"]
 
-_SWITCHES: Final = (
-    "early_termination",
-    "agent_skip",
+ALIKE: Final = (
     "parallel_agents",
     "preprocessing_cache",
     "context_fragments",
@@ -35,6 +33,9 @@ _SWITCHES: Final = (
     "active_only",
     "profiling",
 )
+"""Switches that change neither what is sent nor what comes of it: a run may go on with others."""
+
+_SWITCHES: Final = ("early_termination", "agent_skip", *ALIKE)
 
 
 class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):

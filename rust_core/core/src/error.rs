@@ -105,7 +105,7 @@ pub enum Error {
         rollout: u32,
     },
     /// The model does not move next at the node.
-    #[error("node {node} is no fork point: fork at the prompt, or at the last observation of a step")]
+    #[error("node {node} is no fork point: fork at the prompt, or where a model turn follows")]
     NoState {
         /// The node.
         node: u32,

@@ -25,6 +25,9 @@ impl Tree {
     /// A node is a state if a model turn follows it on the path of a rollout, if it is where a rollout stands that grows
     /// or was cut off, or if it ends the prompt. What any other rollout ended with is none: nothing forks after that.
     ///
+    /// So a turn is a state as well, where nothing was observed before the next one: programs have several ask in a row.
+    /// Where a rollout that is no program's stands at a turn, the caller has to know that its calls have not been made.
+    ///
     /// # Errors
     /// If the node does not exist or is no state.
     pub fn state(&self, id: NodeId) -> Result<State> {
@@ -47,7 +50,7 @@ impl Tree {
 
     fn is_state(&self, id: NodeId, turn: u32) -> bool {
         match self.nodes.kind(id) {
-            Kind::Root | Kind::Turn => false,
+            Kind::Root => false,
             Kind::Prompt | Kind::Message if turn == 0 => {
                 !self.nodes.children(id).any(|child| self.nodes.kind(child) == Kind::Prompt)
             }
@@ -134,6 +137,27 @@ mod tests {
             tree.close(rollout, termination, None, None).unwrap();
             assert_eq!(tree.state(seen).is_ok(), goes_on, "{termination:?}");
         }
+    }
+
+    #[test]
+    fn a_turn_is_a_state_where_another_one_follows_it_or_a_rollout_was_cut_off() {
+        let mut tree = Tree::new();
+        let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{\"p\":0}", None, NameId::EMPTY).unwrap();
+        let rollout = tree.open(prompt, &[0, 0], 4).unwrap();
+        let one = tree.turn(rollout, b"{\"t\":1}", None, call()).unwrap();
+        let two = tree.turn(rollout, b"{\"t\":2}", None, call()).unwrap();
+        assert!(tree.state(two).is_ok(), "a rollout that grows stands there");
+        tree.close(rollout, Termination::Answer, Some("a"), None).unwrap();
+        let state = |turn, draw| State { path: vec![0, 0], turn, draw, subgroup: Some(4) };
+        assert_eq!(tree.state(one).unwrap(), state(1, 1));
+        assert!(tree.state(two).is_err(), "it ended a rollout");
+        let fork = tree.open(one, &[0, 0, 1, 1], 4).unwrap();
+        let seen = tree.observe(fork, b"{\"o\":1}", None, NameId::EMPTY, 0, false).unwrap();
+        assert_eq!((tree.state(one).unwrap(), tree.state(seen).unwrap().turn), (state(1, 2), 1));
+        let cut = tree.open(one, &[0, 0, 1, 2], 4).unwrap();
+        let three = tree.turn(cut, b"{\"t\":3}", None, call()).unwrap();
+        tree.close(cut, Termination::Censored, None, None).unwrap();
+        assert_eq!(tree.state(three).unwrap().path, [0, 0, 1, 2]);
     }
 
     #[test]
