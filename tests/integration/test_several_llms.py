@@ -16,6 +16,7 @@ from trunkline.llm.batch import BatchLLM
 from trunkline.llm.limits import Limits
 from trunkline.llm.price import Price
 from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Agent
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.strategies.adaptive import Adaptive
 from trunkline.rollout.strategies.chain import Chain
@@ -127,8 +128,9 @@ def test_two_llms_at_one_url_have_prices_of_their_own():
             f"judge/{server.url}": 40,
         }
         # Of the judges' turns one may cost 18 and more, of the solver's none anything: the first judge is not paid for.
-        for workers in (0, 1):
-            (tree,) = run(Panel(model="m"), TASKS[:1], llm=llms, workers=workers, task_budget=Budget(money=1))
+        for workers, whose in ((0, "task_budget"), (1, "task_budget"), (1, "budget")):
+            limited: dict[str, Any] = {"workers": workers, whose: Budget(money=1)}
+            (tree,) = run(Panel(model="m"), TASKS[:1], llm=llms, **limited)
             assert tree.rollouts[0].termination == "censored"
             assert tree.core.rollout(0).turns == 1
 
@@ -145,6 +147,15 @@ def test_equal_agents_at_two_llms_are_two_things(workers: int, tmp_path: Path):
             assert tree.core.rollout(0).turns == 2
         assert (len(main.bodies), len(judge.bodies)) == (1, 1), "the second time both come out of the cache"
         assert {**main.bodies[0], "seed": 0} == {**judge.bodies[0], "seed": 0}
+
+
+def test_what_one_llm_answered_is_not_in_the_cache_for_another(tmp_path: Path):
+    options: dict[str, Any] = {"seed": 1, "cache": tmp_path / "cache", "workers": 0}
+    with serving(of("main")) as main, serving(of("judge")) as judge:
+        run(Agent(model="m"), TASKS[:1], llm=EndpointSpec(main.url), **options)
+        (tree,) = run(Agent(model="m", llm="judge"), TASKS[:1], llm={"judge": EndpointSpec(judge.url)}, **options)
+        assert main.bodies == judge.bodies
+        assert str(tree.answer).startswith("judge")
 
 
 @pytest.mark.parametrize("named", ["judge", ""])
@@ -197,6 +208,7 @@ PRICED = EndpointSpec("http://127.0.0.1:9/v1", price=Price(prompt=1, generated=1
         (LEAD, {}, {}, r"llm names no LLM"),
         (LEAD, {"a b": URL}, {}, r"must be a name of letters"),
         (LEAD, {"": 7}, {}, r"llm '': int is no LLM"),
+        (LEAD, {"": BatchLLM(len), "BatchLLM": URL}, {}, r"llm 'BatchLLM': calls of the LLM without a name are on rec"),
         (Panel(model="m"), {"": PRICED, "judge": URL}, {}, r"'judge' has none; give each one"),
         (Panel(model="m"), {"": URL, "judge": URL}, {"budget": Budget(money=1)}, r"the LLM has no price"),
         (

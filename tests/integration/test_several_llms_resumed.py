@@ -158,6 +158,19 @@ def test_a_dry_run_names_every_llm(questions: str):
     assert "http://127.0.0.1:10/v1" in outcome.output
 
 
+def test_a_team_whose_roles_all_name_others_has_no_llm_without_a_name(questions: str, tmp_path: Path):
+    out, given = tmp_path / "r", [questions, "--model", "m", "--team", "panels:Apart", "--workers", "0"]
+    with serving(of("solver")) as solver, serving(of("judge")) as judge:
+        named = ["--llm", f"solver={solver.url}", "--llm", f"judge={judge.url}"]
+        outcome = CliRunner().invoke(run_command, [*given, *named, "--out", str(out)])
+        assert (outcome.exit_code, len(solver.bodies), len(judge.bodies)) == (0, 8, 16), outcome.output
+    with RunReader.open(out) as reader:
+        assert (reader.settings["llm"], set(reader.settings["llms"])) == (None, {"solver", "judge"})
+    for option, value in (("--base-url", "http://x/v1"), ("--rpm", "6"), ("--price", "prompt=1,generated=1")):
+        outcome = CliRunner().invoke(run_command, [*given, *named, option, value, "--dry-run"])
+        assert f"{option} is of an LLM without a name, which no role of the team asks" in str(outcome.exception)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

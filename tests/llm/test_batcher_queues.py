@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from trunkline.errors import ConfigError
 from trunkline.llm.batch import BatchLLM
 from trunkline.llm.batcher import Batcher
+from trunkline.llm.prompt import prompts
+from trunkline.llm.queues import Part, Queues
 
 
 def ask(batcher: Batcher, seed: int, model: str = "m", role: str = "r", step: int = 0) -> asyncio.Task:
@@ -77,6 +79,38 @@ async def test_all_that_is_due_goes_at_once_where_the_engine_takes_several_calls
     assert engine.seeds == [[1, 3], [2]]
     engine.gate.set()
     assert texts(await asyncio.gather(*asked)) == ["s1", "s2", "s3"]
+
+
+async def test_a_queue_whose_requests_were_given_up_is_called_no_more():
+    engine = Gated(open=False)
+    batcher = BatchLLM(engine, max_wait=LONG).open()
+    lanes = [batcher.lanes.open() for _ in range(3)]
+    for lane in lanes:
+        lane.ask()
+    first, second = ask(batcher, 1, "m"), ask(batcher, 2, "n")
+    await turns()
+    second.cancel()
+    await turns()
+    lanes[0].run()
+    engine.gate.set()
+    await first
+    third = ask(batcher, 3, "n")
+    await turns()
+    assert engine.seeds == [[1]], "a rollout runs, that may join the third"
+    lanes[0].ask()
+    await third
+    assert engine.seeds == [[1], [3]]
+
+
+async def test_queues_of_steps_that_are_over_are_forgotten_and_others_are_not():
+    queues = Queues(fuse=True, regroup=False)
+    steps = [msgspec.structs.replace(request(step), step=step) for step in range(3)]
+    over, waiting = queues.of(steps[0]), queues.of(steps[1])
+    (prompt,) = prompts(steps[1], 1)
+    waiting.add(Part(prompt, asyncio.get_running_loop().create_future(), waiting, 1, 0.0))
+    queues.of(steps[2])
+    assert queues.of(steps[1]) is waiting
+    assert queues.of(steps[0]) is not over
 
 
 @pytest.mark.parametrize("name", ["fuse_calls", "regroup", "core_masks"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trunkline import _core
 from trunkline._core import Ledger
 from trunkline.errors import ConfigError
+from trunkline.llm import messages
 from trunkline.llm.price import Price
 from trunkline.rollout.agent import Agent, Kit
 from trunkline.rollout.budget import Budget, cost, prompt_bound, read_budget, turn_cost, words
@@ -88,8 +89,33 @@ def test_the_prompt_is_bounded_by_what_was_reported_and_a_token_for_each_byte_si
     first = core.append(_core.ROOT, _core.PROMPT, asked)
     assert prompt_bound(core, first, kit) >= len(asked) + len(kit.head) + len(kit.constant)
     rollout = core.open(first, (0, 0), 0)
-    name = core.name("a")
+    name = core.name(kit.agent.name)
     turn = core.turn(rollout, b'{"role":"assistant"}', name, name, name, prompt, 0, generated, 0, 5)
     assert prompt_bound(core, turn, kit) == prompt + generated + 32
     after = core.observe(rollout, told, name, 0, False)
     assert prompt_bound(core, after, kit) == prompt + generated + 32 + len(told) + 32
+
+
+def _turn(core: _core.Tree, agent: str, prompt: int, context: int | None = None) -> int:
+    """A turn behind a prompt of 1,000 bytes and more."""
+    first = core.append(_core.ROOT, _core.PROMPT, messages.user("x" * 1000))
+    name, rollout = core.name(agent), core.open(first, (0, core.rollouts), 0)
+    return core.turn(rollout, b'{"role":"assistant"}', name, name, name, prompt, 0, 5, 0, 5, None, context)
+
+
+def test_what_was_reported_of_another_agent_or_of_messages_of_its_own_does_not_measure_the_path():
+    core, kit = _core.Tree(), Kit(Agent(model="m"))
+    short = core.context([core.fragment(messages.user("short"))])
+    assert prompt_bound(core, _turn(core, "agent", 7), kit) == 7 + 5 + 32
+    assert prompt_bound(core, _turn(core, "other", 7), kit) > 1000, "it has tools and tokens of its own"
+    assert prompt_bound(core, _turn(core, "agent", 7, short), kit) > 1000, "the path was not what was sent"
+
+
+@given(st.lists(st.text(max_size=40), min_size=1, max_size=4))
+def test_messages_of_its_own_are_bounded_by_their_bytes_and_what_a_template_adds_to_each(texts: list[str]):
+    core, kit = _core.Tree(), Kit(Agent(model="m"))
+    whole = [core.fragment(messages.user(text)) for text in texts]
+    cut = [core.fragment(part) for text in texts for part in (messages.OPENS, messages.piece(text), messages.CLOSES)]
+    sent = core.request_context(core.context(whole), kit.head, kit.constant)
+    for fragments in (whole, cut):
+        assert prompt_bound(core, _core.ROOT, kit, core.context(fragments)) == len(sent) + 32 * len(texts) + 512

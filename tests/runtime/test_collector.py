@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import trunkline as tl
+from trunkline.errors import EndpointError
 from trunkline.runtime.collector import Collector
 from trunkline.types import Task
 
@@ -52,6 +53,35 @@ def test_one_that_is_off_or_rarer_already_is_left_alone(own: tuple[int, int, int
     assert gc.get_threshold() == own
     collector.restore()
     assert gc.get_threshold() == own
+
+
+def test_generations_that_are_looked_at_less_often_already_stay_so():
+    gc.set_threshold(10_000, 50, 1000)
+    collector = Collector()
+    collector.relax()
+    first, second, third = gc.get_threshold()
+    assert (first > 10_000, second, third) == (True, 50, 1000)
+    collector.restore()
+    assert gc.get_threshold() == (10_000, 50, 1000)
+
+
+def test_it_is_restored_by_a_python_without_a_third_threshold(monkeypatch: pytest.MonkeyPatch):
+    real = gc.get_threshold
+    monkeypatch.setattr(gc, "get_threshold", lambda: (*real()[:2], 0))
+    collector = Collector()
+    collector.relax()
+    assert real()[0] > OWN[0]
+    collector.restore()
+    assert real()[:2] == OWN[:2]
+
+
+def test_a_run_that_fails_restores_it():
+    def generate(prompts: list) -> list[str]:
+        raise EndpointError("gone")
+
+    with pytest.raises(EndpointError):
+        tl.run(tl.Agent(model="m"), [Task.ask("2 + 2?")], llm=tl.BatchLLM(generate))
+    assert gc.get_threshold() == OWN
 
 
 def test_what_somebody_sets_meanwhile_stays():

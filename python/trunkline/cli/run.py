@@ -35,13 +35,16 @@ from trunkline.score.filters.catalog import FILTERS
 from trunkline.store.dataset import load_tasks
 from trunkline.store.reader import RunReader
 from trunkline.team.programs.catalog import TEAMS
+from trunkline.team.team import Team
 
 if TYPE_CHECKING:
     from trunkline.score.rewards import Reward
-    from trunkline.team.team import Team
     from trunkline.types import Task
 
 __all__ = ["run"]
+
+_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
+"""Options of the LLM without a name alone."""
 
 _REWARDS = ("exact_match", "contains", "numeric_match", "none")
 
@@ -232,18 +235,8 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     tasks = _tasks(questions, given["start_from"], given["limit"])
     strategy = _strategy(given["strategy"], n=given["rollouts"], wave=given["wave"])
     agent = _player(ctx, given, _sampling(given, strategy))
-    llm = EndpointSpec(
-        *given["base_url"],
-        api_key_env=given["api_key_env"],
-        max_concurrency=given["max_concurrency"],
-        timeout=given["timeout"],
-        max_retries=given["max_retries"],
-        price=given["price"],
-        limits=Limits(requests_per_minute=given["rpm"], tokens_per_minute=given["tpm"]),
-    )
-    others = read_llms(given["llms"], {name: given[name] for name in ("api_key_env", "timeout", "max_retries")})
     options: dict[str, Any] = {
-        "llm": {MAIN: llm, **others} if others else llm,
+        "llm": _llms(ctx, given, agent),
         "strategy": strategy,
         "reward": _reward(given["reward"], tasks),
         "program": given["program"] and load_named(given["program"], "--program"),
@@ -276,8 +269,7 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
 def _player(ctx: click.Context, given: dict[str, Any], sampling: Sampling) -> Agent | Team:
     """Return who plays: an agent, or a team."""
     if given["team"] is not None:
-        told = {name for name in given if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
-        return make_team(given, told, sampling)
+        return make_team(given, _told(ctx, given), sampling)
     if given["role"]:
         raise click.UsageError(f"--role {given['role'][0]} changes a role of a team: name one with --team")
     return Agent(
@@ -291,6 +283,33 @@ def _player(ctx: click.Context, given: dict[str, Any], sampling: Sampling) -> Ag
         max_turns=given["max_turns"],
         sampling=sampling,
     )
+
+
+def _told(ctx: click.Context, given: dict[str, Any]) -> set[str]:
+    """Return the options that somebody wrote, so that their values are not just defaults."""
+    return {name for name in given if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
+
+
+def _llms(ctx: click.Context, given: dict[str, Any], agent: Agent | Team) -> dict[str, EndpointSpec]:
+    """Return the LLMs; that without a name is there unless a team plays whose roles all name another one."""
+    others = read_llms(given["llms"], {name: given[name] for name in ("api_key_env", "timeout", "max_retries")})
+    if others and isinstance(agent, Team) and all(member.agent.llm for member in agent.members.values()):
+        for option in sorted(_told(ctx, given) & _OF_MAIN):
+            raise ConfigError(
+                f"--{option.replace('_', '-')} is of an LLM without a name, which no role of the team asks; "
+                "what is of another one stands in its --llm NAME=URL,OPTION=VALUE"
+            )
+        return others
+    main = EndpointSpec(
+        *given["base_url"],
+        api_key_env=given["api_key_env"],
+        max_concurrency=given["max_concurrency"],
+        timeout=given["timeout"],
+        max_retries=given["max_retries"],
+        price=given["price"],
+        limits=Limits(requests_per_minute=given["rpm"], tokens_per_minute=given["tpm"]),
+    )
+    return {MAIN: main, **others}
 
 
 def _strategy(given: str, **of_chains: int | None) -> Strategy:

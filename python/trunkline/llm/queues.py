@@ -90,6 +90,7 @@ class Queue:
             return False
         del self._parts[part]
         self.weight -= part.prompt.n
+        self.called = self.called and bool(self._parts)
         return True
 
     def take(self, most: int) -> list[Part]:
@@ -124,6 +125,8 @@ class Queues:
         key = request.model, "" if self._fuse else request.role, 0 if self._regroup else request.step
         queue = self._queues.get(key)
         if queue is None:
+            # Roles and steps come and go; looking at those in which nobody waits would cost more and more.
+            self._queues = {there: other for there, other in self._queues.items() if other}
             queue = self._queues[key] = Queue()
         return queue
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._core import ROOT, TURN
+from trunkline._core import ROOT, TURN, drift_of
 from trunkline.bounds import amounts, number, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.price import Price
@@ -15,7 +15,7 @@ from trunkline.llm.price import Price
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trunkline._core import Refusal
+    from trunkline._core import Node, Refusal
     from trunkline._core import Tree as Core
     from trunkline.rollout.agent import Kit
 
@@ -109,8 +109,8 @@ def read_budget(text: str) -> Budget:
 def prompt_bound(core: Core, leaf: int, kit: Kit, context: int | None = None) -> int:
     """The most prompt tokens that the next turn can have.
 
-    What the server reported of the last turn on the path, and a token for each byte since; a token stands for a byte at
-    least, but for those that the chat template puts in.
+    What the server reported of the last turn on the path that the same agent was asked for with that path, and a token
+    for each byte since; a token stands for a byte at least, but for those that the chat template puts in.
 
     Args:
         core: The tree.
@@ -118,17 +118,24 @@ def prompt_bound(core: Core, leaf: int, kit: Kit, context: int | None = None) ->
         kit: Who is asked.
         context: What is sent instead of that path, of which nothing is known but its bytes.
     """
-    most, node = 0, leaf
     if context is not None:
         body = core.request_context(context, kit.head, kit.constant)
         return len(body) + body.count(b'"role":') * _MESSAGE + _TEMPLATE
+    most, node = 0, leaf
     while node != ROOT:
         facts = core.node(node)
-        if facts.kind == TURN and facts.prompt is not None and facts.generated is not None:
+        if _measures(core, node, facts, kit) and facts.prompt is not None and facts.generated is not None:
             return most + facts.prompt + facts.generated + _MESSAGE
         most += len(core.message(node)) + _MESSAGE
         node = facts.parent
     return most + len(kit.head) + len(kit.constant) + _TEMPLATE
+
+
+def _measures(core: Core, node: int, facts: Node, kit: Kit) -> bool:
+    """Whether what the server reported of a node is the length of its path, as this agent is sent it."""
+    if facts.kind != TURN or facts.agent != kit.agent.name:
+        return False
+    return facts.context is None or drift_of(core, node) is not None
 
 
 def turn_cost(prompt: int, generated: int | None, prices: Mapping[str, Price]) -> dict[str, int | None]:

@@ -23,6 +23,7 @@ class Collector:
         self._guard = threading.Lock()
         self._runs = 0
         self._before: tuple[int, int, int] | None = None
+        self._meanwhile: tuple[int, int, int] | None = None
 
     def relax(self) -> None:
         """A run begins."""
@@ -30,15 +31,16 @@ class Collector:
             self._runs += 1
             found = gc.get_threshold()
             if self._runs == 1 and 0 < found[0] < _RELAXED[0]:
-                self._before = found
-                gc.set_threshold(*_RELAXED)
+                gc.set_threshold(*map(max, found, _RELAXED))
+                # Some versions of Python have no third threshold, and say 0 whatever it is set to.
+                self._before, self._meanwhile = found, gc.get_threshold()
 
     def restore(self) -> None:
         """A run has ended; after the last one everything is as before, unless somebody else has changed it."""
         with self._guard:
             self._runs -= 1
             if not self._runs and self._before is not None:
-                if gc.get_threshold() == _RELAXED:
+                if gc.get_threshold() == self._meanwhile:
                     gc.set_threshold(*self._before)
                 self._before = None
 

@@ -43,6 +43,8 @@ def as_llms(given: Any) -> dict[str, AnyLLM]:
             found[name] = _as_one(one)
         except ConfigError as problem:
             raise ConfigError(f"llm {shown(name)}: {problem}") from None
+    if (taken := live({name: one for name, one in found.items() if name == MAIN})) in found:
+        raise ConfigError(f"llm {shown(taken)}: calls of the LLM without a name are on record as that; rename it")
     return found
 
 

@@ -32,7 +32,8 @@ class Options(TypedDict, total=False):
             ``llm``: ``{"": tl.LLM(url), "judge": tl.LLM(other)}``; the empty name is that of who gives none.
         strategy: Where rollouts start; one chain a task when None.
         reward: Scores each finished rollout; nothing is scored when None.
-        workers: Worker processes; 0 stays in this process; when None, two where the LLM can cross, else 0.
+        workers: Worker processes; 0 stays in this process, whose garbage collector looks less often meanwhile; when
+            None, two where the LLM can cross, else 0.
         seed: Seed of the run: every draw's seed derives from it. Drawn at random, and recorded, when None.
         cache: Path of a file of answers: a draw that was answered once, in this run or an earlier one of the same
             seed, is not asked for again. None for none.
