@@ -187,6 +187,12 @@ def _by_value(value: Any, what: str, *, allowed: bool) -> Crossing:
     """Pickle an object that no name leads to, if that is allowed."""
     if not allowed:
         raise CrossingError(f"{what} is not defined at the top level of a module")
+    if isinstance(value, msgspec.Struct) and _loses_fields(type(value)):
+        raise CrossingError(
+            f"{what}: its class has settings and is defined in a notebook, a closure or on the command line, so it "
+            "cannot be sent to a worker process; define it at the top level of a module, or run with workers=0 to stay "
+            "in this process"
+        )
     cloudpickle = _cloudpickle(what)
     try:
         return Crossing(what=what, pickled=cloudpickle.dumps(value))
@@ -196,6 +202,12 @@ def _by_value(value: Any, what: str, *, allowed: bool) -> Crossing:
             f"{what}: this {kind} cannot be sent to a worker process ({type(error).__name__}: {error}); "
             "define it at the top level of a module, or run with workers=0 to stay in this process"
         ) from error
+
+
+def _loses_fields(kind: type) -> bool:
+    """Whether pickling a struct of some class loses fields: those of classes that no name leads to."""
+    structs = [base for base in kind.__mro__ if isinstance(base, msgspec.StructMeta) and _by_name(base, "") is None]
+    return any(set(base.__struct_fields__).intersection(vars(base).get("__slots__", ())) for base in structs)
 
 
 def _cloudpickle(what: str) -> ModuleType:

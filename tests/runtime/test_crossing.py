@@ -68,6 +68,19 @@ def test_closures_cross_by_value():
     assert load(packed)(2) == 42
 
 
+def test_a_struct_whose_class_no_name_leads_to_is_refused_before_it_loses_its_fields():
+    class Local(msgspec.Struct):
+        size: int = 1
+
+    class Inner(Odd):
+        pass
+
+    for value in (Local(2), type("Below", (Local,), {})(2)):
+        with pytest.raises(CrossingError, match=r"strategy Local: its class has settings.*or run with workers=0"):
+            pack(value, "strategy Local")
+    assert load(pack(Inner((5,)), "inner")) == Inner((5,))
+
+
 def test_without_the_extra_the_object_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(CrossingError, match=r"reward 'mine'.*trunkline\[notebook\].*workers=0"):

@@ -153,7 +153,7 @@ def play_search(batch: Batch, engine: Script, steps: int = 4, history: int = 2) 
                 answers[row] = (re.findall("<answer>(.*?)</answer>", action, re.DOTALL) or [""])[-1].strip()
             elif query := re.search("<search>(.*?)</search>", action, re.DOTALL):
                 found = engine(query[1].strip())
-                found = f"\n<information>{found}</information>\n" if found else ""
+                found = f"<information>{found}</information>" if found else ""
             past[row].append((action, found))
         if all(done):
             break

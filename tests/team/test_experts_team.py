@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from team_scripts import hear
 
+from trunkline.llm.batch import BatchLLM
+from trunkline.runtime.run import run
 from trunkline.team.programs.catalog import TEAMS, find
 from trunkline.team.programs.experts import ExpertsTeam
 from trunkline.team.team import Team
+from trunkline.types import Task
 
 TEAM = ExpertsTeam(model="m")
 
@@ -21,6 +24,20 @@ def test_experts_see_nothing_of_one_another_and_the_synthesiser_all_of_them_in_o
     said = [f'\nThe output of "{row.role}": {row.text}\n' for row in heard.rows[:3]]
     assert f"What they said:\n{''.join(said)}\n" in heard.rows[3].prompt
     assert heard.answer == "4"
+
+
+@pytest.mark.parametrize(("parallel_agents", "calls"), [(True, [3, 1]), (False, [1, 1, 1, 1])])
+def test_experts_are_asked_in_one_call_of_the_engine_or_one_after_the_other(
+    parallel_agents: bool, calls: list[int]
+) -> None:
+    sizes: list[int] = []
+
+    def generate(prompts: list[object]) -> list[str]:
+        sizes.append(len(prompts))
+        return ["<answer>4</answer>"] * len(prompts)
+
+    run(ExpertsTeam(model="m", parallel_agents=parallel_agents), [Task.ask("2 + 2?", id="q")], llm=BatchLLM(generate))
+    assert sizes == calls
 
 
 def test_each_expert_has_a_system_prompt_of_its_own() -> None:

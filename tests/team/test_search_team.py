@@ -80,9 +80,12 @@ def test_the_first_step_shows_the_question_and_later_ones_the_latest_actions_and
     heard = hear(TEAM, NO, query("x"), NO, query("y"), NO, query("z"), YES, answer("a"))
     first, second, third, fourth = (row.prompt for row in heard.rows if row.role == "verifier")
     assert "Steps taken" not in first
-    assert "taken so far: 1. The latest:\nStep 1:<search>x</search> \n<information>pages on x</information>\n" in second
+    assert "taken so far: 1. The latest:\nStep 1:<search>x</search> <information>pages on x</information>\n" in second
     assert "taken so far: 2. The latest:\nStep 1:" in third
-    assert "taken so far: 3. The latest:\nStep 2:<search>y</search> \n<information>pages on y</information>" in fourth
+    assert (
+        "taken so far: 3. The latest:\nStep 2:<search>y</search> <information>pages on y</information>\n\nStep 3:"
+        in fourth
+    )
     assert "Step 1:" not in fourth
     blind = hear(SearchTeam(model="m", tool=search, history=0), NO, query("x"), YES, answer("a"))
     assert all("Steps taken" not in row.prompt for row in blind.rows)

@@ -66,6 +66,12 @@ def test_a_role_that_cannot_be_asked_so_ends_its_rollout_with_the_reason(
         ({"relay": 5}, "Role: relay must be a string, not 5"),
         ({"slots": "tone"}, "Role: slots must be a list of names, not 'tone'"),
         ({"slots": ("step",)}, "Role: slots has step, which every prompt has"),
+        ({"slots": ("active",)}, "Role: slots has active, which ask takes for something else"),
+        ({"slots": ("a-b",)}, "Role: slots must be names such as history, not 'a-b'"),
+        ({"sees": (5,)}, "Role: sees must be a list of names of roles, not (5,)"),
+        ({"tools": 5}, "Role: tools must be a list of tools, functions with @tool, not 5"),
+        ({"tools": [len]}, "Role: tools must be a list of tools, functions with @tool, not [<built-in"),
+        ({"sampling": {"temperature": 1}}, "Role: sampling must be a Sampling, not {'temperature': 1}"),
         ({"reads": "all"}, "Role: reads must have read(text, reasoning), which 'all' lacks"),
         ({"penalty": -1}, "Role: penalty must be a number of at least 0, not -1"),
         ({"prompt": None, "system": "x"}, "Role: one without a prompt is sent the rollout's path"),
@@ -120,9 +126,6 @@ def test_a_team_without_roles_or_with_one_twice_is_refused() -> None:
     class Nobody(Team):
         async def play(self, rollout: TeamPlay) -> None: ...
 
-    class Annotated(Nobody):
-        one: Role = Role()
-
     class Twice(Nobody):
         one = Role()
         other = one
@@ -131,13 +134,52 @@ def test_a_team_without_roles_or_with_one_twice_is_refused() -> None:
         one = Role()
         other = Role(name="one")
 
-    for kind in (Nobody, Annotated):
-        with pytest.raises(ConfigError, match="has no roles: give the class attributes that are Roles, unannotated"):
-            kind(model="m")
+    with pytest.raises(ConfigError, match="Nobody has no roles: give the class attributes that are Roles, unannotated"):
+        Nobody(model="m")
     with pytest.raises(ConfigError, match="other of Twice is a role that it has already"):
         Twice(model="m")
     with pytest.raises(ConfigError, match="two roles of Namesakes are called 'one'"):
         Namesakes(model="m")
+
+
+def test_a_role_cannot_have_the_name_of_what_every_team_has() -> None:
+    class Bureau(Team):
+        agent = Role()
+
+        async def play(self, rollout: TeamPlay) -> None: ...
+
+    class Office(Team):
+        clerk = Role(name="agent")
+
+        async def play(self, rollout: TeamPlay) -> str:
+            return await rollout.ask("agent")
+
+    with pytest.raises(ConfigError, match=r"agent is something that every team has.*name='agent'"):
+        Bureau(model="m")
+    (tree,) = play(Office(model="m"), ["What?"], lambda _prompt: "x")
+    assert tree.answer == "x"
+
+
+def test_a_setting_that_could_not_be_given_is_refused() -> None:
+    class Fixed(Duo):
+        max_turns = 5
+
+    class Blurred(Duo):
+        third: Role = Role()
+
+    with pytest.raises(ConfigError, match="max_turns of Fixed is a setting: annotate it"):
+        Fixed(model="m")
+    with pytest.raises(ConfigError, match="third of Blurred is annotated, and so a setting: roles are unannotated"):
+        Blurred(model="m")
+
+
+def test_a_mistake_that_is_found_where_a_role_gets_its_model_names_the_role() -> None:
+    with pytest.raises(ConfigError, match="role 'writer': Agent: model must be a string, not 5"):
+        run(
+            Duo(model="m", roles={"writer": {"model": 5}}),
+            [Task.ask("What?", id="q")],
+            llm=batches(lambda _prompt: "x"),
+        )
 
 
 def test_a_team_without_a_model_is_refused_before_the_run() -> None:

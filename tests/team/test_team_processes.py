@@ -10,13 +10,20 @@ from foreign import message, serving
 from team_reference import Batch, play_math, play_search
 from team_scripts import found, questions, rows_of, scripted, search, trees
 
+from trunkline.errors import CrossingError
+from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.journal import Journal
 from trunkline.runtime.run import run
 from trunkline.store.reader import RunReader
+from trunkline.team.play import TeamPlay
 from trunkline.team.programs.experts import ExpertsTeam
 from trunkline.team.programs.math import MathTeam
 from trunkline.team.programs.search import SearchTeam
+from trunkline.team.projection import Projected
+from trunkline.team.role import Role
+from trunkline.team.team import Team
+from trunkline.tools.tool import tool
 from trunkline.types import Task
 
 TEAMS = [MathTeam(model="m"), SearchTeam(model="m", tool=search), ExpertsTeam(model="m")]
@@ -44,6 +51,44 @@ def test_a_team_has_the_rows_of_a_batch_whatever_the_processes(team: object, tmp
     elif isinstance(team, SearchTeam):
         play_search(batch, found)
         assert rows == batch.rows
+
+
+def test_a_team_of_a_closure_crosses_with_its_projection_and_tools_and_one_with_settings_is_refused() -> None:
+    class Loud:
+        def read(self, text: str, reasoning: str | None) -> Projected:
+            return Projected(text.upper(), False)
+
+    @tool
+    def look(where: str) -> str:
+        """Look."""
+        return f"dust {where}"
+
+    class Pair(Team):
+        scout = Role(prompt="Scout {question}", reads=Loud(), tools=[look])
+        clerk = Role(prompt="Write {context}")
+
+        async def play(self, rollout: TeamPlay) -> str:
+            said = await rollout.ask(self.scout)
+            await rollout.observe(look, said)
+            return await rollout.ask(self.clerk)
+
+    class Optioned(Pair):
+        rounds: int = 1
+
+    tasks = [Task.ask("What?", id=str(number)) for number in range(3)]
+    changed = {"clerk": {"tools": [look], "sampling": Sampling(temperature=0.5)}}
+    with serving(lambda body: message(f"{len(body.get('tools', []))} {body.get('temperature')}")) as server:
+        llm = EndpointSpec(server.url)
+        digests = []
+        for workers in (0, 2):
+            made = run(Pair(model="m", roles=changed), tasks, llm=llm, seed=1, workers=workers)
+            digests.append([tree.digest() for tree in trees(made)])
+            assert {tree.answer for tree in made} == {"1 0.5"}
+        assert digests[0] == digests[1]
+        asked = len(server.bodies)
+        with pytest.raises(CrossingError, match=r"program Optioned: its class has settings.*or run with workers=0"):
+            run(Optioned(model="m"), tasks, llm=llm, workers=2)
+        assert len(server.bodies) == asked
 
 
 def test_a_server_that_returns_thoughts_apart_makes_no_action_invalid() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from trunkline.team.role import Role
 from trunkline.team.team import Team
 
 TEAMS = {"experts": (ExpertsTeam, {}), "math": (MathTeam, {}), "search": (SearchTeam, {"tool": search})}
+TEAM = MathTeam(model="m")
 ALIKE = ("parallel_agents", "preprocessing_cache", "context_fragments", "late_join", "active_only")
 
 
@@ -97,12 +100,14 @@ def test_work_for_roles_that_are_not_asked_is_done_and_thrown_away_where_that_is
     late_join=st.booleans(),
 )
 def test_a_limit_of_the_context_keeps_its_end(texts: list[str], most: int, late_join: bool) -> None:
+    solver, verifier = TEAM.member("solver"), TEAM.member("verifier")
+
     def seen(limit: int | None) -> str:
-        team = MathTeam(model="m", max_context_length=limit, late_join=late_join)
-        context = Context(team)
+        told = SimpleNamespace(members=TEAM.members, max_context_length=limit, late_join=late_join)
+        context = Context(told)
         for text in texts:
-            context.add(team.member("solver"), text)
-        return "".join(context.seen_by(team.member("verifier")))
+            context.add(solver, text)
+        return "".join(context.seen_by(verifier))
 
     everything = seen(None)
     assert seen(most) == everything[max(0, len(everything) - most) :]

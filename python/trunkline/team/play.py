@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from trunkline.bounds import shown
 from trunkline.errors import ProgramError
 from trunkline.team.prompts import Context, Prompts
 from trunkline.tools.tool import Tool
@@ -96,6 +97,8 @@ class TeamPlay:
             LLMError: No usable reply came. That is on record, too; a program may catch it.
             ProgramError: It is no role of the team, or its slots are not filled.
         """
+        if not isinstance(active, bool):
+            raise ProgramError(f"active must be true or false, not {shown(active)}")
         member = self._team.member(role)
         others = (
             [] if self._team.active_only else [other for other in self._team.members.values() if other is not member]
@@ -122,12 +125,17 @@ class TeamPlay:
             said: A text, a chat message, or a tool that is run and says it.
             *args: Arguments of the tool, in the order of its parameters.
             **arguments: Arguments of the tool by name.
+
+        Raises:
+            ProgramError: It is no message, or one with arguments, which a tool alone takes.
         """
         if isinstance(said, Tool):
             seen = await self._play.tool(said, **_bound(said, args, arguments))
             noted = (await self._play.observe(seen.text, by=said.name))._replace(ok=seen.ok)
+        elif args or arguments:
+            raise ProgramError("observe takes arguments for a tool alone; another role than user is that of a message")
         else:
-            noted = await self._play.observe(said)
+            noted = await self._play.observe(str(said) if isinstance(said, str) else said)
         self.step += 1
         self._context.clear()
         return noted
@@ -137,7 +145,12 @@ class TeamPlay:
 
         Args:
             said: What the role said.
+
+        Raises:
+            ProgramError: It is not what ``ask`` returned.
         """
+        if not isinstance(said, Said):
+            raise ProgramError(f"use runs the calls of what ask returned, which {shown(said)} is not")
         return await self._play.use(self._team.member(said.role).agent, said.turn)
 
     async def tool(self, tool: Tool[..., Any], /, **arguments: Any) -> Observation:
@@ -153,8 +166,14 @@ class TeamPlay:
         return self._play.now()
 
     def finish(self, answer: str | None, termination: Termination = Termination.ANSWER, reason: str = "") -> NoReturn:
-        """End the rollout here; see :meth:`Play.finish`."""
-        self._play.finish(None if answer is None else str(answer), termination, reason)
+        """End the rollout here; see :meth:`Play.finish`.
+
+        Raises:
+            ProgramError: The answer is no text.
+        """
+        if not isinstance(answer, str | None):
+            raise ProgramError(f"finish takes the answer, a text, or None, not {shown(answer)}")
+        self._play.finish(str(answer) if isinstance(answer, str) else answer, termination, reason)
 
 
 class _Reading:

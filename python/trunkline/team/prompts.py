@@ -102,7 +102,7 @@ class Prompts:
         _check_slots(member, slots)
         if member.template is None:
             return None
-        values = {**slots, "question": self.question, "step": str(step)}
+        values = {name: str(text) for name, text in slots.items()} | {"question": self.question, "step": str(step)}
         return [*self._first(member), *self._before, self._user(member, values, context.seen_by(member))]
 
     def _first(self, member: Member) -> Sequence[Message | Cut]:

@@ -18,9 +18,11 @@ from trunkline.team.projection import Projected, Projection, Whole
 from trunkline.team.template import Template
 from trunkline.tools.tool import Tool
 
-__all__ = ["Member", "Role"]
+__all__ = ["Member", "Role", "described"]
 
 _SLOTS: Final = ("question", "context", "step")
+_TAKEN: Final = {"active": "which ask takes for something else"} | dict.fromkeys(_SLOTS, "which every prompt has")
+"""Names that no further slot can have, and why."""
 _RELAY: Final = '\nThe output of "{name}": {text}\n'
 
 
@@ -66,8 +68,12 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
         text("Role: system", self.system)
         text("Role: name", self.name)
         check_name("Role: llm", self.llm)
-        for field in ("slots", "sees"):
-            _check_names(field, getattr(self, field))
+        _check_slots(self.slots)
+        if self.sees is not None:
+            _listed("sees", "names of roles", self.sees, str)
+        _listed("tools", "tools, functions with @tool", self.tools, Tool)
+        if not isinstance(self.sampling, Sampling):
+            raise ConfigError(f"Role: sampling must be a Sampling, not {shown(self.sampling)}")
         if not isinstance(self.reads, Projection):
             raise ConfigError(f"Role: reads must have read(text, reasoning), which {shown(self.reads)} lacks")
         number("Role: penalty", self.penalty, 0)
@@ -106,14 +112,17 @@ class Member:
         self.role = role
         if not (role.model or model):
             raise ConfigError(f"role {shown(name)} has no model: give the team one, or the role its own")
-        self.agent = Agent(
-            model=role.model or model,
-            name=name,
-            llm=role.llm,
-            sampling=role.sampling,
-            dialect=role.dialect,
-            tools=tuple(role.tools),
-        )
+        try:
+            self.agent = Agent(
+                model=role.model or model,
+                name=name,
+                llm=role.llm,
+                sampling=role.sampling,
+                dialect=role.dialect,
+                tools=tuple(role.tools),
+            )
+        except ConfigError as problem:
+            raise ConfigError(f"role {shown(name)}: {problem}") from None
         self.template = role.template()
         self._relay = Template(role.relay, ("name", "text"), "Role: relay")
 
@@ -131,31 +140,47 @@ class Member:
             ) from problem
         if not isinstance(found, Projected):
             raise ProgramError(f"role {shown(self.name)}: reads must return a Projected, not {shown(found)}")
+        if not isinstance(found.text, str) or not isinstance(found.valid, bool):
+            raise ProgramError(
+                f"role {shown(self.name)}: reads must return a text and true or false, not {shown(tuple(found))}"
+            )
         return found
 
     def settings(self) -> dict[str, Any]:
         """Describe the role for the run file."""
         own = msgspec.structs.asdict(self.role) | {"name": self.name, "model": self.agent.model}
-        described: dict[str, Any] = msgspec.to_builtins(
+        found: dict[str, Any] = msgspec.to_builtins(
             own
             | {
-                "reads": repr(self.role.reads),
+                "reads": described(self.role.reads),
                 "tools": [tool.definition for tool in self.role.tools],
                 "dialect": catalog.describe(catalog.find(self.role.dialect)),
             }
         )
-        return described
+        return found
 
     def relay(self, output: str) -> str:
         """Return what others are told of its output."""
         return self._relay.fill({"name": self.name, "text": output})
 
 
-def _check_names(field: str, names: object) -> None:
-    if names is None and field == "sees":
-        return
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name.isidentifier() for name in names):
-        raise ConfigError(f"Role: {field} must be a list of names, not {shown(names)}")
-    for name in names if field == "slots" else ():
-        if name in _SLOTS:
-            raise ConfigError(f"Role: slots has {name}, which every prompt has")
+def described(value: object) -> str:
+    """Describe an object for the run file, in the same way in every process: by what it is called, or what it says."""
+    called = getattr(value, "__qualname__", None)
+    if isinstance(called, str):
+        return called
+    return type(value).__qualname__ if type(value).__repr__ is object.__repr__ else repr(value)
+
+
+def _check_slots(slots: Sequence[str]) -> None:
+    _listed("slots", "names", slots, str)
+    for name in slots:
+        if not name.isidentifier():
+            raise ConfigError(f"Role: slots must be names such as history, not {shown(name)}")
+        if name in _TAKEN:
+            raise ConfigError(f"Role: slots has {name}, {_TAKEN[name]}")
+
+
+def _listed(field: str, what: str, values: object, kind: type) -> None:
+    if not isinstance(values, list | tuple) or not all(isinstance(value, kind) for value in values):
+        raise ConfigError(f"Role: {field} must be a list of {what}, not {shown(values)}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from functools import cached_property
+from inspect import getattr_static, iscoroutinefunction
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,7 +16,7 @@ from trunkline.rollout.agent import Agent
 from trunkline.team.change import change, check_changes
 from trunkline.team.play import TeamPlay
 from trunkline.team.prompts import question_of
-from trunkline.team.role import Member, Role
+from trunkline.team.role import Member, Role, described
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +48,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     Attributes:
         model: The model of every role that names none.
         roles: Changes of roles by their names: ``{"verifier": {"model": "large"}}``. Name, slots and projection are the
-            code's; a dialect is given by its name, and sampling as a mapping or :class:`trunkline.Sampling`.
+            code's; a dialect is given by its name, sampling, all of it, as a mapping or :class:`trunkline.Sampling`.
         max_turns: Model turns of all roles together that a rollout may take before it ends as ``max_turns``.
         early_termination: Whether a rollout ends as soon as its outcome is known. Without, the program goes on to its
             last round, with rows that are not active.
@@ -80,6 +81,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     max_context_length: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_attributes()
         text("model", self.model)
         whole("max_turns", self.max_turns, 1)
         if self.max_context_length is not None:
@@ -104,8 +106,36 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _check_program(self) -> None:
         if type(self).play is Team.play:
             raise ConfigError(f"{type(self).__name__} has no program: give it  async def play(self, rollout)")
-        if not inspect.iscoroutinefunction(self.play):
+        if not iscoroutinefunction(self.play):
             raise ConfigError(f"play of {type(self).__name__} must be a coroutine:  async def play(self, rollout)")
+
+    def _check_attributes(self) -> None:
+        kind = type(self)
+        for field in self.__struct_fields__:
+            if not isinstance(getattr_static(kind, field), MemberDescriptorType):
+                raise ConfigError(
+                    f"{field} of {kind.__name__} is a setting: annotate it, as in  {field}: ... = ..., so that it can "
+                    "be given; a role has another name"
+                )
+            if isinstance(getattr(self, field), Role):
+                raise ConfigError(f"{field} of {kind.__name__} is annotated, and so a setting: roles are unannotated")
+        for attribute in self._attributes():
+            if hasattr(Team, attribute):
+                raise ConfigError(
+                    f"{attribute} is something that every team has: call the role of {kind.__name__} otherwise, with "
+                    f"name={shown(attribute)}"
+                )
+
+    @classmethod
+    def _attributes(cls) -> dict[str, Role]:
+        """The attributes of the class that are roles."""
+        found: dict[str, Role] = {}
+        for kind in reversed(cls.__mro__):
+            for attribute, value in vars(kind).items():
+                found.pop(attribute, None)
+                if isinstance(value, Role):
+                    found[attribute] = value
+        return found
 
     @classmethod
     def own_roles(cls) -> dict[str, Role]:
@@ -114,14 +144,8 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         Raises:
             ConfigError: Two of them have one name, or are one.
         """
-        attributes: dict[str, Role] = {}
-        for kind in reversed(cls.__mro__):
-            for attribute, value in vars(kind).items():
-                attributes.pop(attribute, None)
-                if isinstance(value, Role):
-                    attributes[attribute] = value
         found: dict[str, Role] = {}
-        for attribute, role in attributes.items():
+        for attribute, role in cls._attributes().items():
             name = role.name or attribute
             if name in found:
                 raise ConfigError(f"two roles of {cls.__name__} are called {shown(name)}")
@@ -180,7 +204,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def settings(self) -> dict[str, Any]:
         """Describe the team for the run file: everything that gives its results meaning."""
-        own: dict[str, Any] = msgspec.to_builtins(msgspec.structs.asdict(self), enc_hook=repr)
+        own: dict[str, Any] = msgspec.to_builtins(msgspec.structs.asdict(self), enc_hook=described)
         return own | {"roles": {name: member.settings() for name, member in self.members.items()}}
 
     async def play(self, rollout: TeamPlay) -> str | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Slot", "Template"]
 
-_BRACED: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_BRACED: Final = re.compile(r"\{([^\W\d]\w*)\}")
 _LIKE: Final = 0.75
 """How like a slot's name a braced word must be to be taken for a slip of the pen."""
 

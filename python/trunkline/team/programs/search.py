@@ -128,7 +128,7 @@ class SearchTeam(Team, frozen=True, kw_only=True):
             return ""
         assert self.tool is not None
         seen = await rollout.observe(self.tool, [query] if _takes_list(self.tool) else query)
-        return f"\n<information>{seen.text}</information>\n" if seen.text else ""
+        return f"<information>{seen.text}</information>" if seen.text else ""
 
     def _told(self, done: list[str]) -> str:
         """What is told of the steps so far; nothing at the first one."""
