@@ -28,6 +28,8 @@ from trunkline.store.reader import RunReader
 from trunkline.tools.tool import tool
 from trunkline.types import Task, Termination
 
+CHILDREN = "TRUNKLINE_TEST_CHILDREN"
+
 
 @tool
 def flood(x: str) -> str:
@@ -42,13 +44,15 @@ def flood(x: str) -> str:
 
 @tool
 def leave_a_child(country: str) -> str:
-    """Start a child that outlives this process, and die.
+    """Start a child that outlives this process, in a session of its own and with all that it has open, and die.
 
     Args:
         country: Dies for Brazil only.
     """
     if country == "Brazil":
-        subprocess.Popen(["sleep", "20"], close_fds=False)
+        # It says itself who it is: this process may be dead before it could.
+        script = f'touch "${CHILDREN}/$$"; exec sleep 120'
+        subprocess.Popen(["sh", "-c", script], close_fds=False, start_new_session=True)
         os.kill(os.getpid(), signal.SIGKILL)
     return "capital: x"
 
@@ -83,12 +87,16 @@ def test_a_flood_of_observations_reaches_the_file_whole(tmp_path: Path):
     assert (tmp_path / "r").stat().st_size > 48 * 4 * 6 * 80_000 / 2, "the observations are there"
 
 
-def test_a_dead_worker_is_noticed_though_its_child_holds_on(tmp_path: Path):
-    began = time.monotonic()
+def test_a_dead_worker_is_noticed_though_its_child_holds_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    children = tmp_path / "children"
+    children.mkdir()
+    monkeypatch.setenv(CHILDREN, str(children))
     with serving(calls_twice) as server:
         llm = EndpointSpec(server.url, max_concurrency=2)
-        result = run(agent(tools=[leave_a_child]), tasks()[:2], llm=llm, workers=2, out=tmp_path / "r")
-    assert time.monotonic() - began < 10
+        result = run(agent(tools=[leave_a_child]), tasks()[:1], llm=llm, workers=1, out=tmp_path / "r")
+    for child in children.iterdir():
+        os.kill(int(child.name), signal.SIGKILL)  # raises if it is gone, and what it held open with it
+    assert any(children.iterdir())
     assert {r.termination for t in result for r in t.rollouts} == {Termination.LOST}
 
 

@@ -102,6 +102,8 @@ def test_unscored_groups_are_tried_again_and_are_not_counted_as_equal():
     assert (found.kept, found.equal, found.unscored) == ([["b"], [], ["a"]], 0, 2)
     none = sample({"a": "??"}, tries=1, keep_last=True)
     assert (none.kept, none.unscored) == ([[]], 1), "nothing can be learned from them in the last try either"
+    alone = sample({"a": "1?"}, tries=1, keep_last=True)
+    assert (alone.kept, alone.unscored) == ([[]], 1), "nor from one reward that is not compared"
 
 
 class Strict:
@@ -120,6 +122,33 @@ def test_what_other_filters_leave_is_what_is_compared():
     assert (found.equal, found.unscored, found.missing) == (1, 1, 1)
     banded = tl.filters.ZeroVariance(low=0.9)
     assert sample({"a": "10"}, tries=1, filters=[banded]).filtered == 1
+
+
+class Raising:
+    """A filter that breaks."""
+
+    name = "raising"
+
+    def judge(self, group: Any) -> Any:
+        """Fail."""
+        raise ValueError("no idea")
+
+
+class Stuck(tl.Chain, frozen=True):
+    """A chain that breaks once a rollout has ended."""
+
+    def ended(self, view: Any) -> Any:
+        """Fail."""
+        raise ValueError("no idea")
+
+
+def test_what_was_never_judged_or_never_finished_is_not_kept_and_is_not_called_equal():
+    for said in ("10", "11"):
+        for options in ({"filters": [Raising()]}, {"strategy": Stuck(2)}):
+            for keep_last in (False, True):
+                found = sample({"a": said}, tries=1, keep_last=keep_last, **options)
+                assert (found.kept, found.equal, found.missing) == ([[]], 0, 1), (said, options, keep_last)
+                assert found.filtered + found.unscored == 1
 
 
 class Broken:
@@ -244,6 +273,8 @@ def test_a_budget_that_is_spent_ends_the_tries():
         ({"max_tasks": 1}, "max_tasks does not go with sampling groups"),
         ({"start_from": "x.run"}, "start_from does not go with sampling groups"),
         ({"out": 3}, "out must be the path of a folder, not 3"),
+        ({"filters": None}, "filters must be a list of filters, not None"),
+        ({"filters": tl.filters.ZeroVariance()}, "filters must be a list of filters, not ZeroVariance"),
         ({"resume": True}, "resume goes on with the run at out"),
     ],
 )

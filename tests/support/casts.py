@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from trunkline._core import PROMPT
+from trunkline.llm.names import asking
 from trunkline.rollout.journal import Journal, Record
 from trunkline.tree.tree import Tree
 from trunkline.types import Task
@@ -23,6 +24,7 @@ class Line(NamedTuple):
         step: Its step.
         penalty: Of its role.
         model: Its model.
+        llm: The name of the LLM that is asked.
         seen: What is observed after it; nothing when empty.
         told: What it was asked with; its path when empty.
     """
@@ -33,6 +35,7 @@ class Line(NamedTuple):
     step: int = 1
     penalty: float = 0.1
     model: str = "m"
+    llm: str = ""
     seen: str = ""
     told: str = ""
 
@@ -81,7 +84,7 @@ def play(tree: Tree, rollout: int, line: Line, text: str, nth: int = 0, *, noted
     """Append a call to a rollout, with its record, and perhaps another note than a team's."""
     core = tree.core
     context = core.context([core.fragment(said("user", line.told))]) if line.told else None
-    how = core.name(f'{line.model} {{"temperature":1.0}} tools:none')
+    how = core.name(asking(f'{line.model} {{"temperature":1.0}} tools:none', line.llm))
     facts = core.rollout(rollout)
     agent, stop = core.name(line.agent), core.name("stop")
     node = core.turn(rollout, said("assistant", text), agent, how, stop, 10, 0, 5, 0, 1, None, context)

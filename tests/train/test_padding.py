@@ -25,13 +25,22 @@ def test_each_model_gets_a_multiple_of_its_own():
     assert repr(filled["small"]) == "<Rows: 3 agent calls and 1 that fill up>"
 
 
+def test_models_of_two_llms_are_two_whatever_they_are_called():
+    judge = SMALL._replace(llm="judge")
+    found = tl.train.rows([cast([Scene([SMALL, judge, judge], 1.0)])], shared="once")
+    assert found["llm"] == ["", "judge", "judge"]
+    assert {model: len(rows) for model, rows in found.by_model().items()} == {"small": 1, "judge/small": 2}
+    assert {row.model for row in found.padded({"small": 1, "judge/small": 4})["judge/small"]} == {"small"}
+
+
 def test_copies_are_of_the_first_rows_as_often_as_needed_and_train_nothing():
     filled = tl.train.rows([cast(TREE)], shared="once").padded(8)["small"]
     real, copies = list(filled)[:3], list(filled)[3:]
     assert [row.node for row in copies] == [real[place % 3].node for place in range(5)]
     assert [row.messages for row in copies] == [real[place % 3].messages for place in range(5)]
     assert {(row.pad, row.trained, row.weight, row.advantage) for row in copies} == {(True, False, 0, 0.0)}
-    assert list(filled["node"]) == [row.node for row in filled]
+    for name in ("node", "pad", "trained", "weight", "advantage"):
+        assert list(filled[name]) == [getattr(row, name) for row in filled], "columns say the same"
 
 
 def test_filling_up_again_begins_with_what_is_no_copy():

@@ -80,11 +80,12 @@ def test_groups_are_not_compared_with_each_other():
 
 
 def test_a_row_says_what_is_on_record():
-    line = Line("Solver", valid=False, step=2, model="large model", told="Solve what?", seen="a try")
+    line = Line("Solver", valid=False, step=2, model="large model", llm="judge", told="Solve what?", seen="a try")
     tree = cast([Scene([VERIFIER, line], 1.0), Scene([line], 0.0)], "t")
     first, second, third = tl.train.rows(iter([tree]), censored="mask", shared="once")
     assert (second.task, second.group, second.rollout, second.node) == ("t", 0, 0, 3)
-    assert (second.agent, second.model, second.step, second.turn, second.draw) == ("Solver", "large model", 2, 1, 0)
+    assert (second.agent, second.step, second.turn, second.draw) == ("Solver", 2, 1, 0)
+    assert (second.model, second.llm, first.model, first.llm) == ("large model", "judge", "m", "")
     assert (second.active, second.valid, second.trained, second.pad) == (True, False, True, False)
     assert (second.reward, second.penalty, second.score) == (1.0, 0.1, 0.9)
     assert (second.weight, second.length, second.weights, second.aside) == (1, 5, None, None)
@@ -130,6 +131,17 @@ def test_calls_that_were_made_together_are_in_one_step():
     lines = [SOLVER, VERIFIER, Line("Solver", seen="a try"), SOLVER]
     found = tl.train.rows([cast([Scene(lines, 1.0)], noted=False)], shared="once")
     assert list(found["step"]) == [1, 1, 1, 2]
+
+
+def test_a_step_ends_once_however_much_is_observed_and_not_before_anybody_said_anything():
+    tree = cast([])
+    core, rollout = tree.core, tree.core.open(1, [0, 0], 0)
+    for place in range(2):
+        for text in ("one", "two"):
+            core.observe(rollout, f'{{"role":"user","content":"{text}"}}'.encode(), core.name("world"), 1)
+        play(tree, rollout, SOLVER, f"reply {place}", place, noted=False)
+    core.close(rollout, "answer", "yes")
+    assert list(tl.train.rows([tree], shared="once")["step"]) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -181,6 +193,13 @@ def test_a_shared_call_stands_once_with_its_weight_or_for_each_of_its_rollouts()
     ]
 
 
+def test_a_shared_call_has_the_mean_reward_of_the_rollouts_that_count():
+    tree = forked()
+    verdicts.note(tree.core, 1, Verdict("f", "mask", count_in_baseline=False))
+    shared, first, second = tl.train.rows([tree], shared="once")
+    assert [(r.reward, r.weight) for r in (shared, first, second)] == [(1.0, 1), (1.0, 1), (0.0, 0)]
+
+
 @pytest.mark.parametrize("estimator", sorted(presets()))
 def test_once_and_repeated_weigh_the_same_for_every_estimator_of_rows(estimator: str):
     sums = []
@@ -226,6 +245,13 @@ def test_steps_and_their_penalties_reach_estimators_that_have_steps():
     assert advantages([cast(told)], estimator="gigpo_mean") == apart
     same = [Scene([line._replace(told="alike") for line in scene.lines], scene.reward) for scene in TEAM]
     assert advantages([cast(same)], estimator="gigpo_mean") != apart, "equal messages to one agent are one state"
+
+
+def test_a_penalty_comes_with_its_own_step_and_is_discounted_before_it():
+    first, bad = Line("Solver", told="first"), Line("Solver", valid=False, told="second")
+    tree = cast([Scene([first, bad], 1.0), Scene([first, bad._replace(valid=True)], 1.0)])
+    # Of the rollout: .95 and 1, less their mean. Of the steps: .95 * .9 and .95 * 1; .9 and 1; less theirs.
+    assert advantages([tree], estimator="gigpo_mean", gamma=0.95) == [-0.0725, -0.075, 0.0725, 0.075]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 from duo_team import TASKS, Duo, generate, says
 from foreign import message, serving
+from goers import More
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +74,11 @@ def test_rows_of_each_role_are_those_that_were_asked_for(tmp_path: Path):
         active=6, inactive=0, valid=6, rounds=3, whole=9, active_ratio=6 / 9, valid_share=1.0
     )
     assert {name: agent.calls for name, agent in found.items()} == {"solver": 6, "verifier": 6}
+    counts = RowCounts()
+    with RunReader.open(tmp_path / "r") as reader:
+        for number in (2, 0, 1):
+            counts.add(reader.deltas(number))
+    assert counts.by_role() == {name: agent.rows for name, agent in found.items()}, "the longest may come first"
 
 
 def test_rows_that_are_not_active_are_told_apart_and_are_in_no_ratio(tmp_path: Path):
@@ -165,6 +172,20 @@ def test_rows_of_an_earlier_run_are_no_rows_of_this_one(tmp_path: Path):
         assert part.by_role()[name].active <= rows.active
 
 
+def test_a_run_that_goes_on_from_another_has_the_rows_that_are_its_own(tmp_path: Path):
+    first = play(tmp_path / "first")
+    again = play(tmp_path / "again", strategy=More(2), start_from=first.path)
+    before, found = by_name(first.profile()), by_name(again.profile())
+    for name, agent in found.items():
+        was = before[name].rows
+        assert (agent.calls, agent.rows.active, agent.rows.valid) == (12, 2 * was.active, 2 * was.valid)
+        # Three chains a task, of which one is the earlier run's.
+        assert (agent.rows.rounds, agent.rows.whole, agent.rows.active_ratio) == (3, 27, 18 / 27)
+    assert sum(agent.calls for agent in again.profile().agents) == again.summary().usage.calls
+    with RunReader.open(again.path) as reader:
+        assert reader.check() == []
+
+
 def test_calls_that_failed_have_an_agent(tmp_path: Path):
     class Broken:
         async def complete(self, request: Request) -> Reply:
@@ -253,6 +274,15 @@ def test_notes_that_no_team_made_are_damage(tmp_path: Path):
         reader.settings["team"] = {"roles": {}}
         with pytest.raises(DamagedRunFile, match="task number 0"):
             reader.profile()
+
+
+def test_a_time_that_cannot_be_is_damage(tmp_path: Path):
+    path = play(tmp_path / "r", tasks=1).path
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE calls SET started = 9223372036854775807, micros = 9")
+    connection.close()
+    with RunReader.open(path) as reader, pytest.raises(DamagedRunFile, match="a time that cannot be"):
+        reader.profile()
 
 
 def test_a_profile_is_json(tmp_path: Path):

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
     from trunkline.llm.price import Price
 
-__all__ = ["MAIN", "check_name", "named", "prices_named", "there_is"]
+__all__ = ["MAIN", "asking", "check_name", "llm_in", "named", "prices_named", "there_is"]
 
 MAIN: Final = ""
 """The name of the LLM that an agent asks which names none."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,59}")
+_MARK: Final = re.compile(rf" llm:({_NAME.pattern})(?: weights:|\Z)")
 
 
 def check_name(what: str, name: object) -> str:
@@ -40,6 +41,17 @@ def check_name(what: str, name: object) -> str:
 def there_is(names: Collection[str]) -> str:
     """The names of a run's LLMs, for messages."""
     return ", ".join(shown(name) if name else "one without a name" for name in sorted(names))
+
+
+def asking(namespace: str, llm: str) -> str:
+    """A merge namespace of turns that an LLM is asked for: those of two LLMs are never one node."""
+    return f"{namespace} llm:{llm}" if llm else namespace
+
+
+def llm_in(namespace: str) -> str:
+    """The name in what :func:`asking` made, under a version or none."""
+    found = _MARK.search(namespace)
+    return MAIN if found is None else found[1]
 
 
 def named(llm: str, endpoint: str) -> str:

@@ -11,7 +11,7 @@ from trunkline._core import Reading
 from trunkline.bounds import shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.llm import request
-from trunkline.llm.names import MAIN, check_name
+from trunkline.llm.names import MAIN, asking, check_name
 from trunkline.llm.request import Sampling
 from trunkline.rollout.speech import Speech
 from trunkline.tools.environment import check_environment
@@ -111,9 +111,7 @@ class Kit:
         definitions = self.toolbox.definitions()
         self.constant = request.constant(self.speech.sampling, definitions if self.speech.native else b"")
         said = request.namespace(agent.model, self.speech.sampling, definitions) + self.speech.mark
-        if agent.llm:
-            said += f" llm:{agent.llm}"
-        self.namespace = versioned(said, version)
+        self.namespace = versioned(asking(said, agent.llm), version)
         self.reading = Reading(version=number_of(version))
         self.greedy = self.speech.sampling.temperature == 0
         self._sampled: dict[bytes, Kit] = {}

@@ -17,6 +17,7 @@ from trunkline.runtime.draft import check_tasks
 from trunkline.runtime.outline import check_out
 from trunkline.runtime.run import arun, run
 from trunkline.score import verdicts
+from trunkline.score.filters.filter import check
 from trunkline.score.filters.variance import ZeroVariance
 from trunkline.store.reader import RunReader
 from trunkline.types import UNSCORED
@@ -172,7 +173,7 @@ class _Sampling:
         if done:
             options["seed"] = base_seed(_seed_of(self._found.runs[0]), "try", (), done)
         if not (self._keep_last and done + 1 == self._tries):
-            options["filters"] = [*self._given.get("filters", ()), _EQUAL]
+            options["filters"] = [*self._given["filters"], _EQUAL]
         made: Options = options  # type: ignore[assignment]
         return made
 
@@ -191,7 +192,7 @@ class _Sampling:
             *(len(found.runs), self._tries, count["kept"], found.missing),
             *(count["equal"], count["unscored"], count["filtered"]),
         )
-        self.tasks = [task for task in self.tasks if judged.get(task.id, "kept") != "kept"]
+        self.tasks = [task for task in self.tasks if judged.get(task.id) != "kept"]
         if made.state in _OVER:
             found.state = made.state
         if found.missing == 0 or found.state in _OVER or len(found.runs) == self._tries:
@@ -211,12 +212,13 @@ class _Sampling:
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """Refuse options that cannot be."""
+    """Return the options of a run, without those that cannot be."""
     for name in _OWN:
         if options.get(name) is not None:
             raise ConfigError(f"{name} does not go with sampling groups: leave it out")
     if options.get("reward") is None:
         raise ConfigError("reward is not given: groups are kept by their rewards")
+    options["filters"] = check(options.get("filters", ()), scored=True)
     strategy = options.get("strategy")
     alone = strategy is None
     if isinstance(strategy, Strategy):
@@ -256,7 +258,7 @@ def _seed_of(made: Run) -> int:
 def _judge(tree: Tree) -> Kind:
     """Say whether a group is kept, as its run counted it, or why it was dropped."""
     live: list[float] = []
-    left = unjudged = False
+    left, unjudged = False, tree.ended == "broken"
     for rollout in tree.rollouts:
         said = verdicts.read(rollout.note)
         unjudged |= any(verdict.action == "failed" for verdict in said)
@@ -265,8 +267,8 @@ def _judge(tree: Tree) -> Kind:
             continue
         live.append(rollout.reward)
         left |= not verdicts.masked(said)
-    if left and not unjudged and tree.ended != "broken":
-        return "kept"
     if len(live) < 2:
         return "unscored"
+    if left and not unjudged:
+        return "kept"
     return "equal" if len(set(live)) == 1 and not unjudged else "filtered"

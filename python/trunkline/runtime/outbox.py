@@ -57,11 +57,6 @@ def _place(llm: str, endpoint: str) -> str:
     return named(llm, without_secrets(scrub(endpoint)))[:_NAME]
 
 
-def _text(name: object) -> str:
-    """A name, if it is one."""
-    return _name(name) if type(name) is str else ""
-
-
 def _believed(figure: object, otherwise: int) -> int:
     """A figure, if it can be one; else what stands where it is not known."""
     return figure if type(figure) is int and 0 <= figure <= _MOST else otherwise
@@ -71,7 +66,7 @@ def settle(reply: Reply, *, named: bool = True) -> CallRow:
     """Return what a request came to, as it stands in the run file. The one place where a call settles.
 
     Args:
-        reply: What it brought.
+        reply: What it brought; who asked, and when it ended, are not the LLM's to say.
         named: Whether it says who asked.
     """
     micros = _believed(reply.micros, 0)
@@ -85,8 +80,8 @@ def settle(reply: Reply, *, named: bool = True) -> CallRow:
         _believed(reply.queue, 0),
         _believed(reply.first, -1),
         micros,
-        _believed(reply.ended, 0) - micros,
-        _text(reply.agent) if named else "",
+        reply.ended - micros,
+        _name(reply.agent) if named else "",
     )
 
 

@@ -53,6 +53,17 @@ class _Names(NamedTuple):
         return self._replace(stored=stored, known=known)
 
 
+def _holding(
+    names: tuple[_Names, _Names], connection: sqlite3.Connection, calls: Sequence[CallRow]
+) -> tuple[_Names, _Names]:
+    """Write those names of endpoints and agents that are new, and return the tables with all of them."""
+    endpoints, agents = names
+    return (
+        endpoints.holding(connection, (call.endpoint for call in calls)),
+        agents.holding(connection, (call.agent for call in calls)),
+    )
+
+
 _ENDPOINTS = _Names("endpoints", {}, {})
 _AGENTS = _Names("agents", {}, {})
 
@@ -92,12 +103,14 @@ class CallTable:
             connection: The file, in a transaction.
             calls: Calls by the task and the number of their delta, begun on this machine's monotonic clock.
         """
-        endpoints, agents = self._names
-        pairs = {(call.endpoint, call.agent) for made in calls.values() for call in made}
-        endpoints = endpoints.holding(connection, {endpoint for endpoint, _ in pairs})
-        agents = agents.holding(connection, {agent for _, agent in pairs})
-        connection.executemany(_CALL, self._values(calls, endpoints.known, agents.known))
-        return endpoints, agents
+        names = self._names
+        try:
+            rows = list(self._values(calls, names))
+        except KeyError:  # of a new name, which is rare: to look for them first would be a good part of the cost
+            names = _holding(names, connection, [call for made in calls.values() for call in made])
+            rows = list(self._values(calls, names))
+        connection.executemany(_CALL, rows)
+        return names
 
     def used(self, connection: sqlite3.Connection, tools: Mapping[tuple[int, int], Sequence[ToolRow]]) -> None:
         """Write the tool calls of some deltas; see :meth:`add`."""
@@ -113,16 +126,15 @@ class CallTable:
         self._names = names
 
     def _values(
-        self,
-        calls: Mapping[tuple[int, int], Sequence[CallRow]],
-        endpoints: Mapping[str, int],
-        agents: Mapping[str, int],
+        self, calls: Mapping[tuple[int, int], Sequence[CallRow]], names: tuple[_Names, _Names]
     ) -> Iterator[tuple[int, ...]]:
         """Return the calls of some deltas as rows."""
-        origin = self._began
+        origin, endpoints, agents = self._began, *(table.known for table in names)
         for (task, seq), made in calls.items():
             # By tuples and by name, which is the fastest way of those that were measured.
             for to, draws, prompt, cached, generated, tries, queue, first, micros, begun, who in map(astuple, made):
                 started = begun - origin if begun > origin else 0
-                figures = draws, prompt, cached, generated, tries, queue, first, micros, started
-                yield task, seq, endpoints[to], *figures, agents[who]
+                yield (
+                    task, seq, endpoints[to], draws, prompt, cached, generated, tries, queue, first, micros, started,
+                    agents[who],
+                )  # fmt: skip

@@ -289,7 +289,10 @@ class RunReader:
         rows = self._team_rows() if self.settings.get("team") else None
         seconds = wall_seconds(self.meta)
         rollouts, names = self.rollouts(), self.task_ids()
-        return profile(str(name or "agent"), seconds, self.calls(), self.uses(), rollouts, names, rows)
+        try:
+            return profile(str(name or "agent"), seconds, self.calls(), self.uses(), rollouts, names, rows)
+        except OverflowError:
+            raise self._damaged("a row of calls: a time that cannot be") from None
 
     def _team_rows(self) -> dict[str, Rows]:
         """What became of a team's rows, by role; one tree at a time is in memory."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from trunkline.bounds import choice, shown
 from trunkline.errors import ConfigError
+from trunkline.llm.names import llm_in
 from trunkline.llm.request import model_in
 from trunkline.train.advantages import Advantages, Worth
 from trunkline.train.calls import Call, Calls
@@ -110,6 +111,7 @@ def _of_call(tree: Tree, made: list[_Made]) -> dict[str, Any]:
         "node": call.node,
         "agent": facts.agent,
         "model": model_in(facts.namespace),
+        "llm": llm_in(facts.namespace),
         "step": call.step,
         "turn": call.turn,
         "draw": dict(zip(path[::2], path[1::2], strict=True)).get(call.turn, 0),

@@ -10,6 +10,7 @@ import msgspec
 
 from trunkline.bounds import shown, whole
 from trunkline.errors import ConfigError
+from trunkline.llm.names import named
 from trunkline.train.calls import sent
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         node: The call's turn in its tree.
         agent: Who was asked: the role.
         model: The model.
+        llm: The name of the LLM that was asked for it; empty for the one without a name.
         step: Which step it belongs to, from 1.
         turn: Which turn of the rollout's path it is, from 0.
         draw: Which sample of its state it is, as in the rollout's fork path.
@@ -61,6 +63,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: int
     agent: str
     model: str
+    llm: str
     step: int
     turn: int
     draw: int
@@ -93,6 +96,7 @@ _CODES: Final[dict[str, str]] = {
     "node": "I",
     "agent": "",
     "model": "",
+    "llm": "",
     "step": "I",
     "turn": "I",
     "draw": "I",
@@ -122,7 +126,7 @@ class Rows:
     ``rows["advantage"]`` is a column: a read-only buffer that ``numpy.asarray`` takes without a copy, of f64
     (``reward``, ``penalty``, ``score``, ``advantage``), u8 (``active``, ``valid``, ``trained``, ``pad``), i64
     (``length``, -1 where not known) or u32 (other numbers); or a list of texts (``task``, ``agent``, ``model``,
-    ``weights``).
+    ``llm``, ``weights``).
 
     Iterating reads the trees once more, one at a time, for what was sent and said. The table itself holds no text of a
     conversation.
@@ -196,10 +200,15 @@ class Rows:
         return Row(**facts, conversation=msgspec.Raw(sent(core, node)), reply=said, aside=core.aside(node))
 
     def by_model(self) -> dict[str, Rows]:
-        """Return the rows of each model, by its name, in the order in which they first come; copies are left out."""
+        """Return the rows of each model, by its name, in the order in which they first come; copies are left out.
+
+        What is asked of an LLM with a name is a model of its own, called ``LLM/MODEL``: two servers may well give other
+        weights the same name.
+        """
         places: dict[str, list[int]] = {}
-        for place, model in enumerate(self._columns["model"][: self._real]):
-            places.setdefault(model, []).append(place)
+        for place, served in enumerate(zip(self._columns["llm"], self._columns["model"], strict=True)):
+            if place < self._real:
+                places.setdefault(named(*served), []).append(place)
         return {model: self._at(found) for model, found in places.items()}
 
     def padded(self, divisor: int | Mapping[str, int]) -> dict[str, Rows]:
@@ -209,7 +218,7 @@ class Rows:
         are made when everything has been compared, so they are in no mean, and change none.
 
         Args:
-            divisor: What the number of rows is to be divisible by; or that of each model, by its name.
+            divisor: What the number of rows is to be divisible by; or that of each model, by its name there.
 
         Raises:
             ConfigError: A divisor is no whole number of at least 1, or a model has none.

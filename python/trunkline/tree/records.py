@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from trunkline.errors import TreeError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -79,6 +81,9 @@ class Records:
 
     Args:
         core: The tree, whose marks are read now.
+
+    Raises:
+        TreeError: A rollout is said to begin with what cannot be.
     """
 
     def __init__(self, core: Core) -> None:
@@ -89,6 +94,8 @@ class Records:
             mark = _decoder.decode(text)
             if mark.forked is not None:
                 rollout, source, count = mark.forked
+                if not (0 <= source < rollout and count >= 0):
+                    raise TreeError(f"rollout {rollout} cannot begin with {count} records of rollout {source}")
                 self._forked[rollout] = source, count
             if mark.record is not None:
                 rollout, nth, kind, key, nodes, data, how = mark.record
@@ -103,7 +110,8 @@ class Records:
         return [*self._inherited(rollout), *self.own(rollout)]
 
     def _inherited(self, rollout: int) -> list[Record]:
-        if rollout not in self._forked:
-            return []
-        source, count = self._forked[rollout]
-        return [*self._inherited(source), *self.own(source)[:count]]
+        parts = []
+        while rollout in self._forked:
+            rollout, count = self._forked[rollout]
+            parts.append(self.own(rollout)[:count])
+        return [record for part in reversed(parts) for record in part]
