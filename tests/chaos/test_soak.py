@@ -42,21 +42,22 @@ def workers() -> Iterator[int]:
 
 
 class Watch:
-    """Kills a worker every so often, and notes what this process holds."""
+    """Kills the oldest worker every so often, if anything was done since, and notes what this process holds."""
 
     def __init__(self) -> None:
         self.killed = 0
         self.held: dict[int, int] = {}
-        self._due = time.monotonic() + EVERY
+        self._due, self._done = time.monotonic() + EVERY, 0
         self._next = 0
 
     def __call__(self, shot: Snapshot) -> None:
         if shot.tasks_done >= self._next:
             self._next += TASKS // 30
             self.held[shot.tasks_done] = resident()
-        if time.monotonic() >= self._due and (there := list(workers())):
-            self._due = time.monotonic() + EVERY
-            os.kill(there[self.killed % len(there)], signal.SIGKILL)
+        # On a machine with other work a new worker takes its time; who dies before it did anything counts as hopeless.
+        if time.monotonic() >= self._due and shot.tasks_done >= self._done + 20 and (there := list(workers())):
+            self._due, self._done = time.monotonic() + EVERY, shot.tasks_done
+            os.kill(min(there), signal.SIGKILL)
             self.killed += 1
 
 

@@ -93,7 +93,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
 def whole(engine: Engine) -> bool:
     """Whether nothing is left of an engine: no task, no turn in flight, and all permits but those of unread batches."""
     unread = sum(engine._outbox._unacked.values()) + engine._outbox._turns
-    permits = engine._outbox._free._value + unread
+    permits = engine._outbox._free._free + unread
     return not engine._tasks and not engine._weights._asked and permits == CONCURRENCY + IN_FLIGHT
 
 
