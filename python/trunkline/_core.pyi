@@ -31,6 +31,7 @@ __all__ = [
     "TURN",
     "Choice",
     "Harvest",
+    "Heard",
     "Lanes",
     "Ledger",
     "Node",
@@ -51,6 +52,7 @@ __all__ = [
     "Scheduler",
     "Search",
     "Start",
+    "Talk",
     "Tally",
     "Tokens",
     "Tree",
@@ -70,6 +72,7 @@ __all__ = [
     "give_ids",
     "group_advantages",
     "harvest",
+    "hear",
     "initial_chains",
     "last_ids",
     "next_width",
@@ -698,6 +701,96 @@ class Harvest:
     @property
     def segment_rollouts(self) -> memoryview:
         """Per such sample its rollout (u32, S)."""
+
+@final
+class Heard:
+    """A reply that was read and can be a turn, on no tree yet.
+
+    Args:
+        content: The visible text.
+        reasoning: Thinking beside the text.
+        calls: Tool calls as (id, name, arguments).
+        finish: Why the model stopped.
+        prompt: Prompt tokens; -1 where that is not known, as below.
+        cached: Of these, cached ones.
+        generated: Completion tokens.
+    """
+
+    def __new__(
+        cls,
+        content: str,
+        reasoning: str | None,
+        calls: Sequence[tuple[str, str, str]],
+        finish: str,
+        prompt: int,
+        cached: int,
+        generated: int,
+        /,
+    ) -> Heard: ...
+    def land(
+        self,
+        tree: Tree,
+        rollout: int,
+        agent: str,
+        namespace: str,
+        sent: int | None,
+        retries: int,
+        micros: int,
+        nth: int,
+        asked: int,
+        leaf: int,
+        context: int | None,
+        how: int,
+        note: Buffer | None,
+        alone: bool,
+        /,
+    ) -> tuple[int, int, int, bool, int | None, int | None]:
+        """Append the first choice as a rollout's next turn, and as a mark the record of the program that asked for it.
+
+        Args:
+            tree: The tree.
+            rollout: A growing rollout.
+            agent: Who spoke, which is the record's key.
+            namespace: Model, sampling parameters and weight version: part of the merge key.
+            sent: Id from :meth:`Tree.context` when what was sent is not the path.
+            retries: Attempts beyond the first.
+            micros: Wall time of the call in microseconds.
+            nth: Turns of the same agent that the program had asked for before.
+            asked: Turns of any that it had asked for before.
+            leaf: Where its path ended when it asked.
+            context: What it asked to be sent; None for its path.
+            how: Interned model and sampling parameters that it asked with.
+            note: What it noted of the reply, as JSON.
+            alone: Whether nothing else was under way.
+
+        Returns:
+            ``(node, size, turns, first, prompt, generated)``: the node of the turn, the bytes of its message, the model
+            turns up to it, itself included, whether no other turn said the same there before, and the tokens of prompt
+            and completion as they were first reported there.
+
+        Raises:
+            ArgumentError: The reply cannot be a turn, or the rollout has ended.
+            TreeError: An id names nothing.
+        """
+
+def hear(
+    reading: Reading, data: Buffer, turn: int, /
+) -> tuple[
+    Heard, tuple[list[tuple[str, str | None, list[tuple[str, str, str]], str, int, int, str]], int, int, int, str]
+]:
+    """Read the body of a completion whose first choice is to be a turn later.
+
+    Args:
+        reading: How to read the body.
+        data: The body as received.
+        turn: Model turns before that one.
+
+    Returns:
+        The reply, and what :func:`take` returns of its first choice, whose node is 0.
+
+    Raises:
+        ReplyError: The bytes are no chat completion.
+    """
 
 def harvest(trees: Sequence[Tree], /) -> Harvest:
     """Put trees side by side, as they are now: what estimators, selection and packing are fed with.
@@ -1663,6 +1756,52 @@ class Refused:
     def n(self) -> int: ...
     @property
     def refusal(self) -> Refusal: ...
+
+@final
+class Talk:
+    """What the members of a team said in one rollout, as pieces of its tree, and the prompts that are made of it.
+
+    Args:
+        tree: The tree.
+    """
+
+    def __new__(cls, tree: Tree, /) -> Talk: ...
+    def add(self, member: int, before: Buffer, text: str, after: Buffer, /) -> int:
+        """Keep what a member said, and return its piece.
+
+        Args:
+            member: Its number, from 0.
+            before: What stands before the text, as JSON has it.
+            text: The text as it is.
+            after: What stands after it, as JSON has it.
+
+        Raises:
+            ArgumentError: The text holds lone surrogates.
+            TreeError: It is no piece of a message.
+        """
+
+    def clear(self) -> None:
+        """Forget what was said."""
+
+    def frame(self, member: int, parts: Sequence[Sequence[int]], sees: Sequence[int] | None, /) -> None:
+        """Set what a member's prompt is made of besides what was said.
+
+        Args:
+            member: Its number; members before it have a frame.
+            parts: Fragments of the tree; what was said stands between any two parts.
+            sees: Whose talk it sees; None for everybody's.
+
+        Raises:
+            ArgumentError: A member before it has no frame.
+        """
+
+    def prompt(self, member: int, /) -> int:
+        """Record what a member is to be sent, and return its context.
+
+        Raises:
+            ArgumentError: The member has no frame.
+            TreeError: A fragment does not exist, or pieces make no message.
+        """
 
 @final
 class Tally:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.agent import Kit
     from trunkline.rollout.desk import Desk, Outlet
     from trunkline.rollout.hold import Hold
-    from trunkline.rollout.parked import Parked
+    from trunkline.rollout.parked import Asked, Landed, Parked
     from trunkline.rollout.purse import Purse
     from trunkline.rollout.rollout import Rollout
     from trunkline.tools.runner import Observation, Toolbox
@@ -182,22 +182,18 @@ class Errands:
             elif self._out:
                 self._rollout.lane.ask(*self._out)
 
-    def land(self, parked: Parked, context: int | None) -> int:
-        """Put a turn onto the tree and return its node; :meth:`grew` says so, once its record is there too.
+    def land(
+        self, parked: Parked, sent: int | None, nth: int, asked: Asked, note: bytes | None, *, alone: bool
+    ) -> Landed:
+        """Put a turn onto the tree with its record; :meth:`grew` says so. See :meth:`Parked.land`."""
+        rollout = self._rollout
+        landed = parked.land(self.core, rollout.id, sent, nth, asked, note, alone=alone)
+        rollout.leaf, rollout.turn = landed.node, landed.turns
+        return landed
 
-        Args:
-            parked: The turn.
-            context: What was sent, where that is not the rollout's path.
-        """
-        turns = self.core.rollout(self._rollout.id).turns
-        turn = parked.land(self.core, self._rollout.id, turns, self.name, context)
-        self._rollout.leaf = turn.node
-        self._rollout.turn = turns + 1
-        return turn.node
-
-    def grew(self, node: int | None = None) -> None:
-        """Say that the tree grew: by a turn, or by a record alone."""
-        self._outlet.grew(0 if node is None else len(self.core.message(node)), int(node is not None))
+    def grew(self, size: int = 0, turns: int = 0) -> None:
+        """Say that the tree grew: by turns, or by a record alone."""
+        self._outlet.grew(size, turns)
 
     def drop(self, parked: Parked) -> None:
         """Give up a turn that will not land; what it did cost is counted all the same."""

@@ -16,18 +16,27 @@ __all__ = ["How", "Journal", "Record"]
 
 
 class Journal(Records):
-    """Reads and writes the records of a tree.
+    """Reads and writes the records of a tree. What is written is read once somebody asks.
 
     Args:
-        core: The tree, whose marks are read now.
+        core: The tree.
     """
 
+    def own(self, rollout: int) -> list[Record]:
+        """What a rollout's program did itself, in order."""
+        self.read()
+        return super().own(rollout)
+
+    def of(self, rollout: int) -> list[Record]:
+        """What is on record for a rollout's program from its very beginning, the parts of others included."""
+        self.read()
+        return super().of(rollout)
+
     def write(self, record: Record) -> None:
-        """Write a record, in the step in which its nodes were appended."""
+        """Write a record, in the step in which its nodes were appended. Turns come with theirs; see :class:`Parked`."""
         rollout, kind, key, nth, data, nodes, how = record
         entry = (rollout, nth, kind, key, nodes, data, how)
         self._core.mark(msgspec.json.encode({"record": entry}).decode())
-        self.own(rollout).append(record)
 
     def opened(self, rollout: int) -> None:
         """Note whose records a rollout begins with, in the step in which it is opened.
@@ -43,7 +52,6 @@ class Journal(Records):
         own = self.own(source)
         count = next((place for place, record in enumerate(own) if not before.issuperset(record.nodes)), len(own))
         self._core.mark(msgspec.json.encode({"forked": (rollout, source, count)}).decode())
-        self._forked[rollout] = source, count
 
     def _source(self, rollout: int, trunk: Sequence[int], before: set[int]) -> int | None:
         """Who first came to where a rollout grows from; None at the prompt, where nobody has done anything."""

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from trunkline._core import Talk
 from trunkline.errors import CallFailed, ConfigError, LLMError, ProgramError, ReplayDiverged
 from trunkline.llm.messages import encode
 from trunkline.llm.text import without_secrets
 from trunkline.printable import said
 from trunkline.rollout.journal import Record
+from trunkline.rollout.parked import Asked
 from trunkline.rollout.replay import difference, shown
 from trunkline.rollout.rollout import Finished, usable
-from trunkline.rollout.said import Answered, Cut, Noted
+from trunkline.rollout.said import Answered, Cut, Noted, Sent
 from trunkline.rollout.standing import Standing, as_json, failed
 from trunkline.tools.runner import Observation
 from trunkline.tree.failure import Failure
@@ -25,10 +27,12 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trunkline._core import Node
     from trunkline.llm.protocol import Choice
     from trunkline.rollout.agent import Agent, Kit
     from trunkline.rollout.errands import Errands
     from trunkline.rollout.journal import Journal
+    from trunkline.rollout.parked import Landed
     from trunkline.rollout.program import Program
     from trunkline.rollout.replay import Place
     from trunkline.rollout.rollout import Rollout
@@ -76,7 +80,7 @@ class Play(Standing):
     async def ask(
         self,
         agent: Agent | None = None,
-        messages: Sequence[Message | Answered | Noted | Cut] | None = None,
+        messages: Sequence[Message | Answered | Noted | Cut] | Sent | None = None,
         *,
         note: Callable[[Choice], Any] | None = None,
         **sampling: Any,
@@ -95,7 +99,7 @@ class Play(Standing):
         """
         self._check()
         kit = self._program.of(self.agent if agent is None else agent, sampling)
-        leaf, context = self._leaf, None if messages is None else self._context(messages)
+        leaf, context = self._leaf, self._sent(messages)
         with self._replay.place("ask", kit.agent.name) as place:
             if (record := place.record) is not None:
                 return await self._asked_before(kit, place, record, leaf, context)
@@ -105,8 +109,8 @@ class Play(Standing):
                 self.finish(None, Termination.MAX_TURNS)
             self._asked += 1
             kit = self._errands.next_kit(kit)
-            asked = [self._errands.asked, leaf, context, self._errands.name(kit.namespace)]
-            place.data = [asked, None]
+            asked = Asked(self._errands.asked, leaf, context, self._errands.name(kit.namespace))
+            place.data = asked, None
             try:
                 parked = await self._in_order(
                     place, self._errands.send(kit, leaf, context, place.nth, joins=place.joins)
@@ -119,15 +123,19 @@ class Play(Standing):
                 raise failed(failure) from error
             try:
                 await self._turn(place)
-                noted = [] if note is None else [note(parked.choice)]
+                noted = None if note is None else note(parked.choice)
+                kept = None if note is None else as_json(noted, "what is noted of a reply")
                 sent = self._path(leaf) if context is None and leaf != self._rollout.leaf else context
-                node = self._errands.land(parked, sent)
+                landed = self._errands.land(parked, sent, place.nth, asked, kept, alone=place.alone)
             except BaseException:
                 self._errands.drop(parked)
                 raise
-            self._write(place, [node], asked, None, *noted)
-            self._errands.grew(node)
-            return self._said(kit, node, *noted)
+            self._errands.grew(landed.size, 1)
+            choice = parked.choice
+            if not landed.first or choice.tool_calls or choice.reasoning is not None:
+                # As whoever runs it again reads it from the tree.
+                choice = self._errands.heard(kit, landed.node)
+            return self._said(kit, landed.node, choice, landed, noted)
 
     async def _asked_before(self, kit: Kit, place: Place, record: Record, leaf: int, context: int | None) -> Answered:
         """Give out a turn that is on record, if it was asked for in the same way."""
@@ -150,14 +158,13 @@ class Play(Standing):
         await self._turn(place)
         if failure is not None:
             raise failed(failure)
-        return self._said(kit, record.nodes[0], *noted)
+        (node,) = record.nodes
+        return self._said(kit, node, self._errands.heard(kit, node), self._core.node(node), *noted)
 
-    def _said(self, kit: Kit, node: int, note: Any = None) -> Answered:
+    def _said(self, kit: Kit, node: int, choice: Choice, facts: Landed | Node, note: Any = None) -> Answered:
         self._leaf, self._moved = node, True
         self.turn += 1
-        facts = self._core.node(node)
-        choice = usable(self._errands.heard(kit, node))
-        return Answered(kit, choice, node, facts.prompt, facts.generated, note)
+        return Answered(kit, usable(choice), node, facts.prompt, facts.generated, note)
 
     async def use(self, agent: Agent | None, reply: Answered) -> list[Noted]:
         """Run the tool calls of a turn at once; what they say is appended in call order.
@@ -318,17 +325,29 @@ class Play(Standing):
         fragment = self._core.fragment
         return Cut(tuple(piece if isinstance(piece, int) else fragment(piece) for piece in pieces))
 
-    def _context(self, messages: Sequence[Message | Answered | Noted | Cut]) -> int:
-        """The context that some messages are."""
+    def talk(self) -> Talk:
+        """Return where to keep what is said for prompts to come, in pieces of this rollout's tree."""
+        return Talk(self._core)
+
+    def _sent(self, messages: Sequence[Message | Answered | Noted | Cut] | Sent | None) -> int | None:
+        """The context that is sent; None for the path."""
+        if messages is None:
+            return None
+        if isinstance(messages, Sent):
+            return messages.context
         if not isinstance(messages, list | tuple) or not messages:
             raise ProgramError("messages must be a list of chat messages, at least one")
+        return self._core.context(self.fragments(messages))
+
+    def fragments(self, messages: Sequence[Message | Answered | Noted | Cut]) -> list[int]:
+        """Return the pieces of the tree that some messages are."""
         fragments: list[int] = []
         for message in messages:
             if isinstance(message, Cut):
                 fragments += message.pieces
             else:
                 fragments.append(self._fragment(message))
-        return self._core.context(fragments)
+        return fragments
 
     def _fragment(self, message: Message | Answered | Noted) -> int:
         if not isinstance(message, Answered | Noted):

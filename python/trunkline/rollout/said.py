@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from trunkline.llm.protocol import Choice, ToolCall
     from trunkline.rollout.agent import Kit
 
-__all__ = ["Answered", "Cut", "Noted"]
+__all__ = ["Answered", "Cut", "Noted", "Sent"]
 
 
 class Cut(NamedTuple):
@@ -21,6 +21,16 @@ class Cut(NamedTuple):
     """
 
     pieces: tuple[int, ...]
+
+
+class Sent(NamedTuple):
+    """All that a request shows a model, as the tree has it.
+
+    Attributes:
+        context: Its number in the tree.
+    """
+
+    context: int
 
 
 class Noted(NamedTuple):

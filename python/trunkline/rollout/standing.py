@@ -191,7 +191,7 @@ def as_json(value: Any, what: str) -> bytes:
         ProgramError: It is no JSON.
     """
     try:
-        return msgspec.json.encode(value, order="deterministic", enc_hook=_plain)
+        return _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as problem:
         raise ProgramError(f"{what} cannot be JSON: {said(problem)}") from None
 
@@ -201,3 +201,6 @@ def _plain(value: object) -> str:
     if isinstance(value, str):
         return str(value)
     raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+_encoder = msgspec.json.Encoder(order="deterministic", enc_hook=_plain)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trunkline._core import Tree as Core
     from trunkline.rollout.agent import Kit
 
-__all__ = ["Told", "Turn", "Turns"]
+__all__ = ["Told", "Turn", "Turns", "share"]
 
 _MOST = 2**31
 """A number of tokens or attempts from here on is a broken server's, and counts as not reported."""
@@ -109,12 +109,6 @@ class Turns:
         reply = Reply(choices, prompt, cached, generated, attempts, micros, served)
         self._tell(reply)
         return reply
-
-    def append(self, data: bytes, attempts: int, micros: int) -> tuple[int, int]:
-        """Put an answer on the tree that was read before, with one choice, and return its turn's node and size."""
-        ((*_, node, size, fault),) = self._take(self._rollouts, data, attempts, micros)[0]
-        assert not fault, "what could be read once can be read again"
-        return node, size
 
     def _tell(self, reply: Reply) -> None:
         """Tell of a reply: who asked whom for it, and that it is over."""
@@ -214,11 +208,7 @@ class Turns:
     def _append(self, place: int, reply: Reply, sibling: int, *, lead: bool) -> Turn:
         """Append one choice as a turn; only the leading one had its prompt computed."""
         choice = reply.choices[sibling]
-        if len(choice.tool_calls) > MOST_CALLS:
-            raise LLMError(f"the reply asks for {len(choice.tool_calls)} tool calls; a turn may make {MOST_CALLS}")
-        message = messages.assistant(choice.content, choice.tool_calls, self._turn)
-        if len(message) > messages.LONGEST:
-            raise LLMError(f"the reply has {len(message)} bytes; at most {messages.LONGEST} are kept")
+        message = self._message(choice)
         kit, name = self._kit, self._name
         node = self._core.turn(
             self._rollouts[place],
@@ -228,7 +218,7 @@ class Turns:
             name(choice.finish),
             reply.prompt,
             reply.cached if lead else reply.prompt,
-            _share(reply.generated, sibling, len(reply.choices)),
+            share(reply.generated, sibling, len(reply.choices)),
             max(0, reply.attempts - 1) if lead else 0,
             reply.micros,
             choice.reasoning.encode("utf-8", "replace") if choice.reasoning else None,
@@ -236,8 +226,21 @@ class Turns:
         )
         return Turn(choice, node, len(message))
 
+    def _message(self, choice: Choice) -> bytes:
+        """The message that a choice leaves.
 
-def _share(total: int, place: int, parts: int) -> int:
+        Raises:
+            LLMError: It cannot be a turn.
+        """
+        if len(choice.tool_calls) > MOST_CALLS:
+            raise LLMError(f"the reply asks for {len(choice.tool_calls)} tool calls; a turn may make {MOST_CALLS}")
+        message = messages.assistant(choice.content, choice.tool_calls, self._turn)
+        if len(message) > messages.LONGEST:
+            raise LLMError(f"the reply has {len(message)} bytes; at most {messages.LONGEST} are kept")
+        return message
+
+
+def share(total: int, place: int, parts: int) -> int:
     """Share a whole number out evenly; -1, not known, stays."""
     return total if total < 0 else total * (place + 1) // parts - total * place // parts
 

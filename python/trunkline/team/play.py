@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from trunkline.bounds import shown
 from trunkline.errors import ProgramError
-from trunkline.team.prompts import Context, Prompts
+from trunkline.team.frames import Frames
+from trunkline.team.prompts import Prompts
 from trunkline.tools.tool import Tool
 from trunkline.types import Termination
 
@@ -71,8 +72,7 @@ class TeamPlay:
         self.step = 0
         self._play = play
         self._team = team
-        self._prompts = Prompts(play, team)
-        self._context = Context(team)
+        self._prompts = Frames(play, team) if Frames.serve(team) else Prompts(play, team)
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -104,9 +104,9 @@ class TeamPlay:
             [] if self._team.active_only else [other for other in self._team.members.values() if other is not member]
         )
         reading = _Reading(member, others, active=active, step=self.step + 1)
-        messages = self._prompts.of(member, self._context, self.step + 1, slots)
+        messages = self._prompts.of(member, self.step + 1, slots)
         for other in others:
-            self._prompts.draft(other, self._context, self.step + 1)
+            self._prompts.draft(other, self.step + 1)
         if self._team.parallel_agents:
             turn = await self._play.ask(member.agent, messages, note=reading.note)
         else:
@@ -115,7 +115,7 @@ class TeamPlay:
         if not active:
             return Said.of(member.name, "", turn, valid=False)
         text = reading.text(turn)
-        self._context.add(member, text)
+        self._prompts.add(member, text)
         return Said.of(member.name, text, turn, valid=turn.note[1])
 
     async def observe(self, said: str | Message | Tool[..., Any], /, *args: Any, **arguments: Any) -> Noted:
@@ -137,7 +137,7 @@ class TeamPlay:
         else:
             noted = await self._play.observe(str(said) if isinstance(said, str) else said)
         self.step += 1
-        self._context.clear()
+        self._prompts.clear()
         return noted
 
     async def use(self, said: Said, /) -> list[Noted]:

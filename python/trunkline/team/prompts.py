@@ -1,4 +1,4 @@
-"""Prompts of one rollout: pieces that are encoded once, joined when a request is built."""
+"""Prompts of one rollout, each made of texts whenever it is asked for; :mod:`trunkline.team.frames` does it faster."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from trunkline.team.team import Team
     from trunkline.types import Message, Task
 
-__all__ = ["Context", "Prompts", "question_of"]
+__all__ = ["Context", "Prompts", "check_slots", "question_of"]
 
-_encoded = lru_cache(maxsize=4096)(piece)
+encoded = lru_cache(maxsize=4096)(piece)
 """Pieces of templates, the same for every rollout of a process."""
 
 
@@ -69,6 +69,7 @@ class Prompts:
     def __init__(self, play: Play, team: Team) -> None:
         self._play = play
         self._team = team
+        self._context = Context(team)
         self._known: dict[str, int] = {}
         self._systems: dict[str, Cut] = {}
         before = play.task.messages[:-1]
@@ -85,25 +86,30 @@ class Prompts:
         """What the task's last message says."""
         return question_of(self._play.task)
 
-    def of(
-        self, member: Member, context: Context, step: int, slots: Mapping[str, str]
-    ) -> Sequence[Message | Cut] | None:
+    def add(self, member: Member, output: str) -> None:
+        """Keep what a member said for its colleagues."""
+        self._context.add(member, output)
+
+    def clear(self) -> None:
+        """Forget what was said."""
+        self._context.clear()
+
+    def of(self, member: Member, step: int, slots: Mapping[str, str]) -> Sequence[Message | Cut] | None:
         """Return what a member is sent; None for the rollout's own path.
 
         Args:
             member: Who is asked.
-            context: What the others said.
             step: Which step this is, from 1.
             slots: Texts for the slots of its role.
 
         Raises:
             ProgramError: A slot has no text, or a text no slot.
         """
-        _check_slots(member, slots)
+        check_slots(member, slots)
         if member.template is None:
             return None
         values = {name: str(text) for name, text in slots.items()} | {"question": self.question, "step": str(step)}
-        return [*self._first(member), *self._before, self._user(member, values, context.seen_by(member))]
+        return [*self._first(member), *self._before, self._user(member, values, self._context.seen_by(member))]
 
     def _first(self, member: Member) -> Sequence[Message | Cut]:
         """The system message of a member; those of the task where it has none."""
@@ -117,17 +123,16 @@ class Prompts:
             known = self._systems[text] = self._play.cut([system(text)])
         return [known]
 
-    def draft(self, member: Member, context: Context, step: int) -> None:
+    def draft(self, member: Member, step: int) -> None:
         """Build a prompt that nobody is sent; slots that have no text are empty.
 
         Args:
             member: Whose prompt it is.
-            context: What the others said.
             step: Which step this is, from 1.
         """
         if member.template is not None:
             values = dict.fromkeys(member.role.slots, "") | {"question": self.question, "step": str(step)}
-            user(member.template.fill({**values, "context": "".join(context.seen_by(member))}))
+            user(member.template.fill({**values, "context": "".join(self._context.seen_by(member))}))
 
     def _user(self, member: Member, values: Mapping[str, str], seen: Sequence[str]) -> Message | Cut:
         """The message that a member is sent: in pieces, or as one text; what is sent is the same."""
@@ -138,7 +143,7 @@ class Prompts:
         pieces = [opens]
         for part in member.template.parts:
             if isinstance(part, str):
-                pieces.append(self._text(part, _encoded))
+                pieces.append(self._text(part, encoded))
             elif part.name == "context":
                 pieces += [self._text(text) for text in seen if text]
             elif text := values[part.name]:
@@ -176,7 +181,12 @@ def question_of(task: Task) -> str:
     return message_text(last)
 
 
-def _check_slots(member: Member, slots: Mapping[str, str]) -> None:
+def check_slots(member: Member, slots: Mapping[str, str]) -> None:
+    """Refuse texts that are not those for a role's own slots.
+
+    Raises:
+        ProgramError: A slot has no text, or a text no slot.
+    """
     if not (slots or member.role.slots):
         return
     wanted = set(member.role.slots)

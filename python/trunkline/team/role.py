@@ -10,12 +10,13 @@ import msgspec
 from trunkline.bounds import number, shown, text
 from trunkline.errors import ConfigError, ProgramError
 from trunkline.llm.dialects import catalog
+from trunkline.llm.messages import piece
 from trunkline.llm.names import MAIN, check_name
 from trunkline.llm.request import Sampling
 from trunkline.printable import said
 from trunkline.rollout.agent import Agent
 from trunkline.team.projection import Projected, Projection, Whole
-from trunkline.team.template import Template
+from trunkline.team.template import Slot, Template
 from trunkline.tools.tool import Tool
 
 __all__ = ["Member", "Role", "described"]
@@ -102,6 +103,8 @@ class Member:
         role: The same.
         agent: Who is asked.
         template: Its prompt; None where it is sent the path.
+        relayed: What stands before and after its output in the context of others, as JSON has it; None where that is
+            not all that stands there.
 
     Raises:
         ConfigError: It has no model.
@@ -125,6 +128,7 @@ class Member:
             raise ConfigError(f"role {shown(name)}: {problem}") from None
         self.template = role.template()
         self._relay = Template(role.relay, ("name", "text"), "Role: relay")
+        self.relayed = self._ends()
 
     def read(self, text: str, reasoning: str | None) -> Projected:
         """Read a reply; see :class:`Projection`.
@@ -158,6 +162,14 @@ class Member:
             }
         )
         return found
+
+    def _ends(self) -> tuple[bytes, bytes] | None:
+        parts = [self.name if part == Slot("name") else part for part in self._relay.parts]
+        if parts.count(Slot("text")) != 1:
+            return None
+        place = parts.index(Slot("text"))
+        before, after = ("".join(map(str, some)) for some in (parts[:place], parts[place + 1 :]))
+        return piece(before)[1:], piece(after)[1:]
 
     def relay(self, output: str) -> str:
         """Return what others are told of its output."""

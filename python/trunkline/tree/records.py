@@ -90,7 +90,14 @@ class Records:
         self._core = core
         self._records: dict[int, list[Record]] = {}
         self._forked: dict[int, tuple[int, int]] = {}
-        for text in core.marks():
+        self._marks = 0
+        self.read()
+
+    def read(self) -> None:
+        """Read the marks that were written since."""
+        texts = self._core.marks(self._marks)
+        self._marks += len(texts)
+        for text in texts:
             mark = _decoder.decode(text)
             if mark.forked is not None:
                 rollout, source, count = mark.forked
@@ -99,11 +106,11 @@ class Records:
                 self._forked[rollout] = source, count
             if mark.record is not None:
                 rollout, nth, kind, key, nodes, data, how = mark.record
-                self.own(rollout).append(Record(rollout, kind, key, nth, data, nodes, how))
+                self._records.setdefault(rollout, []).append(Record(rollout, kind, key, nth, data, nodes, how))
 
     def own(self, rollout: int) -> list[Record]:
         """What a rollout's program did itself, in order."""
-        return self._records.setdefault(rollout, [])
+        return self._records.get(rollout, [])
 
     def of(self, rollout: int) -> list[Record]:
         """What is on record for a rollout's program from its very beginning, the parts of others included."""

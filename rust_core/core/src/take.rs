@@ -48,6 +48,22 @@ pub struct Asked<'a> {
     pub kept: Option<Kept<'a>>,
 }
 
+/// Nobody, at once.
+impl Default for Asked<'_> {
+    fn default() -> Self {
+        Self {
+            agent: NameId::EMPTY,
+            namespace: NameId::EMPTY,
+            context: None,
+            turn: 0,
+            retries: 0,
+            micros: 0,
+            exact: false,
+            kept: None,
+        }
+    }
+}
+
 /// What became of one choice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
@@ -119,6 +135,16 @@ impl Tree {
         }
         let value = format!("node {} has no {} tokens", kept.turn.get(), kept.tokens);
         Err(Error::Value { value, want: "a turn with the tokens that are kept of it" })
+    }
+}
+
+impl Choice {
+    /// Bytes of the message that a turn of it would leave.
+    ///
+    /// # Errors
+    /// Why it cannot be a turn, though others of its reply can.
+    pub fn size(&self, turn: u32) -> std::result::Result<usize, String> {
+        message(self, Asked { turn, ..Asked::default() }).map(|message| message.len())
     }
 }
 

@@ -11,6 +11,7 @@ mod buffer;
 mod error;
 mod guard;
 mod harvest;
+mod heard;
 mod ids;
 mod input;
 mod lanes;
@@ -23,6 +24,7 @@ mod rows;
 mod schedule;
 mod select;
 mod take;
+mod talk;
 mod tally;
 mod tokens;
 mod tree;
@@ -42,6 +44,8 @@ mod _core {
     use crate::advantage::{estimate, group_advantages, node_values, presets, step_returns, to_nodes, to_tokens};
     #[pymodule_export]
     use crate::harvest::{Harvest, harvest};
+    #[pymodule_export]
+    use crate::heard::{Heard, hear};
     #[pymodule_export]
     use crate::ids::{align_ids, drift, drift_of, give_ids, last_ids, request_ids, settle_ids};
     #[pymodule_export]
@@ -72,6 +76,8 @@ mod _core {
     };
     #[pymodule_export]
     use crate::take::{take, take_ids};
+    #[pymodule_export]
+    use crate::talk::Talk;
     #[pymodule_export]
     use crate::tally::Tally;
     #[pymodule_export]

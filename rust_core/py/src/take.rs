@@ -86,7 +86,7 @@ pub fn take_ids<'py>(
 }
 
 /// What Python is told of a reply and of what became of it.
-fn told<'py>(py: Python<'py>, reply: &Reply, taken: &[Taken]) -> PyResult<Bound<'py, PyTuple>> {
+pub fn told<'py>(py: Python<'py>, reply: &Reply, taken: &[Taken]) -> PyResult<Bound<'py, PyTuple>> {
     let choices = PyList::empty(py);
     for (choice, taken) in reply.choices.iter().zip(taken) {
         choices.append(said(py, choice, taken)?)?;

@@ -77,9 +77,15 @@ fn arguments(out: &mut Vec<u8>, written: &str) {
     }
 }
 
-/// Write a JSON string: only quotes, backslashes and control characters are escaped.
+/// Write a JSON string.
 fn quote(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
+    escape(out, text);
+    out.push(b'"');
+}
+
+/// Write what stands between the quotes of a JSON string: only quotes, backslashes and control characters are escaped.
+pub fn escape(out: &mut Vec<u8>, text: &str) {
     let mut rest = text.as_bytes();
     while let Some(plain) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)) {
         let (run, special) = rest.split_at(plain);
@@ -96,7 +102,6 @@ fn quote(out: &mut Vec<u8>, text: &str) {
         rest = &special[1..];
     }
     out.extend_from_slice(rest);
-    out.push(b'"');
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod regions;
 mod scan;
 mod string;
 
+pub(crate) use canonical::escape;
 pub use choice::Choice;
 pub use counts::Counts;
 pub use entropy::{Arpo, Entropy, per_vocabulary};

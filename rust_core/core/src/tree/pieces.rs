@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// Opens a message.
 const OPENS: u8 = 2;
 /// Goes on with the message that was opened before it.
-const GOES_ON: u8 = 1;
+pub(crate) const GOES_ON: u8 = 1;
 
 /// What a fragment is to the message it stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,140 @@
+//! A turn of a program, landed: it goes onto the tree together with the program's record of it.
+
+use std::fmt::Write as _;
+
+use crate::error::{Error, Result};
+use crate::id::{ContextId, NameId, NodeId, RolloutId};
+use crate::reply::{Reply, escape};
+use crate::take::{Asked, Taken};
+use crate::tree::Tree;
+
+/// What a program's record says of a turn, besides its node. The turn's agent is its key.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// Turns of the same agent that the program had asked for before.
+    pub nth: u32,
+    /// Turns of any that it had asked for before.
+    pub asked: u32,
+    /// Where its path ended when it asked.
+    pub leaf: NodeId,
+    /// What it asked to be sent, where that was not its path.
+    pub context: Option<ContextId>,
+    /// How it asked: model and sampling.
+    pub namespace: NameId,
+    /// What it noted of the reply, as JSON.
+    pub note: Option<&'a str>,
+    /// Whether nothing else was under way.
+    pub alone: bool,
+}
+
+/// A turn that has landed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Landed {
+    /// Its node.
+    pub node: NodeId,
+    /// Bytes of its message.
+    pub size: usize,
+    /// Model turns up to it, itself included.
+    pub turns: u32,
+    /// Whether no other turn said the same there before.
+    pub first: bool,
+    /// Prompt tokens as first reported.
+    pub prompt: Option<u32>,
+    /// Completion tokens as first reported.
+    pub generated: Option<u32>,
+}
+
+impl Tree {
+    /// Append the first choice of a reply as a rollout's next turn, and the record of it as a mark. How many turns there were
+    /// before, and so the ids of its tool calls, is what the tree says.
+    ///
+    /// # Errors
+    /// As for [`Tree::take`], or if the choice cannot be a turn. Then there is no record either.
+    pub fn land(&mut self, rollout: RolloutId, reply: &Reply, asked: Asked<'_>, entry: &Entry<'_>) -> Result<Landed> {
+        let leaf = self.rollout(rollout)?.leaf;
+        let (turn, nodes) = (self.node(leaf)?.turns, self.nodes());
+        let (node, size) = match self.take(&[rollout], reply, Asked { turn, ..asked })?.pop() {
+            Some(Taken::Turn(node, size)) => (node, size),
+            Some(Taken::Fault(value)) => return Err(Error::Value { value, want: "a reply that can be a turn" }),
+            None => return Err(Error::Value { value: "no choice".to_owned(), want: "a reply with a choice" }),
+        };
+        let record = self.record_of(rollout, asked.agent, node, entry);
+        self.mark(&record)?;
+        let view = self.node(node)?;
+        let (prompt, generated) = (view.prompt.get(), view.generated.get());
+        Ok(Landed { node, size, turns: turn + 1, first: node.get() >= nodes, prompt, generated })
+    }
+
+    /// The record of a turn, as those have it that read marks.
+    fn record_of(&self, rollout: RolloutId, agent: NameId, node: NodeId, entry: &Entry<'_>) -> String {
+        let mut key = Vec::new();
+        escape(&mut key, self.names.get(agent));
+        let key = String::from_utf8_lossy(&key);
+        let mut out = String::with_capacity(128);
+        // Writing into a string cannot fail.
+        let _ = write!(
+            out,
+            r#"{{"record":[{},{},"ask","{key}",[{}],[[{},{},"#,
+            rollout.get(),
+            entry.nth,
+            node.get(),
+            entry.asked,
+            entry.leaf.get(),
+        );
+        let _ = match entry.context {
+            Some(context) => write!(out, "{}", context.get()),
+            None => write!(out, "null"),
+        };
+        let _ = write!(out, ",{}],null", entry.namespace.get());
+        if let Some(note) = entry.note {
+            out.push(',');
+            out.push_str(note);
+        }
+        out.push_str(if entry.alone { r#"],"alone"]}"# } else { r#"],""]}"# });
+        out
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::{Entry, Landed};
+    use crate::reply::{Options, read};
+    use crate::{Asked, Kind, NameId, Termination, Tree};
+
+    #[test]
+    fn a_turn_lands_with_its_record_or_not_at_all() {
+        let mut tree = Tree::new();
+        let point = tree.append(0.into(), Kind::Prompt, b"{}", None, NameId::EMPTY).unwrap();
+        let rollouts = [0, 1].map(|draw| tree.open(point, &[0, draw], 0).unwrap());
+        let reply = br#"{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":7,"completion_tokens":2}}"#;
+        let reply = read(reply, &Options::default()).unwrap();
+        let asked = Asked { agent: tree.name("so\"l").unwrap(), ..Asked::default() };
+        let context = tree.context(&[0]).unwrap();
+        let entry = Entry {
+            nth: 3,
+            asked: 4,
+            leaf: point,
+            context: None,
+            namespace: NameId::EMPTY,
+            note: Some("[true,0.5]"),
+            alone: true,
+        };
+        let landed = tree.land(rollouts[0], &reply, asked, &entry).unwrap();
+        let expected = Landed { node: 2.into(), size: 34, turns: 1, first: true, prompt: Some(7), generated: Some(2) };
+        assert_eq!(landed, expected);
+        let entry = Entry { context: Some(context), note: None, alone: false, ..entry };
+        let again = tree.land(rollouts[1], &reply, asked, &entry).unwrap();
+        assert_eq!(again, Landed { first: false, ..expected });
+        let marks = [
+            r#"{"record":[0,3,"ask","so\"l",[2],[[4,1,null,0],null,[true,0.5]],"alone"]}"#,
+            r#"{"record":[1,3,"ask","so\"l",[2],[[4,1,0,0],null],""]}"#,
+        ];
+        assert_eq!(tree.marks(0).collect::<Vec<_>>(), marks);
+        tree.close(rollouts[0], Termination::Cancelled, None, None).unwrap();
+        assert!(tree.land(rollouts[0], &reply, asked, &entry).unwrap_err().to_string().contains("had ended"));
+        let none = read(br#"{"choices":[]}"#, &Options::default()).unwrap();
+        assert!(tree.land(rollouts[1], &none, asked, &entry).is_err());
+        assert_eq!(tree.marks(0).count(), 2);
+    }
+}

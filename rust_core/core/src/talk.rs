@@ -1,0 +1,124 @@
+//! What the members of a team said in one rollout, as pieces of messages, and the prompts that are made of it.
+
+use crate::error::{Error, Result};
+use crate::id::FragmentId;
+use crate::reply::escape;
+use crate::tree::Tree;
+use crate::tree::pieces::GOES_ON;
+
+/// What was said, and the frame of each member's prompt. A frame is the pieces around the places where the talk stands.
+#[derive(Clone, Debug, Default)]
+pub struct Talk {
+    said: Vec<(u32, u32)>,
+    frames: Vec<Frame>,
+}
+
+/// The prompt of one member without what was said.
+#[derive(Clone, Debug, Default)]
+struct Frame {
+    // What was said stands between any two of them.
+    parts: Vec<Vec<u32>>,
+    sees: Option<Vec<u32>>,
+}
+
+impl Talk {
+    /// Keep a piece that a member said.
+    pub fn add(&mut self, member: u32, piece: FragmentId) {
+        self.said.push((member, piece.get()));
+    }
+
+    /// Forget what was said.
+    pub fn clear(&mut self) {
+        self.said.clear();
+    }
+
+    /// Set the frame of a member's prompt.
+    ///
+    /// # Errors
+    /// If the members before it have none.
+    pub fn frame(&mut self, member: u32, parts: Vec<Vec<u32>>, sees: Option<Vec<u32>>) -> Result<()> {
+        let place = member as usize;
+        if place > self.frames.len() {
+            return Err(no_frame(member));
+        }
+        let frame = Frame { parts, sees };
+        match self.frames.get_mut(place) {
+            Some(known) => *known = frame,
+            None => self.frames.push(frame),
+        }
+        Ok(())
+    }
+
+    /// The fragments of a member's prompt.
+    ///
+    /// # Errors
+    /// If it has no frame.
+    pub fn prompt(&self, member: u32) -> Result<Vec<u32>> {
+        let Frame { parts, sees } = self.frames.get(member as usize).ok_or_else(|| no_frame(member))?;
+        let room = parts.iter().map(|part| part.len() + self.said.len()).sum();
+        let mut list = Vec::with_capacity(room);
+        for (place, part) in parts.iter().enumerate() {
+            if place > 0 {
+                let seen = self.said.iter().filter(|(who, _)| sees.as_ref().is_none_or(|sees| sees.contains(who)));
+                list.extend(seen.map(|(_, piece)| piece));
+            }
+            list.extend_from_slice(part);
+        }
+        Ok(list)
+    }
+}
+
+fn no_frame(member: u32) -> Error {
+    Error::Value { value: format!("member {member} has no frame"), want: "members numbered from 0 that have one" }
+}
+
+impl Tree {
+    /// Intern a piece of a message's text: what stands before and after a text as JSON has it, and the text as it is.
+    ///
+    /// # Errors
+    /// If it is no piece, or no id is left.
+    pub fn piece(&mut self, before: &[u8], text: &str, after: &[u8]) -> Result<FragmentId> {
+        let mut piece = Vec::with_capacity(before.len() + text.len() + after.len() + text.len() / 16 + 8);
+        piece.push(GOES_ON);
+        piece.extend_from_slice(before);
+        escape(&mut piece, text);
+        piece.extend_from_slice(after);
+        self.fragment(&piece)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::Talk;
+    use crate::tree::Tree;
+
+    #[test]
+    fn a_prompt_is_a_frame_around_what_its_member_sees() {
+        let mut talk = Talk::default();
+        talk.frame(0, vec![vec![1, 2], vec![3]], None).unwrap();
+        talk.frame(1, vec![vec![4], vec![5], vec![]], Some(vec![0])).unwrap();
+        talk.frame(2, vec![vec![6]], None).unwrap();
+        assert_eq!(talk.prompt(0).unwrap(), [1, 2, 3]);
+        for (member, piece) in [(0, 10), (1, 11), (0, 12)] {
+            talk.add(member, piece.into());
+        }
+        assert_eq!(talk.prompt(0).unwrap(), [1, 2, 10, 11, 12, 3]);
+        assert_eq!(talk.prompt(1).unwrap(), [4, 10, 12, 5, 10, 12]);
+        assert_eq!(talk.prompt(2).unwrap(), [6]);
+        talk.frame(1, vec![vec![7], vec![]], Some(vec![])).unwrap();
+        assert_eq!(talk.prompt(1).unwrap(), [7]);
+        talk.clear();
+        assert_eq!(talk.prompt(0).unwrap(), [1, 2, 3]);
+        assert!(talk.prompt(3).unwrap_err().to_string().contains("member 3 has no frame"));
+        assert!(talk.frame(4, vec![], None).is_err());
+    }
+
+    #[test]
+    fn a_piece_is_escaped_between_its_ends() {
+        let mut tree = Tree::new();
+        let piece = tree.piece(b"\\n", "a \"b\"\n", b"!").unwrap();
+        assert_eq!(tree.fragment(b"\x01\\na \\\"b\\\"\\n!").unwrap(), piece);
+        assert!(tree.piece(b"\n", "a", b"").is_err());
+    }
+}
