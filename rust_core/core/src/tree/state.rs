@@ -155,9 +155,9 @@ mod tests {
         let seen = tree.observe(fork, b"{\"o\":1}", None, NameId::EMPTY, 0, false).unwrap();
         assert_eq!((tree.state(one).unwrap(), tree.state(seen).unwrap().turn), (state(1, 2), 1));
         let cut = tree.open(one, &[0, 0, 1, 2], 4).unwrap();
-        let three = tree.turn(cut, b"{\"t\":3}", None, call()).unwrap();
+        let last = tree.turn(cut, b"{\"t\":3}", None, call()).unwrap();
         tree.close(cut, Termination::Censored, None, None).unwrap();
-        assert_eq!(tree.state(three).unwrap().path, [0, 0, 1, 2]);
+        assert_eq!(tree.state(last).unwrap().path, [0, 0, 1, 2]);
     }
 
     #[test]
