@@ -38,7 +38,7 @@ fn tell(tree: &mut Tree, chapter: u32) -> Result<()> {
         prompt: Tokens::new(300, "prompt")?,
         generated: Tokens::new(2, "generated")?,
         aside: Some("hm"),
-        context: Some(tree.context(&[fragment.get(), opening.get(), rest.get(), chapter])?),
+        context: Some(tree.context(&[fragment.get(), opening.get(), rest.get(), fragment.get()])?),
         uncertainty: Uncertainty { entropy: [0.5; 3], perplexity: [1.6; 3], opening: 2.0 },
         ..Call::default()
     };
