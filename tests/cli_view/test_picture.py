@@ -151,3 +151,23 @@ def test_rollouts_that_ended_alike_share_a_line() -> None:
 
 def test_an_empty_tree() -> None:
     assert picture(Tree(Task.ask("?", id="e\x1b"))) == "task e\\x1b: 0 nodes, 0 rollouts"
+
+
+def test_where_several_speak_each_line_says_who():
+    def drawn(*agents: str) -> list[str]:
+        tree = Tree(Task.ask("Who?", "Ada", id="q"))
+        core = tree.core
+        rollout = core.open(core.append(0, 1, body("user", "Who?")), [0, 0], 0)
+        for number, agent in enumerate(agents):
+            core.turn(rollout, body("assistant", f"turn {number}"), core.name(agent), 0, 0, 1, 0, 1, 0, 0)
+        core.tell(rollout, body("user", "found"), core.name("search"))
+        core.tell(rollout, body("user", "noted"), core.name(""))
+        return [line.split("  n=")[0].rstrip() for line in picture(tree).splitlines()[2:6]]
+
+    assert drawn("one", "one") == ["turn    turn 0", "turn    turn 1", "message found", "message noted"]
+    assert drawn("one", "\x1b[2J") == [
+        "turn    one: turn 0",
+        "turn    \\x1b[2J: turn 1",
+        "message search: found",
+        "message noted",
+    ]

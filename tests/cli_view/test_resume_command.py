@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from atlas import CAPITALS
-from click.testing import CliRunner
+from commands import Done, trunkline
 from foreign import capital_cities, message, serving
 from resuming import digests, environment, kill, start, undo, wait_for
 
-from trunkline.cli.app import app
-from trunkline.errors import TrunklineError
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
 from trunkline.store.resumption import resumptions
@@ -59,25 +55,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "q.jsonl").write_text("\n".join(lines))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     return tmp_path
-
-
-class Done(NamedTuple):
-    """What came of a command."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def trunkline(folder: Path, *arguments: object) -> Done:
-    """Run a command to its end, in this process."""
-    with contextlib.chdir(folder):
-        found = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    error = found.exception
-    assert error is None or isinstance(error, SystemExit | TrunklineError), found.exc_info
-    if isinstance(error, TrunklineError):
-        return Done(error.exit_code, found.stdout, f"{found.stderr}error: {error}")
-    return Done(found.exit_code, found.stdout, found.stderr)
 
 
 def apart(folder: Path, *arguments: object) -> Done:

@@ -122,6 +122,18 @@ def test_a_mistake_is_named(call: tuple[str, ...], said: str):
     assert str(refused.value).startswith(("--team", "--role", "--tools"))
 
 
+def test_a_field_has_one_value():
+    with pytest.raises(ConfigError, match=r"--role 'solver.model=b': solver\.model is given twice"):
+        made("pair_team:Pair", "solver.model=a", "checker.model=a", "solver.model=b")
+    with pytest.raises(ConfigError, match=r"checker\.sampling\.top_p is given twice"):
+        made("pair_team:Pair", "checker.sampling.top_p=0.1", "checker.sampling.top_p = 0.1")
+
+
+def test_tools_of_a_role_are_blamed_on_the_role():
+    with pytest.raises(ConfigError, match=r"^--role 'solver.tools=nowhere:x': tools 'nowhere:x': cannot import"):
+        made("pair_team:Pair", "solver.tools=nowhere:x")
+
+
 def test_tools_that_nobody_takes_are_refused():
     with pytest.raises(ConfigError, match="Pair takes none; a role's own are --role NAME"):
         made("pair_team:Pair", tools=("atlas:lookup",))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import trunkline
 
 from trunkline.cli.demo import simulator
 from trunkline.sim.tools import CORPUS_VARIABLE
@@ -26,27 +28,17 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, world: Path) -> Path:
+def folder(tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with questions: those that need a search, and word problems."""
     for row in (world / "questions.jsonl").read_text().splitlines():
         kind = json.loads(row)["metadata"]["kind"]
         with (tmp_path / f"{kind}.jsonl").open("a") as file:
             file.write(f"{row}\n")
-    (tmp_path / "corpus.jsonl").write_bytes((world / "corpus.jsonl").read_bytes())
+    for name in [name for name in os.environ if name.startswith(("OPENAI_", "TRUNKLINE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]))
     return tmp_path
-
-
-def trunkline(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "TRUNKLINE_"))}
-    path = os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-m", "trunkline.cli", *arguments],
-        cwd=folder,
-        env=clean | {"PYTHONPATH": path, CORPUS_VARIABLE: str(folder / "corpus.jsonl")},
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
 
 
 def play(folder: Path, url: str, questions: str, *options: str, model: str = "sim-team") -> dict:
@@ -154,17 +146,37 @@ def test_a_dry_run_shows_the_team(folder: Path):
     assert "tools" not in lines
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--team", "maths"), "--team 'maths': 'maths' is none of experts, math, search; your own is written"),
-        (("--role", "solver.model=x"), "--role solver.model=x changes a role of a team: name one with --team"),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_no_file(folder: Path, options: tuple[str, ...], said: str):
+def test_a_mistake_is_one_line_and_leaves_no_file(folder: Path):
     before = sorted(folder.rglob("*"))
-    done = trunkline(folder, "run", "arithmetic.jsonl", "-m", "m", "--base-url", "http://localhost:1/v1", *options)
+    given = ["run", "arithmetic.jsonl", "-m", "m", "--base-url", "http://localhost:1/v1", "--role", "solver.model=x"]
+    done = subprocess.run(
+        [sys.executable, "-m", "trunkline.cli", *given], cwd=folder, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert said in line
+    assert "--role solver.model=x changes a role of a team: name one with --team" in line
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_tree_of_a_team_shows_who_spoke(folder: Path, url: str):
+    play(folder, url, "arithmetic.jsonl", "-n", "1", "--team", "math:rounds=2,early_termination=false", "-o", "t.run")
+    shown = trunkline(folder, "show", "t.run").stdout
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith("turn ")] == [
+        "solver:",
+        "verifier:",
+        "solver:",
+    ]
+    assert re.search(r"^verifier +1 ", shown, re.MULTILINE), "a row of the table of agents"
+
+
+def test_a_team_that_asks_named_llms_alone_is_played_and_resumed(folder: Path, url: str):
+    given = ("arithmetic.jsonl", "-m", "sim-team", "--seed", "7", "-w", "0", "-o", "named.run")
+    roles = ("--role", "solver.llm=here", "--role", "verifier.llm=there", "--team", "math:rounds=2", "-n", "6")
+    llms = ("--llm", f"here={url},max_concurrency=1", "--llm", f"there={url},max_concurrency=1")
+    done = trunkline(folder, "run", *given, *roles, *llms, "--budget", "calls=4")
+    assert done.returncode == 1, done.stderr
+    gone_on = trunkline(folder, "resume", "named.run", "--budget", "calls=1000")
+    assert gone_on.returncode == 0, gone_on.stderr
+    with RunReader.open(folder / "named.run") as reader:
+        assert reader.settings["llm"] is None
+        assert set(reader.settings["llms"]) == {"here", "there"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import inspect
 import re
 import shlex
 import subprocess
@@ -12,17 +12,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from commands import trunkline
 
-import trunkline
+import trunkline as tl
 from trunkline.cli.demo import simulator
-from trunkline.sim.tools import CORPUS_VARIABLE
-from trunkline.sim.world.files import write_world
-from trunkline.sim.world.generator import make_world
 from trunkline.types import Task
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = (ROOT / "docs" / "guide" / "teams.md").read_text()
-EXAMPLE, _, TRAINER = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+EXAMPLE, ELSEWHERE, TRAINER = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 PREPARE, RUN = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
 HERE = "http://localhost:8000/v1"
 
@@ -34,39 +32,63 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """What the guide's first terminal makes, on a smaller world."""
-    (tmp_path / "world").mkdir()
-    write_world(make_world(0, 400, 60), tmp_path / "world")
+def folder(tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the guide's first terminal makes, of a smaller world."""
+    (tmp_path / "world").symlink_to(world)
     (grep,) = [line for line in PREPARE.splitlines() if line.startswith("grep")]
     subprocess.run(grep, shell=True, cwd=tmp_path, check=True)
+    (variable,) = re.findall(r"`export (\w+)=world/corpus.jsonl`", GUIDE)
+    monkeypatch.setenv(variable, "world/corpus.jsonl")
     return tmp_path
 
 
-def execute(folder: Path, *command: str) -> str:
-    env = os.environ | {CORPUS_VARIABLE: str(folder / "world" / "corpus.jsonl")}
-    done = subprocess.run(
-        [sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
-    )
+def test_the_first_terminal_is_made_of_commands_that_there_are(tmp_path: Path):
+    world, _, serve = PREPARE.splitlines()
+    done = trunkline(tmp_path, *shlex.split(world)[1:], "--documents", "100", "--questions", "9")
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert {path.name for path in (tmp_path / "world").iterdir()} == {"corpus.jsonl", "questions.jsonl"}
+    assert serve == "trunkline sim serve --port 8000"
 
 
 def test_a_team_of_ones_own_is_under_40_lines_and_works_as_printed(folder: Path, url: str):
     team = EXAMPLE.partition("\n\n\nif __name__")[0]
     assert len([line for line in team.splitlines() if line.strip()]) < 40
     (folder / "pair.py").write_text(EXAMPLE.replace(HERE, url))
-    printed = execute(folder, "pair.py")
-    assert float(re.findall(r"value=(0\.\d+)", printed)[0]) > 0.4
-    options = ("--team", "pair:Pair:rounds=2", "-m", "sim-team", "--base-url", url, "-w", "2", "-o", "again.run")
-    shown = execute(folder, "-m", "trunkline.cli", "run", "sums.jsonl", *options)
-    assert "tasks done" in shown
+    done = subprocess.run(
+        [sys.executable, "pair.py"], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(re.findall(r"value=(\d\.\d+)", done.stdout)[0]) > 0.4
+    (option,) = re.findall(r"it is also `(--team [^`]+)`", GUIDE)
+    shown = trunkline(
+        folder, "run", "sums.jsonl", *option.split(), "-m", "sim-team", "--base-url", url, "-w", "0", "-o", "again.run"
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "tasks done" in shown.stdout
 
 
 def test_the_commands_work_as_printed(folder: Path, url: str):
     for line in RUN.replace("\\\n", " ").replace(HERE, url).splitlines():
-        shown = execute(folder, "-m", "trunkline.cli", *shlex.split(line)[1:])
-        assert "experts" in line or "accuracy" in shown
+        shown = trunkline(folder, *shlex.split(line)[1:])
+        assert shown.returncode == 0, shown.stderr
+        assert "experts" in line or "accuracy" in shown.stdout
+
+
+def test_roles_that_other_servers_answer_work_as_printed(folder: Path, url: str):
+    made: dict = {"tl": tl}
+    exec(ELSEWHERE.replace(HERE, url).replace("http://localhost:8001/v1", url), made)
+    team = made["team"]
+    assert (team.members["verifier"].agent.llm, team.members["verifier"].agent.model) == ("judge", "large")
+    change = {"model": "sim-verifier", "llm": "judge"}
+    asked = tl.MathTeam(model="sim-solver", rounds=2, roles=team.roles | {"verifier": change})
+    run = tl.run(asked, tl.load_tasks(folder / "sums.jsonl", limit=2), llm=made["llm"])
+    assert run.summary().failed == 0
+    (options,) = re.findall(r"On the command line: `([^`]+)`", GUIDE)
+    shown = trunkline(
+        folder, "run", "sums.jsonl", "-n", "2", "--team", "math", "-m", "sim-team", "--base-url", url, "-w", "0",
+        "-o", "two.run", *shlex.split(options.replace("http://localhost:8001/v1", url)),
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
 
 
 def test_the_trainer_works_as_printed():
@@ -80,7 +102,7 @@ def test_the_trainer_works_as_printed():
             self.calls.append(len(conversations))
             return ["It is \\boxed{4}. <verify>approve</verify>" for _ in conversations]
 
-    made: dict = {"tl": trunkline, "engine": Texts(), "team": trunkline.MathTeam(model="m")}
+    made: dict = {"tl": tl, "engine": Texts(), "team": tl.MathTeam(model="m")}
     made["tasks"] = [Task.ask("2 + 2?", "4", id=f"{number}") for number in range(3)]
     assert len(TRAINER.splitlines()) <= 10
     exec(TRAINER, made)
@@ -88,8 +110,13 @@ def test_the_trainer_works_as_printed():
     assert {row.agent for row in made["rows"]} == {"solver", "verifier"}
 
 
-def test_every_switch_of_a_team_is_in_the_table():
-    told = set(re.findall(r"^\| `(\w+)` \|", GUIDE.partition("## Settings")[2], re.MULTILINE))
-    fields = msgspec.structs.fields(trunkline.Team)
-    switches = {field.name for field in fields if field.default is True}
-    assert told == switches
+def test_every_setting_of_every_team_and_of_a_batch_engine_is_in_the_table():
+    rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|", GUIDE.partition("## Settings")[2], re.MULTILINE)
+    written = {True: "on", None: "none"}
+    fields = {field.name: field.default for field in msgspec.structs.fields(tl.Team)}
+    settings = {name: written[default] for name, default in fields.items() if default is True or default is None}
+    for name, parameter in inspect.signature(tl.BatchLLM).parameters.items():
+        if name in ("fuse_calls", "regroup", "core_masks"):
+            settings[f"BatchLLM({name}=)"] = written[parameter.default]
+    assert dict(rows) == settings
+    assert len(settings) == 12

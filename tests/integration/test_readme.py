@@ -10,9 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from commands import trunkline
 from foreign import message, serving
 
-import trunkline
+import trunkline as tl
 from trunkline.cli.demo import simulator
 
 README = Path(__file__).parent.parent.parent / "README.md"
@@ -48,9 +49,9 @@ def test_the_library_example_works_as_printed(tmp_path: Path):
 
 def test_the_settings_of_tokens_are_as_printed():
     (example,) = [found for found in EXAMPLES if "TokenMode" in found]
-    made: dict = {"tl": trunkline}
+    made: dict = {"tl": tl}
     exec(example, made)
-    assert made["llm"].tokens == trunkline.TokenMode(api="chat", drift="bridge")
+    assert made["llm"].tokens == tl.TokenMode(api="chat", drift="bridge")
 
 
 TOOLS = '''
@@ -101,12 +102,12 @@ def test_the_commands_about_servers_work_as_printed(tmp_path: Path):
 def test_the_team_works_as_printed():
     (example,) = [found for found in EXAMPLES if "tl.Team" in found]
 
-    @trunkline.tool
+    @tl.tool
     def search(query: list[str]) -> str:
         """Look something up."""
         return f"{query[0]}: 206073 people."
 
-    def generate(prompts: list[trunkline.Prompt]) -> list[str]:
+    def generate(prompts: list[tl.Prompt]) -> list[str]:
         return [said(prompt.messages[-1]["content"]) for prompt in prompts]
 
     def said(asked: str) -> str:
@@ -114,10 +115,10 @@ def test_the_team_works_as_printed():
             return f"<verify>{'Yes' if '206073' in asked else 'No'}</verify>"
         return "<search>Turku</search>" if "Your query" in asked else "<answer>206073</answer>"
 
-    made: dict = {"tl": trunkline, "search": search, "__name__": __name__}
+    made: dict = {"tl": tl, "search": search, "__name__": __name__}
     exec(example, made)
-    tasks = [trunkline.Task.ask("How many people live in Turku?", "206073")]
-    (tree,) = trunkline.run(made["Research"](model="small"), tasks, llm=trunkline.BatchLLM(generate))
+    tasks = [tl.Task.ask("How many people live in Turku?", "206073")]
+    (tree,) = tl.run(made["Research"](model="small"), tasks, llm=tl.BatchLLM(generate))
     assert tree.answer == "206073"
     assert [node.agent for node in tree.nodes if node.kind.name == "TURN"] == [
         "verifier",
@@ -130,11 +131,13 @@ def test_the_team_works_as_printed():
 def test_the_command_of_a_team_works_as_printed(tmp_path: Path):
     (block,) = [found for found in re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL) if "--team" in found]
     made, served, line = block.splitlines()
+    assert served == "trunkline sim serve --port 8000 &"
+    world, grep = made.split(" && ")
+    done = trunkline(tmp_path, *shlex.split(world)[1:], "--documents", "200", "--questions", "40")
+    assert done.returncode == 0, done.stderr
+    subprocess.run(grep, shell=True, cwd=tmp_path, check=True)
+    sums = len((tmp_path / "sums.jsonl").read_text().splitlines())
     with simulator("default", False) as url:
-        assert served == "trunkline sim serve --port 8000 &"
-        line = line.replace("http://localhost:8000/v1", url)
-        for printed in (made, line):
-            command = printed.replace("trunkline ", f"{shlex.quote(sys.executable)} -m trunkline.cli ")
-            done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=90)
-            assert done.returncode == 0, done.stderr
-    assert "rollouts                    300" in done.stdout
+        done = trunkline(tmp_path, *shlex.split(line.replace("http://localhost:8000/v1", url))[1:])
+    assert done.returncode == 0, done.stderr
+    assert f"rollouts                    {4 * sums}" in done.stdout

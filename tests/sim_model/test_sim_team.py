@@ -36,6 +36,10 @@ def plain(query, found):
     return f"Action: {query}\nObservation: {found}\n"
 
 
+def bare(_query, found):
+    return f"{found}\n"
+
+
 def hunt(question, *, told, kept, dials=PERFECT, behaviour="sim-team", most=10):
     """Play a search team that shows the last ``kept`` searches; returns the answer."""
     history = []
@@ -48,7 +52,7 @@ def hunt(question, *, told, kept, dials=PERFECT, behaviour="sim-team", most=10):
     return None
 
 
-@pytest.mark.parametrize("told", [tagged, plain])
+@pytest.mark.parametrize("told", [tagged, plain, bare])
 def test_a_search_goes_on_from_what_one_message_tells_of_it(told):
     solved = [right(q, hunt(q, told=told, kept=9)) for q in LOOKUPS[:40]]
     assert sum(solved) >= 38
@@ -68,6 +72,22 @@ def test_nothing_found_is_not_enough_and_who_must_answer_guesses():
     for question in LOOKUPS[:20]:
         assert "<verify>no</verify>" in say(f"{question.question}\n{VERDICT}")
         assert not right(question, answer_in(say(f"{question.question}\n{ANSWER}")))
+
+
+def test_a_search_that_found_nothing_is_made_again_in_other_words_though_no_query_is_in_view():
+    question = next(q for q in LOOKUPS if q.hops == 2)
+    first, second = (
+        QUERY.search(say(f"{question.question}\n{found}{SEARCH}"))[1]
+        for found in ("", "1. [d1] Somebody\n   Somebody is listed in the register of persons.\n")
+    )
+    assert first != second
+
+
+def test_what_the_last_search_found_is_weighed_before_it_is_believed():
+    question = next(q for q in LOOKUPS if q.hops == 2)
+    query = QUERY.search(say(f"{question.question}\n{SEARCH}"))
+    found = search(index(), [query[1]])
+    assert "should be" in say(f"{question.question}\n{found}\n{SEARCH}")
 
 
 def test_who_may_do_both_searches_first_and_answers_last():
@@ -99,6 +119,30 @@ def test_several_reports_become_the_answer_that_most_of_them_have():
     for question in SUMS[:20]:
         reports = "\n".join(f"Report: <answer>{answer}</answer>" for answer in (question.answer, 1, question.answer))
         assert answer_in(say(f"{question.question}\n{reports}\n{ANSWER}")) == question.answer
+
+
+def test_reports_on_what_nobody_can_look_up_are_counted():
+    for question in LOOKUPS[:10]:
+        reports = "\n".join(f"Report: <answer>{answer}</answer>" for answer in ("Ada Venn", "Port Arlen", "Ada Venn"))
+        assert answer_in(say(f"{question.question}\n{reports}\n{ANSWER}")) == "Ada Venn"
+
+
+def test_who_is_told_of_verdicts_before_the_answer_that_is_wanted_answers():
+    question = SUMS[0]
+    assert answer_in(say(f"{question.question}\nA colleague decided so: {VERDICT}\n{ANSWER}")) == question.answer
+
+
+def test_a_word_problem_needs_no_search():
+    asked = f"{SUMS[0].question}\nSearches have this form: {SEARCH}\n{VERDICT}"
+    assert say(asked, behaviour="sim-verifier").endswith("<verify>yes</verify>")
+
+
+def test_the_form_of_an_answer_is_not_what_is_verified():
+    question = SUMS[0]
+    asked = (
+        f"{question.question}\nIt is <answer>{question.answer}</answer>.\nForm: <answer>your answer</answer>\n{VERDICT}"
+    )
+    assert say(asked).endswith("<verify>yes</verify>")
 
 
 def test_a_verified_solver_is_right_more_often_than_a_solver_alone():

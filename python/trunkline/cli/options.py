@@ -105,24 +105,28 @@ def load_named(name: str, what: str) -> Any:
     return found
 
 
-def load_tools(names: tuple[str, ...]) -> list[Tool]:
+def load_tools(names: tuple[str, ...], what: str = "--tools") -> list[Tool]:
     """Load tools: each name leads to a tool, a list of tools, or a module whose tools are all taken.
+
+    Args:
+        names: The names.
+        what: What they were given as, for messages.
 
     Raises:
         ConfigError: If a name leads to anything else.
     """
     tools: list[Tool] = []
     for name in names:
-        found = load_named(name, "--tools")
+        found = load_named(name, what)
         if ":" not in name:
             found = [value for value in vars(found).values() if isinstance(value, Tool)]
             if not found:
-                raise ConfigError(f"--tools {name!r}: the module defines no tool; decorate its functions with @tool")
+                raise ConfigError(f"{what} {name!r}: the module defines no tool; decorate its functions with @tool")
         listed = list(found) if isinstance(found, list | tuple) else [found]
         for item in listed:
             if not isinstance(item, Tool):
                 raise ConfigError(
-                    f"--tools {name!r}: {type(item).__name__} is not a tool; decorate the function with @tool"
+                    f"{what} {name!r}: {type(item).__name__} is not a tool; decorate the function with @tool"
                 )
         tools += listed
     return tools

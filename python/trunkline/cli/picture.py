@@ -22,7 +22,9 @@ __all__ = ["call_text", "picture"]
 
 _SIGNS = {Kind.PROMPT: "prompt", Kind.TURN: "turn", Kind.OBSERVATION: "tool", Kind.MESSAGE: "message"}
 _DONE = {"mask": "masked", "drop": "dropped", "penalty": "penalised", "failed": "not judged"}
+_SPOKEN = (Kind.TURN, Kind.MESSAGE)
 _NARROW = 40
+_WHO = 24  # cells of an agent's name that are shown
 
 
 class _Line(NamedTuple):
@@ -62,13 +64,21 @@ def _arguments(raw: object) -> str:
     return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
-def _words(node: Node) -> str:
+def _words(node: Node, *, who: bool) -> str:
+    """What a node says, behind the name of who says it where that is asked for."""
     message = node.message
     text = " ".join(node.text.split())
     calls = call_text(message)
     if node.kind is Kind.PROMPT and message.get("role") != "user":
         text = f"({message.get('role')}) {text}"
-    return f"{calls}  {text}" if calls and text else calls or text or "(empty)"
+    words = f"{calls}  {text}" if calls and text else calls or text or "(empty)"
+    return f"{printable(node.agent, _WHO)}: {words}" if who and node.agent and node.kind in _SPOKEN else words
+
+
+def _several(tree: Tree) -> bool:
+    """Whether the turns of a tree are those of several agents."""
+    nodes = map(tree.node, range(len(tree.core)))
+    return len({node.agent for node in nodes if node.kind is Kind.TURN}) > 1
 
 
 def _ends(rollouts: list[Trajectory], width: int) -> list[str]:
@@ -112,6 +122,7 @@ def _draw(tree: Tree, values: Values, lines: int, width: int) -> list[_Line]:
     if len(tree) + len(ends) <= lines:
         keep = lines
     drawn: list[_Line] = []
+    who = _several(tree)
     # Depth first, with a stack of our own: (first node of a stretch, indent of its first line, indent below
     # it).
     waiting = [(child, "", "") for child in reversed(tree.core.children(0))]
@@ -127,7 +138,7 @@ def _draw(tree: Tree, values: Values, lines: int, width: int) -> list[_Line]:
                 node = tree.node(number)
                 asked = "" if node.weights is None else f"{printable(node.weights, 20)}  "
                 figures = f"{asked}n={values.visits[number]}" + ("" if math.isnan(mean) else f"  V={mean:.2f}")
-                drawn.append(_Line(indent, f"{_SIGNS.get(node.kind, '?'):7} {_words(node)}", figures))
+                drawn.append(_Line(indent, f"{_SIGNS.get(node.kind, '?'):7} {_words(node, who=who)}", figures))
             elif position == cut.start:
                 drawn.append(_Line(indent, _hidden(len(cut))))
             indent = below
@@ -157,10 +168,10 @@ def _fit(line: _Line, width: int) -> str:
 def picture(tree: Tree, width: int = 100, max_lines: int = 80) -> str:
     """Draw a tree: what is shared once, then its branches, each rollout's end under its leaf.
 
-    A line has the kind of the node, what was said or called, the version of the weights that said it, where that is
-    known, how many rollouts pass through it (``n``) and
-    their mean reward (``V``). Everything that a model or a tool wrote is escaped. Long stretches are cut in
-    the middle, and a tree that is too large at its end; both say how much is hidden.
+    A line has the kind of the node, who spoke, where several did, what was said or called, the version of the weights
+    that said it, where that is known, how many rollouts pass through it (``n``) and their mean reward (``V``).
+    Everything that a model or a tool wrote is escaped. Long stretches are cut in the middle, and a tree that is too
+    large at its end; both say how much is hidden.
 
     Args:
         tree: The tree.

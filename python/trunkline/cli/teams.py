@@ -64,6 +64,7 @@ def make_team(given: Mapping[str, Any], told: Collection[str], sampling: Samplin
     roles = type(made).own_roles()
     for name, role in roles.items():
         _fill(changes.setdefault(name, {}), role, sampling)
+    _refuse_twice(given["role"])
     for text in given["role"]:
         _change(changes, roles, text)
     changed = {name: fields for name, fields in changes.items() if fields}
@@ -99,6 +100,16 @@ def _said(sampling: Sampling) -> dict[str, Any]:
     return {name: value for name, value in msgspec.to_builtins(sampling).items() if value is not None}
 
 
+def _refuse_twice(texts: Sequence[str]) -> None:
+    """Refuse a field that is given two values."""
+    seen: set[str] = set()
+    for text in texts:
+        field = text.partition("=")[0].strip()
+        if field in seen:
+            raise ConfigError(f"--role {text!r}: {field} is given twice")
+        seen.add(field)
+
+
 def _change(changes: dict[str, dict[str, Any]], roles: Mapping[str, Role], text: str) -> None:
     """Add ``NAME.FIELD=VALUE`` to the changes of roles.
 
@@ -129,7 +140,7 @@ def _value(text: str, field: str, value: str, hints: Mapping[str, Any], prefix: 
         fields = [f"{prefix}{name}" for name in hints] + ([] if prefix else [f"{_SAMPLING}temperature and the like"])
         raise ConfigError(f"--role {text!r}: a role has no such field; those that can be given are {', '.join(fields)}")
     if field == "tools":
-        return load_tools(tuple(value.split("/")))
+        return load_tools(tuple(value.split("/")), f"--role {text!r}: tools")
     if field == "dialect" and value not in DIALECTS:
         raise ConfigError(f"--role {text!r}: dialects are {', '.join(DIALECTS)}")
     return read_value(value, f"--role {text!r}: {field}", hints[field])

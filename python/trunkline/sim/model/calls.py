@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trunkline.sim.model.episode import SEARCH_KEYS, VISIT_KEYS
+from trunkline.sim.model.events import SEARCH_KEYS, VISIT_KEYS
 
 if TYPE_CHECKING:
     from trunkline.sim.model.chat import Conversation, Tool

@@ -10,23 +10,19 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-
-from trunkline.sim.model.chat import Call, parts, response
-from trunkline.sim.model.forms import is_form
+from trunkline.sim.model.events import events
 from trunkline.sim.world import arithmetic, language
 from trunkline.sim.world.language import Chain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline.sim.model.chat import Conversation, Message
+    from trunkline.sim.model.chat import Conversation
+    from trunkline.sim.model.events import Event
     from trunkline.sim.world.arithmetic import Step
     from trunkline.sim.world.language import Fact
 
 __all__ = [
-    "SEARCH_KEYS",
-    "VISIT_KEYS",
     "Episode",
     "Hit",
     "Names",
@@ -38,20 +34,12 @@ __all__ = [
     "query_text",
 ]
 
-SEARCH_KEYS: Final = ("query", "queries", "q", "search_query", "keywords")
-"""What a search tool's parameter may be called."""
-
-VISIT_KEYS: Final = ("id", "ids", "doc_id", "document_id", "url", "urls", "link", "page")
-"""What a visit tool's parameter may be called."""
-
 _ALIAS_WORDS: Final = " also known as"
 _HIT: Final = re.compile(
     r"^[ \t]*(?:\d{1,3}[.)]|[-*])?[ \t]*\[([^\]\s<>]{1,64})\][ \t]*(\S[^\n]{0,200})$", re.MULTILINE
 )
-_TAG: Final = re.compile(r"<(search|information)>(.*?)</\1>", re.DOTALL)
-_READ_AS: Final = re.compile(
-    r"\A\[The (?:arguments were|tool call was) no JSON object; read as ([^\n]*)\]\n(.*)\Z", re.DOTALL
-)
+_LISTS: Final = re.compile(r"^[ \t]*(?=1[.)][ \t]*\[)", re.MULTILINE)
+"""Where a list of hits begins."""
 
 
 class Hit(NamedTuple):
@@ -66,11 +54,6 @@ class Subject(NamedTuple):
 
     chain: Chain | None
     steps: tuple[Step, ...] | None
-
-
-class _Event(NamedTuple):
-    kind: str
-    values: tuple[str, ...]
 
 
 @lru_cache(maxsize=8192)
@@ -154,7 +137,8 @@ class Episode:
     Attributes:
         chain: The question.
         path: The entity believed in at each hop begun, the anchor first; an empty text where it is not
-        known. last: What came last: ``none``, ``search`` or ``visit``.
+            known.
+        last: What came last: ``none``, ``search`` or ``visit``.
         hits: The hits of the last search.
         found: The text of the last search.
         pages: What visits returned since the first search of this hop.
@@ -175,12 +159,35 @@ class Episode:
         self.visited: list[str] = []
         self.searches = 0
         self.view: list[str] = []
-        self.turns = 0
+        self.turns = sum(message.role == "assistant" for message in conversation.messages)
         self._searched: dict[tuple[int, str], int] = {}
         self.names = Names(())
-        for event in self._events(conversation):
+        for event in events(conversation):
             self._take(event)
         self.names = Names(self.view)
+
+    def infer(self, text: str) -> None:
+        """Read a state off what searches found, where nothing in view says what was searched for.
+
+        What all lists of hits but the last state of the question's chain is believed; the last is what the search
+        for the next hop found.
+
+        Args:
+            text: What was found; nothing is inferred where it holds no list of hits.
+        """
+        lists = _LISTS.split(text)[1:]
+        if not lists:
+            return
+        self.view = lists
+        self.names = Names(lists)
+        self.path = [self.chain.anchor]
+        for relation in self.chain.relations[:-1]:
+            said = self.stated(self.entity, relation, lists[:-1])
+            if said is None:
+                break
+            self.path.append(said)
+        self.last, self.found, self.hits = "search", lists[-1], _hits_in(lists[-1])
+        self.searches = max(len(lists) - self.hop, 1)
 
     @property
     def hop(self) -> int:
@@ -240,40 +247,7 @@ class Episode:
                 return hop, said
         return None
 
-    def _events(self, conversation: Conversation) -> Iterable[_Event]:
-        pending: list[_Event | None] = []
-        asked = False
-        known = {tool.name for tool in conversation.tools}
-        for message in conversation.messages:
-            if message.role == "assistant":
-                self.turns += 1
-                calls = parts(message.text).calls
-                pending = [_read_call(call) if not known or call.name in known else None for call in calls]
-                text = message.text
-                if "<search>" in text and "</search>" not in text:
-                    text += "</search>"  # the server left the stop string out of the reply
-                tagged = _tagged(text)
-                yield from tagged
-                asked = bool(tagged) and tagged[-1].kind == "search"
-            elif message.role == "tool":
-                event = pending.pop(0) if pending else None
-                text = _response(message)
-                if event is None:
-                    event, text = _repaired(text)
-                if event is not None:
-                    yield event
-                    yield _Event("result", (text,))
-                elif asked:
-                    yield _Event("result", (text,))
-            elif message.role == "user":
-                tagged = _told(message.text)
-                yield from tagged
-                if asked and not any(event.kind == "result" for event in tagged):
-                    yield _Event("result", (message.text,))
-                asked = False
-        yield from _tagged(conversation.opened)
-
-    def _take(self, event: _Event) -> None:
+    def _take(self, event: Event) -> None:
         if event.kind == "search":
             self._search(event.values)
         elif event.kind == "visit":
@@ -335,66 +309,3 @@ class Episode:
             return now + 1
         earlier = [hop for hop in hops if hop <= now]
         return earlier[-1] if earlier else hops[0]
-
-
-@lru_cache(maxsize=8192)
-def _tagged(text: str) -> tuple[_Event, ...]:
-    if "<search>" not in text and "<information>" not in text:
-        return ()
-    kinds = {"search": "search", "information": "result"}
-    return tuple(_Event(kinds[match[1]], (match[2].strip(),)) for match in _TAG.finditer(text))
-
-
-@lru_cache(maxsize=8192)
-def _told(text: str) -> tuple[_Event, ...]:
-    """Searches that a prompt tells of; what stands behind one, in no tag, is what it found. A mere form is none."""
-    events: list[_Event] = []
-    end = 0
-    for match in _TAG.finditer(text):
-        if not is_form(match[2]):
-            events += [*_found(events, text[end : match.start()]), *_tagged(match[0])]
-            end = match.end()
-    return tuple(events + _found(events, text[end:]))
-
-
-def _found(events: Sequence[_Event], text: str) -> list[_Event]:
-    return [_Event("result", (text,))] if events and events[-1].kind == "search" and text.strip() else []
-
-
-@lru_cache(maxsize=8192)
-def _read_call(call: Call) -> _Event | None:
-    """A call as an event; ``None`` where it cannot have had an effect."""
-    try:
-        arguments = msgspec.json.decode(call.arguments)
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        return None
-    if not isinstance(arguments, dict):
-        return None
-    for kind, keys in (("search", SEARCH_KEYS), ("visit", VISIT_KEYS)):
-        for key in keys:
-            values = _texts(arguments.get(key))
-            if values:
-                return _Event(kind, values)
-    return None
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, list):
-        return tuple(item for item in value if isinstance(item, str))
-    return ()
-
-
-def _repaired(text: str) -> tuple[_Event | None, str]:
-    """The call that an observation says it repaired, and its result; no call where it says no such thing, or failed."""
-    match = _READ_AS.match(text)
-    if match is None or match[2].startswith("Error: "):
-        return None, text
-    call = parts(f"<tool_call>{match[1]}</tool_call>").calls
-    return _read_call(call[0] if call else Call("", match[1])), match[2]
-
-
-def _response(message: Message) -> str:
-    inside = response(message.text)
-    return message.text if inside is None else inside

@@ -39,7 +39,10 @@ def seek(conversation: Conversation, mind: Mind, *, searches: bool = True, answe
         return draft
     subject = find_subject(conversation)
     if subject.chain is not None:
-        turn = _Turn(draft, Episode(conversation, subject.chain), mind, answers=answers)
+        episode = Episode(conversation, subject.chain)
+        if episode.last == "none":
+            episode.infer("\n".join(message.text for message in conversation.messages if message.role == "user"))
+        turn = _Turn(draft, episode, mind, answers=answers)
         return turn.write() if searches else turn.conclude()
     if subject.steps is not None:
         return solve(draft, subject.steps, mind)
