@@ -11,7 +11,7 @@ from trunkline.llm.text import scrub, without_secrets
 from trunkline.store.schema import ToolRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from trunkline._core import Tree as Core
     from trunkline.rollout.agent import Kit
@@ -78,9 +78,18 @@ class Diary:
         """Microseconds of a clock that all processes of a machine share."""
         return time.monotonic_ns() // 1000
 
-    def used(self, rollout: int, kit: Kit, names: Iterable[str], seen: Sequence[Observation], started: int) -> None:
-        """Note the tool calls of a turn, which began together."""
-        tools = kit.toolbox.names
+    def used(
+        self, rollout: int, tools: Collection[str], names: Iterable[str], seen: Sequence[Observation], started: int
+    ) -> None:
+        """Note tool calls that began together.
+
+        Args:
+            rollout: Who made them.
+            tools: The tools there are: a model may have made a name up.
+            names: Which it called.
+            seen: What came of them.
+            started: When they began; see :meth:`now`.
+        """
         for name, one in zip(names, seen, strict=True):
             known = name if name in tools else UNKNOWN
             self._tools.append(ToolRow(rollout, known[:_NAME], not one.ok, one.micros, started))

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trunkline.llm import messages
 from trunkline.rollout.desk import Ask
+from trunkline.rollout.diary import Diary
 from trunkline.rollout.seed import base_seed
 from trunkline.tools.call import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 
     from trunkline._core import Tree as Core
     from trunkline.llm.protocol import Choice, ToolCall
@@ -73,6 +74,8 @@ class Errands:
         self._first_seed = base_seed(seed, rollout.task.id, trunk, start) + draw
         self._run_seed = seed
         self._gate = asyncio.Lock()
+        # When tool calls began that are not on record yet, by their turn, or their number beyond those of turns.
+        self._started: dict[int, int] = {}
         self._flights: set[asyncio.Task[Parked]] = set()
         self._out: list[str] = []
         self._waiting: asyncio.Task[Any] | None = None
@@ -214,6 +217,7 @@ class Errands:
         """
         begin, origin = self._rollout.effects.begin, self._origin(self.core.node(turn).turns - 1)
         work = kit.toolbox.call_all(list(calls), None, origin, begin)
+        self._started[turn] = Diary.now()
         return await self._away([call.name for call in calls], work)
 
     async def direct(self, tool: Tool[..., Any], toolbox: Toolbox, number: int, arguments: str) -> Observation:
@@ -236,15 +240,24 @@ class Errands:
                 await self._rollout.effects.begin([(tool.name, call)])
             return await toolbox.call(tool.name, arguments, None, call)
 
+        self._started[_DIRECT + number] = Diary.now()
         return await self._away([tool.name], work())
 
-    def known(self, number: int) -> None:
+    def known(self, tool: Tool[..., Any], number: int, seen: Observation) -> None:
         """Note that what came of a tool is on record that no turn called.
 
         Args:
+            tool: The tool.
             number: As for :meth:`direct`.
+            seen: What came of it.
         """
+        self._used((tool.name,), (tool.name,), (seen,), _DIRECT + number)
         self._rollout.effects.known(0, [_DIRECT + number])
+
+    def _used(self, tools: Collection[str], names: Sequence[str], seen: Sequence[Observation], began: int) -> None:
+        started, diary = self._started.pop(began), self._desk.diary
+        if diary is not None:
+            diary.used(self._rollout.id, tools, names, seen, started)
 
     def _origin(self, turn: int) -> Origin:
         rollout = self._rollout
@@ -277,6 +290,7 @@ class Errands:
             turn: The node of the turn that made them.
         """
         agent, number = self.name(kit.agent.name), self.core.node(turn).turns - 1
+        self._used(kit.toolbox.names, [call.name for call in calls], seen, turn)
         nodes = []
         for index, (call, one) in enumerate(zip(calls, seen, strict=True)):
             message = kit.speech.observation(call, one.text, messages.call_id(number, index))
@@ -286,10 +300,21 @@ class Errands:
         self._rollout.effects.known(number, range(len(calls)))
         return nodes
 
-    def tell(self, message: bytes, by: str) -> int:
-        """Append a message that neither a model nor a tool said, and return its node."""
-        node = self._rollout.leaf = self.core.tell(self._rollout.id, message, self.name(by))
-        return node
+    def tell(self, message: bytes, by: str, seen: Observation | None) -> int:
+        """Append a message that no model said, and return its node.
+
+        Args:
+            message: The message.
+            by: Who says it.
+            seen: What came of the tool that says it; None where it is none.
+        """
+        rollout = self._rollout
+        if seen is None:
+            rollout.leaf = self.core.tell(rollout.id, message, self.name(by))
+        else:
+            rollout.leaf = self.core.observe(rollout.id, message, self.name(by), seen.micros, not seen.ok)
+            rollout.tool_calls += 1
+        return rollout.leaf
 
     async def close(self) -> None:
         """Give up what is on its way, and who was left behind waiting to be let go."""

@@ -201,13 +201,16 @@ class Play(Standing):
             self._errands.grew()
             return self._seen(nodes, oks)
 
-    async def observe(self, content: str | Message | Noted, role: str = "user", by: str = "") -> Noted:
+    async def observe(
+        self, content: str | Message | Noted, role: str = "user", by: str = "", seen: Observation | None = None
+    ) -> Noted:
         """Append a message to the path.
 
         Args:
             content: Its text, or a whole chat message.
             role: The role of a text: ``user``, ``system``, ``developer`` or ``assistant``.
             by: Who says it, for the tree.
+            seen: What came of the tool that says it, of :meth:`tool`: then it counts as a tool call.
 
         Raises:
             ProgramError: It is no message.
@@ -224,7 +227,7 @@ class Play(Standing):
                 return noted
             await self._watched(self._replay.caught_up(place))
             await self._turn(place)
-            node = self._errands.tell(message, by)
+            node = self._errands.tell(message, by, seen)
             self._write(place, [node])
             self._errands.grew()
             (noted,) = self._seen([node], [True])
@@ -251,8 +254,8 @@ class Play(Standing):
             seen = await self._errands.direct(tool, toolbox, number, given.decode())
             return [seen.text, seen.ok, seen.micros]
 
-        def known() -> None:
-            self._errands.known(number)
+        def known(made: Sequence[Any]) -> None:
+            self._errands.known(tool, number, Observation(*made))
 
         return Observation(*await self._recorded("tool", tool.name, given, run, known))
 

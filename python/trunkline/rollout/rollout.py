@@ -252,7 +252,7 @@ class Rollout:
         with self._desk.underway.calling(names):
             observations = await kit.toolbox.call_all(list(calls), environment, origin, self.effects.begin)
         if diary is not None:
-            diary.used(self.id, kit, names, observations, started)
+            diary.used(self.id, kit.toolbox.names, names, observations, started)
         self.lane.run()
         self.place = "program"
         agent = self._desk.name(kit.agent.name)

@@ -76,7 +76,12 @@ class Standing:
         self.random.seed(f"{self._seed} {facts.path} {self._rollout.task.id}")
 
     async def _recorded(
-        self, kind: str, key: str, given: bytes, run: Callable[[], Any], noted: Callable[[], None] = lambda: None
+        self,
+        kind: str,
+        key: str,
+        given: bytes,
+        run: Callable[[], Any],
+        noted: Callable[[list[Any]], None] = lambda _: None,
     ) -> list[Any]:
         """Return what is on record for something that appends nothing, or do it and write that down.
 
@@ -85,7 +90,7 @@ class Standing:
             key: Likewise.
             given: What it is done with.
             run: Does it.
-            noted: Called in the step in which it is written down.
+            noted: Called with it in the step in which it is written down.
         """
         self._check()
         mark = [hashlib.blake2b(given, digest_size=8).hexdigest(), excerpt(given, _SHOWN)]
@@ -101,7 +106,7 @@ class Standing:
             made = await self._in_order(place, run())
             await self._turn(place)
             self._write(place, [], *mark, *made)
-            noted()
+            noted(made)
             self._errands.grew()
             return list(made)
 

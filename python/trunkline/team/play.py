@@ -131,7 +131,7 @@ class TeamPlay:
         """
         if isinstance(said, Tool):
             seen = await self._play.tool(said, **_bound(said, args, arguments))
-            noted = (await self._play.observe(seen.text, by=said.name))._replace(ok=seen.ok)
+            noted = (await self._play.observe(seen.text, by=said.name, seen=seen))._replace(ok=seen.ok)
         elif args or arguments:
             raise ProgramError("observe takes arguments for a tool alone; another role than user is that of a message")
         else:
