@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -13,17 +13,35 @@ from trunkline.llm.request import Sampling
 from trunkline.rollout.effects import doubts
 from trunkline.rollout.exact import Kept
 from trunkline.tree.failure import Failure
+from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trunkline._core import Rollout as Facts
     from trunkline._core import Tree as Core
     from trunkline.rollout.strategy import Fork
 
-__all__ = ["TOOK", "Cut", "Judged", "Mark", "Opened", "Past", "Refused", "Round", "Served", "Spent", "Taken", "write"]
+__all__ = [
+    "TOOK",
+    "Cut",
+    "Judged",
+    "Mark",
+    "Opened",
+    "Past",
+    "Refused",
+    "Round",
+    "Served",
+    "Spent",
+    "Taken",
+    "was_to_move",
+    "write",
+]
 
 TOOK = "it took the steps it was given"
 """Why a rollout ended that had a limit of steps."""
+
+_TOOK: Final = Failure("Stopped", TOOK).encode()
 
 
 class Taken(NamedTuple):
@@ -247,7 +265,7 @@ class Past:
         """Whether a rollout ended because it took all the steps that its fork gave it."""
         fork = self.fork(rollout)
         limited = fork is not None and fork.steps is not None
-        return limited and self._core.rollout(rollout).error == Failure("Stopped", TOOK).encode()
+        return limited and self._core.rollout(rollout).error == _TOOK
 
     @property
     def released(self) -> set[int]:
@@ -297,3 +315,15 @@ class Past:
         path = self._core.path(self._core.rollout(number).leaf)
         turn = next(iter(path[path.index(node) + 1 :]), None)
         return turn if turn is not None and self._core.node(turn).kind == TURN else None
+
+
+def was_to_move(facts: Facts, stands_at: int) -> bool:
+    """Whether a rollout was cut off where its model was to move; calls of a turn may not have been made.
+
+    Args:
+        facts: The rollout.
+        stands_at: The kind of node it ends at.
+    """
+    if facts.termination != Termination.CENSORED:
+        return False
+    return stands_at != TURN or facts.error == _TOOK

@@ -12,21 +12,16 @@ from trunkline._core import PROMPT, TURN, Search, fork_points
 from trunkline.bounds import number, shown, whole
 from trunkline.errors import ConfigError
 from trunkline.rollout.opening import prompt
-from trunkline.rollout.rounds import TOOK
+from trunkline.rollout.rounds import was_to_move
 from trunkline.rollout.strategy import Fork
-from trunkline.tree.failure import Failure
-from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline._core import Rollout as Facts
     from trunkline._core import Tree as Core
     from trunkline.rollout.view import View
 
 __all__ = ["MCTS"]
-
-_TOOK = Failure("Stopped", TOOK).encode()
 
 _AT_ONCE = 4096  # picks that the core takes in one go
 
@@ -133,15 +128,8 @@ class MCTS(msgspec.Struct, frozen=True):
 def _states(core: Core) -> set[int]:
     """Return where a turn may be drawn: at the prompt, and where a model moved or a rollout was cut off before it."""
     parents, kinds, leaves = core.shape()
-    cut = {leaf for rollout, leaf in enumerate(leaves) if _was_to_move(core.rollout(rollout), kinds[leaf])}
+    cut = {leaf for rollout, leaf in enumerate(leaves) if was_to_move(core.rollout(rollout), kinds[leaf])}
     return {prompt(core), *fork_points(parents, kinds, leaves), *cut}
-
-
-def _was_to_move(facts: Facts, stands_at: int) -> bool:
-    """Whether a rollout was cut off where its model was to move; calls of a turn may not have been made."""
-    if facts.termination != Termination.CENSORED:
-        return False
-    return stands_at != TURN or facts.error == _TOOK
 
 
 def _drawn(core: Core) -> list[int]:

@@ -30,8 +30,7 @@ class Partial(msgspec.Struct, frozen=True, kw_only=True):
     ``floor(B / I)`` leaves room for. A fork is at the state before the turn, which is itself drawn again; then
     the rollout goes on to its end, and limits hold for its whole path. A round looks at all rollouts that were expanded
     for an initial one so far, and takes states that none of them was forked at yet. Never taken are turns that call no
-    tool, and turns without log-probabilities in the region. In a program's rollouts the turns of all roles may be
-    taken but the last one of each; where they call no tools, ``region`` must be ``think`` or ``all``.
+    tool, and turns without log-probabilities in the region. In a program any turn may be taken but the last one.
 
     The initial rollouts are new, or those of an earlier run that is continued; what is missing there is new.
 
