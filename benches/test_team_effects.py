@@ -39,6 +39,7 @@ TEAM = {
 DRIVER = {
     "fuse_calls": ("search", True, False),
     "regroup": ("math", True, False),
+    "core_masks": ("math", True, False),
 }
 """Settings of the batch engine, likewise."""
 
