@@ -54,17 +54,17 @@ class WholeBatch:
         size = len(self._questions)
         approved, answers = np.zeros(size, bool), [""] * size
         for k in range(rounds):
-            todo = np.ones(size, bool) & ~approved
-            if todo.any():
-                texts = self._call("solver", todo, 1, True)
+            due = np.ones(size, bool) & ~approved
+            if due.any():
+                texts = self._call("solver", due, 1, True)
                 for row in range(size):
-                    if todo[row]:
+                    if due[row]:
                         answers[row] = texts[row]
             if k == rounds - 1:
                 break
-            todo = np.ones(size, bool) & ~approved
-            texts = self._call("verifier", todo, 1, True)
-            verdicts = np.array([_approves(texts[row]) if todo[row] else True for row in range(size)])
+            due = np.ones(size, bool) & ~approved
+            texts = self._call("verifier", due, 1, True)
+            verdicts = np.array([_approves(texts[row]) if due[row] else True for row in range(size)])
             approved |= verdicts
             if approved.all():
                 break
@@ -81,11 +81,11 @@ class WholeBatch:
             texts = self._call("router", active, step, False, seen)
             yes = np.array([_says_yes(texts[row]) if active[row] else False for row in range(size)])
             actions = [""] * size
-            for role, todo in (("searcher", active & ~yes), ("answerer", active & yes)):
-                if todo.any() and (role == "answerer" or step < steps):
-                    texts = self._call(role, todo, step, role == "searcher", seen)
+            for role, due in (("searcher", active & ~yes), ("answerer", active & yes)):
+                if due.any() and (role == "answerer" or step < steps):
+                    texts = self._call(role, due, step, role == "searcher", seen)
                     for row in range(size):
-                        if todo[row]:
+                        if due[row]:
                             actions[row] = texts[row]
             for row in range(size):
                 found = re.search(r"<answer>(.*?)</answer>", actions[row], re.DOTALL)
