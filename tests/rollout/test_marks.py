@@ -118,4 +118,9 @@ async def test_a_grant_holds_though_others_cost_more_than_was_set_aside():
     write(core, Spent({"calls": 9}, 0))
     core.close(0, "answer")
     purse = Purse(Allowance(Budget(tools=1, calls=3), None, {}), core, Barrier(), Past(core, Taken()))
-    await purse.tools(1, 2)
+    granted, further = (asyncio.ensure_future(purse.tools(1, 2)) for _ in range(2))
+    await asyncio.sleep(0.01)
+    assert granted.done()
+    assert granted.exception() is None
+    assert not further.done(), "a grant is for once; who wants more waits for its turn"
+    further.cancel()

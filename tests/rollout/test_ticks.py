@@ -44,3 +44,5 @@ async def test_who_gives_up_meanwhile_keeps_nobody():
     gone.cancel()
     async with asyncio.timeout(5):
         await stays
+    assert stays.done()
+    assert gone.cancelled()

@@ -108,14 +108,14 @@ def play_math(batch: Batch, rounds: int = 3) -> list[str]:
     approved = [False] * batch.size
     solutions = [""] * batch.size
     for number in range(rounds):
-        todo = [not one for one in approved]
-        said = batch.call("solver", todo, 1, boxed, told)
-        solutions = [new if goes else old for new, old, goes in zip(said, solutions, todo, strict=True)]
+        due = [not one for one in approved]
+        said = batch.call("solver", due, 1, boxed, told)
+        solutions = [new if goes else old for new, old, goes in zip(said, solutions, due, strict=True)]
         if number == rounds - 1:
             break
-        verdicts = batch.call("verifier", todo, 1, tagged("verify", whole=True), told)
+        verdicts = batch.call("verifier", due, 1, tagged("verify", whole=True), told)
         for row, verdict in enumerate(verdicts):
-            if todo[row]:
+            if due[row]:
                 approve, reject = "<verify>approve</verify>" in verdict, "<verify>reject</verify>" in verdict
                 approved[row] = approve or not reject
         if all(approved):

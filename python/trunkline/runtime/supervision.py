@@ -123,7 +123,7 @@ class Supervision:
             if seat not in self._hung:
                 self._hung.add(seat)
                 self._writer.event("hung", worker=seat, seconds=seconds)
-            # Again and again: it may be out of reach for now.
+            # Again and again: what is out of reach may come back.
             self._backend.kill(seat, f"its event loop did not answer for {seconds:.0f} s")
         for seat in self._roster.ready:
             self._backend.send(seat, Ping())

@@ -58,7 +58,7 @@ class Watchdog:
         return lag
 
     def pause(self) -> None:
-        """Name nobody for now: modules are imported, or garbage is collected, which blocks and is no fault."""
+        """Name nobody meanwhile: modules are imported, or garbage is collected, which blocks and is no fault."""
         self._names = False
 
     def resume(self) -> None:

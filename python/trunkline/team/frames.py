@@ -11,7 +11,7 @@ from trunkline.errors import ArgumentError
 from trunkline.llm.messages import CLOSES, OPENS, piece, system
 from trunkline.llm.text import scrub
 from trunkline.rollout.said import Sent
-from trunkline.team.prompts import check_slots, encoded, question_of
+from trunkline.team.prompts import before_question, check_slots, encoded, question_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,9 +42,7 @@ class Frames:
         self._known: dict[bytes, int] = {}
         for member in team.members.values():
             self._talk.frame(self._numbers[member.name], [], None)
-        before = play.task.messages[:-1]
-        self._system = [message for message in before if message.get("role") == "system"]
-        self._before = [message for message in before if message.get("role") != "system"]
+        self._system, self._before = before_question(play.task)
 
     @staticmethod
     def serve(team: Team) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trunkline.team.team import Team
     from trunkline.types import Message, Task
 
-__all__ = ["Context", "Prompts", "check_slots", "question_of"]
+__all__ = ["Context", "Prompts", "before_question", "check_slots", "question_of"]
 
 encoded = lru_cache(maxsize=4096)(piece)
 """Pieces of templates, the same for every rollout of a process."""
@@ -72,9 +72,7 @@ class Prompts:
         self._context = Context(team)
         self._known: dict[str, int] = {}
         self._systems: dict[str, Cut] = {}
-        before = play.task.messages[:-1]
-        self._system = [message for message in before if message.get("role") == "system"]
-        self._before = [message for message in before if message.get("role") != "system"]
+        self._system, self._before = before_question(play.task)
 
     @cached_property
     def _ends(self) -> tuple[int, ...]:
@@ -179,6 +177,13 @@ def question_of(task: Task) -> str:
             "for other messages, write roles with prompt=None, which are sent the rollout's own path"
         )
     return message_text(last)
+
+
+def before_question(task: Task) -> tuple[list[Message], list[Message]]:
+    """Return what stands before the last message of a task: system messages, and the others."""
+    before = task.messages[:-1]
+    system = [message for message in before if message.get("role") == "system"]
+    return system, [message for message in before if message.get("role") != "system"]
 
 
 def check_slots(member: Member, slots: Mapping[str, str]) -> None:
