@@ -299,6 +299,26 @@ async def test_closing_ends_what_waits_connects_and_runs(transport):
             assert str(problem) == "the client is closed"
 
 
+async def test_closing_while_a_connection_is_late_in_this_very_moment(transport, monkeypatch):
+    expired = asyncio.Event()
+
+    async def never(*_: object, **__: object) -> socket.socket:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            expired.set()  # the time is up, and it takes a few turns of the loop to end
+            await settle()
+        raise AssertionError
+
+    monkeypatch.setattr("trunkline.llm.pool.Pool._connected", never)  # no lookup, which may be late itself
+    t = transport(1, connect=0.01)
+    task = asyncio.ensure_future(t.post("http://127.0.0.1:9/", HEADERS, b"", 5.0))
+    await expired.wait()
+    await asyncio.wait_for(t.close(), 1)
+    with pytest.raises(TransportError, match="the client is closed"):
+        await task
+
+
 def play(seed: int) -> int:
     """Post, cancel, break and close at random: everyone is told something, and the pool is whole again.
 

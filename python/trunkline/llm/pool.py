@@ -95,7 +95,8 @@ class Pool:
         for connection in list(self._open):
             connection.fail(closed())
         for timeout in self._connecting:
-            timeout.reschedule(0)  # in the past: they end now
+            if not timeout.expired():  # one that expires in this moment ends by itself
+                timeout.reschedule(0)  # in the past: they end now
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_exception(closed())
