@@ -120,15 +120,23 @@ async def test_cancelling_frees_the_slot():
     async def silence(reader, writer):
         await reader.read()
 
+    moments = []
+
+    def later(seconds, call, gate):
+        moments.append((seconds, call, gate))
+        return asyncio.get_running_loop().call_soon(int)
+
     async with serve_raw(silence) as (url, _), client(url) as llm:
+        llm.llm.limiter._later = later
+        gate = llm.llm.endpoints[0].gate
         waiting = [asyncio.ensure_future(llm.complete(REQUEST)) for _ in range(20)]
         await asyncio.sleep(0.1)
-        assert llm.llm.endpoints[0].gate.in_flight == 4, "until something is served, or for half a second"
-        async with asyncio.timeout(5):
-            while llm.llm.endpoints[0].gate.in_flight < 8:
-                await asyncio.sleep(0.01)
+        assert gate.in_flight == 4, "until something is served, or for half a second"
+        ((seconds, call, its),) = moments
+        assert (seconds, its) == (0.5, gate)
+        call(gate)
         await asyncio.sleep(0.05)
-        assert llm.llm.endpoints[0].gate.in_flight == 8
+        assert gate.in_flight == 8
         for task in waiting:
             task.cancel()
         results = await asyncio.gather(*waiting, return_exceptions=True)
@@ -159,8 +167,10 @@ async def test_closing_leaves_no_timer():
     async with serve_raw(silence) as (url, _):
         async with client(url) as llm:
             call = asyncio.ensure_future(llm.complete(REQUEST))
-            await asyncio.sleep(0.05)
+            timers = []
+            while not timers:
+                await asyncio.sleep(0.01)
+                timers = [each for each in asyncio.get_running_loop()._scheduled if "Limiter" in repr(each)]
             call.cancel()
-            timers = [each for each in asyncio.get_running_loop()._scheduled if "Limiter" in repr(each)]
             assert [timer.cancelled() for timer in timers] == [False]
         assert timers[0].cancelled()

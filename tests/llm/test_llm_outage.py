@@ -18,7 +18,7 @@ BODY = b'{"model":"m","messages":[],"max_tokens":50}'.ljust(200)
 
 
 def make(servers, urls=("http://a/v1",), concurrency=16, seed=1, **options):
-    return HttpLLM(
+    llm = HttpLLM(
         urls,
         None,
         max_concurrency=concurrency,
@@ -28,6 +28,8 @@ def make(servers, urls=("http://a/v1",), concurrency=16, seed=1, **options):
         draw=random.Random(seed).random,
         **options,
     )
+    llm.limiter._later = servers.time.later
+    return llm
 
 
 async def rollouts(llm, count, turns):

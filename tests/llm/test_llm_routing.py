@@ -50,14 +50,14 @@ async def test_each_tree_stays_with_one_server_and_trees_are_spread():
 
 
 async def test_a_crowded_server_gives_trees_away():
-    async with serve(slow(0.3)) as a, serve(OK) as b, client(a, b, routing=Routing(margin=3)) as llm:
+    async with serve(slow(1.5)) as a, serve(OK) as b, client(a, b, routing=Routing(margin=3)) as llm:
         await ask(llm, *[0] * 4)
         assert (len(a.seen), len(b.seen)) == (4, 0)
         replies = await ask(llm, *[0] * 9)
         assert len(a.seen) == 8
         assert len(b.seen) == 5
         assert {reply.endpoint for reply in replies} == {server.base_url for server in (a, b)}
-        assert all(reply.queue < 200_000 for reply in replies)
+        assert all(reply.queue < 1_000_000 for reply in replies)
 
 
 async def test_a_server_that_goes_away_is_left_alone_and_comes_back():

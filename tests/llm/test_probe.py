@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
@@ -47,6 +49,20 @@ async def test_each_lack_is_found_and_nothing_else(settings: dict[str, object], 
     assert {name for name, able in abilities.items() if able is None} <= {"seeds"}
 
 
+@asynccontextmanager
+async def answering(routes: dict[str, Callable[[web.Request], Awaitable[web.Response]]]) -> AsyncIterator[EndpointSpec]:
+    """A server with a handler for each path."""
+    app = web.Application()
+    app.add_routes([web.post(path, answer) for path, answer in routes.items()])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield EndpointSpec(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", max_retries=0)
+    finally:
+        await runner.cleanup()
+
+
 async def plain_chat(request: web.Request) -> web.Response:
     body = await request.json()
     if "return_token_ids" in body or "tool_choice" in body:
@@ -70,32 +86,34 @@ async def test_what_fails_or_answers_nonsense_is_not_taken_for_an_ability():
         usage = {"prompt_tokens": 2, "completion_tokens": 1}
         return web.json_response({"choices": [choice], "prompt_token_ids": [1, 2], "usage": usage})
 
-    app = web.Application()
     routes = {"/v1/chat/completions": with_ids, "/tokenize": shrugs, "/v1/completions": shrugs, "/generate": fails}
-    app.add_routes([web.post(path, answer) for path, answer in routes.items()])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    spec = EndpointSpec(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", max_retries=0)
-    try:
+    async with answering(routes) as spec:
         capabilities = await probe(partial(EndpointSpec.open, spec), "m")
-    finally:
-        await runner.cleanup()
     assert (capabilities.ids, capabilities.logprobs) == (True, True)
     assert (capabilities.tokenize, capabilities.completions, capabilities.generate) == (False, False, None)
 
 
+@pytest.mark.parametrize(("room", "able"), [(1000, True), (4000, None)])
+async def test_an_answer_whose_thinking_is_kept_back_leaves_open_what_it_does_not_show(room: int, able: bool | None):
+    asked: list[int] = []
+
+    async def thinks(incoming: web.Request) -> web.Response:
+        body = await incoming.json()
+        asked.append(body["max_tokens"])
+        said = "a" if body["max_tokens"] > room else ""
+        logprobs = {"content": [{"token": "a", "logprob": -0.5}]} if said and body.get("logprobs") else None
+        choice = {"message": {"role": "assistant", "content": said}, "finish_reason": "length", "logprobs": logprobs}
+        return web.json_response({"choices": [choice], "usage": {"prompt_tokens": 2, "completion_tokens": 90}})
+
+    async with answering({"/v1/chat/completions": thinks}) as spec:
+        capabilities = await probe(partial(EndpointSpec.open, spec), "m", ("logprobs",))
+    assert capabilities.logprobs is able
+    assert asked == [96, 96, 1536]
+
+
 async def test_a_server_that_has_next_to_nothing_is_told_from_one_that_fails():
-    app = web.Application()
-    app.add_routes([web.post("/v1/chat/completions", plain_chat)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    spec = EndpointSpec(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", max_retries=0)
-    try:
+    async with answering({"/v1/chat/completions": plain_chat}) as spec:
         capabilities = await probe(partial(EndpointSpec.open, spec), "m")
-    finally:
-        await runner.cleanup()
     able = {name: getattr(capabilities, name) for name in ABILITIES}
     unknown = {"reasoning_logprobs", "tool_logprobs", "seeds"}
     assert able == {name: None if name in unknown else False for name in ABILITIES}

@@ -30,6 +30,15 @@ class VirtualTime:
         heapq.heappush(self._sleepers, (self.now + seconds, next(self._numbers), due))
         await due
 
+    def later(self, seconds, function, *args):
+        """What ``call_later`` of a loop is."""
+
+        async def call():
+            await self.sleep(seconds)
+            function(*args)
+
+        return asyncio.ensure_future(call())
+
     async def settle(self):
         """Let everything run that can, at this moment."""
         loop = asyncio.get_running_loop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import msgspec
 import pytest
@@ -39,7 +40,10 @@ def begin(url: str) -> list[bytes]:
     return [encode(Hello(PROTOCOL, __version__)), encode(Begin(pack_job(job)))]
 
 
-async def test_what_is_told_is_done_and_what_comes_of_it_collected():
+async def test_what_is_told_is_done_and_what_comes_of_it_collected(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(
+        logging.WARNING, "trunkline"
+    )  # It takes the level of its controller; afterwards this one is put back.
     actor = Actor()
     with serving(capital_cities) as server:
         collecting = asyncio.ensure_future(actor.collect())

@@ -52,7 +52,7 @@ def rewards(found: tl.SampledGroups) -> dict[str, list[float]]:
 
 
 def test_a_second_try_of_the_same_questions_works_and_takes_those_that_were_dropped(caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "trunkline"):
         found = sample({"a": "11 10", "b": "10", "c": "00 01"}, tries=2)
     assert found.kept == [["b"], ["a", "c"]]
     assert rewards(found) == {"b": [0.0, 1.0], "a": [0.0, 1.0], "c": [0.0, 1.0]}

@@ -55,6 +55,7 @@ class Limiter:
         concurrency: Most requests in flight, over all gates.
         lease: The run's rates; None where there are none.
         sleep: Waits for a rate.
+        later: Calls a function after so many seconds; the running loop's ``call_later`` when None.
         clock: Monotonic seconds.
 
     Attributes:
@@ -70,6 +71,7 @@ class Limiter:
         lease: Lease | None = None,
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        later: Callable[[float, Callable[[Gate], None], Gate], asyncio.TimerHandle] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.free = concurrency
@@ -78,6 +80,7 @@ class Limiter:
         self.news: Callable[[], None] = _nobody
         self._lease = lease
         self._sleep = sleep
+        self._later = later
         self._clock = clock
         self._parked: dict[Gate, None] = {}
         self._numbers = count()
@@ -162,7 +165,8 @@ class Limiter:
     def begun(self, gate: Gate) -> None:
         """Note that a request was sent through a narrow window, which opens a moment after the first."""
         if gate not in self._openings:
-            self._openings[gate] = asyncio.get_running_loop().call_later(_MOMENT, self.open, gate)
+            later = self._later or asyncio.get_running_loop().call_later
+            self._openings[gate] = later(_MOMENT, self.open, gate)
 
     def open(self, gate: Gate) -> None:
         """Open a window that is still narrow: it has served, or will say nothing soon."""

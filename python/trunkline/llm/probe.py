@@ -49,6 +49,9 @@ _ALTERNATIVES: Final = {
 }
 
 _TOKENS: Final = 96
+_THOUGHT: Final = 1536
+"""Tokens for an answer that thinking left no room for."""
+
 QUESTION: Final = "Who is the person who directs the employer of Kosa Garener?"
 """Nobody knows, so that a model with a tool calls it, and no two answers are alike but by their seeds."""
 _ASK: Final[tuple[JSON, ...]] = ({"role": "user", "content": QUESTION},)
@@ -193,12 +196,16 @@ class _Probe:
         return reply.endpoint
 
     async def _text(self) -> dict[str, bool | None]:
-        reply = await self._ask(request.CHAT, self._chat(_ASK, logprobs=True, return_token_ids=True))
+        body = self._chat(_ASK, logprobs=True, return_token_ids=True)
+        reply = await self._ask(request.CHAT, body)
+        if reply is not None and _silent(reply.choices[0]):
+            # All of it went into thinking that is kept back.
+            reply = await self._ask(request.CHAT, {**body, "max_tokens": _THOUGHT}) or reply
         choice = None if reply is None else reply.choices[0]
         if reply is None or choice is None:
             # It refuses to be asked for one of the two.
             reply = await self._ask(request.CHAT, self._chat(_ASK, logprobs=True))
-            found = reply is not None and _listed(reply.choices[0]) > 0
+            found = False if reply is None else _shown(reply.choices[0])
             return {"ids": False, "logprobs": found, "reasoning_logprobs": None}
         if reply.prompt_ids is not None:
             self._prompt = list(reply.prompt_ids)
@@ -207,7 +214,7 @@ class _Probe:
         reasoned = bool(choice.reasoning) or "<think>" in choice.content
         return {
             "ids": bool(self._prompt) and choice.has_ids and _covers(reply, len(choice.tokens)),
-            "logprobs": listed > 0,
+            "logprobs": _shown(choice),
             # What was generated and is neither text nor listed was thought and kept back.
             "reasoning_logprobs": covered if listed and (reasoned or not covered) else None,
         }
@@ -325,6 +332,16 @@ class _Tokenized(msgspec.Struct):
 def _listed(choice: Choice) -> int:
     """How many tokens have log-probs."""
     return 0 if choice.logprobs is None else len(choice.logprobs)
+
+
+def _silent(choice: Choice) -> bool:
+    """Whether nothing of it can be seen, so that nothing follows from what is not listed."""
+    return not (choice.content or choice.reasoning or choice.tool_calls or _listed(choice))
+
+
+def _shown(choice: Choice) -> bool | None:
+    """Whether there are log-probs; None if that does not show."""
+    return None if _silent(choice) else _listed(choice) > 0
 
 
 def _covers(reply: Reply, listed: int) -> bool:
