@@ -145,7 +145,8 @@ def test_a_forked_process_has_no_part_in_a_pool():
         assert children() == here
 
 
-def test_processes_end_though_a_forked_child_holds_their_sockets():
+def test_processes_end_though_a_forked_child_holds_their_sockets(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trunkline.runtime.supervisor._GRACE", 30.0)
     with serving(capital_cities) as server:
         pool = tl.Pool(workers=1)
         pool.run(agent(), tasks(), llm=llm(server.url))
@@ -161,7 +162,7 @@ def test_processes_end_though_a_forked_child_holds_their_sockets():
         os.close(write)
         os.close(read)
         os.waitpid(child, 0)
-    assert took < 1.5
+    assert took < 15
     assert not children()
 
 
