@@ -72,16 +72,7 @@ class Frames:
         self._talk.clear()
 
     def of(self, member: Member, step: int, slots: Mapping[str, str]) -> Sent | None:
-        """Return what a member is sent; None for the rollout's own path.
-
-        Args:
-            member: Who is asked.
-            step: Which step this is, from 1.
-            slots: Texts for the slots of its role.
-
-        Raises:
-            ProgramError: A slot has no text, or a text no slot.
-        """
+        """Return what a member is sent; see :meth:`.prompts.Prompts.of`."""
         name = member.name
         if slots or name not in self._ready:
             check_slots(member, slots)
