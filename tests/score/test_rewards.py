@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trunkline.score.rewards import apply, contains, exact_match, numeric_match, score
+from trunkline.score.rewards import contains, exact_match, numeric_match
+from trunkline.score.rewards.calling import apply, score
 from trunkline.tree.tree import Tree
 from trunkline.types import UNSCORED, Task, Termination
 
@@ -190,7 +191,7 @@ async def test_a_reward_cannot_end_the_process(reward: Callable[[Trajectory], ob
 
 @pytest.mark.parametrize("reward", [late, stubborn, deaf])
 async def test_a_reward_has_a_deadline(reward: Callable[[Trajectory], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trunkline.score.rewards.REWARD_TIMEOUT", 0.02)
+    monkeypatch.setattr("trunkline.score.rewards.calling.REWARD_TIMEOUT", 0.02)
     verdict = await score(reward, ended("a", "a"))
     assert math.isnan(verdict.value)
     assert verdict.problem == f"{reward.__name__} gave no result within 0.02 s"

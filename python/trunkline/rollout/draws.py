@@ -19,7 +19,7 @@ from trunkline.printable import said
 from trunkline.rollout.flights import Flights
 from trunkline.rollout.underway import Underway
 from trunkline.rollout.weights import Weights
-from trunkline.score.rewards import cancelled
+from trunkline.score.rewards.calling import cancelled
 from trunkline.store.redact import redact as hide_secrets
 
 if TYPE_CHECKING:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trunkline.score.rewards import Reward, apply
+from trunkline.score.rewards.calling import apply
 from trunkline.tree.trajectory import Trajectory
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
+    from trunkline.score.rewards import Reward
     from trunkline.tree.tree import Tree
 
 __all__ = ["Scores"]

@@ -29,7 +29,7 @@ from trunkline.rollout.strategy import Drop, Fork, Stop, stepwise
 from trunkline.rollout.view import View
 from trunkline.score.filters.filter import judge
 from trunkline.score.filters.group import Group
-from trunkline.score.rewards import Reward, cancelled
+from trunkline.score.rewards.calling import cancelled
 from trunkline.score.verdicts import Verdict, note
 from trunkline.types import UNSCORED, Termination
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.strategy import Move, Strategy
     from trunkline.rollout.switchboard import Switchboard
     from trunkline.score.filters.filter import Filter
+    from trunkline.score.rewards import Reward
     from trunkline.store.schema import Ending
     from trunkline.tree.tree import Tree
 

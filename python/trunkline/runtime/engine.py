@@ -47,7 +47,7 @@ from trunkline.runtime.wire import (
     read_task,
 )
 from trunkline.score.filters.filter import unjudged
-from trunkline.score.rewards import cancelled
+from trunkline.score.rewards.calling import cancelled
 from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
 

@@ -1,4 +1,4 @@
-"""Rewards: what a trajectory is worth, and how a reward function is called."""
+"""How a reward is called: whatever goes wrong in it leaves a trajectory unscored, never at 0."""
 
 from __future__ import annotations
 
@@ -6,57 +6,19 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from trunkline.bounds import shown
 from trunkline.printable import printable, said
-from trunkline.score.answers import number, tail
-from trunkline.tree.vote import fold, normalise
+from trunkline.score.rewards.reward import REWARD_TIMEOUT, Reward, Scored
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
     from trunkline.tree.trajectory import Trajectory
 
-__all__ = [
-    "REWARD_TIMEOUT",
-    "Reward",
-    "Scored",
-    "apply",
-    "cancelled",
-    "contains",
-    "exact_match",
-    "numeric_match",
-    "score",
-]
-
-REWARD_TIMEOUT = 300.0
-"""Seconds that an awaited reward has to give its result."""
-
-_CONTAINS = 50_000  # characters at the end of an answer that are searched
+__all__ = ["apply", "cancelled", "score"]
 
 _log = logging.getLogger("trunkline.score")
-
-Reward = Callable[["Trajectory"], "Awaitable[float | bool | None] | float | bool | None"]
-"""What scores a trajectory: a function, a coroutine function, or an object that can be called like one.
-
-It takes the trajectory (whose ``task`` has the accepted answers) and returns a number, True or False, or
-None if it cannot say. An exception in it, also ``SystemExit``, leaves the trajectory unscored, and so does an
-awaited result that takes longer than ``REWARD_TIMEOUT``.
-"""
-
-
-class Scored(NamedTuple):
-    """What a reward said about one trajectory.
-
-    Attributes:
-        value: The reward; NaN if there is none.
-        problem: Why there is none, on one printable line; None if there is one, or if the reward said None
-            itself.
-    """
-
-    value: float
-    problem: str | None = None
 
 
 def _name(reward: Reward) -> str:
@@ -135,61 +97,3 @@ async def apply(reward: Reward, trajectory: Trajectory, *, cut: bool = False) ->
         task = printable(trajectory.task.id, 80)
         _log.warning("task %s, rollout %d is unscored: %s", task, trajectory.id, said.problem)
     return said.value
-
-
-def exact_match(trajectory: Trajectory) -> float | None:
-    """1.0 if the answer equals an accepted one after normalisation, else 0.0.
-
-    Args:
-        trajectory: An ended rollout.
-
-    Returns:
-        The reward; None if the task has no accepted answer.
-    """
-    accepted = {normalise(reference) for reference in trajectory.task.reference}
-    if not accepted:
-        return None
-    answer = trajectory.answer
-    return float(answer is not None and normalise(answer) in accepted)
-
-
-def _searched(text: str) -> str:
-    return fold(tail(text.strip(), _CONTAINS))
-
-
-def contains(trajectory: Trajectory) -> float | None:
-    """1.0 if an accepted answer stands in the answer as whole words after normalisation, else 0.0.
-
-    Of an answer of more than 50,000 characters only the last ones are searched.
-
-    Args:
-        trajectory: An ended rollout.
-
-    Returns:
-        The reward; None if the task has no accepted answer.
-    """
-    accepted = [_searched(reference) for reference in trajectory.task.reference]
-    if not any(accepted):
-        return None
-    answer = f" {_searched(trajectory.answer or '')} "
-    return float(any(f" {reference} " in answer for reference in accepted if reference))
-
-
-def numeric_match(trajectory: Trajectory, *, relative: float = 1e-6, absolute: float = 1e-9) -> float | None:
-    """1.0 if the number in the answer is close to the number in an accepted one, else 0.0.
-
-    Args:
-        trajectory: An ended rollout.
-        relative: Largest difference as a share of the larger number.
-        absolute: Largest difference that is always accepted.
-
-    Returns:
-        The reward; None if no accepted answer states a number.
-    """
-    accepted = [value for value in map(number, trajectory.task.reference) if value is not None]
-    if not accepted:
-        return None
-    found = number(trajectory.answer or "")
-    if found is None:
-        return 0.0
-    return float(any(math.isclose(found, value, rel_tol=relative, abs_tol=absolute) for value in accepted))

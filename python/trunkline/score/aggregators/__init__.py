@@ -1,0 +1,1 @@
+"""Aggregators: many answers to one question into one, with the evidence kept."""

@@ -1,0 +1,122 @@
+"""Plain questions to a model, outside any rollout: what judges, reports and aggregators ask."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trunkline.bounds import shown, whole
+from trunkline.errors import ConfigError, ReplyError
+from trunkline.llm import messages as chat
+from trunkline.llm import request as body
+from trunkline.llm.client import as_llm
+from trunkline.llm.dialects.thinking import spoken
+from trunkline.llm.protocol import LLM, Request
+from trunkline.llm.request import Sampling
+from trunkline.llm.spec import EndpointSpec
+from trunkline.types import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.llm.protocol import Reply
+    from trunkline.types import Message
+
+__all__ = ["Asked", "Asker"]
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a model said.
+
+    Attributes:
+        text: Its visible text, without what stands between think tags.
+        finish: Why it stopped, in the server's word.
+        usage: What the call cost.
+    """
+
+    text: str
+    finish: str
+    usage: Usage
+
+
+class Asker:
+    """Asks one model, and counts what that costs. It belongs to the event loop in which it first asks.
+
+    Args:
+        llm: A ``trunkline.LLM``, a base URL, an ``AsyncOpenAI`` client, or an object with ``async complete(request)``.
+            One that is opened here is closed by :meth:`close`; another belongs to whoever made it.
+        model: The model's name, as its endpoint knows it.
+        sampling: How it samples.
+        seed: Seed of everything that is asked: equal questions with equal seeds and draws send the same request.
+
+    Attributes:
+        usage: What all calls that gave a reply cost.
+
+    Raises:
+        ConfigError: A value cannot be used; the message names it.
+    """
+
+    def __init__(self, llm: Any, model: str, sampling: Sampling = Sampling(), seed: int = 0) -> None:  # noqa: B008 - frozen
+        self._spec = EndpointSpec(llm) if isinstance(llm, str) else llm if isinstance(llm, EndpointSpec) else None
+        self._llm: LLM | None = None if self._spec is not None else as_llm(llm)
+        if not isinstance(sampling, Sampling):
+            raise ConfigError(f"sampling must be Sampling(...), not {shown(sampling)}")
+        self._head = body.head(model)
+        self._constant = body.constant(sampling)
+        self._seed = whole("seed", seed, 0, 2**63 - 1)
+        self.model = model
+        self.usage = Usage()
+
+    async def ask(self, messages: Sequence[Message], draw: int = 0) -> Asked:
+        """Ask for one reply.
+
+        Args:
+            messages: The conversation, its last message being what is to be answered.
+            draw: Which sample of this question it is: another one has another seed.
+
+        Raises:
+            LLMError: The model gave no usable reply.
+            EndpointError: Its endpoint serves nobody.
+            ConfigError: The key is missing, or the messages are none.
+        """
+        said = b",".join(chat.encode(message) for message in messages)
+        prompt = self._head + said + self._constant
+        # Below 2^53, so that servers in any language read the same number.
+        digest = hashlib.blake2b(b"%d %d " % (self._seed, draw) + prompt, digest_size=8).digest()
+        seed = int.from_bytes(digest, "little") >> 11
+        content = prompt + body.draws(seed)
+        key = int.from_bytes(hashlib.blake2b(said[:256], digest_size=4).digest(), "little")
+        request = Request(content, key, seed=seed, constant=len(prompt), model=self.model)
+        reply = await self._open().complete(request)
+        if not reply.choices:
+            raise ReplyError(f"{self.model} gave no completion")
+        usage = _usage(reply)
+        self.usage += usage
+        choice = reply.choices[0]
+        return Asked(spoken(choice.content), choice.finish, usage)
+
+    async def close(self) -> None:
+        """Close what was opened here. May be called more than once; asking again opens it anew."""
+        if self._spec is not None and self._llm is not None:
+            llm, self._llm = self._llm, None
+            await llm.close()
+
+    def _open(self) -> LLM:
+        if self._llm is None:
+            assert self._spec is not None
+            self._llm = self._spec.open()
+        return self._llm
+
+
+def _usage(reply: Reply) -> Usage:
+    reported = reply.prompt >= 0 and reply.generated >= 0
+    return Usage(
+        calls=1,
+        prompt=reply.prompt if reported else 0,
+        cached=max(reply.cached, 0) if reported else 0,
+        generated=reply.generated if reported else 0,
+        unreported=0 if reported else 1,
+        retries=max(reply.attempts - 1, 0),
+    )
