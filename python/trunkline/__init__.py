@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from trunkline.runtime.tracing import Tracing
     from trunkline.score import filters
     from trunkline.score.filters.filter import Filter
+    from trunkline.score.reports.extract import extract as extract_report
+    from trunkline.score.reports.reporter import Reporter
     from trunkline.score.rewards import contains, exact_match, numeric_match
     from trunkline.score.verdicts import Verdict
     from trunkline.store.dataset import load_tasks
@@ -109,6 +111,7 @@ _HOMES = {
     "Prompt": "llm.prompt",
     "Role": "team.role",
     "Routing": "llm.limits",
+    "Reporter": "score.reports.reporter",
     "Run": "runtime.result",
     "RunReader": "store.reader",
     "Said": "team.play",
@@ -144,6 +147,7 @@ _HOMES = {
     "current_call": "tools.call",
     "errors": "errors:",
     "exact_match": "score.rewards",
+    "extract_report": "score.reports.extract:extract",
     "filters": "score.filters:",
     "load_tasks": "store.dataset",
     "log_to": "runtime.logs",
@@ -194,6 +198,7 @@ __all__ = [
     "Projected",
     "Projection",
     "Prompt",
+    "Reporter",
     "Role",
     "Routing",
     "Run",
@@ -231,6 +236,7 @@ __all__ = [
     "current_call",
     "errors",
     "exact_match",
+    "extract_report",
     "filters",
     "load_tasks",
     "log_to",

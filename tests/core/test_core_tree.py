@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trunkline import _core
 from trunkline._core import MESSAGE, OBSERVATION, PROMPT, ROOT, TURN, Tree
-from trunkline.errors import CoreError, TreeError
+from trunkline.errors import ArgumentError, CoreError, TreeError
 from trunkline.types import Termination, Usage
 
 USER = b'{"role":"user","content":"1+1?"}'
@@ -45,12 +45,35 @@ def test_module_says_what_it_is() -> None:
     assert _core.__version__.count(".") == 2
     assert isinstance(_core.DEBUG, bool)
     assert (ROOT, PROMPT, TURN, OBSERVATION, MESSAGE) == (0, 1, 2, 3, 4)
-    assert (_core.FORMAT, _core.DIGEST_VERSION) == (6, 2)
+    assert (_core.FORMAT, _core.DIGEST_VERSION) == (7, 2)
     for kind in (_core.Node, _core.Rollout):
         with pytest.raises(TypeError, match="cannot create"):
             kind()
     assert Tree.__module__ == "trunkline._core"
     assert Tree.turn.__text_signature__.endswith("aside=None, context=None, tokens=None, /)")
+
+
+def test_a_report_is_read_back_replaced_and_taken_away() -> None:
+    tree, _, leaf = grown()
+    digest = tree.digest()
+    assert tree.report_of(leaf) is None
+    for text, kept in [("counted ✓", "counted ✓"), ("counted again", "counted again"), ("", None)]:
+        tree.report(leaf, text)
+        assert tree.report_of(leaf) == kept
+        assert tree.digest() == digest
+    tree.report(1, "asked")
+    delta = tree.delta()
+    assert delta is not None
+    copy = Tree()
+    copy.apply(delta)
+    assert (copy.report_of(1), copy.report_of(leaf), copy.digest()) == ("asked", None, digest)
+    copy.check()
+    with pytest.raises(ArgumentError, match="node 0 is the root"):
+        tree.report(0, "x")
+    with pytest.raises(TreeError, match="node 9 does not exist"):
+        tree.report(9, "x")
+    with pytest.raises(TreeError, match="node 9 does not exist"):
+        tree.report_of(9)
 
 
 def test_a_turn_is_read_back() -> None:

@@ -126,6 +126,14 @@ class Node:
         return self.tree.core.aside(self.id)
 
     @property
+    def compressed_reasoning(self) -> str | None:
+        """What the path to this node came to, in a few words: a report somebody wrote, or None.
+
+        :class:`trunkline.Reporter` writes reports.
+        """
+        return self.tree.core.report_of(self.id)
+
+    @property
     def text(self) -> str:
         """The message's text; tool calls are not in it."""
         return message_text(self.message)

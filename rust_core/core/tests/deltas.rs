@@ -178,7 +178,7 @@ fn a_reader_says_what_is_wrong() {
     assert_eq!(error(b""), "delta refused: it is truncated: 0 bytes where 32 are needed");
     assert_eq!(error(b"SQLite format 3\0 and so on"), "delta refused: it does not start like a delta");
     let version = [&delta[..4], &[9, 0], &delta[6..]].concat();
-    assert_eq!(error(&version), "delta refused: its format version is 9; this build reads version 6");
+    assert_eq!(error(&version), "delta refused: its format version is 9; this build reads version 7");
     let unknown = seal(0, 0, &[200]);
     assert_eq!(error(&unknown), "delta refused: operation 0 at byte 0 cannot be read: its kind is unknown");
     let early = seal(0, 0, &[1, 1, b'a', 8, 0]);
@@ -220,6 +220,8 @@ fn operations_are_judged_by_what_comes_before_them() {
         (&[4, 1, 1, 0, 0, 0, 4, 1, 1, 0, 0, 0, 4, 3, 1, 0, 0, 0], 2, "node 3 does not exist; there are 3"),
         (&[7, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 1, 4, 4, 1, 0, 0, 0], 2, "node 4 does not exist; there are 4"),
         (&[8, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0], 1, "rollout 0 has ended (answer) and cannot be continued"),
+        (&[15, 0, 1, b'x'], 0, "node 0 is the root"),
+        (&[15, 1, 1, b'x', 15, 2, 0], 1, "node 2 does not exist; there are 2"),
         (&[9, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0, "rollout 0 is still growing"),
         (&infinite, 1, "a reward must be a finite number"),
         // Tokens: what they may hold, where they may be, and which nodes they make one.
@@ -327,6 +329,28 @@ fn tokens_travel_once() {
     assert_eq!(tree.check(), Ok(()));
 }
 
+#[test]
+fn reports_travel_and_are_in_no_digest() {
+    let mut tree = small();
+    let (leaf, digest) = (tree.turn(0.into(), &message(1), None, common::call(1, 1)).unwrap(), tree.digest());
+    let mut copy = Tree::new();
+    let mut follow = |tree: &mut Tree| {
+        assert_eq!(copy.apply(&tree.delta().unwrap().unwrap()), Ok(true));
+        assert_eq!(portrait(&copy), portrait(tree));
+        copy.report_of(leaf).unwrap().map(str::to_owned)
+    };
+    assert_eq!(follow(&mut tree), None);
+    tree.report(leaf, "counted").unwrap();
+    assert_eq!(follow(&mut tree).as_deref(), Some("counted"));
+    tree.report(leaf, "counted twice").unwrap();
+    assert_eq!((follow(&mut tree).as_deref(), tree.digest()), (Some("counted twice"), digest));
+    tree.report(leaf, "").unwrap();
+    assert_eq!((follow(&mut tree), tree.check()), (None, Ok(())));
+    assert!(tree.report(NodeId::ROOT, "x").unwrap_err().to_string().contains("the root"));
+    assert!(tree.report(99.into(), "x").is_err() && tree.report_of(99.into()).is_err());
+    assert_eq!(tree.delta(), Ok(None));
+}
+
 /// Written down once, with every kind of operation in it: bytes that change without [`FORMAT`] would orphan every run file.
 #[test]
 fn the_format_is_fixed() {
@@ -346,11 +370,12 @@ fn the_format_is_fixed() {
     tree.score(rollout, 1.0).unwrap();
     tree.note(rollout, "é").unwrap();
     tree.mark("m").unwrap();
+    tree.report(prompt, "r").unwrap();
     let delta = tree.delta().unwrap().unwrap();
     let hex: Vec<String> = delta.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(FORMAT, 6);
+    assert_eq!(FORMAT, 7);
     let expected = [
-        "544b444c06000000000000009c0000000000000000000000", // header
+        "544b444c0700000000000000a00000000000000000000000", // header
         "010161",                                           // name
         "02027b7d",                                         // fragment
         "040001000100",                                     // append
@@ -369,7 +394,8 @@ fn the_format_is_fixed() {
         "0900000000000000f03f",           // score
         "0c0002c3a9",                     // note
         "0d016d",                         // mark
-        "1ae6c1e95dbee6a1",               // checksum
+        "0f010172",                       // report
+        "1be6d7dd321a1ee7",               // checksum
     ];
     assert_eq!(hex.concat(), expected.concat());
     assert_eq!(format!("{:032x}", tree.digest()), "b5ae06593e2ca739bc100fa26faa238b");

@@ -26,6 +26,7 @@ fn check_nodes(tree: &Tree, model: &Model) {
         assert_eq!(tokens, expected.tokens.as_ref().map(TokenBuffer::as_slice));
         assert_eq!(node.uncertainty, expected.uncertainty);
         assert_eq!(tree.aside(node_id(id)).unwrap(), expected.aside.as_deref().map(str::as_bytes));
+        assert_eq!(tree.report_of(node_id(id)).unwrap(), expected.report.as_deref());
         let path = model.path(id);
         assert_eq!(node.depth as usize, path.len());
         assert_eq!(node.turns as usize, model.turns(id));

@@ -47,7 +47,8 @@ fn tell(tree: &mut Tree, chapter: u32) -> Result<()> {
         tree.turn(rollout, said.as_bytes(), Some(sampled.as_slice()), call)?;
         let seen = tree.observe(rollout, b"{\"seen\":1}", None, NameId::EMPTY, 5, draw == 1)?;
         tree.tokenise(seen, given.as_slice())?;
-        tree.turn(rollout, said.as_bytes(), None, Call::default())?;
+        let leaf = tree.turn(rollout, said.as_bytes(), None, Call::default())?;
+        tree.report(leaf, said.as_str())?;
         if draw == 0 {
             tree.close(rollout, Termination::Answer, Some("4"), None)?;
             tree.score(rollout, 0.5)?;

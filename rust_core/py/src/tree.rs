@@ -9,7 +9,6 @@ use trunkline_core::{Call, ContextId, Kind, NameId, NodeId, RolloutId, Source, T
 
 use self::access::LARGE_BYTES;
 use crate::buffer::view;
-use crate::error::raise;
 use crate::guard::Guard;
 use crate::input::{Data, Text, number, numbers};
 use crate::tokens::Tokens;
@@ -182,11 +181,7 @@ impl Tree {
 
     /// Path, turn, next draw and subgroup of the state at a node.
     #[pyo3(signature = (node, /))]
-    fn state(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = number)] node: u32,
-    ) -> PyResult<(Vec<u32>, u32, u32, Option<u32>)> {
+    fn state(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<access::State> {
         let core::State { path, turn, draw, subgroup } = self.0.with(py, |tree| tree.state(node.into()))?;
         Ok((path, turn, draw, subgroup))
     }
@@ -287,9 +282,19 @@ impl Tree {
     /// What a model turn said beside its message, or None.
     #[pyo3(signature = (node, /))]
     fn aside(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Option<String>> {
-        let aside = self.0.with(py, |tree| Ok(tree.aside(node.into())?.map(<[u8]>::to_vec)))?;
-        let text = aside.map(String::from_utf8).transpose();
-        text.map_err(|_| raise(py, &core::Error::Text { what: "the aside" }))
+        self.said_beside(py, node.into())
+    }
+
+    /// Write a report on a node, in the place of the one before.
+    #[pyo3(signature = (node, text, /))]
+    fn report(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32, text: Text<'_>) -> PyResult<()> {
+        self.0.with(py, |tree| tree.report(node.into(), &text))
+    }
+
+    /// What was reported on a node last, or None.
+    #[pyo3(signature = (node, /))]
+    fn report_of(&self, py: Python<'_>, #[pyo3(from_py_with = number)] node: u32) -> PyResult<Option<String>> {
+        self.0.with(py, |tree| Ok(tree.report_of(node.into())?.map(str::to_owned)))
     }
 
     /// The node's tokens, and how sure the model was of them; None where they are not known.
@@ -350,10 +355,7 @@ impl Tree {
 
     /// Per node: scored rollouts through it (u32), the sum of their rewards (f64), and rollouts through it at all (u32).
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<[Bound<'py, PyAny>; 3]> {
-        let (visits, value, passes) = self.sweep(py, |tree| {
-            let (visits, value, passes) = tree.statistics();
-            Ok((visits.to_vec(), value.to_vec(), passes.to_vec()))
-        })?;
+        let (visits, value, passes) = self.left_behind(py)?;
         Ok([view(py, &visits)?, view(py, &value)?, view(py, &passes)?])
     }
 

@@ -9,6 +9,7 @@ from trunkline.sim.model.agent import agent
 from trunkline.sim.model.dials import PRESETS
 from trunkline.sim.model.draft import Disagreement
 from trunkline.sim.model.mind import Mind
+from trunkline.sim.model.reporter import reporter
 from trunkline.sim.model.solver import solver
 from trunkline.sim.model.tagged import tagged
 from trunkline.sim.model.team import team
@@ -32,6 +33,7 @@ MODELS: Final[dict[str, Callable[[Conversation, Mind], Draft]]] = {
     "sim-solver": solver,
     "sim-writer": writer,
     "sim-judge": judge,
+    "sim-reporter": reporter,
     "sim-team": team,
 }
 """Every behaviour, by the name that a request asks for."""

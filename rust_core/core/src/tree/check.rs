@@ -20,6 +20,7 @@ impl Tree {
             .and_then(|()| self.runs.check())
             .and_then(|()| self.contexts.check(&self.fragments, &self.runs))
             .and_then(|()| self.nodes.calls().check(self.names.count(), self.contexts.count()))
+            .and_then(|()| self.reports.check(self.nodes.count()))
             .and_then(|()| self.rollouts.check_paths())
             .and_then(|()| self.nodes.ids().try_for_each(|id| self.check_node(id)))
             .and_then(|()| self.check_links())

@@ -70,6 +70,10 @@ impl Tree {
                 self.marks.push((*text).into());
                 Ok(0)
             }
+            Op::Report { node, text } => {
+                self.reports.write(*node, text);
+                Ok(node.get())
+            }
         }
     }
 

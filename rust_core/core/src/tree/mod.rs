@@ -16,6 +16,7 @@ pub(crate) mod names;
 pub(crate) mod nodes;
 pub(crate) mod pieces;
 pub(crate) mod read;
+pub(crate) mod reports;
 pub(crate) mod rollouts;
 pub(crate) mod runs;
 pub(crate) mod settle;
@@ -33,6 +34,7 @@ use crate::tree::fragments::{Fragments, Message};
 use crate::tree::key::{Key, Kind, Said};
 use crate::tree::names::Names;
 use crate::tree::nodes::Nodes;
+use crate::tree::reports::Reports;
 use crate::tree::rollouts::Rollouts;
 use crate::tree::runs::{Run, Runs};
 use crate::tree::termination::Termination;
@@ -55,6 +57,7 @@ pub struct Tree {
     pub(crate) visits: Visits,
     pub(crate) rollouts: Rollouts,
     pub(crate) marks: Vec<Box<str>>,
+    pub(crate) reports: Reports,
     pub(crate) journal: Journal,
 }
 
@@ -77,6 +80,7 @@ impl Tree {
             visits: Visits::new(),
             rollouts: Rollouts::new(),
             marks: Vec::new(),
+            reports: Reports::default(),
             journal: Journal::default(),
         }
     }
@@ -91,6 +95,7 @@ impl Tree {
         self.visits.reset();
         self.rollouts.reset();
         self.marks.clear();
+        self.reports.reset();
         self.journal.reset();
     }
 
@@ -271,6 +276,15 @@ impl Tree {
     /// The marks, in the order in which they were written, from this one on.
     pub fn marks(&self, first: usize) -> impl Iterator<Item = &str> {
         self.marks.iter().skip(first).map(AsRef::as_ref)
+    }
+
+    /// Write down what the path to a node came to, in the place of the report before. It is in every delta and in no digest:
+    /// it is made of what the digest covers, and may be written long after.
+    ///
+    /// # Errors
+    /// If the node does not exist or is the root, or the text is longer than 4 GiB.
+    pub fn report(&mut self, node: NodeId, text: &str) -> Result<()> {
+        self.perform(&Op::Report { node, text }).map(|_| ())
     }
 
     /// The leaf of a rollout; for one that does not exist, a node that does not.

@@ -154,12 +154,13 @@ impl Tree {
             messages: self.fragments.memory(),
             tokens: self.runs.memory(),
             rollouts: self.rollouts.memory(),
-            other: self.names.memory() + self.contexts.memory() + self.journal.memory() + self.marked(),
+            other: self.names.memory() + self.contexts.memory() + self.journal.memory() + self.written(),
         }
     }
 
-    fn marked(&self) -> usize {
-        held(&self.marks) + self.marks.iter().map(|mark| mark.len()).sum::<usize>()
+    /// What marks and reports hold.
+    fn written(&self) -> usize {
+        held(&self.marks) + self.marks.iter().map(|mark| mark.len()).sum::<usize>() + self.reports.memory()
     }
 
     /// The text of a name.
@@ -214,6 +215,15 @@ impl Tree {
     pub fn aside(&self, id: NodeId) -> Result<Option<&[u8]>> {
         self.known_node(id)?;
         Ok(self.nodes.row(id).and_then(|row| self.nodes.calls().aside(row)))
+    }
+
+    /// What was reported on a node last.
+    ///
+    /// # Errors
+    /// If the node does not exist.
+    pub fn report_of(&self, id: NodeId) -> Result<Option<&str>> {
+        self.known_node(id)?;
+        Ok(self.reports.get(id))
     }
 
     /// A node's tokens, if they are known.

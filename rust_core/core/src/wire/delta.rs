@@ -27,7 +27,7 @@ use crate::wire::rules::{self, View};
 const MAGIC: [u8; 4] = *b"TKDL";
 
 /// Version of the delta's format; a tree reads deltas of no other.
-pub const FORMAT: u16 = 6;
+pub const FORMAT: u16 = 7;
 
 /// Bytes that contexts of one delta may join from pieces: some seconds of hashing, and the prompts of a million turns. A few
 /// bytes of a delta name a long piece again, so without a limit a short one could keep its reader busy for days.

@@ -73,6 +73,7 @@ pub(crate) enum Op<'a> {
     Score { rollout: RolloutId, reward: f64 },
     Note { rollout: RolloutId, text: &'a str },
     Mark(&'a str),
+    Report { node: NodeId, text: &'a str },
 }
 
 const NAME: u8 = 1;
@@ -89,6 +90,7 @@ const TOKENISE: u8 = 11;
 const NOTE: u8 = 12;
 const MARK: u8 = 13;
 const TELL: u8 = 14;
+const REPORT: u8 = 15;
 
 impl<'a> Op<'a> {
     /// Write the operation down, all but the bytes of a message and the columns of a run, which follow what is written here.
@@ -172,6 +174,11 @@ impl<'a> Op<'a> {
                 out.push(MARK);
                 codec::put_bytes(out, text.as_bytes());
             }
+            Self::Report { node, text } => {
+                out.push(REPORT);
+                codec::put(out, node.get().into());
+                codec::put_bytes(out, text.as_bytes());
+            }
         }
     }
 
@@ -223,6 +230,10 @@ impl<'a> Op<'a> {
                 text: std::str::from_utf8(reader.bytes()?).map_err(|_| "a note is not UTF-8")?,
             },
             MARK => Self::Mark(std::str::from_utf8(reader.bytes()?).map_err(|_| "a mark is not UTF-8")?),
+            REPORT => Self::Report {
+                node: reader.word()?.into(),
+                text: std::str::from_utf8(reader.bytes()?).map_err(|_| "a report is not UTF-8")?,
+            },
             _ => return Err("its kind is unknown"),
         })
     }

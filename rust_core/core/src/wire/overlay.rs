@@ -104,7 +104,7 @@ impl<'t, 'a> Overlay<'t, 'a> {
                 let leaf = self.leaf(*rollout);
                 self.rollouts.insert(*rollout, (leaf, Some(*termination)));
             }
-            Op::Score { .. } | Op::Note { .. } | Op::Mark(_) => {}
+            Op::Score { .. } | Op::Note { .. } | Op::Mark(_) | Op::Report { .. } => {}
         }
     }
 

@@ -121,6 +121,11 @@ pub(crate) fn check(view: &impl View, op: &Op<'_>, counts: &Counts) -> Result<()
             known("rollout", rollout.get(), counts.rollouts)
         }
         Op::Mark(text) => fits("mark", text.len()),
+        Op::Report { node: id, text } => {
+            fits("report", text.len())?;
+            node(counts, *id)?;
+            reportable(*id)
+        }
         Op::Score { rollout, reward } => {
             known("rollout", rollout.get(), counts.rollouts)?;
             if reward.is_infinite() {
@@ -179,6 +184,14 @@ pub(crate) fn untokenised(kind: Kind, id: NodeId) -> Result<()> {
 /// A node has tokens, and they cannot be replaced.
 pub(crate) fn tokenised(id: NodeId) -> Error {
     Error::Value { value: format!("node {} has other tokens already", id.get()), want: "a node without" }
+}
+
+/// There is something to report on: the root says nothing.
+fn reportable(id: NodeId) -> Result<()> {
+    if id != NodeId::ROOT {
+        return Ok(());
+    }
+    Err(Error::Value { value: "node 0 is the root".into(), want: "a node that can have a report" })
 }
 
 fn growing(view: &impl View, counts: &Counts, rollout: RolloutId, verb: &'static str) -> Result<()> {

@@ -16,7 +16,7 @@ pub fn call(prompt: i64, generated: i64) -> Call<'static> {
 
 /// Frame any payload as a sound record, as only someone with bad intentions would.
 pub fn seal(sequence: u32, previous: u64, payload: &[u8]) -> Vec<u8> {
-    let mut out = b"TKDL\x06\0\0\0".to_vec();
+    let mut out = b"TKDL\x07\0\0\0".to_vec();
     out.extend_from_slice(&sequence.to_le_bytes());
     out.extend_from_slice(&u32::try_from(payload.len()).unwrap().to_le_bytes());
     out.extend_from_slice(&previous.to_le_bytes());
@@ -42,8 +42,8 @@ pub fn portrait(tree: &Tree) -> String {
     for id in 0..tree.nodes() {
         let (node, message) = (tree.node(id.into()).unwrap(), tree.message(id.into()).unwrap());
         let (children, aside) = (tree.children(id.into()).unwrap(), tree.aside(id.into()).unwrap());
-        let tokens = tree.tokens_of(id.into()).unwrap();
-        write!(out, "\n{id} {node:?} {message:?} {children:?} {aside:?} {tokens:?}").unwrap();
+        let (tokens, report) = (tree.tokens_of(id.into()).unwrap(), tree.report_of(id.into()).unwrap());
+        write!(out, "\n{id} {node:?} {message:?} {children:?} {aside:?} {tokens:?} {report:?}").unwrap();
     }
     for id in 0..tree.rollouts() {
         write!(out, "\n{:?}", tree.rollout(id.into()).unwrap()).unwrap();

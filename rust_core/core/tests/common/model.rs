@@ -33,6 +33,7 @@ pub struct Node {
     pub prompt: i64,
     pub generated: i64,
     pub aside: Option<String>,
+    pub report: Option<String>,
     /// The rollout whose call is believed.
     pub by: usize,
 }
@@ -111,7 +112,8 @@ impl Model {
             return id;
         }
         self.index.insert(key.clone(), self.nodes.len());
-        self.nodes.push(Node { key, message, tokens, uncertainty, prompt, generated, aside, by });
+        let report = None;
+        self.nodes.push(Node { key, message, tokens, uncertainty, prompt, generated, aside, report, by });
         self.nodes.len() - 1
     }
 
@@ -219,6 +221,14 @@ impl Model {
                     return Err(());
                 }
                 rollout.reward = reward;
+                Ok(None)
+            }
+            Cmd::Report { node, text } => {
+                let at = pick(node, nodes) as usize;
+                if at == 0 {
+                    return Err(());
+                }
+                self.nodes[at].report = Some(name(text)).filter(|text| !text.is_empty());
                 Ok(None)
             }
             Cmd::Mark { text } => {

@@ -20,6 +20,7 @@ pub enum Cmd {
     Score { rollout: u32, reward: f64 },
     Note { rollout: u32, text: u8 },
     Mark { text: u8 },
+    Report { node: u32, text: u8 },
 }
 
 /// What a call says beside its message.
@@ -89,7 +90,8 @@ fn cmd() -> impl Strategy<Value = Cmd> {
         2 => (id.clone(), 0u8..14, prop::option::of(0u8..3))
             .prop_map(|(rollout, code, answer)| Cmd::Close { rollout, code, answer }),
         2 => (id.clone(), reward).prop_map(|(rollout, reward)| Cmd::Score { rollout, reward }),
-        1 => (id, 0u8..3).prop_map(|(rollout, text)| Cmd::Note { rollout, text }),
+        1 => (id.clone(), 0u8..3).prop_map(|(rollout, text)| Cmd::Note { rollout, text }),
+        2 => (id, 0u8..3).prop_map(|(node, text)| Cmd::Report { node, text }),
         1 => (0u8..3).prop_map(|text| Cmd::Mark { text }),
     ]
 }
@@ -167,6 +169,7 @@ pub fn run(tree: &mut Tree, contexts: &mut u32, cmd: &Cmd) -> Result<Option<Node
         }
         Cmd::Score { rollout: id, reward } => tree.score(rollout(*id), *reward).map(|()| None),
         Cmd::Mark { text } => tree.mark(&name(*text)).map(|()| None),
+        Cmd::Report { node, text } => tree.report(NodeId::new(pick(*node, nodes)), &name(*text)).map(|()| None),
         Cmd::Note { rollout: id, text } => tree.note(rollout(*id), &name(*text)).map(|()| None),
     }
 }

@@ -3,15 +3,22 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use trunkline_core as core;
-use trunkline_core::{Source, TokenSlice};
+use trunkline_core::{NodeId, Source, TokenSlice};
 
 use super::Tree;
+use crate::error::raise;
 use crate::tokens::Tokens;
 
 /// Sizes from which a sweep over a tree takes tens of microseconds, so that other threads should run meanwhile.
 const LARGE_TREE: u32 = 2048;
 pub(super) const LARGE_BYTES: usize = 1 << 18;
 const LARGE_RUN: usize = 1 << 14;
+
+/// Path, turn, next draw and subgroup of a state.
+pub(super) type State = (Vec<u32>, u32, u32, Option<u32>);
+
+/// What rollouts left on nodes: visits, values, passes.
+pub(super) type Statistics = (Vec<u32>, Vec<f64>, Vec<u32>);
 
 impl Tree {
     /// Read for long if the tree is large.
@@ -42,6 +49,21 @@ impl Tree {
         let large = tokens.is_some_and(|tokens| tokens.len() >= LARGE_RUN);
         let work = |tree: &mut core::Tree| work(tree, tokens);
         if large { self.0.with_long(py, |_| true, work) } else { self.0.with(py, work) }
+    }
+
+    /// A copy of what rollouts left on every node.
+    pub(super) fn left_behind(&self, py: Python<'_>) -> PyResult<Statistics> {
+        self.sweep(py, |tree| {
+            let (visits, value, passes) = tree.statistics();
+            Ok((visits.to_vec(), value.to_vec(), passes.to_vec()))
+        })
+    }
+
+    /// What a model turn said beside its message, as text.
+    pub(super) fn said_beside(&self, py: Python<'_>, node: NodeId) -> PyResult<Option<String>> {
+        let aside = self.0.with(py, |tree| Ok(tree.aside(node)?.map(<[u8]>::to_vec)))?;
+        let text = aside.map(String::from_utf8).transpose();
+        text.map_err(|_| raise(py, &core::Error::Text { what: "the aside" }))
     }
 
     /// Join a body straight into the object that Python gets.

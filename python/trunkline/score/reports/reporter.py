@@ -1,0 +1,236 @@
+"""Reports that a model writes: what a tree shares is reported once, and extended along its branches."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from trunkline.bounds import choice, whole
+from trunkline.errors import ConfigError, LLMError
+from trunkline.llm.request import Sampling
+from trunkline.llm.text import scrub
+from trunkline.printable import said
+from trunkline.score.asking import Asker
+from trunkline.score.reports.extract import messages_of
+from trunkline.score.reports.prompts import RESULT, asked, question_of, written
+from trunkline.score.reports.segments import reported_leaves, segments
+from trunkline.score.reports.sharing import SHARES, Sizes, choose
+from trunkline.score.reports.steps import clipped, steps
+from trunkline.types import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.score.reports.segments import Segment
+    from trunkline.score.reports.sharing import Share
+    from trunkline.tree.tree import Tree
+
+__all__ = ["Problem", "Reported", "Reporter"]
+
+_CHARACTERS: Final = 4
+"""Characters of a token, for estimates."""
+
+_LONG: Final = 24
+"""Characters a word that was asked for; what is longer than that is not the report that was asked for, and is cut."""
+
+_TOKENS: Final = 1.4
+"""Tokens of a word, for estimates."""
+
+
+class Problem(NamedTuple):
+    """A report that was not written.
+
+    Attributes:
+        node: Where it is missing.
+        reason: Why; safe to print.
+    """
+
+    node: int
+    reason: str
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """What came of writing reports on a tree.
+
+    Attributes:
+        usage: What all calls that gave a reply cost.
+        written: How many reports were written.
+        skipped: How many were there already and were left as they are.
+        problems: Reports that were not written, by their nodes.
+    """
+
+    usage: Usage = msgspec.field(default_factory=Usage)
+    written: int = 0
+    skipped: int = 0
+    problems: tuple[Problem, ...] = ()
+
+    def __add__(self, other: Reported) -> Reported:
+        return Reported(
+            self.usage + other.usage,
+            self.written + other.written,
+            self.skipped + other.skipped,
+            (*self.problems, *other.problems),
+        )
+
+
+class Reporter:
+    """Writes a report on every leaf of a tree, with the help of a model; ``trunkline.Reporter``.
+
+    A report (compressed reasoning) says what the path to a node set out to do, which calls mattered, how what was found
+    leads to where it stands, and the answer. What several rollouts share is reported once, where they part, and
+    extended along the branches: a request holds the question, the report on what came before, and the steps since.
+
+    Args:
+        llm: As for :class:`~trunkline.score.asking.Asker`, or an ``Asker``, which then belongs to who made it.
+        model: The model's name, as its endpoint knows it; not with an ``Asker``.
+        sampling: How it samples.
+        seed: Seed of what is asked.
+        share: ``always``: a report at every place where rollouts part. ``never``: one on each leaf, from scratch over
+            its whole path, as ParallelMuse writes them. ``auto``: one where rollouts part wherever that is estimated to
+            cost less; see :func:`trunkline.score.reports.sharing.choose`.
+        words: Most words of a report.
+        result: Characters of a tool's output that a request shows: the middle of what is longer is left out.
+        again: Whether what has a report gets another one. Without it, a report that is there is used as it is, so that
+            writing can go on where it was stopped.
+
+    Raises:
+        ConfigError: A value cannot be used; the message names it.
+    """
+
+    def __init__(
+        self,
+        llm: Any,
+        model: str | None = None,
+        *,
+        sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+        seed: int = 0,
+        share: Share = "auto",
+        words: int = 150,
+        result: int = RESULT,
+        again: bool = False,
+    ) -> None:
+        if isinstance(llm, Asker):
+            if model is not None:
+                raise ConfigError("Reporter: model is the Asker's own; leave it out")
+            self._asker = llm
+        elif model is None:
+            raise ConfigError("Reporter: model is missing; give the name of the model that writes")
+        else:
+            self._asker = Asker(llm, model, sampling, seed)
+        self._owned = not isinstance(llm, Asker)
+        choice("Reporter: share", share, *SHARES)
+        self.share = share
+        self.words = whole("Reporter: words", words, 20, 10_000)
+        self.result = whole("Reporter: result", result, 100)
+        self.again = again
+
+    async def write(self, tree: Tree) -> Reported:
+        """Write the reports of a tree onto its nodes.
+
+        What does not depend on one another is asked at once; the LLM's own limits say how many requests are in flight.
+        A request that fails leaves its node without a report, and what follows it is reported from the nearest node
+        above that has one. Rollouts that grow, broke or were cut get no report.
+
+        Args:
+            tree: The tree; ``Node.compressed_reasoning`` has the reports, and the next delta of its core.
+
+        Returns:
+            What was written, what not and why, and what it cost.
+
+        Raises:
+            EndpointError: The endpoint serves nobody.
+            ConfigError: The key is missing.
+        """
+        work = _Work(tree, self, self._asker)
+        try:
+            async with asyncio.TaskGroup() as group:
+                work.begin(group)
+        except BaseExceptionGroup as problems:
+            raise problems.exceptions[0] from None
+        return Reported(work.usage, work.written, work.skipped, tuple(sorted(work.problems)))
+
+    async def close(self) -> None:
+        """Close what was opened here. May be called more than once."""
+        if self._owned:
+            await self._asker.close()
+
+
+class _Work:
+    """The reports of one tree, while they are written."""
+
+    def __init__(self, tree: Tree, reporter: Reporter, asker: Asker) -> None:
+        self.usage = Usage()
+        self.written = 0
+        self.skipped = 0
+        self.problems: list[Problem] = []
+        self._core = tree.core
+        self._asker = asker
+        self._reporter = reporter
+        self._question = question_of(tree.task)
+        self._answers = reported_leaves(tree)
+        self._found = segments(tree)
+        self._steps = [written(steps(messages_of(tree, one.nodes)), reporter.result) for one in self._found]
+        self._below: list[list[int]] = [[] for _ in self._found]
+        self._known = self._reports(again=reporter.again)
+        self._wanted = choose(self._found, self._sizes(), reporter.share, self._known)
+
+    def begin(self, group: asyncio.TaskGroup) -> None:
+        """Begin with the segments that follow the prompt; each begins those below it."""
+        first: list[int] = []
+        for at, segment in enumerate(self._found):
+            (first if segment.parent is None else self._below[segment.parent]).append(at)
+        for at in first:
+            group.create_task(self._segment(group, at, None, ()))
+
+    def _reports(self, *, again: bool) -> dict[int, str]:
+        """Of each segment the report that is there and stays."""
+        found = {} if again else {at: self._core.report_of(one.node) for at, one in enumerate(self._found)}
+        known = {at: text for at, text in found.items() if text is not None}
+        self.skipped = len(known)
+        return known
+
+    def _sizes(self) -> Sizes:
+        frame = sum(len(str(message["content"])) for message in self._request(None, (), None))
+        lengths = [len(text) / _CHARACTERS for text in self._steps]
+        return Sizes(frame / _CHARACTERS, self._reporter.words * _TOKENS, lengths)
+
+    def _request(self, before: str | None, shown: Sequence[str], answer: str | None) -> list[dict[str, Any]]:
+        return asked(self._question, before, "\n".join(shown), answer, self._reporter.words)
+
+    async def _segment(self, group: asyncio.TaskGroup, at: int, before: str | None, shown: tuple[str, ...]) -> None:
+        """Report on a segment, then on those below it.
+
+        Args:
+            group: What runs.
+            at: The segment.
+            before: The nearest report above.
+            shown: The steps since then.
+        """
+        segment = self._found[at]
+        shown = (*shown, self._steps[at])
+        report = self._known.get(at)
+        if self._wanted[at]:
+            report = await self._ask(segment, before, shown)
+        # From scratch means that nothing is taken over, also where one rollout ends on the path of another.
+        if report is not None and self._reporter.share != "never":
+            before, shown = report, ()
+        for child in self._below[at]:
+            group.create_task(self._segment(group, child, before, shown))
+
+    async def _ask(self, segment: Segment, before: str | None, shown: tuple[str, ...]) -> str | None:
+        answer = self._answers.get(segment.node) if segment.leaf else None
+        try:
+            reply = await self._asker.ask(self._request(before, shown, answer))
+        except LLMError as problem:
+            self.problems.append(Problem(segment.node, said(problem)))
+            return None
+        self.usage += reply.usage
+        text = clipped(scrub(reply.text).strip(), _LONG * self._reporter.words)
+        if not text:
+            self.problems.append(Problem(segment.node, f"{self._asker.model} wrote nothing ({reply.finish})"))
+            return None
+        self._core.report(segment.node, text)
+        self.written += 1
+        return text
