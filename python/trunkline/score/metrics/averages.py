@@ -6,9 +6,10 @@ import math
 
 import msgspec
 
+from trunkline.errors import UsageError
 from trunkline.score.metrics.estimate import Estimate, Rewards, estimate, inside, scored
 
-__all__ = ["accuracy", "best_of_n"]
+__all__ = ["accuracy", "avg_at_k", "best_of_n"]
 
 
 def accuracy(rewards: Rewards) -> Estimate | None:
@@ -27,6 +28,25 @@ def accuracy(rewards: Rewards) -> Estimate | None:
     tasks = [found for found in map(scored, rewards) if found]
     means = [math.fsum(found) / len(found) for found in tasks]
     return estimate(means, sum(map(len, tasks)), sum(map(len, rewards)), bounded=inside(rewards))
+
+
+def avg_at_k(rewards: Rewards, k: int) -> Estimate | None:
+    """avg@k: the mean reward of k tries of a task, over tasks.
+
+    Every subset of k tries is as good as any other, so the estimate without bias is the mean of all of them; k says
+    only which tasks count.
+
+    Args:
+        rewards: For each task the rewards of its tries.
+        k: Tries, at least 1.
+
+    Returns:
+        The estimate over the tasks with at least k scored tries, or None if there is none.
+    """
+    if k < 1:
+        raise UsageError(f"avg@{k} has no meaning: k must be at least 1")
+    counted = accuracy([task for task in rewards if len(scored(task)) >= k])
+    return None if counted is None else msgspec.structs.replace(counted, tries=sum(map(len, rewards)))
 
 
 def best_of_n(rewards: Rewards) -> Estimate | None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["around", "student", "t_interval", "wilson"]
+__all__ = ["Ends", "around", "correlation", "student", "t_interval", "wilson"]
 
 Ends = tuple[float, float] | tuple[None, None]
+"""Both ends of an interval, or neither."""
 
 
 def student(freedom: int) -> float:
@@ -90,3 +91,18 @@ def _moments(means: Sequence[float]) -> tuple[float, float]:
     count = len(means)
     mean = math.fsum(means) / count
     return mean, math.fsum((value - mean) ** 2 for value in means) / (count - 1) / count
+
+
+def correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Pearson's correlation of two columns; 0 where one of them does not vary.
+
+    Args:
+        first: One value a task.
+        second: Another one, of the same tasks.
+    """
+    above = [value - math.fsum(first) / len(first) for value in first]
+    below = [value - math.fsum(second) / len(second) for value in second]
+    size = math.sqrt(math.fsum(x * x for x in above)) * math.sqrt(math.fsum(y * y for y in below))
+    if size <= 0:
+        return 0.0
+    return max(-1.0, min(1.0, math.fsum(x * y for x, y in zip(above, below, strict=True)) / size))
