@@ -24,21 +24,22 @@ def shares(sizes: tuple[int, ...], blank: int, k: int) -> tuple[float, ...]:
     Returns:
         A chance for each class. They add up to less than 1 where there are subsets in which nobody has an answer.
     """
-    ways = math.comb(sum(sizes) + blank, k)
     known: dict[int, float] = {}
     for position, size in enumerate(sizes):
         if size not in known:
             others = (*sizes[:position], *sizes[position + 1 :])
-            known[size] = _wins(size, others, blank, k) / ways
+            known[size] = _wins(size, others, blank, k)
     return tuple(known[size] for size in sizes)
 
 
 def _wins(size: int, others: tuple[int, ...], blank: int, k: int) -> float:
-    """Return in how many subsets a class leads; one that it shares with others counts in part."""
+    """Return in what share of the subsets a class leads; where it leads with others, it has its part of them."""
+    subsets = math.comb(size + sum(others) + blank, k)
+    # The quotient of two whole numbers is a float even where neither would be one.
     return math.fsum(
-        math.comb(size, votes)
-        * math.fsum(ways / (1 + ties) for ties, ways in enumerate(_rest(votes, others, blank, k)))
+        math.comb(size, votes) * ways / ((1 + ties) * subsets)
         for votes in range(1, min(size, k) + 1)
+        for ties, ways in enumerate(_rest(votes, others, blank, k))
     )
 
 

@@ -87,7 +87,9 @@ def worth_of_k(answers: Sequence[str | None], rewards: Sequence[float], k: int) 
     won = shares(sizes, len(counted) - sum(sizes), k)
     # Which members of a class are in a subset is a fair draw too, so each class is worth the mean over its members.
     means = [math.fsum(worth[voter] for voter in votes.voters) / len(votes.voters) for votes in classes]
-    return math.fsum(share * mean for share, mean in zip(won, means, strict=True))
+    value = math.fsum(share * mean for share, mean in zip(won, means, strict=True))
+    # Chances that add up to 1 may do so but for a rounding.
+    return max(min(0.0, *worth), min(max(0.0, *worth), value))
 
 
 def majority_at_k(answers: Sequence[Sequence[str | None]], rewards: Rewards, k: int) -> Estimate | None:
