@@ -49,10 +49,11 @@ if TYPE_CHECKING:
     from trunkline.runtime.run import Interrupted, arun, run, stream
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.runtime.tracing import Tracing
-    from trunkline.score import filters
+    from trunkline.score import filters, metrics
     from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import contains, exact_match, numeric_match
     from trunkline.score.verdicts import Verdict
+    from trunkline.store.compare import compare
     from trunkline.store.dataset import load_tasks
     from trunkline.store.reader import RunReader
     from trunkline.team.play import Said, TeamPlay
@@ -140,6 +141,7 @@ _HOMES = {
     "__version__": "_core",
     "arun": "runtime.run",
     "asample_groups": "runtime.groups",
+    "compare": "store.compare",
     "contains": "score.rewards",
     "current_call": "tools.call",
     "errors": "errors:",
@@ -147,6 +149,7 @@ _HOMES = {
     "filters": "score.filters:",
     "load_tasks": "store.dataset",
     "log_to": "runtime.logs",
+    "metrics": "score.metrics:",
     "numeric_match": "score.rewards",
     "plan": "runtime.plan",
     "run": "runtime.run",
@@ -227,6 +230,7 @@ __all__ = [
     "__version__",
     "arun",
     "asample_groups",
+    "compare",
     "contains",
     "current_call",
     "errors",
@@ -234,6 +238,7 @@ __all__ = [
     "filters",
     "load_tasks",
     "log_to",
+    "metrics",
     "numeric_match",
     "plan",
     "run",
