@@ -49,12 +49,13 @@ if TYPE_CHECKING:
     from trunkline.runtime.run import Interrupted, arun, run, stream
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.runtime.tracing import Tracing
-    from trunkline.score import filters
+    from trunkline.score import filters, metrics
     from trunkline.score.filters.filter import Filter
     from trunkline.score.reports.extract import extract as extract_report
     from trunkline.score.reports.reporter import Reporter
     from trunkline.score.rewards import contains, exact_match, numeric_match
     from trunkline.score.verdicts import Verdict
+    from trunkline.store.compare import compare
     from trunkline.store.dataset import load_tasks
     from trunkline.store.reader import RunReader
     from trunkline.team.play import Said, TeamPlay
@@ -143,6 +144,7 @@ _HOMES = {
     "__version__": "_core",
     "arun": "runtime.run",
     "asample_groups": "runtime.groups",
+    "compare": "store.compare",
     "contains": "score.rewards",
     "current_call": "tools.call",
     "errors": "errors:",
@@ -151,6 +153,7 @@ _HOMES = {
     "filters": "score.filters:",
     "load_tasks": "store.dataset",
     "log_to": "runtime.logs",
+    "metrics": "score.metrics:",
     "numeric_match": "score.rewards",
     "plan": "runtime.plan",
     "run": "runtime.run",
@@ -232,6 +235,7 @@ __all__ = [
     "__version__",
     "arun",
     "asample_groups",
+    "compare",
     "contains",
     "current_call",
     "errors",
@@ -240,6 +244,7 @@ __all__ = [
     "filters",
     "load_tasks",
     "log_to",
+    "metrics",
     "numeric_match",
     "plan",
     "run",

@@ -12,6 +12,7 @@ import msgspec
 
 from trunkline.cli.agents import agents_table
 from trunkline.cli.endpoints import calls_table
+from trunkline.cli.measures import metrics_table
 from trunkline.cli.output import put
 from trunkline.cli.picture import picture
 from trunkline.cli.table import rows_of, table
@@ -19,6 +20,7 @@ from trunkline.cli.tasks import tasks_table
 from trunkline.cli.times import times_table
 from trunkline.printable import printable
 from trunkline.score.verdicts import read
+from trunkline.store.measures import measures
 from trunkline.store.reader import RunReader
 from trunkline.tree.tokens import Tokens
 
@@ -146,6 +148,7 @@ def show_run(
     tasks: bool = False,
     calls: bool = False,
     time: bool = False,
+    metrics: bool = False,
     json: bool = False,
 ) -> None:
     """Print a run's summary and one of its trees, or its tasks or calls, on stdout; of several agents, a line of each.
@@ -156,7 +159,9 @@ def show_run(
         tasks: Show the figures of each task in place of a tree that was not named.
         calls: Show the calls by endpoint in place of a tree that was not named.
         time: Show where the time went in place of a tree that was not named.
-        json: Print one JSON object instead; the calls by endpoint are always in it, and agents where there are several.
+        metrics: Show every metric in place of a tree that was not named.
+        json: Print one JSON object instead; the calls by endpoint and the metrics are always in it, and agents where
+            there are several.
 
     Raises:
         RunFileError: The file is not a readable run.
@@ -164,13 +169,14 @@ def show_run(
     """
     with RunReader.open(path) as reader:
         summary = reader.summary()
-        named = _interesting(reader) if task is None and not (calls or tasks or time) else task
+        named = _interesting(reader) if task is None and not (calls or tasks or time or metrics) else task
         tree = None if named is None else reader.tree(named)
         listed = reader.by_task() if tasks else []
         several = len(reader.agents()) > 1
         spent = reader.profile() if time or several else None
+        measured = measures(reader) if metrics or json else None
     if json:
-        data: dict[str, Any] = {"run": str(path), "summary": _summary_data(summary)}
+        data: dict[str, Any] = {"run": str(path), "summary": _summary_data(summary), "metrics": _plain(measured)}
         if tasks:
             data["tasks"] = [_task_data(each) for each in listed]
         if spent is not None:
@@ -184,6 +190,9 @@ def show_run(
     if tasks:
         put("")
         put(tasks_table(listed))
+    if measured is not None:
+        put("")
+        put(metrics_table(measured))
     if calls:
         put("")
         put(calls_table(summary.endpoints))
@@ -204,7 +213,8 @@ def show_run(
 @click.option("--tasks", is_flag=True, help="Show tokens, turns and diversity of each task.")
 @click.option("--calls", is_flag=True, help="Show usage, times and price of the calls by endpoint.")
 @click.option("--time", is_flag=True, help="Show where the time went: by agent, by tool, and the slowest tries.")
+@click.option("--metrics", is_flag=True, help="Show pass@k, pass^k, majority@k and what a solved task cost.")
 @click.option("--json", is_flag=True, help="Print one JSON object.")
-def show(run: str, task: str | None, tasks: bool, calls: bool, time: bool, json: bool) -> None:
+def show(run: str, task: str | None, tasks: bool, calls: bool, time: bool, metrics: bool, json: bool) -> None:
     """Print the summary of RUN and one of its trees, or what each task or endpoint came to."""
-    show_run(run, task, tasks=tasks, calls=calls, time=time, json=json)
+    show_run(run, task, tasks=tasks, calls=calls, time=time, metrics=metrics, json=json)

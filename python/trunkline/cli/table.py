@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trunkline.store.summary import Summary, Taken
     from trunkline.store.tasks import Length
 
-__all__ = ["cost", "duration", "rows_of", "table", "taken_over"]
+__all__ = ["cost", "duration", "money", "rows_of", "share", "table", "taken_over"]
 
 Row = tuple[str, str]
 
@@ -32,7 +32,7 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
-def _money(amount: float) -> str:
+def money(amount: float) -> str:
     """An amount with at least four digits of it, and at least cents; in which currency, its owner knows."""
     decimals = 2 if amount <= 0 else min(max(2, 3 - math.floor(math.log10(amount))), 12)
     return f"{amount:,.{decimals}f}"
@@ -46,13 +46,19 @@ def cost(spent: Spending, details: str = "") -> str:
         details: What to say after the amount.
     """
     if not spent.unpriced:
-        return _money(spent.money) + details
-    known = _money(spent.money) + details if spent.known else "not known"
+        return money(spent.money) + details
+    known = money(spent.money) + details if spent.known else "not known"
     requests = "1 request" if spent.unpriced == 1 else f"{spent.unpriced:,} requests"
     return f"{known}; not priced: {requests} whose usage is not known"
 
 
-def _share(estimate: Estimate | None, missing: str) -> str:
+def share(estimate: Estimate | None, missing: str) -> str:
+    """An estimate with its interval, in per cent where it is a share.
+
+    Args:
+        estimate: The estimate.
+        missing: What to say where there is none.
+    """
     if estimate is None:
         return missing
     # Rewards need not be shares; only those between 0 and 1 are read as per cent.
@@ -66,14 +72,14 @@ def _share(estimate: Estimate | None, missing: str) -> str:
 
 def _scores(summary: Summary) -> Iterator[Row]:
     missing = f"0 of {summary.rollouts:,} scored"
-    yield "accuracy of one try", _share(summary.accuracy, missing)
+    yield "accuracy of one try", share(summary.accuracy, missing)
     if summary.accuracy is None:
         return
-    best = _share(summary.best_of_n, missing)
+    best = share(summary.best_of_n, missing)
     if summary.short:
         best += f"  ({summary.short:,} of {summary.finished:,} tasks have fewer than {summary.tries} scored tries)"
     yield f"best of {summary.tries}", best
-    yield f"majority of {summary.tries}", _share(summary.majority, missing)
+    yield f"majority of {summary.tries}", share(summary.majority, missing)
     if summary.scored < summary.rollouts:
         yield "scored", f"{summary.scored:,} of {summary.rollouts:,} rollouts"
 
@@ -156,7 +162,7 @@ def _costs(summary: Summary) -> Iterator[Row]:
 
 def _parts(summary: Summary) -> str:
     shares = [(summary.per_task, "a task"), (summary.per_solved, "a solved task")]
-    shown = [f"{_money(amount)} {what}" for amount, what in shares if amount is not None]
+    shown = [f"{money(amount)} {what}" for amount, what in shares if amount is not None]
     return f"  ({', '.join(shown)})" if shown else ""
 
 

@@ -1,0 +1,273 @@
+"""Two runs on the same tasks, compared task by task."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from trunkline.errors import UsageError
+from trunkline.printable import printable, quoted
+from trunkline.score.metrics.estimate import Estimate, inside
+from trunkline.score.metrics.naming import Metric
+from trunkline.score.metrics.naming import metric as named
+from trunkline.score.metrics.pairing import Paired, paired
+from trunkline.store.calls import Spending
+from trunkline.store.reader import RunReader
+from trunkline.store.tasks import tried
+from trunkline.types import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from trunkline.types import Task
+
+__all__ = ["Changed", "Comparison", "Side", "compare"]
+
+_NAMED = 5  # ids that an error shows
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """What one of two runs came to on the tasks that are compared.
+
+    Attributes:
+        run: Its file.
+        estimate: The metric, with its own interval.
+        rollouts: Rollouts of these tasks, scored or not.
+        usage: Calls and tokens of these tasks; those of an earlier run that it continues are left out.
+        spent: What that cost; None without a price.
+    """
+
+    run: str
+    estimate: Estimate
+    rollouts: int
+    usage: Usage
+    spent: Spending | None
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A task on which two runs differ.
+
+    Attributes:
+        task: Its id: not safe to print.
+        a: What the metric is on it in the first run.
+        b: In the second.
+        difference: The second less the first.
+    """
+
+    task: str
+    a: float
+    b: float
+    difference: float
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of comparing two runs. Only finished tasks of the same content that were measured in both count.
+
+    Attributes:
+        metric: The metric's name.
+        reward: The name of the reward that both were scored with; None where their programs say what a try is worth.
+        a: The first run.
+        b: The second.
+        paired: The difference, the second less the first, with its interval and its p value.
+        changed: The tasks that changed, the largest change first; what became better before what became worse.
+        only_a: Ids of tasks that only the first run has: not safe to print, like all ids here.
+        only_b: Ids of tasks that only the second has.
+        different: Ids that both have with another prompt or other accepted answers.
+        unfinished: Ids that both have, and that are not finished in both.
+        unmeasured: Ids that are finished in both, and on which too few tries are scored in one.
+    """
+
+    metric: str
+    reward: str | None
+    a: Side
+    b: Side
+    paired: Paired
+    changed: list[Changed]
+    only_a: list[str]
+    only_b: list[str]
+    different: list[str]
+    unfinished: list[str]
+    unmeasured: list[str]
+
+
+class _Tries(NamedTuple):
+    answers: list[str | None]
+    rewards: list[float]
+
+
+class _Read(NamedTuple):
+    """What a comparison needs of a run."""
+
+    path: Path
+    tasks: dict[str, Task]
+    tries: dict[str, _Tries]
+    usage: dict[str, Usage]
+    costs: dict[str, Spending]
+    priced: bool
+    reward: str | None
+
+
+def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: bool = False) -> Comparison:
+    """Compare two runs on the same tasks, task by task.
+
+    Tasks are the same if their id, their prompt and their accepted answers are. The differences of tasks are the
+    sample, see :func:`trunkline.score.metrics.paired`.
+
+    Args:
+        a: The file of the first run.
+        b: The file of the second.
+        metric: ``accuracy``, ``best``, ``majority``, ``avg@K``, ``pass@K``, ``pass^K`` or ``majority@K``.
+        common: Leave out tasks of the same id and another content, in place of an error.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        RunFileError: A file is not a readable run.
+        UsageError: There is no such metric; the runs were scored by different rewards, or one is not scored; they have
+            different tasks under one id, or no task that can be compared.
+    """
+    wanted = named(metric)
+    first, second = _read(Path(a)), _read(Path(b))
+    _same_reward(first, second)
+    shared = [name for name in first.tasks if name in second.tasks]
+    different = [name for name in shared if not _alike(first.tasks[name], second.tasks[name])]
+    if different and not common:
+        raise UsageError(
+            f"{_count(len(different), 'task')} of the same id have another prompt or other accepted answers in"
+            f" {_shown(second)} than in {_shown(first)}: {_ids(different)}; compare runs of one file of questions, or"
+            " leave these tasks out with --common (common=True)"
+        )
+    apart = set(different)
+    alike = [name for name in shared if name not in apart]
+    done = [name for name in alike if name in first.tries and name in second.tries]
+    values = {name: (_value(wanted, first, name), _value(wanted, second, name)) for name in done}
+    measured = {name: (x, y) for name, (x, y) in values.items() if x is not None and y is not None}
+    if not measured:
+        raise UsageError(_nothing(wanted, first, second, len(shared), len(alike), len(done)))
+    found = paired(
+        [x for x, _ in measured.values()],
+        [y for _, y in measured.values()],
+        draws=_draws(wanted, first, second, measured),
+        bounded=wanted.kind in ("pass@", "pass^") or all(inside(_rewards(run, measured)) for run in (first, second)),
+    )
+    assert found is not None
+    return Comparison(
+        metric=wanted.name,
+        reward=first.reward,
+        a=_side(wanted, first, measured),
+        b=_side(wanted, second, measured),
+        paired=found,
+        changed=_changed(measured),
+        only_a=[name for name in first.tasks if name not in second.tasks],
+        only_b=[name for name in second.tasks if name not in first.tasks],
+        different=different,
+        unfinished=[name for name in alike if name not in values],
+        unmeasured=[name for name in done if name not in measured],
+    )
+
+
+def _read(path: Path) -> _Read:
+    with RunReader.open(path) as reader:
+        tasks = reader.tasks()
+        names = [task.id for task in tasks]
+        tries = {names[number]: _Tries([], []) for number, _row in reader.rows()}
+        for number, row in reader.rollouts():
+            given = tried(row)
+            tries[names[number]].answers.append(given.answer)
+            tries[names[number]].rewards.append(given.reward)
+        usage = {each.task: each.usage for each in reader.by_task()}
+        reward = reader.settings.get("reward")
+        costs, priced = reader.costs(), bool(reader.prices)
+    if not any(not math.isnan(reward) for given in tries.values() for reward in given.rewards):
+        raise UsageError(
+            f"{printable(str(path))}: no rollout of a finished task is scored, so there is nothing to compare;"
+            " run it with a reward, or score it with trunkline score"
+        )
+    tasks_by_id = dict(zip(names, tasks, strict=True))
+    return _Read(path, tasks_by_id, tries, usage, costs, priced, reward if isinstance(reward, str) else None)
+
+
+def _same_reward(first: _Read, second: _Read) -> None:
+    if first.reward != second.reward:
+        said = [
+            f"{_shown(run)} was scored by {'no reward function' if run.reward is None else quoted(run.reward, 80)}"
+            for run in (first, second)
+        ]
+        raise UsageError(
+            f"{said[0]} and {said[1]}: their rewards are not the same figure; score both by one reward first"
+            " (trunkline score)"
+        )
+
+
+def _alike(one: Task, other: Task) -> bool:
+    return one.messages == other.messages and one.reference == other.reference
+
+
+def _value(metric: Metric, run: _Read, name: str) -> float | None:
+    return metric.value(*run.tries[name])
+
+
+def _rewards(run: _Read, names: Iterable[str]) -> list[list[float]]:
+    return [run.tries[name].rewards for name in names]
+
+
+def _draws(metric: Metric, first: _Read, second: _Read, names: Iterable[str]) -> float:
+    """Return how many independent values a task's value is a mean of: the harmonic mean over tasks and runs."""
+    parts = [
+        1 / metric.draws(sum(not math.isnan(reward) for reward in run.tries[name].rewards))
+        for name in names
+        for run in (first, second)
+    ]
+    return len(parts) / math.fsum(parts)
+
+
+def _side(metric: Metric, run: _Read, names: Sequence[str] | dict[str, tuple[float, float]]) -> Side:
+    estimate = metric.estimate([run.tries[name].answers for name in names], _rewards(run, names))
+    assert estimate is not None
+    costs = [run.costs[name] for name in names if name in run.costs]
+    money = math.fsum(cost.money for cost in costs)
+    spent = Spending(money, sum(cost.priced for cost in costs), sum(cost.unpriced for cost in costs))
+    return Side(
+        run=str(run.path),
+        estimate=estimate,
+        rollouts=sum(len(run.tries[name].rewards) for name in names),
+        usage=sum((run.usage[name] for name in names), Usage()),
+        spent=spent if run.priced else None,
+    )
+
+
+def _changed(measured: dict[str, tuple[float, float]]) -> list[Changed]:
+    found = [Changed(name, x, y, y - x) for name, (x, y) in measured.items() if abs(y - x) > 1e-9]
+    return sorted(found, key=lambda one: (-round(abs(one.difference), 9), -one.difference, one.task))
+
+
+def _nothing(metric: Metric, first: _Read, second: _Read, shared: int, alike: int, done: int) -> str:
+    """Say why there is no task to compare."""
+    both = f"{_shown(first)} and {_shown(second)}"
+    if not shared:
+        return (
+            f"{both} have no task in common: ids are {_ids(list(first.tasks))} there, {_ids(list(second.tasks))} here"
+        )
+    if not alike:
+        return f"{both} have no task of the same content in common"
+    if not done:
+        return f"no task is finished in both {both}: resume them first"
+    needed = "a scored try" if metric.k is None else _count(metric.k, "scored try", "scored tries")
+    return f"{metric.name} needs {needed} of a task in both runs; no task of {both} has them"
+
+
+def _shown(run: _Read) -> str:
+    return printable(str(run.path))
+
+
+def _ids(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(quoted(name, 40) for name in names[:_NAMED]) + more
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

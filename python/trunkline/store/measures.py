@@ -1,0 +1,113 @@
+"""Every metric of a run, from its rows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trunkline.score.metrics.averages import accuracy, best_of_n
+from trunkline.score.metrics.estimate import Estimate
+from trunkline.score.metrics.passing import mean_pass_at_k, mean_pass_hat_k
+from trunkline.score.metrics.solving import PerSolved, per_solved
+from trunkline.score.metrics.voting import majority_at_k
+from trunkline.store.tasks import tried
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from trunkline.score.diversity import Try
+    from trunkline.store.calls import Spending
+    from trunkline.store.reader import RunReader
+    from trunkline.types import Usage
+
+__all__ = ["Measures", "measures"]
+
+
+class Measures(msgspec.Struct, frozen=True, kw_only=True):
+    """The metrics of a run; those with a number of tries for powers of two, and for the most tries of a task.
+
+    A task counts where it has so many scored tries; what broke is no try (see ``Estimate.tries``).
+
+    Attributes:
+        tries: The most scored tries of one task.
+        accuracy: The mean reward of one try; None if nothing is scored, as below.
+        best: The best reward of each task.
+        pass_at: pass@k by k: that at least one of k tries is right.
+        pass_hat: pass^k by k: that all of k tries are.
+        majority: majority@k by k: the reward of the most frequent answer of k tries.
+        generated_per_solved: Generated tokens for each solved task; None where nothing is solved or the servers
+            reported no usage, as below. Those of an earlier run that this one continues are left out.
+        tokens_per_solved: Prompt tokens, cached ones included, and generated ones for each solved task.
+        cost_per_solved: Money for each solved task; None also without a price for every call.
+        unreported: Calls without usage, which are in no count of tokens.
+    """
+
+    tries: int
+    accuracy: Estimate | None
+    best: Estimate | None
+    pass_at: dict[int, Estimate]
+    pass_hat: dict[int, Estimate]
+    majority: dict[int, Estimate]
+    generated_per_solved: PerSolved | None
+    tokens_per_solved: PerSolved | None
+    cost_per_solved: PerSolved | None
+    unreported: int
+
+
+def measures(reader: RunReader) -> Measures:
+    """Compute the metrics of a run's finished tasks.
+
+    Args:
+        reader: The run's file.
+
+    Raises:
+        RunFileError: It is damaged.
+    """
+    tasks = reader.by_task()
+    found: dict[int, list[Try]] = {number: [] for number, _row in reader.rows()}
+    for number, row in reader.rollouts():
+        found[number].append(tried(row))
+    costs = reader.costs()
+    spent = [costs.get(task.task) for task in tasks] if reader.prices else None
+    return _measures(list(found.values()), [task.usage for task in tasks], spent)
+
+
+def _measures(
+    tries: Sequence[Sequence[Try]], usage: Sequence[Usage], costs: Sequence[Spending | None] | None
+) -> Measures:
+    rewards = [[given.reward for given in task] for task in tries]
+    answers = [[given.answer for given in task] for task in tries]
+    most = max((sum(not math.isnan(reward) for reward in task) for task in rewards), default=0)
+    counts = _counts(most)
+    solved = [any(reward >= 1 for reward in task) for task in rewards]
+    unreported = sum(each.unreported for each in usage)
+    reported = any(each.prompt or each.generated for each in usage)
+    return Measures(
+        tries=most,
+        accuracy=accuracy(rewards),
+        best=best_of_n(rewards),
+        pass_at=_found((k, mean_pass_at_k(rewards, k)) for k in counts),
+        pass_hat=_found((k, mean_pass_hat_k(rewards, k)) for k in counts),
+        majority=_found((k, majority_at_k(answers, rewards, k)) for k in counts),
+        generated_per_solved=per_solved([each.generated for each in usage], solved) if reported else None,
+        tokens_per_solved=per_solved([each.prompt + each.generated for each in usage], solved) if reported else None,
+        cost_per_solved=_cost(costs, solved),
+        unreported=unreported,
+    )
+
+
+def _counts(most: int) -> list[int]:
+    """Return the powers of two below a number, and the number."""
+    return [*(1 << power for power in range(most.bit_length()) if 1 << power < most), *([most] if most else [])]
+
+
+def _found(estimates: Iterable[tuple[int, Estimate | None]]) -> dict[int, Estimate]:
+    return {k: estimate for k, estimate in estimates if estimate is not None}
+
+
+def _cost(costs: Sequence[Spending | None] | None, solved: Sequence[bool]) -> PerSolved | None:
+    if costs is None or any(cost is not None and cost.unpriced for cost in costs):
+        return None
+    return per_solved([0.0 if cost is None else cost.money for cost in costs], solved)
