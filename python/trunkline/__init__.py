@@ -49,9 +49,22 @@ if TYPE_CHECKING:
     from trunkline.runtime.run import Interrupted, arun, run, stream
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.runtime.tracing import Tracing
-    from trunkline.score import filters
+    from trunkline.score import filters, rewards
     from trunkline.score.filters.filter import Filter
-    from trunkline.score.rewards import contains, exact_match, numeric_match
+    from trunkline.score.notes import Graded
+    from trunkline.score.rewards import (
+        F1,
+        Choice,
+        Maths,
+        Numeric,
+        Scored,
+        WeightedRewards,
+        contains,
+        exact_match,
+        numeric_match,
+        weighted,
+    )
+    from trunkline.score.rewards.policy import reward
     from trunkline.score.verdicts import Verdict
     from trunkline.store.dataset import load_tasks
     from trunkline.store.reader import RunReader
@@ -79,6 +92,7 @@ _HOMES = {
     "Budget": "rollout.budget",
     "Call": "tools.call",
     "Chain": "rollout.strategies.chain",
+    "Choice": "score.rewards",
     "ClientLLM": "llm.client",
     "Completion": "llm.completion",
     "Dialect": "llm.dialects.dialect",
@@ -86,17 +100,21 @@ _HOMES = {
     "EntropyTree": "rollout.strategies.entropy_tree",
     "Environment": "tools.environment",
     "ExpertsTeam": "team.programs.experts",
+    "F1": "score.rewards",
     "Filter": "score.filters.filter",
     "Fork": "rollout.strategy",
+    "Graded": "score.notes",
     "Hermes": "llm.dialects.hermes",
     "Interrupted": "runtime.run",
     "LLM": "llm.spec:EndpointSpec",
     "Limits": "llm.limits",
     "MCTS": "rollout.strategies.mcts",
     "MathTeam": "team.programs.math",
+    "Maths": "score.rewards",
     "Metrics": "runtime.metrics",
     "Node": "tree.node",
     "Noted": "rollout.said",
+    "Numeric": "score.rewards",
     "Options": "runtime.options",
     "Outline": "runtime.outline",
     "Parsed": "llm.dialects.dialect",
@@ -114,6 +132,7 @@ _HOMES = {
     "Said": "team.play",
     "SampledGroups": "runtime.groups",
     "Sampling": "llm.request",
+    "Scored": "score.rewards",
     "SearchR1": "llm.dialects.search_r1",
     "SearchTeam": "team.programs.search",
     "Snapshot": "runtime.snapshot",
@@ -136,6 +155,7 @@ _HOMES = {
     "TrunklineError": "errors",
     "Usage": "types",
     "Verdict": "score.verdicts",
+    "WeightedRewards": "score.rewards",
     "Whole": "team.projection",
     "__version__": "_core",
     "arun": "runtime.run",
@@ -149,15 +169,19 @@ _HOMES = {
     "log_to": "runtime.logs",
     "numeric_match": "score.rewards",
     "plan": "runtime.plan",
+    "reward": "score.rewards.policy",
+    "rewards": "score.rewards:",
     "run": "runtime.run",
     "sample_groups": "runtime.groups",
     "stream": "runtime.run",
     "tokens_with": "llm.renderer.local",
     "tool": "tools.tool",
     "train": "train:",
+    "weighted": "score.rewards",
 }
 
 __all__ = [
+    "F1",
     "LLM",
     "MCTS",
     "Adaptive",
@@ -168,6 +192,7 @@ __all__ = [
     "Budget",
     "Call",
     "Chain",
+    "Choice",
     "ClientLLM",
     "Completion",
     "Dialect",
@@ -177,13 +202,16 @@ __all__ = [
     "ExpertsTeam",
     "Filter",
     "Fork",
+    "Graded",
     "Hermes",
     "Interrupted",
     "Limits",
     "MathTeam",
+    "Maths",
     "Metrics",
     "Node",
     "Noted",
+    "Numeric",
     "Options",
     "Outline",
     "Parsed",
@@ -201,6 +229,7 @@ __all__ = [
     "Said",
     "SampledGroups",
     "Sampling",
+    "Scored",
     "SearchR1",
     "SearchTeam",
     "Snapshot",
@@ -223,6 +252,7 @@ __all__ = [
     "TrunklineError",
     "Usage",
     "Verdict",
+    "WeightedRewards",
     "Whole",
     "__version__",
     "arun",
@@ -236,12 +266,15 @@ __all__ = [
     "log_to",
     "numeric_match",
     "plan",
+    "reward",
+    "rewards",
     "run",
     "sample_groups",
     "stream",
     "tokens_with",
     "tool",
     "train",
+    "weighted",
 ]
 
 

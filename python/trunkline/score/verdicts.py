@@ -26,6 +26,7 @@ __all__ = [
     "dropped",
     "encode",
     "entries",
+    "grade",
     "masked",
     "note",
     "penalty",
@@ -123,6 +124,19 @@ def note(core: Core, rollout: int, *said: _Entry) -> None:
     if said:
         first, *rest = [*entries(core.rollout(rollout).note), *said]
         core.note(rollout, first if isinstance(first, str) and not rest else encode([first, *rest]))
+
+
+def grade(core: Core, rollout: int, *parts: Graded) -> None:
+    """Note what the parts of a rollout's reward said, in place of what they said before.
+
+    Args:
+        core: The tree.
+        rollout: The rollout's id.
+        parts: What each said; one that has no weight is no part of the reward, and none of these is taken away.
+    """
+    found = entries(core.rollout(rollout).note)
+    left = [entry for entry in found if not (isinstance(entry, Graded) and entry.weight is not None)]
+    core.note(rollout, encode([*left, *parts]))
 
 
 def clear(core: Core, rollout: int) -> None:
