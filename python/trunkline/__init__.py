@@ -54,6 +54,22 @@ if TYPE_CHECKING:
     from trunkline.score.reports.extract import extract as extract_report
     from trunkline.score.reports.reporter import Reporter
     from trunkline.score.rewards import contains, exact_match, numeric_match
+    from trunkline.score import filters, rewards
+    from trunkline.score.filters.filter import Filter
+    from trunkline.score.notes import Graded
+    from trunkline.score.rewards import (
+        F1,
+        Choice,
+        Maths,
+        Numeric,
+        Scored,
+        WeightedRewards,
+        contains,
+        exact_match,
+        numeric_match,
+        weighted,
+    )
+    from trunkline.score.rewards.policy import reward
     from trunkline.score.verdicts import Verdict
     from trunkline.store.compare import compare
     from trunkline.store.dataset import load_tasks
@@ -82,6 +98,7 @@ _HOMES = {
     "Budget": "rollout.budget",
     "Call": "tools.call",
     "Chain": "rollout.strategies.chain",
+    "Choice": "score.rewards",
     "ClientLLM": "llm.client",
     "Completion": "llm.completion",
     "Dialect": "llm.dialects.dialect",
@@ -89,17 +106,21 @@ _HOMES = {
     "EntropyTree": "rollout.strategies.entropy_tree",
     "Environment": "tools.environment",
     "ExpertsTeam": "team.programs.experts",
+    "F1": "score.rewards",
     "Filter": "score.filters.filter",
     "Fork": "rollout.strategy",
+    "Graded": "score.notes",
     "Hermes": "llm.dialects.hermes",
     "Interrupted": "runtime.run",
     "LLM": "llm.spec:EndpointSpec",
     "Limits": "llm.limits",
     "MCTS": "rollout.strategies.mcts",
     "MathTeam": "team.programs.math",
+    "Maths": "score.rewards",
     "Metrics": "runtime.metrics",
     "Node": "tree.node",
     "Noted": "rollout.said",
+    "Numeric": "score.rewards",
     "Options": "runtime.options",
     "Outline": "runtime.outline",
     "Parsed": "llm.dialects.dialect",
@@ -118,6 +139,7 @@ _HOMES = {
     "Said": "team.play",
     "SampledGroups": "runtime.groups",
     "Sampling": "llm.request",
+    "Scored": "score.rewards",
     "SearchR1": "llm.dialects.search_r1",
     "SearchTeam": "team.programs.search",
     "Snapshot": "runtime.snapshot",
@@ -140,6 +162,7 @@ _HOMES = {
     "TrunklineError": "errors",
     "Usage": "types",
     "Verdict": "score.verdicts",
+    "WeightedRewards": "score.rewards",
     "Whole": "team.projection",
     "__version__": "_core",
     "arun": "runtime.run",
@@ -156,15 +179,19 @@ _HOMES = {
     "metrics": "score.metrics:",
     "numeric_match": "score.rewards",
     "plan": "runtime.plan",
+    "reward": "score.rewards.policy",
+    "rewards": "score.rewards:",
     "run": "runtime.run",
     "sample_groups": "runtime.groups",
     "stream": "runtime.run",
     "tokens_with": "llm.renderer.local",
     "tool": "tools.tool",
     "train": "train:",
+    "weighted": "score.rewards",
 }
 
 __all__ = [
+    "F1",
     "LLM",
     "MCTS",
     "Adaptive",
@@ -175,6 +202,7 @@ __all__ = [
     "Budget",
     "Call",
     "Chain",
+    "Choice",
     "ClientLLM",
     "Completion",
     "Dialect",
@@ -184,13 +212,16 @@ __all__ = [
     "ExpertsTeam",
     "Filter",
     "Fork",
+    "Graded",
     "Hermes",
     "Interrupted",
     "Limits",
     "MathTeam",
+    "Maths",
     "Metrics",
     "Node",
     "Noted",
+    "Numeric",
     "Options",
     "Outline",
     "Parsed",
@@ -209,6 +240,7 @@ __all__ = [
     "Said",
     "SampledGroups",
     "Sampling",
+    "Scored",
     "SearchR1",
     "SearchTeam",
     "Snapshot",
@@ -231,6 +263,7 @@ __all__ = [
     "TrunklineError",
     "Usage",
     "Verdict",
+    "WeightedRewards",
     "Whole",
     "__version__",
     "arun",
@@ -247,12 +280,15 @@ __all__ = [
     "metrics",
     "numeric_match",
     "plan",
+    "reward",
+    "rewards",
     "run",
     "sample_groups",
     "stream",
     "tokens_with",
     "tool",
     "train",
+    "weighted",
 ]
 
 

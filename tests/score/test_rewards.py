@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trunkline.score.rewards import contains, exact_match, numeric_match
+from trunkline.score.rewards import Scored, contains, exact_match, numeric_match
 from trunkline.score.rewards.calling import apply, score
 from trunkline.tree.tree import Tree
 from trunkline.types import UNSCORED, Task, Termination
@@ -79,7 +79,7 @@ class Always:
 )
 async def test_what_counts_as_a_reward(reward: Callable[[Trajectory], object], value: float) -> None:
     verdict = await score(reward, ended("a b", "A B"))
-    assert verdict == (value, None)
+    assert verdict == Scored(value)
     assert await apply(reward, ended("a b", "A B")) == value
 
 
