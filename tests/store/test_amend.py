@@ -164,7 +164,7 @@ def test_what_does_not_follow_from_the_file_is_refused_and_leaves_it_alone(path:
             run.commit("q3", other)
         with pytest.raises(UsageError, match=r"q3.*has grown; a run that is over takes no more"):
             run.commit("q3", grown)
-        with pytest.raises(UsageError, match="no task 'q9'"):
+        with pytest.raises(UsageError, match='no task "q9"'):
             run.commit("q9", grown)
         assert run.tree("q1").rollouts[1].reward == 1.0
     assert problems(path) == []
