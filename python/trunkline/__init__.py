@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from trunkline.runtime.outline import Outline
     from trunkline.runtime.plan import plan
     from trunkline.runtime.pool import Pool
+    from trunkline.runtime.rescoring import Rescored, arescore, rescore
     from trunkline.runtime.result import Run
     from trunkline.runtime.run import Interrupted, arun, run, stream
     from trunkline.runtime.snapshot import Snapshot
@@ -107,6 +108,7 @@ _HOMES = {
     "Projected": "team.projection",
     "Projection": "team.projection",
     "Prompt": "llm.prompt",
+    "Rescored": "runtime.rescoring",
     "Role": "team.role",
     "Routing": "llm.limits",
     "Run": "runtime.result",
@@ -138,6 +140,7 @@ _HOMES = {
     "Verdict": "score.verdicts",
     "Whole": "team.projection",
     "__version__": "_core",
+    "arescore": "runtime.rescoring",
     "arun": "runtime.run",
     "asample_groups": "runtime.groups",
     "contains": "score.rewards",
@@ -149,6 +152,7 @@ _HOMES = {
     "log_to": "runtime.logs",
     "numeric_match": "score.rewards",
     "plan": "runtime.plan",
+    "rescore": "runtime.rescoring",
     "run": "runtime.run",
     "sample_groups": "runtime.groups",
     "stream": "runtime.run",
@@ -194,6 +198,7 @@ __all__ = [
     "Projected",
     "Projection",
     "Prompt",
+    "Rescored",
     "Role",
     "Routing",
     "Run",
@@ -225,6 +230,7 @@ __all__ = [
     "Verdict",
     "Whole",
     "__version__",
+    "arescore",
     "arun",
     "asample_groups",
     "contains",
@@ -236,6 +242,7 @@ __all__ = [
     "log_to",
     "numeric_match",
     "plan",
+    "rescore",
     "run",
     "sample_groups",
     "stream",

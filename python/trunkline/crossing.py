@@ -14,11 +14,14 @@ from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trunkline.errors import CrossingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Crossing", "fields_of", "home_of", "importing_script", "load", "pack", "resolve"]
 
@@ -66,7 +69,8 @@ def pack(value: Any, what: str, *, by_value: bool = True) -> Crossing:
         kind = _by_name(type(value), what)
         if kind is not None:
             try:
-                fields = msgspec.msgpack.encode(value, enc_hook=partial(_pack_field, what, by_value))
+                hook = partial(_pack_field, what, by_value)
+                fields = msgspec.msgpack.encode(_with_own(value, hook), enc_hook=hook)
             except (TypeError, OverflowError, msgspec.MsgspecError):
                 return _by_value(value, what, allowed=by_value)
             return msgspec.structs.replace(kind, fields=fields)
@@ -127,6 +131,32 @@ def fields_of(crossing: Crossing) -> Any:
     return msgspec.msgpack.decode(
         crossing.fields, ext_hook=lambda _code, data: fields_of(msgspec.msgpack.decode(data, type=Crossing))
     )
+
+
+def _with_own(value: msgspec.Struct, hook: Callable[[object], msgspec.msgpack.Ext]) -> object:
+    """Return a struct, or its fields where structs stand in them that are called, as functions are: these cross alike.
+
+    Such as the rewards that one is made of: encoded as data, they would come back as data.
+    """
+    names = value.__struct_encode_fields__
+    if value.__struct_config__.array_like or value.__struct_config__.tag is not None:
+        return value
+    fields = {name: getattr(value, field) for name, field in zip(names, value.__struct_fields__, strict=True)}
+    prepared = {name: _own(field, hook) for name, field in fields.items()}
+    return value if all(prepared[name] is fields[name] for name in names) else prepared
+
+
+def _own(value: Any, hook: Callable[[object], msgspec.msgpack.Ext]) -> Any:
+    """Return a value of a field as it crosses; the value itself where nothing in it is called."""
+    if isinstance(value, msgspec.Struct):
+        return hook(value) if callable(value) else value
+    if isinstance(value, dict):
+        items = {key: _own(item, hook) for key, item in value.items()}
+        return items if any(items[key] is not item for key, item in value.items()) else value
+    if isinstance(value, list | tuple):
+        listed = [_own(item, hook) for item in value]
+        return listed if any(new is not item for new, item in zip(listed, value, strict=True)) else value
+    return value
 
 
 def _pack_field(what: str, by_value: bool, value: object) -> msgspec.msgpack.Ext:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from trunkline.score.rewards.calling import apply
+from trunkline.score.notes import Graded
+from trunkline.score.rewards.calling import report, score
+from trunkline.score.rewards.grading import Grader
+from trunkline.score.verdicts import grade
 from trunkline.tree.trajectory import Trajectory
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from trunkline.score.rewards import Reward
+    from trunkline.score.rewards import Part, Reward, Scored
     from trunkline.tree.tree import Tree
 
 __all__ = ["Scores"]
@@ -20,15 +24,16 @@ class Scores:
 
     Args:
         tree: The tree.
-        reward: Scores rollouts that have an outcome; None leaves them unscored.
+        reward: Scores rollouts that have an outcome, with those of other trees where a grader is shared; None leaves
+            them unscored.
         value: Says what a rollout is worth that took all the steps it was given; None leaves it unscored.
     """
 
-    def __init__(self, tree: Tree, reward: Reward | None, value: Reward | None) -> None:
+    def __init__(self, tree: Tree, reward: Reward | Grader | None, value: Reward | None) -> None:
         self._tree = tree
-        self._reward = reward
+        self._grader = reward if reward is None or isinstance(reward, Grader) else Grader(reward)
         self._value = value
-        self._worth: dict[int, float] = {}
+        self._worth: dict[int, Scored] = {}
 
     async def ask(self, number: int, termination: Termination, *, spent: bool) -> None:
         """Ask what an ended rollout is worth.
@@ -38,12 +43,26 @@ class Scores:
             termination: Why it ended.
             spent: Whether it took all the steps it was given.
         """
-        judge = self._value if spent else self._reward
-        if judge is not None and (spent or termination not in UNSCORED):
-            self._worth[number] = await apply(judge, Trajectory(self._tree, number), cut=spent)
+        trajectory = Trajectory(self._tree, number)
+        if spent and self._value is not None:
+            said = await score(self._value, trajectory, cut=True)
+        elif not spent and self._grader is not None and termination not in UNSCORED:
+            said = await self._grader.score(trajectory)
+        else:
+            return
+        report(trajectory, said)
+        self._worth[number] = said
 
     def write(self) -> None:
         """Score a round in logical order: sums of rewards, which decide ties, must not depend on who was faster."""
         for number in sorted(self._worth):
-            self._tree.core.score(number, self._worth[number])
+            said = self._worth[number]
+            self._tree.core.score(number, said.value)
+            if said.parts:
+                grade(self._tree.core, number, *map(_graded, said.parts))
         self._worth.clear()
+
+
+def _graded(part: Part) -> Graded:
+    """Return what a part said as notes hold it."""
+    return Graded(part.name, None if math.isnan(part.value) else part.value, part.weight, part.problem or "")

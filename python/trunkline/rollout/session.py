@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.switchboard import Switchboard
     from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import Reward
+    from trunkline.score.rewards.grading import Grader
     from trunkline.store.schema import Ending
     from trunkline.tree.tree import Tree
 
@@ -66,7 +67,8 @@ class Session:
         tree: The task's tree: with nothing in it yet, as an earlier run left it, or as far as this one has come.
         kit: The agent that plays it.
         strategy: Where rollouts start.
-        reward: Scores each finished rollout; None leaves them unscored.
+        reward: Scores each finished rollout, with those of other trees where a grader is shared; None leaves them
+            unscored.
         seed: The run's seed.
         draws: Who answers.
         outlet: Where rollouts say that they grew.
@@ -83,7 +85,7 @@ class Session:
         tree: Tree,
         kit: Kit,
         strategy: Strategy,
-        reward: Reward | None,
+        reward: Reward | Grader | None,
         seed: int,
         draws: Draws | Switchboard,
         outlet: Outlet,

@@ -48,6 +48,7 @@ from trunkline.runtime.wire import (
 )
 from trunkline.score.filters.filter import unjudged
 from trunkline.score.rewards.calling import cancelled
+from trunkline.score.rewards.grading import Grader
 from trunkline.tree.failure import Failure
 from trunkline.tree.tree import Tree
 
@@ -109,6 +110,7 @@ class Engine:
         self._job = job
         self._kit = Kit(job.agent)
         self._program = None if job.program is None else Program(job.program, self._kit, job.llms)
+        self._grader = None if job.reward is None else Grader(job.reward)
         self._cache = None if job.cache is None else Cache(job.cache)
         self._weights = Weights(job.weights)
         self._llms = OpenLLMs(job, self._cache, self._weights, send, self._resized)
@@ -175,6 +177,8 @@ class Engine:
         self._outbox.close()
         self._llms.give_back()
         await self._cancel(self._tasks)
+        if self._grader is not None:
+            await self._grader.close()
         await self._kit.toolbox.close()
         if self._program is not None:
             await self._program.close()
@@ -220,7 +224,7 @@ class Engine:
                 growth.tree,
                 self._kit,
                 job.strategy,
-                job.reward,
+                self._grader,
                 job.seed,
                 self._llms.draws,
                 growth,

@@ -24,6 +24,8 @@ from trunkline.runtime.llms import AnyLLM, check_asked, describe, live, prices_o
 from trunkline.runtime.needs import check_needs
 from trunkline.score.filters.filter import Filter, check, name_of
 from trunkline.score.rewards import Reward
+from trunkline.score.rewards.naming import full_name, short_name
+from trunkline.score.rewards.policy import policy_of
 from trunkline.team.team import Team
 from trunkline.tree.weights import check_version
 
@@ -76,6 +78,7 @@ class Job(msgspec.Struct, kw_only=True):
             raise ConfigError(f"strategy must have rollouts() and start(view), which {self.strategy!r:.60} lacks")
         if self.reward is not None and not callable(self.reward):
             raise ConfigError(f"reward must be a function of a trajectory, not {self.reward!r:.60}")
+        policy_of(self.reward)
         self.filters = check(self.filters, scored=self.reward is not None)
         whole("seed", self.seed, 0, 2**63 - 1)
         if (fits := getattr(self.strategy, "fits", None)) is not None:
@@ -199,7 +202,7 @@ def as_packed(job: Job, *, by_value: bool = True) -> Packed:
         dialect=dialect if isinstance(dialect, str) else crossing(dialect, f"dialect {type(dialect).__name__}"),
         environment=None if environment is None else crossing(environment, f"environment {_named(environment)}"),
         strategy=crossing(job.strategy, f"strategy {type(job.strategy).__name__}"),
-        reward=None if job.reward is None else crossing(job.reward, f"reward {reward_name(job.reward)!r}"),
+        reward=None if job.reward is None else crossing(job.reward, f"reward {short_name(job.reward)!r}"),
         llms={name: llm for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)},
         secrets={},
         seed=job.seed,
@@ -286,8 +289,8 @@ def settings(job: Job) -> dict[str, Any]:
 
 
 def reward_name(reward: Reward) -> str:
-    """Return what a reward is called."""
-    return str(getattr(reward, "__name__", type(reward).__name__))
+    """Return what a reward is called, with the options that its values depend on."""
+    return full_name(reward)
 
 
 def _program_name(program: ProgramFunction) -> str:
@@ -311,5 +314,5 @@ def _options(given: Strategy | Filter) -> Any:
 
 def _called(option: object) -> str:
     if callable(option):
-        return reward_name(option)
+        return short_name(option)
     raise TypeError(f"{type(option).__name__} is no data")

@@ -1,15 +1,16 @@
-"""Verdicts: what was decided about a rollout after it ended, as it stands in the rollout's note."""
+"""Verdicts: what was decided about a rollout after it ended, and the rollout's note that they stand in."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from trunkline.bounds import number, shown
 from trunkline.errors import ConfigError
 from trunkline.printable import printable
+from trunkline.score.notes import Graded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,6 +26,7 @@ __all__ = [
     "dropped",
     "encode",
     "entries",
+    "grade",
     "masked",
     "note",
     "penalty",
@@ -80,21 +82,23 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ConfigError(f"Verdict: amount belongs to a penalty, not to a {self.action}")
 
 
-_Note = list[Verdict | str]
-_decoder = msgspec.json.Decoder(_Note)
+_Entry = Verdict | Graded | str
+# Verdicts carry no tag, so that old notes are read; what a reward said is a list, which is one by its own.
+_decoder = msgspec.json.Decoder(list[Verdict | list[Any] | str])
 
 
-def encode(verdicts: Iterable[Verdict | str]) -> str:
-    """Write verdicts as a note."""
-    return msgspec.json.encode(list(verdicts)).decode()
+def encode(said: Iterable[_Entry]) -> str:
+    """Write verdicts, what rewards said, and remarks as a note."""
+    return msgspec.json.encode(list(said)).decode()
 
 
-def entries(note: str | None) -> list[Verdict | str]:
+def entries(note: str | None) -> list[_Entry]:
     """Read a note; a text that somebody else wrote is an entry of its own."""
     if not note:
         return []
     try:
-        return _decoder.decode(note)
+        found = _decoder.decode(note)
+        return [msgspec.convert(entry, Graded) if isinstance(entry, list) else entry for entry in found]
     except (msgspec.MsgspecError, ConfigError, UnicodeError, RecursionError):
         return [note]
 
@@ -109,8 +113,8 @@ def read(note: str | None) -> list[Verdict]:
     return [entry for entry in entries(note) if isinstance(entry, Verdict)]
 
 
-def note(core: Core, rollout: int, *said: Verdict | str) -> None:
-    """Add verdicts or remarks to a rollout's note; what stands there stays.
+def note(core: Core, rollout: int, *said: _Entry) -> None:
+    """Add verdicts, what rewards said, or remarks to a rollout's note; what stands there stays.
 
     Args:
         core: The tree.
@@ -120,6 +124,19 @@ def note(core: Core, rollout: int, *said: Verdict | str) -> None:
     if said:
         first, *rest = [*entries(core.rollout(rollout).note), *said]
         core.note(rollout, first if isinstance(first, str) and not rest else encode([first, *rest]))
+
+
+def grade(core: Core, rollout: int, *parts: Graded) -> None:
+    """Note what the parts of a rollout's reward said, in place of what they said before.
+
+    Args:
+        core: The tree.
+        rollout: The rollout's id.
+        parts: What each said; one that has no weight is no part of the reward, and none of these is taken away.
+    """
+    found = entries(core.rollout(rollout).note)
+    left = [entry for entry in found if not (isinstance(entry, Graded) and entry.weight is not None)]
+    core.note(rollout, encode([*left, *parts]))
 
 
 def clear(core: Core, rollout: int) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from trunkline.bounds import number as amount
 from trunkline.score.answers import number, tail
 from trunkline.tree.vote import fold, normalise
 
 if TYPE_CHECKING:
     from trunkline.tree.trajectory import Trajectory
 
-__all__ = ["contains", "exact_match", "numeric_match"]
+__all__ = ["Numeric", "contains", "exact_match", "numeric_match"]
 
 _CONTAINS = 50_000  # characters at the end of an answer that are searched
 
@@ -30,6 +33,33 @@ def exact_match(trajectory: Trajectory) -> float | None:
         return None
     answer = trajectory.answer
     return float(answer is not None and normalise(answer) in accepted)
+
+
+class Numeric(msgspec.Struct, frozen=True):
+    """:func:`numeric_match` with differences of your own.
+
+    Args:
+        relative: Largest difference as a share of the larger number.
+        absolute: Largest difference that is always accepted.
+
+    Raises:
+        ConfigError: One is negative, or no number.
+    """
+
+    relative: float = 1e-6
+    absolute: float = 1e-9
+
+    def __post_init__(self) -> None:
+        amount("Numeric: relative", self.relative, 0)
+        amount("Numeric: absolute", self.absolute, 0)
+
+    def __call__(self, trajectory: Trajectory) -> float | None:
+        """Return 1.0 if the numbers are close enough, else 0.0; None if no accepted answer states a number.
+
+        Args:
+            trajectory: An ended rollout.
+        """
+        return numeric_match(trajectory, relative=self.relative, absolute=self.absolute)
 
 
 def _searched(text: str) -> str:

@@ -11,15 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["REWARD_TIMEOUT", "Part", "Reward", "Scored"]
 
 REWARD_TIMEOUT = 300.0
-"""Seconds that an awaited reward has to give its result."""
-
-Reward = Callable[["Trajectory"], "Awaitable[float | bool | None] | float | bool | None"]
-"""What scores a trajectory: a function, a coroutine function, or an object that can be called like one.
-
-It takes the trajectory (whose ``task`` has the accepted answers) and returns a number, True or False, or
-None if it cannot say. An exception in it, also ``SystemExit``, leaves the trajectory unscored, and so does an
-awaited result that takes longer than ``REWARD_TIMEOUT``.
-"""
+"""Seconds that a reward has to give its result, unless it says otherwise."""
 
 
 class Part(NamedTuple):
@@ -39,7 +31,7 @@ class Part(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """What a reward said about one trajectory.
+    """What a reward said about one trajectory. A reward may also return one, to say why there is no value.
 
     Attributes:
         value: The reward; NaN if there is none.
@@ -51,3 +43,16 @@ class Scored(NamedTuple):
     value: float
     problem: str | None = None
     parts: tuple[Part, ...] = ()
+
+
+Reward = Callable[["Trajectory"], "Awaitable[Scored | float | bool | None] | Scored | float | bool | None"]
+"""What scores a trajectory: a function, a coroutine function, or an object that can be called like one.
+
+It takes the trajectory (whose ``task`` has the accepted answers) and returns a number, True or False, or
+None if it cannot say. An exception in it, also ``SystemExit``, leaves the trajectory unscored, and so does an
+awaited result that takes longer than ``REWARD_TIMEOUT``. How long it may take, whether it runs in a thread and
+whether it takes many trajectories at once is said with ``trunkline.reward``, or by attributes of those names.
+
+One that holds something open while a run lasts, such as processes or connections, has ``opened()``, which returns what
+is asked instead in one event loop and is closed by its ``async close()``.
+"""

@@ -1,0 +1,174 @@
+"""Which of a question's options an answer names."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from trunkline.bounds import choice as one_of
+from trunkline.bounds import shown, text
+from trunkline.score.answers import extract_answer, tail
+from trunkline.score.rewards.reward import Scored
+from trunkline.tree.vote import LONG, fold, normalise
+
+if TYPE_CHECKING:
+    from trunkline.tree.trajectory import Trajectory
+
+__all__ = ["Choice", "Options"]
+
+_DRESS: Final = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|boldsymbol|bf|rm)\b|[*_`${}]|\\[(),\[\] ]")
+"""What may stand around a letter without a meaning here: LaTeX's text commands, Markdown's stars."""
+
+_WORDS: Final = frozenset({"A", "I"})
+"""Labels that are words, too."""
+
+_GOES_ON: Final = r"(?!\s+(?!(?:because|since|as|and|which|for|due|with)\b)[a-z])"
+"""After a label that is a word as well: no sentence goes on as it would after the word."""
+
+
+class Options:
+    """The options of one question.
+
+    Args:
+        texts: What each says, by its label.
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._labels = {label.casefold(): label for label in texts}
+        self._texts = {label: normalise(option) for label, option in texts.items()}
+        self._order = list(texts)
+        self._label = "|".join(
+            re.escape(label) + (_GOES_ON if label.upper() in _WORDS else "")
+            for label in sorted(texts, key=len, reverse=True)
+        )
+
+    @classmethod
+    def of(cls, given: object) -> Options | None:
+        """Read options as data sets write them; None if there are none.
+
+        Args:
+            given: A list of texts, labelled A, B, C and so on; a dict from labels to texts; or a dict of two lists,
+                ``label`` and ``text``.
+        """
+        if isinstance(given, Mapping) and isinstance(given.get("text"), Sequence) and "label" in given:
+            labels, texts = given["label"], given["text"]
+            if isinstance(labels, str) or not isinstance(labels, Sequence) or len(labels) != len(texts):
+                return None
+            given = dict(zip(labels, texts, strict=True))
+        elif isinstance(given, Sequence) and not isinstance(given, str):
+            given = dict(zip(ascii_uppercase, given, strict=False)) if len(given) <= len(ascii_uppercase) else None
+        if not isinstance(given, Mapping) or not given:
+            return None
+        plain = {str(label).strip(): option for label, option in given.items() if isinstance(option, str | int | float)}
+        return cls({label: str(option) for label, option in plain.items()}) if len(plain) == len(given) else None
+
+    def meant(self, reference: str, written: str) -> str | None:
+        """Return the label of the option that an accepted answer stands for.
+
+        Args:
+            reference: The accepted answer.
+            written: How it is written: ``label``, ``text``, ``index`` from 0, or ``auto`` for the first of these that
+                fits.
+        """
+        plain = reference.strip()
+        if written in {"auto", "label"} and (label := self._labels.get(plain.strip("().").casefold())) is not None:
+            return label
+        if written in {"auto", "text"} and len(labels := self._saying(plain)) == 1:
+            return labels[0]
+        if written in {"auto", "index"} and plain.isascii() and plain.isdigit() and int(plain[:9]) < len(self._order):
+            return self._order[int(plain[:9])]
+        return None
+
+    def named(self, answer: str) -> str | None:
+        """Return the label of the one option that an answer names; None if it names none, or several.
+
+        The whole answer is looked at first, then what it begins with, then what it says that the answer is, then which
+        labels and options stand anywhere in it. The first of these that names anything decides.
+
+        Args:
+            answer: What the model answered.
+        """
+        plain = " ".join(_DRESS.sub(" ", tail(extract_answer(answer), LONG)).split())
+        for found in self._readings(plain):
+            if found:
+                return found.pop() if len(found) == 1 else None
+        return None
+
+    def _readings(self, plain: str) -> Iterator[set[str]]:
+        """What an answer names, by ever less certain readings."""
+        whole = re.fullmatch(rf"[(\[]?\s*({self._label})\s*[)\]]?[.:,;]?", plain, re.IGNORECASE)
+        yield {self._known(whole[1])} if whole else set()
+        yield set(self._saying(plain))
+        first = re.match(rf"(?:[(\[]\s*({self._label})\s*[)\]]|({self._label})\s*[).:])[.:,]?\s+(.+)", plain, re.DOTALL)
+        if first:
+            # "(B) Paris": where the text is that of another option, the answer says two things.
+            yield {self._known(first[1] or first[2]), *self._saying(first[3])}
+        stated = re.finditer(
+            r"(?i:\b(?:answer|choice|option)s?\b(?:\s+(?:is|are|must be|would be|should be))?)\s*[:=]?\s*"
+            rf"(?i:(?:option|choice)\s+)?[(\[]?\s*({self._label})(?![\w'])",
+            plain,
+        )
+        yield {self._known(one[1]) for one in stated}
+        alone = re.finditer(rf"[(\[]\s*({self._label})\s*[)\]]|(?<![\w'\\-])({self._label})(?![\w'-])", plain)
+        yield {self._known(one[1] or one[2]) for one in alone} | self._spoken(plain)
+
+    def _known(self, label: str) -> str:
+        return self._labels[label.casefold()]
+
+    def _saying(self, plain: str) -> list[str]:
+        """The options whose text this is."""
+        said = normalise(plain)
+        return [label for label, option in self._texts.items() if option and option == said]
+
+    def _spoken(self, plain: str) -> set[str]:
+        """The options whose text stands in an answer, but for those that stand there within a longer one's."""
+        searched = f" {fold(plain)} "
+        found = [option for option in self._texts.values() if option and f" {option} " in searched]
+        longest = {one for one in found if not any(one != other and f" {one} " in f" {other} " for other in found)}
+        return {label for label, option in self._texts.items() if option in longest}
+
+
+class Choice(msgspec.Struct, frozen=True):
+    r"""Multiple choice: 1.0 if the answer names the right option and no other, else 0.0.
+
+    Options stand in the task's metadata. An answer may be a letter in whatever dress (``(B)``, ``B.``,
+    ``\boxed{\text{B}}``, ``The answer is B``) or the text of an option. One that names several is wrong.
+
+    Args:
+        options: The field of the task's metadata: a list of texts, labelled A, B, C and so on; a dict from labels to
+            texts; or a dict of the lists ``label`` and ``text``.
+        reference: How accepted answers are written: as ``label``, ``text``, or ``index`` from 0. ``auto`` takes the
+            first of these that fits; say which one it is where options are numbers.
+
+    Raises:
+        ConfigError: An option has a value it cannot have.
+    """
+
+    options: str = "choices"
+    reference: Literal["auto", "label", "text", "index"] = "auto"
+
+    def __post_init__(self) -> None:
+        text("Choice: options", self.options)
+        one_of("Choice: reference", self.reference, "auto", "label", "text", "index")
+
+    def __call__(self, trajectory: Trajectory) -> Scored | float | None:
+        """Return 1.0 or 0.0; no value if the task has no options, or its accepted answers are none of them.
+
+        Args:
+            trajectory: An ended rollout.
+        """
+        task = trajectory.task
+        if self.options not in task.metadata or not task.reference:
+            return None
+        options = Options.of(task.metadata[self.options])
+        if options is None:
+            return Scored(math.nan, f"Choice: the task's {shown(self.options)} is no list or dict of options")
+        accepted = {options.meant(reference, self.reference) for reference in task.reference} - {None}
+        if not accepted:
+            return Scored(math.nan, f"Choice: accepted answer {shown(task.reference[0])} is none of the task's options")
+        return float(options.named(trajectory.answer or "") in accepted)

@@ -1,0 +1,107 @@
+"""Whether an answer is the same mathematics as an accepted one: asked of math-verify, in processes that can be killed.
+
+It goes through a computer algebra system, which may take for ever over a short answer (``9**9**9``) and cannot be
+interrupted; its own time limits are signals, which only a process's first thread can have.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from trunkline.bounds import number
+from trunkline.errors import ConfigError, TrunklineError
+from trunkline.score.answers import tail
+from trunkline.score.rewards.equality import same
+from trunkline.score.rewards.reward import Scored
+from trunkline.tools.processes import Processes
+from trunkline.tree.vote import LONG, normalise
+
+if TYPE_CHECKING:
+    from trunkline.tree.trajectory import Trajectory
+
+__all__ = ["Maths", "OpenMaths"]
+
+_RESULT: Final = 1000
+"""Characters of what a process says that are kept."""
+
+
+class Maths(msgspec.Struct, frozen=True):
+    """1.0 if the answer is mathematically equal to an accepted one, else 0.0; needs the ``maths`` extra.
+
+    What is written alike counts as equal. The rest is compared by math-verify: numbers, fractions, expressions,
+    equations, intervals, sets and matrices, plain or in LaTeX. An answer that is no mathematics scores 0. One over
+    which the comparison takes too long, or too much memory, leaves the rollout unscored.
+
+    Args:
+        timeout: Seconds that one comparison may take; its process is then killed.
+
+    Raises:
+        ConfigError: The extra is missing, or ``timeout`` is no number of seconds.
+    """
+
+    timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        number("Maths: timeout", self.timeout, 0, above=True, unit="seconds")
+        if importlib.util.find_spec("math_verify") is None:
+            raise ConfigError("Maths compares with math-verify, an extra: pip install 'trunkline[maths]'")
+
+    async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
+        """Return 1.0 or 0.0, or why there is no value; None if the task has no accepted answer.
+
+        Args:
+            trajectory: An ended rollout.
+        """
+        live = self.opened()
+        try:
+            return await live(trajectory)
+        finally:
+            await live.close()
+
+    def opened(self) -> OpenMaths:
+        """Return what compares in processes that stay while a run lasts."""
+        return OpenMaths(self.timeout)
+
+
+class OpenMaths:
+    """Compares in processes; none is started before it is needed, and a time limit counts from when one is free.
+
+    Args:
+        seconds: How long one comparison may take.
+    """
+
+    timeout = math.inf
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._processes = Processes(same)
+
+    async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
+        """Compare one answer; see :class:`Maths`."""
+        references = trajectory.task.reference
+        if not references:
+            return None
+        answer = tail((trajectory.answer or "").strip(), LONG)
+        alike = normalise(answer) in map(normalise, references)
+        return float(alike) if alike or not answer else await self._compared(answer, references)
+
+    async def _compared(self, answer: str, references: tuple[str, ...]) -> Scored | float:
+        """Compare in a process."""
+        arguments = msgspec.json.encode({"answer": answer, "references": references}).decode()
+        try:
+            said, well = await self._processes.run(arguments, None, _RESULT, self._seconds)
+        except TrunklineError as problem:
+            return Scored(math.nan, f"Maths: {problem}")
+        if not well:
+            return Scored(math.nan, f"Maths: {said.removeprefix('Error: ')}")
+        if said == "unknown":
+            return Scored(math.nan, "Maths: no accepted answer can be read as mathematics")
+        return float(said == "equal")
+
+    async def close(self) -> None:
+        """End the processes."""
+        await self._processes.close()
