@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from trunkline.runtime.outline import Outline
     from trunkline.runtime.plan import plan
     from trunkline.runtime.pool import Pool
+    from trunkline.runtime.rescoring import Rescored, arescore, rescore
     from trunkline.runtime.result import Run
     from trunkline.runtime.run import Interrupted, arun, run, stream
     from trunkline.runtime.snapshot import Snapshot
@@ -131,6 +132,7 @@ _HOMES = {
     "Projected": "team.projection",
     "Projection": "team.projection",
     "Prompt": "llm.prompt",
+    "Rescored": "runtime.rescoring",
     "Role": "team.role",
     "Routing": "llm.limits",
     "Reporter": "score.reports.reporter",
@@ -165,6 +167,7 @@ _HOMES = {
     "WeightedRewards": "score.rewards",
     "Whole": "team.projection",
     "__version__": "_core",
+    "arescore": "runtime.rescoring",
     "arun": "runtime.run",
     "asample_groups": "runtime.groups",
     "compare": "store.compare",
@@ -181,6 +184,7 @@ _HOMES = {
     "plan": "runtime.plan",
     "reward": "score.rewards.policy",
     "rewards": "score.rewards:",
+    "rescore": "runtime.rescoring",
     "run": "runtime.run",
     "sample_groups": "runtime.groups",
     "stream": "runtime.run",
@@ -233,6 +237,7 @@ __all__ = [
     "Projection",
     "Prompt",
     "Reporter",
+    "Rescored",
     "Role",
     "Routing",
     "Run",
@@ -266,6 +271,7 @@ __all__ = [
     "WeightedRewards",
     "Whole",
     "__version__",
+    "arescore",
     "arun",
     "asample_groups",
     "compare",
@@ -282,6 +288,7 @@ __all__ = [
     "plan",
     "reward",
     "rewards",
+    "rescore",
     "run",
     "sample_groups",
     "stream",

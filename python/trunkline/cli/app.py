@@ -23,6 +23,7 @@ _COMMANDS = {
     "demo": ("trunkline.cli.demo:demo", "Run 200 questions, 4 tries each, on the embedded simulator."),
     "run": ("trunkline.cli.run:run", "Run an agent over a file of questions."),
     "resume": ("trunkline.cli.resume:resume", "Go on with a run that was stopped, or killed."),
+    "score": ("trunkline.cli.score:score", "Score a finished run again, by another reward."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
     "compare": ("trunkline.cli.compare:compare", "Compare two runs on the same tasks, task by task."),
     "check": ("trunkline.cli.check:check", "Re-derive every row of a run from its deltas."),
@@ -35,7 +36,7 @@ _EPILOG = """\b
 Exit codes:
   0    done
   1    more rollouts broke than --fail-on-error allows, fewer groups were kept than --groups,
-       or the run's budget or time left tasks that were not begun
+       or the run's budget or time left tasks that were not begun, or a reward scored nothing
   2    a mistake in the call or its input files
   3    infrastructure: the endpoint, a worker, the disk
   130  interrupted (143 by SIGTERM, 129 by SIGHUP)"""

@@ -22,6 +22,7 @@ from trunkline.printable import printable
 from trunkline.score.verdicts import read
 from trunkline.store.measures import measures
 from trunkline.store.reader import RunReader
+from trunkline.store.scorings import scorings
 from trunkline.tree.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ def show_run(
     """
     with RunReader.open(path) as reader:
         summary = reader.summary()
+        scored = scorings(reader.meta)
         named = _interesting(reader) if task is None and not (calls or tasks or time or metrics) else task
         tree = None if named is None else reader.tree(named)
         listed = reader.by_task() if tasks else []
@@ -177,6 +179,8 @@ def show_run(
         measured = measures(reader) if metrics or json else None
     if json:
         data: dict[str, Any] = {"run": str(path), "summary": _summary_data(summary), "metrics": _plain(measured)}
+        if scored:
+            data["scorings"] = _plain(scored)
         if tasks:
             data["tasks"] = [_task_data(each) for each in listed]
         if spent is not None:
@@ -186,6 +190,10 @@ def show_run(
         _write_json(data)
         return
     put(f"run file  {printable(str(path))}")
+    if scored:
+        last = scored[-1]
+        part = "" if last.finished else ", in part: trunkline score goes on with it"
+        put(f"scored    again, by {printable(last.reward, 80)}{part}")
     print_summary(summary)
     if tasks:
         put("")

@@ -19,6 +19,7 @@ from trunkline.store.derive import taken
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
 from trunkline.store.redact import redact
+from trunkline.store.scorings import under_way
 from trunkline.store.summary import sum_up
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class EarlierRun:
 
     Raises:
         RunFileError: It is no run that can be read here.
-        ConfigError: The run is still going on.
+        ConfigError: The run is still going on, or is scored again in part.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,6 +57,12 @@ class EarlierRun:
             raise ConfigError(f"start_from: {self._name} is still going on: wait for it, or stop it first")
         self._reader = RunReader.open(path)
         self.settings = self._reader.settings
+        if (scoring := under_way(self._reader.meta)) is not None:
+            self._reader.close()
+            raise ConfigError(
+                f"start_from: {self._name} is scored by {printable(scoring.reward, 80)} in part: go on with that "
+                "first, with `trunkline score` (rescore)"
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -7,16 +7,17 @@ that began the run.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline.crossing import fields_of
+from trunkline.crossing import fields_of, pack
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.printable import printable
-from trunkline.runtime.job import Packed, as_packed, from_packed
+from trunkline.runtime.job import Packed, as_packed, from_packed, reward_name
 from trunkline.runtime.llms import live
 from trunkline.store.redact import redact
 
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trunkline.runtime.job import Job
+    from trunkline.score.rewards import Reward
 
-__all__ = ["STORED", "StoredJob", "store_job", "stored_job"]
+__all__ = ["STORED", "StoredJob", "scored_by", "store_job", "stored_job"]
 
 STORED = "job"
 """Key of the file's ``meta`` table under which it stands."""
@@ -94,6 +96,30 @@ def stored_job(path: Path, meta: Mapping[str, str]) -> tuple[Job, StoredJob]:
     return from_packed(stored.packed), stored
 
 
+def scored_by(meta: Mapping[str, str], reward: Reward) -> dict[str, Any] | None:
+    """Return the job of a run file with another reward, as it stands there; None where the file has none.
+
+    Args:
+        meta: The file's table of that name.
+        reward: The reward that the run is to be gone on with.
+    """
+    try:
+        stored = msgspec.json.decode(meta.get(STORED, ""), type=StoredJob)
+    except (msgspec.MsgspecError, ConfigError):
+        return None
+    if stored.packed is not None:
+        try:
+            stored.packed.reward = pack(reward, f"reward {reward_name(reward)!r}", by_value=False)
+            here = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 - entries may be empty, or no folders
+            stored.packed.path += [entry for entry in here if entry not in stored.packed.path]
+            packed, why = _openly(stored.packed)
+        except CrossingError as problem:
+            packed, why = None, str(problem)
+        stored = msgspec.structs.replace(stored, packed=packed, why=why)
+    made: dict[str, Any] = msgspec.to_builtins(stored)
+    return made
+
+
 def _pack(job: Job) -> tuple[Packed | None, str]:
     """Return the job as data, or why that cannot be."""
     if stays := live(job.llms):
@@ -104,6 +130,11 @@ def _pack(job: Job) -> tuple[Packed | None, str]:
         packed = as_packed(job, by_value=False)
     except CrossingError as problem:
         return None, str(problem)
+    return _openly(packed)
+
+
+def _openly(packed: Packed) -> tuple[Packed | None, str]:
+    """Return a job as data, or why it may not be in a file."""
     crossings = [packed.strategy, packed.program, packed.reward, packed.environment, *packed.tools, *packed.filters]
     fields = [fields_of(crossing) for crossing in crossings if crossing is not None]
     # As it would stand in the file, and what does so as bytes.

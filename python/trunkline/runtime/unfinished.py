@@ -12,6 +12,7 @@ from trunkline.printable import printable, quoted
 from trunkline.runtime.changes import Change, as_stored, changes, gives_meaning
 from trunkline.store.identify import is_stub
 from trunkline.store.reader import RunReader
+from trunkline.store.scorings import under_way
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,6 +48,7 @@ class UnfinishedRun:
             self.settings: dict[str, Any] = reader.settings
             self._records = reader.records()
             self.state = reader.meta.get("state", "")
+            self._scoring = under_way(reader.meta)
             self.finished = reader.finished
 
     @classmethod
@@ -104,9 +106,14 @@ class UnfinishedRun:
             forced: Whether to refuse nothing but other tasks.
 
         Raises:
-            ConfigError: Showing the differences.
+            ConfigError: Showing the differences; or the run was scored again, and that is not finished.
         """
         self._same_tasks(tasks)
+        if self._scoring is not None:
+            raise ConfigError(
+                f"{self._name} is scored by {printable(self._scoring.reward, 80)} in part: go on with that first, "
+                "with `trunkline score` (rescore), and then resume it"
+            )
         found = list(changes(self.settings, dict(here)))
         grave = [change for change in found if gives_meaning(change.field)]
         if grave and not forced:

@@ -18,7 +18,7 @@ from trunkline.store.identify import connect, describe
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Holder", "Lock", "is_written"]
+__all__ = ["Holder", "Lock", "is_written", "taken_by"]
 
 _held: set[tuple[int, int]] = set()
 """The files that this process writes, by device and inode. Nothing here opens them to look at their locks: closing any
@@ -90,7 +90,7 @@ class Lock:
             InfrastructureError: It may not be written, or cannot be locked.
         """
         if _is_held_here(path):
-            raise _taken(path)
+            raise taken_by(path)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as problem:
@@ -99,7 +99,7 @@ class Lock:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise _taken(path) from None
+            raise taken_by(path) from None
         except OSError as problem:
             os.close(descriptor)
             raise _failed(path, "locked", problem) from None
@@ -107,7 +107,7 @@ class Lock:
         if not lock.is_there():
             # Another process has put its own file there since this one was opened.
             lock.release()
-            raise _taken(path)
+            raise taken_by(path)
         return lock
 
     def is_there(self) -> bool:
@@ -155,8 +155,8 @@ def _is_held_here(path: Path) -> bool:
         return False
 
 
-def _taken(path: Path) -> RunFileError:
-    """Say who writes a file."""
+def taken_by(path: Path) -> RunFileError:
+    """Return an error that says who writes a file."""
     try:
         connection = connect(path)
         try:

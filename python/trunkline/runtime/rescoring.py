@@ -1,0 +1,304 @@
+"""Scoring a finished run again, by another reward: nothing is generated, and no LLM of the run is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trunkline import _core
+from trunkline.bounds import shown
+from trunkline.errors import ConfigError, CrossingError, RunFileError
+from trunkline.printable import printable
+from trunkline.rollout.speech import Speech
+from trunkline.runtime.home import Home
+from trunkline.runtime.job import reward_name
+from trunkline.runtime.stored import STORED, scored_by, stored_job
+from trunkline.score import history
+from trunkline.score.filters.filter import judge, name_of
+from trunkline.score.filters.group import Group
+from trunkline.score.metrics import Estimate
+from trunkline.score.rewards.grading import Grader
+from trunkline.score.rewards.policy import policy_of
+from trunkline.store.amend import Amender
+from trunkline.store.copies import copy_run
+from trunkline.store.identify import is_stub
+from trunkline.store.reader import RunReader
+from trunkline.store.scorings import SCORINGS, Scoring, reward_of, scorings, under_way
+from trunkline.types import UNSCORED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.score.rewards import Reward
+    from trunkline.tree.tree import Tree
+
+__all__ = ["Rescored", "arescore", "rescore"]
+
+_TOGETHER = 256
+"""Rollouts that are asked about together; a process that is killed asks at most so many again."""
+
+
+class Rescored(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of scoring a run again. Only finished tasks are in it.
+
+    Attributes:
+        path: The run file that has the new rewards.
+        reward: What the reward is called, with its options.
+        before: What the one before it is called; None for none.
+        old: Accuracy of one try by that one; None if nothing was scored.
+        new: Accuracy of one try now; None if nothing is scored.
+        rollouts: Rollouts that have an outcome, and so were shown to the reward.
+        changed: How many of these have another reward than before, or one for the first time, or none any more.
+        unscored: How many of these the reward left unscored.
+        reasons: Why: the most frequent reasons, at most three, each with how many rollouts it left unscored. They are
+            safe to print; a reward that gives no value need not give one.
+    """
+
+    path: Path
+    reward: str
+    before: str | None
+    old: Estimate | None
+    new: Estimate | None
+    rollouts: int
+    changed: int
+    unscored: int
+    reasons: list[tuple[str, int]]
+
+
+class _Judges:
+    """The run's filters, which judge a tree again once it is scored.
+
+    Args:
+        reader: The run file.
+        keep: Whether verdicts stay as they are.
+
+    Raises:
+        ConfigError: The run has filters that cannot be loaded here.
+    """
+
+    def __init__(self, reader: RunReader, *, keep: bool) -> None:
+        self._names: set[str] = set()
+        if keep or not reader.settings.get("filters"):
+            return
+        try:
+            # Where the run was begun is where its code may be found; the caller stays where it is.
+            with contextlib.chdir(Path.cwd()):
+                job, _ = stored_job(reader.path, reader.meta)
+        except (ConfigError, CrossingError) as problem:
+            raise ConfigError(
+                f"{printable(str(reader.path))} has filters, whose verdicts may depend on rewards, and they cannot be "
+                f"asked again ({problem}): give keep_verdicts=True (--keep-verdicts) to leave what they said as it is"
+            ) from None
+        self._filters = job.filters
+        self._read = Speech(job.agent.dialect, job.agent.tools, job.agent.sampling).read
+        self._names = {name_of(one) for one in job.filters}
+
+    def of(self, tree: Tree) -> set[str]:
+        """Names of the filters that judge a tree: none do that is not complete, or whose task broke."""
+        return set() if tree.ended in {"", "broken"} else self._names
+
+    def judge(self, tree: Tree) -> None:
+        """Judge a tree that is scored, as the run did."""
+        if self.of(tree):
+            judge(self._filters, Group(tree, self._read))
+
+
+class _Scoring:
+    """One scoring of an open run file.
+
+    Args:
+        run: The file.
+        reward: The reward.
+        judges: The run's filters.
+        anew: Whether to begin anew where the same reward was interrupted.
+    """
+
+    def __init__(self, run: Amender, reward: Reward, judges: _Judges, *, anew: bool) -> None:
+        self._run = run
+        self._reward = reward
+        self._judges = judges
+        self._name = reward_name(reward)
+        self._known = scorings(run.reader.meta)
+        self._names = run.task_ids()
+        self._before = run.reader.settings.get("reward")
+        if anew or not self._goes_on():
+            self._begin()
+
+    def _goes_on(self) -> bool:
+        """Whether this reward was interrupted here."""
+        return bool(self._known) and not self._known[-1].finished and self._known[-1].reward == self._name
+
+    def _begin(self) -> None:
+        """Note what is going to be done: from now on the run's reward is the new one."""
+        reader, before = self._run.reader, self._before
+        accuracy, version = reader.summary().accuracy, _core.__version__
+        self._known.append(
+            Scoring(
+                reward=self._name,
+                before=before if isinstance(before, str) else None,
+                accuracy=accuracy,
+                at=time.time(),
+                trunkline=version,
+            )
+        )
+        facts: dict[str, Any] = {"settings": reader.settings | {"reward": self._name}, **self._stands()}
+        if (job := scored_by(reader.meta, self._reward)) is not None:
+            facts[STORED] = job
+        self._run.note(**facts)
+
+    def _stands(self, **changed: Any) -> dict[str, Any]:
+        """What stands in the file of all scorings, with what has changed of this one."""
+        self._known[-1] = msgspec.structs.replace(self._known[-1], **changed)
+        return {SCORINGS: msgspec.to_builtins(self._known)}
+
+    async def execute(self) -> None:
+        """Score what is not scored yet, some tasks at a time."""
+        place = self._known[-1].done
+        async with Grader(self._reward) as grader:
+            while place < len(self._names):
+                trees: list[Tree] = []
+                rollouts = 0
+                while place + len(trees) < len(self._names) and rollouts < _TOGETHER:
+                    trees.append(self._set_aside(place + len(trees)))
+                    rollouts += trees[-1].core.rollouts
+                await self._score(grader, trees, place)
+                place += len(trees)
+        self._run.note(**self._stands(finished=True))
+
+    def _set_aside(self, place: int) -> Tree:
+        """Read a tree and take its rewards off it, so that the new one sees no other."""
+        tree = self._run.tree(self._names[place])
+        last = self._known[-1]
+        was = reward_of(self._known[:-1], last.before, place)
+        history.set_aside(tree, was, self._judges.of(tree))
+        return tree
+
+    async def _score(self, grader: Grader, trees: Sequence[Tree], place: int) -> None:
+        """Ask about all of some trees, and write them one by one."""
+        asked = [rollout for tree in trees for rollout in history.seen(tree)]
+        said = dict(zip(asked, await grader.score_all(asked), strict=True))
+        for done, tree in enumerate(trees, place + 1):
+            history.write(tree, self._name, {one.id: said[one] for one in history.seen(tree)})
+            self._judges.judge(tree)
+            self._run.commit(tree.task.id, tree, **self._stands(done=done))
+            # Nobody waits for the disk alone.
+            await asyncio.sleep(0)
+
+    def result(self) -> Rescored:
+        """What came of it, from the file's rows."""
+        last = self._known[-1]
+        rollouts = changed = unscored = 0
+        reasons: Counter[str] = Counter()
+        for _, row in self._run.reader.rollouts():
+            if row.termination is None or row.termination in UNSCORED:
+                continue
+            rollouts += 1
+            before = None if last.before is None else history.earlier(row.note)
+            changed += row.reward != before
+            if row.reward is None:
+                unscored += 1
+                reasons.update(filter(None, [history.why_unscored(row.note)]))
+        return Rescored(
+            path=self._run.path,
+            reward=last.reward,
+            before=last.before,
+            old=last.accuracy,
+            new=self._run.reader.summary().accuracy,
+            rollouts=rollouts,
+            changed=changed,
+            unscored=unscored,
+            reasons=sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3],
+        )
+
+
+async def arescore(
+    path: str | Path,
+    reward: Reward,
+    *,
+    out: str | Path | None = None,
+    keep_verdicts: bool = False,
+    anew: bool = False,
+) -> Rescored:
+    """Score a run again that is over: ask a reward about every rollout that has an outcome. Nothing is generated.
+
+    The new rewards take the place of the old ones, which stay in the notes of the rollouts; a rollout that the reward
+    leaves unscored has no reward any more. The run's filters judge every finished group again. From then on the run is
+    one of the new reward, also for who goes on with it. Interrupted, the same call goes on where it stood.
+
+    Args:
+        path: The run file. Unless there is an ``out``, it is changed.
+        reward: The reward, as for :func:`trunkline.run`.
+        out: Where to make a copy, which is changed in its place.
+        keep_verdicts: Leave what filters said as it is. Needed where they cannot be loaded from the file.
+        anew: Ask about every rollout again where the same reward was interrupted before.
+
+    Returns:
+        What came of it.
+
+    Raises:
+        ConfigError: The reward is none, or the run's filters cannot be loaded.
+        RunFileError: It is no run that can be read here, or it is being written; or something else is at ``out``.
+        InfrastructureError: The file cannot be written.
+    """
+    given: object = reward
+    if not callable(given):
+        raise ConfigError(f"reward must be a function of a trajectory, not {shown(given)}")
+    policy_of(reward)
+    path, target = Path(path), Path(path if out is None else out)
+    if out is not None and not _is_begun(path, target, reward_name(reward)):
+        with RunReader.open(path) as reader:
+            # What is wrong with the run is said before a file is made.
+            _Judges(reader, keep=keep_verdicts)
+        await asyncio.to_thread(copy_run, path, target)
+    with Amender.open(target) as run:
+        scoring = _Scoring(run, reward, _Judges(run.reader, keep=keep_verdicts), anew=anew)
+        await scoring.execute()
+        return scoring.result()
+
+
+def rescore(
+    path: str | Path,
+    reward: Reward,
+    *,
+    out: str | Path | None = None,
+    keep_verdicts: bool = False,
+    anew: bool = False,
+) -> Rescored:
+    """Like :func:`arescore`, and wait for it; also inside a running event loop, as in a notebook."""
+    home = Home("trunkline-rescore")
+    try:
+        errand = home.send(arescore(path, reward, out=out, keep_verdicts=keep_verdicts, anew=anew))
+        try:
+            return errand.wait()
+        except BaseException:
+            errand.cancel()
+            raise
+    finally:
+        home.close(_nothing())
+
+
+async def _nothing() -> None:
+    """Nothing is left to be done."""
+
+
+def _is_begun(path: Path, out: Path, reward: str) -> bool:
+    """Whether a copy of a run is there that the same reward was interrupted in."""
+    if not path.exists() or not out.is_file() or out.samefile(path) or is_stub(out):
+        return False
+    try:
+        with RunReader.open(path) as reader, RunReader.open(out) as copy:
+            there = under_way(copy.meta)
+            return there is not None and there.reward == reward and _identity(reader) == _identity(copy)
+    except RunFileError:
+        return False
+
+
+def _identity(reader: RunReader) -> tuple[str | None, ...]:
+    """What a run file and its copies have in common, and other runs have not."""
+    return tuple(reader.meta.get(key) for key in ("created", "command", "versions", "finished"))
