@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.runtime.tracing import Tracing
     from trunkline.score import filters
+    from trunkline.score.aggregators.aggregate import aggregate
+    from trunkline.score.aggregators.aggregator import Candidate, Decision
+    from trunkline.score.aggregators.votes import BestOfN, Majority, Weighted
     from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import contains, exact_match, numeric_match
     from trunkline.score.verdicts import Verdict
@@ -75,12 +78,15 @@ _HOMES = {
     "Agent": "rollout.agent",
     "Answered": "rollout.said",
     "BatchLLM": "llm.batch",
+    "BestOfN": "score.aggregators.votes",
     "Boxed": "team.projection",
     "Budget": "rollout.budget",
     "Call": "tools.call",
+    "Candidate": "score.aggregators.aggregator",
     "Chain": "rollout.strategies.chain",
     "ClientLLM": "llm.client",
     "Completion": "llm.completion",
+    "Decision": "score.aggregators.aggregator",
     "Dialect": "llm.dialects.dialect",
     "Drop": "rollout.strategy",
     "EntropyTree": "rollout.strategies.entropy_tree",
@@ -93,6 +99,7 @@ _HOMES = {
     "LLM": "llm.spec:EndpointSpec",
     "Limits": "llm.limits",
     "MCTS": "rollout.strategies.mcts",
+    "Majority": "score.aggregators.votes",
     "MathTeam": "team.programs.math",
     "Metrics": "runtime.metrics",
     "Node": "tree.node",
@@ -136,8 +143,10 @@ _HOMES = {
     "TrunklineError": "errors",
     "Usage": "types",
     "Verdict": "score.verdicts",
+    "Weighted": "score.aggregators.votes",
     "Whole": "team.projection",
     "__version__": "_core",
+    "aggregate": "score.aggregators.aggregate",
     "arun": "runtime.run",
     "asample_groups": "runtime.groups",
     "contains": "score.rewards",
@@ -164,12 +173,15 @@ __all__ = [
     "Agent",
     "Answered",
     "BatchLLM",
+    "BestOfN",
     "Boxed",
     "Budget",
     "Call",
+    "Candidate",
     "Chain",
     "ClientLLM",
     "Completion",
+    "Decision",
     "Dialect",
     "Drop",
     "EntropyTree",
@@ -180,6 +192,7 @@ __all__ = [
     "Hermes",
     "Interrupted",
     "Limits",
+    "Majority",
     "MathTeam",
     "Metrics",
     "Node",
@@ -223,8 +236,10 @@ __all__ = [
     "TrunklineError",
     "Usage",
     "Verdict",
+    "Weighted",
     "Whole",
     "__version__",
+    "aggregate",
     "arun",
     "asample_groups",
     "contains",
