@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from trunkline.score import filters
     from trunkline.score.aggregators.aggregate import aggregate
     from trunkline.score.aggregators.aggregator import Candidate, Decision
+    from trunkline.score.aggregators.integrate import Integrate
+    from trunkline.score.aggregators.synthesis import Synthesis
     from trunkline.score.aggregators.votes import BestOfN, Majority, Weighted
     from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import contains, exact_match, numeric_match
@@ -95,6 +97,7 @@ _HOMES = {
     "Filter": "score.filters.filter",
     "Fork": "rollout.strategy",
     "Hermes": "llm.dialects.hermes",
+    "Integrate": "score.aggregators.integrate",
     "Interrupted": "runtime.run",
     "LLM": "llm.spec:EndpointSpec",
     "Limits": "llm.limits",
@@ -126,6 +129,7 @@ _HOMES = {
     "Snapshot": "runtime.snapshot",
     "Stop": "rollout.strategy",
     "Strategy": "rollout.strategy",
+    "Synthesis": "score.aggregators.synthesis",
     "Tag": "team.projection",
     "Task": "types",
     "Team": "team.team",
@@ -190,6 +194,7 @@ __all__ = [
     "Filter",
     "Fork",
     "Hermes",
+    "Integrate",
     "Interrupted",
     "Limits",
     "Majority",
@@ -219,6 +224,7 @@ __all__ = [
     "Snapshot",
     "Stop",
     "Strategy",
+    "Synthesis",
     "Tag",
     "Task",
     "Team",
