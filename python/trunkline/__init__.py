@@ -51,6 +51,12 @@ if TYPE_CHECKING:
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.runtime.tracing import Tracing
     from trunkline.score import filters, metrics
+    from trunkline.score import filters
+    from trunkline.score.aggregators.aggregate import aggregate
+    from trunkline.score.aggregators.aggregator import Candidate, Decision
+    from trunkline.score.aggregators.integrate import Integrate
+    from trunkline.score.aggregators.synthesis import Synthesis
+    from trunkline.score.aggregators.votes import BestOfN, Majority, Weighted
     from trunkline.score.filters.filter import Filter
     from trunkline.score.reports.extract import extract as extract_report
     from trunkline.score.reports.reporter import Reporter
@@ -95,13 +101,16 @@ _HOMES = {
     "Agent": "rollout.agent",
     "Answered": "rollout.said",
     "BatchLLM": "llm.batch",
+    "BestOfN": "score.aggregators.votes",
     "Boxed": "team.projection",
     "Budget": "rollout.budget",
     "Call": "tools.call",
+    "Candidate": "score.aggregators.aggregator",
     "Chain": "rollout.strategies.chain",
     "Choice": "score.rewards",
     "ClientLLM": "llm.client",
     "Completion": "llm.completion",
+    "Decision": "score.aggregators.aggregator",
     "Dialect": "llm.dialects.dialect",
     "Drop": "rollout.strategy",
     "EntropyTree": "rollout.strategies.entropy_tree",
@@ -112,10 +121,12 @@ _HOMES = {
     "Fork": "rollout.strategy",
     "Graded": "score.notes",
     "Hermes": "llm.dialects.hermes",
+    "Integrate": "score.aggregators.integrate",
     "Interrupted": "runtime.run",
     "LLM": "llm.spec:EndpointSpec",
     "Limits": "llm.limits",
     "MCTS": "rollout.strategies.mcts",
+    "Majority": "score.aggregators.votes",
     "MathTeam": "team.programs.math",
     "Maths": "score.rewards",
     "Metrics": "runtime.metrics",
@@ -147,6 +158,7 @@ _HOMES = {
     "Snapshot": "runtime.snapshot",
     "Stop": "rollout.strategy",
     "Strategy": "rollout.strategy",
+    "Synthesis": "score.aggregators.synthesis",
     "Tag": "team.projection",
     "Task": "types",
     "Team": "team.team",
@@ -168,6 +180,10 @@ _HOMES = {
     "Whole": "team.projection",
     "__version__": "_core",
     "arescore": "runtime.rescoring",
+    "Weighted": "score.aggregators.votes",
+    "Whole": "team.projection",
+    "__version__": "_core",
+    "aggregate": "score.aggregators.aggregate",
     "arun": "runtime.run",
     "asample_groups": "runtime.groups",
     "compare": "store.compare",
@@ -202,13 +218,16 @@ __all__ = [
     "Agent",
     "Answered",
     "BatchLLM",
+    "BestOfN",
     "Boxed",
     "Budget",
     "Call",
+    "Candidate",
     "Chain",
     "Choice",
     "ClientLLM",
     "Completion",
+    "Decision",
     "Dialect",
     "Drop",
     "EntropyTree",
@@ -218,8 +237,10 @@ __all__ = [
     "Fork",
     "Graded",
     "Hermes",
+    "Integrate",
     "Interrupted",
     "Limits",
+    "Majority",
     "MathTeam",
     "Maths",
     "Metrics",
@@ -251,6 +272,7 @@ __all__ = [
     "Snapshot",
     "Stop",
     "Strategy",
+    "Synthesis",
     "Tag",
     "Task",
     "Team",
@@ -272,6 +294,10 @@ __all__ = [
     "Whole",
     "__version__",
     "arescore",
+    "Weighted",
+    "Whole",
+    "__version__",
+    "aggregate",
     "arun",
     "asample_groups",
     "compare",
