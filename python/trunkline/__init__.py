@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from trunkline.score.rewards import contains, exact_match, numeric_match
     from trunkline.score.verdicts import Verdict
     from trunkline.store.dataset import load_tasks
+    from trunkline.store.export.export import Exported, export
     from trunkline.store.reader import RunReader
     from trunkline.team.play import Said, TeamPlay
     from trunkline.team.programs.experts import ExpertsTeam
@@ -86,6 +87,7 @@ _HOMES = {
     "EntropyTree": "rollout.strategies.entropy_tree",
     "Environment": "tools.environment",
     "ExpertsTeam": "team.programs.experts",
+    "Exported": "store.export.export",
     "Filter": "score.filters.filter",
     "Fork": "rollout.strategy",
     "Hermes": "llm.dialects.hermes",
@@ -144,6 +146,7 @@ _HOMES = {
     "current_call": "tools.call",
     "errors": "errors:",
     "exact_match": "score.rewards",
+    "export": "store.export.export",
     "filters": "score.filters:",
     "load_tasks": "store.dataset",
     "log_to": "runtime.logs",
@@ -175,6 +178,7 @@ __all__ = [
     "EntropyTree",
     "Environment",
     "ExpertsTeam",
+    "Exported",
     "Filter",
     "Fork",
     "Hermes",
@@ -231,6 +235,7 @@ __all__ = [
     "current_call",
     "errors",
     "exact_match",
+    "export",
     "filters",
     "load_tasks",
     "log_to",
