@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["export", "told"]
 
+_EPILOG = """\b
+Formats:
+  messages      JSON lines of chat messages, for fine-tuning and for reading
+  parallelmuse  JSON lines as ParallelMuse's scripts have them
+  parquet       typed columns (extra: parquet)"""
+
 
 def _many(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
@@ -46,7 +52,7 @@ def _format(out: str, format: str | None) -> str:
     return guess(out, format)
 
 
-@click.command()
+@click.command(epilog=_EPILOG)
 @click.argument("run", type=click.Path())
 @click.option(
     "--format",
@@ -72,13 +78,7 @@ def export(
     only: tuple[str, ...],
     force: bool,
 ) -> None:
-    r"""Write the rollouts of RUN for other programs: a record for each, with its weight where several are the same.
-
-    \b
-    messages      JSON lines of chat messages, for fine-tuning and for reading
-    parallelmuse  JSON lines as ParallelMuse's scripts have them
-    parquet       typed columns (extra: parquet)
-    """
+    """Write the rollouts of RUN for other programs: a record for each, with its weight where several are the same."""
     found = write(
         run,
         out,

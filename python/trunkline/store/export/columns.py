@@ -168,3 +168,5 @@ class Columns:
         """Put the writer away when the file is given up; it tries to end it, which may fail as well."""
         with contextlib.suppress(Exception):
             self._writer.close()
+        # Else it tries once more when it is collected.
+        self._writer.is_open = False

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["text_of", "transcript"]
 
-_CALL_TAG: Final = re.compile(r"<(?=/?tool_call>)")
-_RESULT: Final = "</tool_response>"
-_THINK_TAG: Final = re.compile(r"<(/?)think>")
+_TAG: Final = re.compile(r"<(?=/?(?:think|tool_call|tool_response)>)")
 
 
 def text_of(message: Message) -> str:
@@ -50,7 +48,7 @@ def _call(call: JSON) -> str:
         read = arguments
     said = msgspec.json.encode({"name": function.get("name"), "arguments": read}).decode()
     # In JSON a < stands in strings alone, so a tag that a model quotes can be written so that it is none.
-    inside = _CALL_TAG.sub(r"\\u003c", said)
+    inside = _TAG.sub(r"\\u003c", said)
     return f"<tool_call>\n{inside}\n</tool_call>"
 
 
@@ -59,8 +57,8 @@ def _turn(node: Node, message: Message) -> str:
     calls = message.get("tool_calls")
     blocks = [_call(call) for call in calls] if isinstance(calls, list) else []
     thought = node.aside
-    if thought and "<think>" not in said:
-        inside = _THINK_TAG.sub(r"<\\\1think>", thought).strip()
+    if thought:
+        inside = _TAG.sub(r"<\\", thought).strip()
         blocks.insert(0, f"<think>\n{inside}\n</think>" + (f"\n\n{said}" if said else ""))
     elif said:
         blocks.insert(0, said)
@@ -68,8 +66,8 @@ def _turn(node: Node, message: Message) -> str:
 
 
 def _result(message: Message) -> str:
-    inside = text_of(message).replace(_RESULT, "<\\/tool_response>")
-    return f"<tool_response>\n{inside}\n{_RESULT}"
+    inside = _TAG.sub(r"<\\", text_of(message))
+    return f"<tool_response>\n{inside}\n</tool_response>"
 
 
 def transcript(
@@ -77,9 +75,8 @@ def transcript(
 ) -> list[Message]:
     r"""Write a path as messages of the roles system, user and assistant, whose contents are text.
 
-    Results of one turn's calls are one user message. What would end a block early is written so that it does not:
-    ``<\/tool_response>`` in a result, ``<\/think>`` in a thought, ``\u003c/tool_call>`` in a call. What a model wrote
-    into its visible text stays.
+    Results of one turn's calls are one user message. A tag inside a block is written so that it is none: ``<\/think>``
+    in a thought or a result, ``\u003c/think>`` in the JSON of a call. What a model wrote into its visible text stays.
 
     Args:
         nodes: The path, without the root.
