@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from trunkline.score.verdicts import Verdict
     from trunkline.store.compare import compare
     from trunkline.store.dataset import load_tasks
+    from trunkline.store.export.export import Exported, export
     from trunkline.store.reader import RunReader
     from trunkline.team.play import Said, TeamPlay
     from trunkline.team.programs.experts import ExpertsTeam
@@ -117,6 +118,7 @@ _HOMES = {
     "Environment": "tools.environment",
     "ExpertsTeam": "team.programs.experts",
     "F1": "score.rewards",
+    "Exported": "store.export.export",
     "Filter": "score.filters.filter",
     "Fork": "rollout.strategy",
     "Graded": "score.notes",
@@ -192,6 +194,7 @@ _HOMES = {
     "errors": "errors:",
     "exact_match": "score.rewards",
     "extract_report": "score.reports.extract:extract",
+    "export": "store.export.export",
     "filters": "score.filters:",
     "load_tasks": "store.dataset",
     "log_to": "runtime.logs",
@@ -233,6 +236,7 @@ __all__ = [
     "EntropyTree",
     "Environment",
     "ExpertsTeam",
+    "Exported",
     "Filter",
     "Fork",
     "Graded",
@@ -306,6 +310,7 @@ __all__ = [
     "errors",
     "exact_match",
     "extract_report",
+    "export",
     "filters",
     "load_tasks",
     "log_to",

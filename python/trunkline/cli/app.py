@@ -26,6 +26,7 @@ _COMMANDS = {
     "score": ("trunkline.cli.score:score", "Score a finished run again, by another reward."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
     "compare": ("trunkline.cli.compare:compare", "Compare two runs on the same tasks, task by task."),
+    "export": ("trunkline.cli.export:export", "Write a run's rollouts for other programs."),
     "check": ("trunkline.cli.check:check", "Re-derive every row of a run from its deltas."),
     "probe": ("trunkline.cli.probe:probe", "Find out what a server can do."),
     "bench": ("trunkline.cli.bench:bench", "Compare strategies on the simulator."),

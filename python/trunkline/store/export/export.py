@@ -1,0 +1,195 @@
+"""Writing the rollouts of a run for other programs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+
+import msgspec
+
+from trunkline.bounds import shown
+from trunkline.errors import ConfigError
+from trunkline.printable import printable
+from trunkline.store.export.chat import Chat
+from trunkline.store.export.choice import Choice
+from trunkline.store.export.columns import Columns, Table
+from trunkline.store.export.leaves import Leaf, leaves
+from trunkline.store.export.lines import Lines
+from trunkline.store.export.parallelmuse import ParallelMuse
+from trunkline.store.export.target import STDOUT, check_target, standard_output, target
+from trunkline.store.reader import RunReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["FORMATS", "Exported", "export", "guess"]
+
+
+class _Shape(Protocol):
+    @property
+    def fields(self) -> tuple[str, ...]: ...
+
+    def lacks(self, leaf: Leaf) -> str | None: ...
+
+    def record(self, leaf: Leaf) -> dict[str, Any]: ...
+
+
+class _Sink(Protocol):
+    def write(self, record: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+FORMATS: Final[dict[str, Callable[[Mapping[str, Any]], _Shape]]] = {
+    "messages": Chat,
+    "parallelmuse": ParallelMuse,
+    "parquet": Table,
+}
+"""The formats by name."""
+
+_SUFFIXES: Final = {".jsonl": "messages", ".ndjson": "messages", ".parquet": "parquet"}
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """What an export came to.
+
+    Attributes:
+        format: The format.
+        records: Records that were written.
+        rollouts: Rollouts that these stand for.
+        tasks: Tasks that these are of.
+        left_out: Rollouts of the tasks that were asked for and that are in no record, by reason.
+    """
+
+    format: str
+    records: int
+    rollouts: int
+    tasks: int
+    left_out: dict[str, int]
+
+
+def guess(out: str | Path, format: str | None) -> str:
+    """Say which format an export has.
+
+    Args:
+        out: Where it goes.
+        format: What the caller said, if anything.
+
+    Raises:
+        ConfigError: There is no such format, it cannot be guessed, or the file's name promises another.
+    """
+    suffix = Path(out).suffix.lower()
+    listed = ", ".join(FORMATS)
+    if format is None:
+        if suffix not in _SUFFIXES:
+            raise ConfigError(f"which format? {printable(str(out))} does not say; there is {listed}")
+        return _SUFFIXES[suffix]
+    if format not in FORMATS:
+        raise ConfigError(f"no export format {shown(format)}; there is {listed}")
+    if str(out) == STDOUT and format == "parquet":
+        raise ConfigError("parquet is no format for standard output: name a file")
+    if suffix in _SUFFIXES and (format == "parquet") != (suffix == ".parquet"):
+        raise ConfigError(f"{printable(str(out))}: a file of format {format} is not called {suffix}")
+    return format
+
+
+def _kept(shape: _Shape, format: str, only: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(only, str):
+        raise ConfigError(f"only must be a list of fields, not {shown(only)}")
+    for name in only:
+        if name not in shape.fields:
+            raise ConfigError(f"{format} has no field {shown(name)}; there is {', '.join(shape.fields)}")
+    return tuple(name for name in shape.fields if name in only) if only else shape.fields
+
+
+def _sink(stream: BinaryIO, format: str, fields: Sequence[str], *, to_terminal: bool) -> _Sink:
+    return Columns(stream, fields) if format == "parquet" else Lines(stream, ascii_only=to_terminal)
+
+
+def _write(
+    reader: RunReader, choice: Choice, shape: _Shape, sink: _Sink, fields: Sequence[str]
+) -> tuple[int, int, int, Counter[str]]:
+    """Write what is wanted: records, rollouts, tasks, and what was left out by reason."""
+    records = rollouts = tasks = 0
+    left: Counter[str] = Counter()
+    for name in choice.ids(reader):
+        before = records
+        for leaf in leaves(reader.tree(name)):
+            why = choice.refuses(leaf) or shape.lacks(leaf)
+            if why is not None:
+                left[why] += leaf.weight
+                continue
+            record = shape.record(leaf)
+            sink.write({field: record[field] for field in fields if field in record})
+            records += 1
+            rollouts += leaf.weight
+        tasks += records > before
+    sink.close()
+    return records, rollouts, tasks, left
+
+
+def export(
+    run: str | Path,
+    out: str | Path,
+    *,
+    format: str | None = None,
+    tasks: Sequence[str] = (),
+    ended: bool = False,
+    scored: bool = False,
+    min_reward: float | None = None,
+    only: Sequence[str] = (),
+    force: bool = False,
+) -> Exported:
+    """Write the rollouts of a run to a file that other programs read.
+
+    A record is a rollout. Rollouts that said the same to the end and of which the same became are one record, whose
+    ``weight`` is their number. Of a team's rollout its path is written: everything that was said, in order, and not
+    what each role was shown, which :func:`trunkline.train.turns` has.
+
+    A run that is not finished, or is being written just now, can be exported: what is in the file by then. One task is
+    in memory at a time. The file takes its place when it is complete; if anything fails, nothing is left of it.
+
+    Args:
+        run: The run file.
+        out: The file to write; ``-`` for standard output, which ``parquet`` cannot go to.
+        format: ``messages`` (JSON lines of chat messages), ``parallelmuse`` (JSON lines as ParallelMuse's scripts have
+            them) or ``parquet``; guessed from the file's name when not given.
+        tasks: Ids of the tasks to write; all when not given.
+        ended: Leave out rollouts that still grow.
+        scored: Leave out rollouts without a reward.
+        min_reward: Leave out rollouts without a reward, or with one that is less.
+        only: The fields to write; all when not given. ``["messages"]`` makes records of nothing but messages.
+        force: Replace a file that is there.
+
+    Returns:
+        How much was written, and what was left out and why.
+
+    Raises:
+        ConfigError: An option cannot be used, the file is there already or cannot be made, or pyarrow is missing.
+        UsageError: The run has no such task.
+        RunFileError: The run cannot be read.
+        InfrastructureError: The file cannot be written, as on a full disk.
+    """
+    if isinstance(tasks, str):
+        raise ConfigError(f"tasks must be a list of ids, not {shown(tasks)}")
+    named, choice = guess(out, format), Choice(tasks=tuple(tasks), ended=ended, scored=scored, min_reward=min_reward)
+    to_stdout = str(out) == STDOUT
+    with RunReader.open(run) as reader, contextlib.ExitStack() as stack:
+        shape = FORMATS[named](reader.settings)
+        fields = _kept(shape, named, only)
+        if to_stdout:
+            stream = stack.enter_context(standard_output())
+        else:
+            stream = stack.enter_context(target(check_target(out, Path(run), force=force), force=force))
+        sink = _sink(stream, named, fields, to_terminal=to_stdout and sys.stdout.isatty())
+        try:
+            records, rollouts, written, left = _write(reader, choice, shape, sink, fields)
+        except BaseException:
+            sink.abandon()
+            raise
+    return Exported(named, records, rollouts, written, dict(sorted(left.items())))
