@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline.bounds import kind, shown, whole
+from trunkline.bounds import shown, whole
+from trunkline.compat.parallel_rollout.conversation import conversation_of
 from trunkline.compat.parallel_rollout.options import Settings, as_client, settings
 from trunkline.compat.parallel_rollout.results import result_of
 from trunkline.compat.parallel_rollout.tools import join
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.llm import messages as chat
 from trunkline.printable import said
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.chain import Chain
@@ -61,7 +61,7 @@ async def agentic_loop(
         EndpointError: The endpoint serves nobody.
     """
     chosen = settings("agentic_loop", kwargs, without=("strategy", "max_iterations"))
-    conversation = _conversation(messages)
+    conversation = conversation_of(messages)
     (result,) = await _play(conversation, client, model, tools, Chain(1), max_iterations, chosen)
     return result
 
@@ -171,15 +171,3 @@ def _check_size(strategy: object, tries: int) -> None:
         raise ConfigError(
             f"num_rollouts is {tries}, and {type(strategy).__name__} makes {strategy.rollouts()}: make the two equal"
         )
-
-
-def _conversation(given: object) -> list[Message]:
-    """Read messages, of which some may be the SDK's own objects."""
-    if not isinstance(given, list | tuple) or not given:
-        raise ConfigError(f"messages must be a list of at least one chat message, not {kind(given)}")
-    read: list[Message] = []
-    for message in given:
-        dump = getattr(message, "model_dump", None)
-        read.append(dump(exclude_none=True) if callable(dump) else message)
-    chat.check(read)
-    return read
