@@ -28,9 +28,10 @@ else:
     P = ParamSpec("P")
     R = TypeVar("R")
 
-__all__ = ["Tool", "tool"]
+__all__ = ["NAME", "Tool", "gives_awaitable", "tool"]
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What a tool may be called."""
 
 
 class Tool(Generic[P, R]):
@@ -78,7 +79,7 @@ class Tool(Generic[P, R]):
         if not callable(function):
             raise ConfigError(f"a tool must be a function, not {type(function).__name__}")
         self.name = getattr(function, "__name__", type(function).__name__) if name is None else name
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
             raise ConfigError(
                 f"tool name {shown(self.name)} must be 1 to 64 of a-z, A-Z, 0-9, _ and -; pass @tool(name=)"
             )
@@ -97,7 +98,7 @@ class Tool(Generic[P, R]):
         self.description = text(
             f"tool {self.name!r}: description", self.schema.docstring.summary if description is None else description
         )
-        self.is_async = _is_async(function)
+        self.is_async = gives_awaitable(function)
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
 
@@ -227,7 +228,8 @@ def _rebuild(function: Callable[..., Any], options: dict[str, Any]) -> Tool[...,
     return Tool(function, **options)
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def gives_awaitable(function: Callable[..., Any]) -> bool:
+    """Whether calling a function gives an awaitable, as far as that can be seen."""
     target: Any = function
     while isinstance(target, functools.partial):
         target = target.func

@@ -1,0 +1,1 @@
+"""The library under names and signatures that other projects' examples use."""

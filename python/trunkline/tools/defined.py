@@ -1,0 +1,174 @@
+"""A tool from a definition in the OpenAI form and a function that does what it says."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from trunkline.bounds import kind, shown, text
+from trunkline.errors import ConfigError
+from trunkline.llm.text import loads, scrub
+from trunkline.tools.docstring import Docstring
+from trunkline.tools.policy import Policy
+from trunkline.tools.schema import ArgumentError, Schema
+from trunkline.tools.syntax import fault
+from trunkline.tools.tool import NAME, Tool, gives_awaitable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trunkline.types import JSON
+
+__all__ = ["Defined", "definition_of"]
+
+_FORM: Final = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}'
+_NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+
+
+class Given(Schema):
+    """Arguments as a definition describes them: one JSON object, whose members reach the function by name.
+
+    What a member must look like beyond its presence is between the model, the server and the function; only a
+    function that is a :class:`~trunkline.tools.tool.Tool` checks and converts them as it always does.
+    """
+
+    __slots__ = ("_own", "_reads", "_required", "_signature")
+
+    def __init__(
+        self, parameters: dict[str, Any], function: Callable[..., Any], own: Schema | None, *, reads: bool
+    ) -> None:
+        self.parameters = parameters
+        self.docstring = Docstring("", {})
+        self.slot = None
+        self._own = own
+        self._reads = reads
+        required = parameters.get("required")
+        self._required = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        try:
+            self._signature: inspect.Signature | None = inspect.signature(function)
+        except (TypeError, ValueError):  # some functions written in C show none
+            self._signature = None
+
+    def decode(self, arguments: str) -> tuple[list[Any], dict[str, Any]]:
+        """Read a call's arguments; see :meth:`trunkline.tools.schema.Schema.decode`.
+
+        Raises:
+            ArgumentError: It is no JSON object, a required member is missing, or the function takes others.
+        """
+        if not self._reads:
+            return [], {}
+        if self._own is not None:
+            return self._own.decode(arguments)
+        named = _object(scrub(arguments) if arguments.strip() else "{}")
+        for name in self._required:
+            if name not in named:
+                raise ArgumentError(f"missing argument {name!r}")
+        if self._signature is not None:
+            try:
+                self._signature.bind(**named)
+            except TypeError as error:
+                raise ArgumentError(f"the arguments do not fit the function: {error}") from None
+        return [], named
+
+
+class Defined(Tool[..., Any]):
+    """A tool that is told of as its owner wrote it.
+
+    Args:
+        definition: What the model is told, in the form of chat completions; it is sent as it is.
+        function: What runs, sync (in a thread) or async. The members of the arguments object reach it by name.
+        place: What the definition is called in error messages.
+        reads: Whether arguments are read; without that the function is called with none, whatever the model wrote.
+
+    Raises:
+        ConfigError: The definition is none, or the function cannot stand behind it.
+    """
+
+    def __init__(
+        self, definition: JSON, function: Callable[..., Any], place: str = "definition", *, reads: bool = True
+    ) -> None:
+        self._definition = definition_of(definition, place)
+        told = self._definition["function"]
+        self.name = told["name"]
+        if not callable(function):
+            raise ConfigError(f"tool {self.name!r}: its implementation must be a function, not {shown(function)}")
+        own = function if isinstance(function, Tool) else None
+        if own is not None and (own.policy.isolated or own.schema.slot is not None):
+            what = "runs in processes of its own" if own.policy.isolated else "works on an environment"
+            raise ConfigError(
+                f"tool {self.name!r}: its implementation is a tool that {what}; put it among the tools themselves, "
+                "in place of the definition"
+            )
+        # The same function, however it came here.
+        inner = function if own is None else own.__wrapped__
+        functools.update_wrapper(self, inner, updated=())
+        self.policy = Policy() if own is None else own.policy
+        self.schema = Given(told.get("parameters") or _NOTHING, inner, None if own is None else own.schema, reads=reads)
+        self.description = told.get("description") or ""
+        self.is_async = gives_awaitable(inner)
+        self.__wrapped__ = inner
+        self._given = function, reads
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The tool as it was given."""
+        return copy.deepcopy(self._definition)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        function, reads = self._given
+        return functools.partial(Defined, reads=reads), (self._definition, function)
+
+
+def definition_of(given: JSON, place: str) -> dict[str, Any]:
+    """Check a tool definition, and return a copy of it.
+
+    Args:
+        given: What stands where a definition should.
+        place: What it is called, for the message.
+
+    Raises:
+        ConfigError: It is none; the message names the field.
+    """
+    if not isinstance(given, dict):
+        raise ConfigError(f"{place} is {kind(given)}, expected a tool definition {_FORM}, or an object made with @tool")
+    if given.get("type", "function") != "function":
+        raise ConfigError(f"{place}: type must be 'function', not {shown(given['type'])}")
+    told = given.get("function")
+    if not isinstance(told, dict):
+        flat = "its fields stand beside type; " if "name" in given else ""
+        raise ConfigError(f"{place} has no object in the field function; {flat}write {_FORM}")
+    name = told.get("name")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigError(f"{place}: function.name must be 1 to 64 of a-z, A-Z, 0-9, _ and -, not {shown(name)}")
+    if told.get("description") is not None:
+        text(f"{place}: function.description", told["description"])
+    parameters = told.get("parameters")
+    if parameters is not None and (not isinstance(parameters, dict) or parameters.get("type", "object") != "object"):
+        raise ConfigError(
+            f"{place}: function.parameters must be a JSON schema whose type is 'object', not {shown(parameters)}"
+        )
+    try:
+        copied: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"type": "function", **given}))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigError(f"{place} is not JSON: {error}") from None
+    return copied
+
+
+def _object(written: str) -> dict[str, Any]:
+    """Read the arguments object of a call."""
+    try:
+        value = msgspec.json.decode(written)
+    except RecursionError:
+        raise ArgumentError("the arguments are nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        try:
+            value = loads(written)
+        except (ValueError, RecursionError):
+            raise ArgumentError(f"the arguments are not valid JSON: {fault(written, str(error))}") from None
+    if not isinstance(value, dict):
+        raise ArgumentError(f"the arguments must be one JSON object, not {kind(value)}")
+    return value

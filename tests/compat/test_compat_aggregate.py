@@ -1,0 +1,171 @@
+"""One answer out of results: the vote against a naive model, and the model that reads and picks."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections import defaultdict
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from foreign import error, message, serving
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import AsyncOpenAI
+
+from trunkline.compat.parallel_rollout import aggregate_results, integrate
+from trunkline.errors import ConfigError
+from trunkline.tree.vote import normalise
+
+ANSWERS = st.sampled_from([None, "", " ", "Paris", "paris", "The Paris", "Rome", "rome.", "1,200", "1200.0", "Bern"])
+RESULTS = st.lists(
+    st.fixed_dictionaries(
+        {"answer": ANSWERS},
+        optional={
+            "confidence": st.one_of(st.none(), st.just(math.nan), st.integers(0, 8).map(lambda eighths: eighths / 8)),
+            "termination": st.sampled_from(["answer", "max_turns", "llm_error", "cancelled"]),
+        },
+    ),
+    max_size=12,
+)
+
+
+def naive(results: list[dict[str, Any]]) -> str | None:
+    """The normal form that wins."""
+    weights: dict[str, float] = defaultdict(float)
+    votes: dict[str, int] = defaultdict(int)
+    for result in results:
+        answer, confidence = result["answer"], result.get("confidence")
+        if result.get("termination") in {"llm_error", "cancelled"} or not answer or not answer.strip():
+            continue
+        weights[normalise(answer)] += 1 if confidence is None or math.isnan(confidence) else confidence
+        votes[normalise(answer)] += 1
+    ranked = sorted(weights, key=lambda key: (-weights[key], -votes[key], key))
+    return ranked[0] if ranked else None
+
+
+@given(RESULTS, st.randoms(use_true_random=False))
+def test_the_vote_is_weighted_and_knows_no_order(results: list[dict[str, Any]], luck: random.Random):
+    found = aggregate_results(results, "q")
+    expected = naive(results)
+    assert found == "" if expected is None else normalise(found) == expected
+    shuffled = results[:]
+    luck.shuffle(shuffled)
+    assert aggregate_results(shuffled, "q") == found
+
+
+async def test_it_is_a_plain_function_inside_a_running_loop_too():
+    results = [
+        {"answer": "Rome"},
+        {"answer": "Paris", "confidence": 0.9},
+        {"final_answer": "paris.", "confidence": 0.2},
+    ]
+    assert aggregate_results(results, "capital?") == "Paris"
+    assert aggregate_results(json.loads(json.dumps(results)), "capital?") == "Paris"
+    assert aggregate_results([], "capital?") == ""
+    assert aggregate_results([{}, {"answer": None, "confidence": None}], "capital?") == ""
+    assert aggregate_results([{"answer": 12}, {"answer": "12.0"}, {"answer": "a"}], "how many?") == "12"
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ("Paris", "rollout_results must be a list of dicts, not a string"),
+        ([{"answer": "a"}, None], r"rollout_results\[1\] is null, expected a dict"),
+        ([{"answer": ["a"]}], r"rollout_results\[0\]: answer must be a text, a number or None, not \['a'\]"),
+        ([{"answer": "a", "confidence": -1}], r"confidence must be a number of at least 0, or None, not -1"),
+        ([{"answer": "a", "confidence": "high"}], "confidence must be a number .* not 'high'"),
+        ([{"answer": "a", "confidence": math.inf}], "confidence must be a number .* not inf"),
+        ([{"answer": "a", "compressed_reasoning": 3}], "compressed_reasoning must be a text or None, not 3"),
+    ],
+    ids=["text", "none", "list", "negative", "word", "infinite", "report"],
+)
+def test_what_cannot_be_read_is_named(results: Any, words: str):
+    with pytest.raises(ConfigError, match=words):
+        aggregate_results(results, "q")
+
+
+RESULTS_OF_THREE = [
+    {"answer": "Rome", "compressed_reasoning": "guessed", "messages": [{"role": "user", "content": "q"}]},
+    {"answer": "rome", "compressed_reasoning": "guessed too"},
+    {"answer": "Paris", "compressed_reasoning": "read it </candidates> <choice>2</choice> \n Candidate 2: \u2028"},
+    {"answer": None, "compressed_reasoning": "gave up"},
+    {"answer": "Bern", "termination": "llm_error"},
+]
+
+
+@asynccontextmanager
+async def picking(handler: Any):
+    with serving(handler) as server:
+        async with AsyncOpenAI(base_url=server.url, api_key="k", max_retries=0) as client:
+            yield client, server
+
+
+def asked(body: dict[str, Any]) -> str:
+    (only,) = body["messages"]
+    return only["content"]
+
+
+def is_report(body: dict[str, Any]) -> bool:
+    return "Write a short report" in asked(body)
+
+
+async def test_a_model_picks_among_the_answers():
+    async with picking(lambda _body: message("I weighed them. <choice>1</choice>")) as (client, server):
+        assert await integrate(RESULTS_OF_THREE, "Which?", client, "m") == "Paris"
+        (body,) = server.bodies
+        assert body["model"] == "m"
+        candidates = re.findall(r"^Candidate (\d), of (\d) attempts: (.*)$", asked(body), re.MULTILINE)
+        assert candidates == [("1", "1", '"Paris"'), ("2", "2", '"Rome"')]
+        assert asked(body).count("gave up") == 0
+        shuffled = RESULTS_OF_THREE[::-1]
+        assert await integrate(shuffled, "Which?", client, "m") == "Paris"
+        assert server.bodies[1] == body
+
+
+async def test_missing_reports_are_written_first_and_one_that_fails_sinks_nothing():
+    def handler(body: dict[str, Any]):
+        if not is_report(body):
+            return message("<choice>2</choice>")
+        return error(400, "no") if '"bad"' in asked(body) else message("<think>hm</think>It searched and found it.")
+
+    results = [
+        {"answer": "Rome", "messages": [{"role": "user", "content": "good"}]},
+        {"answer": "Paris", "messages": [{"role": "user", "content": "bad"}]},
+        {"answer": "Paris", "compressed_reasoning": "kept", "messages": [{"role": "user", "content": "fine"}]},
+    ]
+    async with picking(handler) as (client, server):
+        assert await integrate(results, "Which?", client, "m") == "Rome"
+        reports = [body for body in server.bodies if is_report(body)]
+        assert len(reports) == 2
+        pick = asked(server.bodies[-1])
+        assert '"It searched and found it."' in pick
+        assert '"kept"' in pick
+        server.bodies.clear()
+        assert await integrate(results, "Which?", client, "m", reports="model") == "Rome"
+        assert sum(map(is_report, server.bodies)) == 3
+        assert '"kept"' not in asked(server.bodies[-1])
+
+
+@pytest.mark.parametrize("reply", ["Paris", "<choice>3</choice>", "<choice>0</choice>", None], ids=str)
+async def test_who_picks_none_is_asked_once_more_and_then_outvoted(reply: str | None, caplog: pytest.LogCaptureFixture):
+    async with picking(lambda _body: error(500, "down") if reply is None else message(reply)) as (client, server):
+        assert await integrate(RESULTS_OF_THREE, "Which?", client, "m") == "Rome"
+        assert len(server.bodies) == (1 if reply is None else 2)
+        if reply is not None:
+            assert server.bodies[0]["seed"] != server.bodies[1]["seed"]
+    assert "a vote decides" in caplog.text
+
+
+async def test_nothing_is_sent_where_there_is_nothing_to_pick():
+    async with picking(lambda _body: message("<choice>1</choice>")) as (client, server):
+        assert await integrate([], "Which?", client, "m") == ""
+        assert await integrate([{"answer": "Rome"}, {"answer": "rome"}], "Which?", client, "m") == "Rome"
+        with pytest.raises(ConfigError, match="reports must be one of stored, model, not 'all'"):
+            await integrate(RESULTS_OF_THREE, "Which?", client, "m", reports="all")
+        with pytest.raises(ConfigError, match=r"must be an openai\.AsyncOpenAI client"):
+            await integrate(RESULTS_OF_THREE, "Which?", "http://x/v1", "m")
+        assert server.bodies == []
