@@ -1,0 +1,220 @@
+"""Programs that nobody has read, run in a killable process: started, fed, ended, as seen from a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import msgspec
+
+from trunkline.printable import printable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from trunkline.tools.sandbox.walls import Limits
+
+__all__ = ["NoSandbox", "Ran", "Sandbox"]
+
+_HEAD: Final = 4
+_LONGEST: Final = 1 << 28
+_START: Final = 120.0
+"""Seconds for the first program of a process to find a place to run in, and for the system to start anything."""
+_SLACK: Final = 60.0
+"""Seconds beyond its limit that a program may take to be reported: a loaded machine is slow to start and end them."""
+_LEAVE: Final = 30.0
+
+_ROOT: Final = str(Path(__file__).parents[3])
+_BOOT: Final = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from trunkline.tools.sandbox.supervisor import main; main()"
+)
+
+_found: dict[tuple[str, ...], dict[str, str]] = {}
+"""The place that was found, by what may be used."""
+
+
+class NoSandbox(Exception):
+    """No program can be run here, or could be just now; the message says why. Nothing is known of the program."""
+
+
+class Ran(NamedTuple):
+    """How a program ended.
+
+    Attributes:
+        ended: ``exit``; or why it was killed: ``time``, ``output``.
+        status: As ``os.waitpid`` gives it; 0 where it was killed for a reason above.
+        out: What it printed, as far as it was heard.
+        err: The end of its error stream.
+        many: Whether it had as many processes as it may.
+    """
+
+    ended: str
+    status: int
+    out: bytes
+    err: bytes
+    many: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended by itself and with exit code 0."""
+        return self.ended == "exit" and self.status == 0
+
+    def how(self, limits: Limits) -> str:
+        """Say how it ended, on one printable line, as the end of a sentence about it.
+
+        Args:
+            limits: The limits that it ran under.
+        """
+        words = self.err.decode("utf-8", "replace").strip().splitlines()
+        last = words[-1] if words else ""
+        if self.many or "Resource temporarily unavailable" in last or "can't start new thread" in last:
+            return "started too many processes"
+        if self.ended == "time":
+            return f"took longer than {limits.seconds:g} s"
+        if self.ended == "output":
+            return f"printed more than {limits.output:,} bytes"
+        if last.startswith("MemoryError"):
+            return f"used more than {limits.memory / 1e6:,.0f} MB"
+        if os.WIFSIGNALED(self.status):
+            number = os.WTERMSIG(self.status)
+            named = number in {one.value for one in signal.Signals}
+            return f"was killed by {signal.Signals(number).name if named else f'signal {number}'}"
+        code = os.WEXITSTATUS(self.status)
+        return f"ended with exit code {code}" + (f": {printable(last, 200)}" if code and last else "")
+
+
+class Sandbox:
+    """Runs programs one after the other; use it as ``async with Sandbox(limits) as sandbox``.
+
+    What it started is gone when it is left, when it is cancelled, and when this process dies.
+
+    Args:
+        limits: What each program may use.
+        ways: Ways of shutting a program in that may be used, as :class:`trunkline.tools.sandbox.walls.Way` names
+            them; empty for all.
+    """
+
+    def __init__(self, limits: Limits, ways: tuple[str, ...] = ()) -> None:
+        self._limits = limits
+        self._ways = ways
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._transports: list[asyncio.BaseTransport] = []
+        self._writer: asyncio.WriteTransport | None = None
+        self.way = ""
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await asyncio.shield(self._stop())
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(self._stop())
+
+    async def run(self, source: str, text: str = "") -> Ran:
+        """Run a program.
+
+        Args:
+            source: The program.
+            text: Its standard input.
+
+        Raises:
+            NoSandbox: It could not be started.
+        """
+        self._write({"source": _clean(source), "stdin": _clean(text)})
+        said = await self._read(self._limits.seconds + _SLACK)
+        if said["refused"]:
+            raise NoSandbox(printable(said["refused"], 300))
+        out, err = (base64.b64decode(said[name]) for name in ("out", "err"))
+        return Ran(said["ended"], said["status"], out, err, said["many"])
+
+    async def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            process = self._process = _started()
+        except OSError as error:
+            raise NoSandbox(f"no process can be started: {error.strerror}") from None
+        self._reader = asyncio.StreamReader(limit=_LONGEST)
+        reader = self._reader
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
+        self._transports.append(transport)
+        self._writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, process.stdin)
+        self._transports.append(self._writer)
+        known = _found.get(self._ways, {})
+        self._write({"limits": list(self._limits), "ways": self._ways, "way": "", "python": "", **known})
+        said = await self._read(_START)
+        if "refused" in said:
+            raise NoSandbox(printable(said["refused"], 500))
+        _found[self._ways] = said
+        self.way = said["way"]
+
+    def _write(self, message: dict[str, Any]) -> None:
+        assert self._writer is not None
+        data = msgspec.json.encode(message)
+        self._writer.write(len(data).to_bytes(_HEAD, "little") + data)
+
+    async def _read(self, seconds: float) -> dict[str, Any]:
+        assert self._reader is not None
+        try:
+            async with asyncio.timeout(seconds):
+                size = int.from_bytes(await self._reader.readexactly(_HEAD), "little")
+                said: dict[str, Any] = msgspec.json.decode(await self._reader.readexactly(min(size, _LONGEST)))
+        except (OSError, EOFError, msgspec.MsgspecError):
+            raise NoSandbox("the process that runs programs ended") from None
+        except TimeoutError:
+            raise NoSandbox("the process that runs programs gives no answer") from None
+        return said
+
+    async def _stop(self) -> None:
+        """Hang up, which ends whatever runs, and wait for that."""
+        for transport in self._transports:
+            if transport is not self._writer:
+                continue
+            transport.close()
+        process = self._process
+        if process is None:
+            return
+        if self._writer is None and process.stdin is not None:
+            process.stdin.close()
+        loop = asyncio.get_running_loop()
+        deadline, pause = loop.time() + _LEAVE, 0.001
+        while process.poll() is None:
+            if loop.time() > deadline:
+                process.kill()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.05)
+        for transport in self._transports:
+            transport.close()
+        if not self._transports and process.stdout is not None:
+            process.stdout.close()
+        with contextlib.suppress(OSError):
+            await asyncio.sleep(0)
+
+
+def _started() -> subprocess.Popen[bytes]:
+    """Start the supervisor, with nothing of this process's environment but where to put files and find libraries."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _BOOT, _ROOT, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={name: os.environ[name] for name in ("TMPDIR", "LD_LIBRARY_PATH") if name in os.environ},
+    )
+
+
+def _clean(text: str) -> str:
+    """A text without lone surrogates, which no pipe can carry."""
+    return text.encode("utf-8", "replace").decode()

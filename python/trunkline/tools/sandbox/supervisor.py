@@ -1,0 +1,286 @@
+"""Runs programs one after the other, each within walls, and leaves nothing of any: ``python -I -S -c ...``.
+
+It is started by :mod:`trunkline.tools.sandbox.sandbox`, which writes to its standard input and reads its standard
+output: frames of a length (4 bytes, little-endian) and JSON. When its input ends, or its parent does, it ends whatever
+runs. Nobody's code runs in it. It imports the standard library only, as another user may have to be able to.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from trunkline.tools.sandbox.begin import Pipes, Place, begin, pipes_of_a_program
+from trunkline.tools.sandbox.family import children, descendants, kill_all_of
+from trunkline.tools.sandbox.walls import (
+    Limits,
+    Refused,
+    Way,
+    taken,
+    unused,
+)
+
+__all__ = ["main"]
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_HEAD: Final = struct.Struct("<I")
+_READ: Final = 65536
+_TAIL: Final = 4096
+"""Bytes of the error stream that are kept."""
+_PAUSE: Final = 0.001
+_CLOSE: Final = 4
+"""So many processes below the limit count as having reached it: those that hit it may have ended meanwhile."""
+_PYTHONS: Final = ("/usr/bin/python3", "/usr/local/bin/python3")
+_TRIAL: Final = "print(6 * 7)"
+_TRIAL_SECONDS: Final = 20.0
+
+
+class _Over(Exception):
+    """Whoever asked is gone."""
+
+
+class Supervisor:
+    """Serves one parent.
+
+    Args:
+        alarm: Becomes readable when the parent has died.
+    """
+
+    def __init__(self, alarm: int) -> None:
+        self._alarm = alarm
+        self._uid = -1
+
+    def serve(self) -> None:
+        """Find a place, then run what is asked."""
+        setup = self._next()
+        limits = Limits(*setup["limits"])
+        try:
+            place = self._known(setup) if setup["way"] else self._found(limits, setup["ways"])
+        except Refused as refused:
+            _send({"refused": str(refused)})
+            return
+        _send({"way": place.way, "python": place.python})
+        while True:
+            request = self._next()
+            _send(self.run(place, limits, request["source"], request["stdin"].encode("utf-8", "replace")))
+
+    def _next(self) -> dict[str, Any]:
+        """Read a frame.
+
+        Raises:
+            _Over: There is none any more.
+        """
+        data = b""
+        while len(data) < 4 or len(data) < 4 + _HEAD.unpack_from(data)[0]:
+            ready, _, _ = select.select([0, self._alarm], [], [])
+            more = b"" if self._alarm in ready else os.read(0, _READ)
+            if not more:
+                raise _Over
+            data += more
+        frame: dict[str, Any] = json.loads(data[4:])
+        return frame
+
+    def _known(self, setup: dict[str, Any]) -> Place:
+        way = Way(setup["way"])
+        return Place(way, setup["python"], unused() if way.uid else os.geteuid())
+
+    def _found(self, limits: Limits, ways: list[str]) -> Place:
+        """Try ways until a program runs in one.
+
+        Raises:
+            Refused: It runs in none.
+        """
+        problems: list[str] = []
+        root = os.geteuid() == 0
+        limits = limits._replace(seconds=_TRIAL_SECONDS)
+        for way in (Way.ROOT, Way.USER, Way.UID, Way.LIMIT):
+            if (way.uid and not root) or (ways and way not in ways):
+                continue
+            own = [] if way is not Way.UID else [path for path in _PYTHONS if Path(path).exists()]
+            for python in (sys.executable, *own):
+                try:
+                    place = Place(way, python, unused() if way.uid else os.geteuid())
+                    result = self.run(place, limits, _TRIAL, b"")
+                except Refused as refused:
+                    problems.append(f"{way.value}: {refused}")
+                    continue
+                if base64.b64decode(result["out"]) == b"42\n":
+                    return place
+                why = result["refused"] or f"{python} does not run there"
+                problems.append(f"{way.value}: {why}")
+        raise Refused("; ".join(problems))
+
+    def run(self, place: Place, limits: Limits, source: str, text: bytes) -> dict[str, Any]:
+        """Run a program to its end.
+
+        Args:
+            place: Where.
+            limits: What it may use.
+            source: The program.
+            text: Its input.
+
+        Returns:
+            How it ended (``exit``, ``time``, ``output``), its status as of ``waitpid``, what it printed, whether it
+            had as many processes as it may, and why it did not begin, if it did not.
+        """
+        others = 0 if place.way.uid else taken(os.getuid())
+        folder = tempfile.mkdtemp(prefix="trunkline-code-")
+        ours, theirs = pipes_of_a_program()
+        parent = os.getpid()
+        try:
+            child = os.fork()
+            if not child:
+                try:
+                    for descriptor in ours:
+                        os.close(descriptor)
+                    begin(place, limits, others, source, Path(folder), theirs, parent)
+                except BaseException as error:  # noqa: BLE001 - whatever it is, it is said, and nothing runs
+                    why = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+                    os.write(theirs.word, b"!" + why.encode("utf-8", "replace")[:500] + b"\n")
+                finally:
+                    os._exit(1)
+            for descriptor in theirs:
+                os.close(descriptor)
+            theirs = Pipes(-1, -1, -1, -1)
+            return self._watch(place, limits, child, ours, text)
+        finally:
+            for descriptor in (*ours, *theirs):
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+            self._end(place)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _watch(self, place: Place, limits: Limits, child: int, ours: Pipes, text: bytes) -> dict[str, Any]:
+        """Feed a program and hear it out, until it ends or must."""
+        deadline = time.monotonic() + limits.seconds
+        pidfd = os.pidfd_open(child)
+        heard: dict[int, bytearray] = {ours.stdout: bytearray(), ours.stderr: bytearray(), ours.word: bytearray()}
+        watched = select.poll()
+        for descriptor in (*heard, pidfd, 0, self._alarm):
+            watched.register(descriptor, select.POLLIN)
+        watched.register(ours.stdin, select.POLLOUT)
+        ended, rest = "", memoryview(text)
+        try:
+            while not ended:
+                left = deadline - time.monotonic()
+                ready = [descriptor for descriptor, _ in watched.poll(max(left, 0) * 1000)]
+                if 0 in ready or self._alarm in ready:
+                    raise _Over
+                if ours.stdin in ready:
+                    rest = _fed(ours.stdin, rest)
+                    if not rest:
+                        watched.unregister(ours.stdin)
+                        _hang_up(ours.stdin)
+                for descriptor in heard.keys() & ready:
+                    if not _hear(descriptor, heard[descriptor]):
+                        watched.unregister(descriptor)
+                if sum(map(len, heard.values())) > limits.output:
+                    ended = "output"
+                else:
+                    ended = "exit" if pidfd in ready else "time" if left <= 0 else ""
+            many = len(descendants(os.getpid())) - (2 if place.way.spaces else 0) >= limits.processes - _CLOSE
+        finally:
+            os.close(pidfd)
+        status = self._end(place).get(child, 0)
+        for descriptor, kept in heard.items():
+            _drain(descriptor, kept, limits.output + _TAIL)
+        word = bytes(heard[ours.word])
+        refused = word[1:].partition(b"\n")[0].decode("utf-8", "replace") if word.startswith(b"!") else ""
+        if place.way.spaces and ended == "exit" and not refused:
+            # Killed from outside, as by a system without memory, it says nothing.
+            status = int(word[1:]) if word.startswith(b"=") else signal.SIGKILL
+        return {
+            "ended": ended,
+            "status": status,
+            "refused": refused,
+            "many": many,
+            "out": base64.b64encode(heard[ours.stdout][: limits.output]).decode(),
+            "err": base64.b64encode(heard[ours.stderr][-_TAIL:]).decode(),
+        }
+
+    def _end(self, place: Place) -> dict[int, int]:
+        """Kill all that is below this process, and all of the program's user; return how the children ended."""
+        statuses: dict[int, int] = {}
+        while True:
+            for pid in children(os.getpid()) if place.way.spaces else descendants(os.getpid()):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            if place.way is Way.UID:
+                kill_all_of(place.uid)
+            try:
+                while True:
+                    pid, status = os.waitpid(-1, os.WNOHANG)
+                    if not pid:
+                        break
+                    statuses[pid] = status
+            except ChildProcessError:
+                return statuses
+            time.sleep(_PAUSE)
+
+
+def _hang_up(descriptor: int) -> None:
+    """Close a pipe for whoever reads it, and keep its number."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
+
+
+def _fed(stdin: int, rest: memoryview) -> memoryview:
+    """Write what fits; a program that reads no further has what it wants."""
+    try:
+        return rest[os.write(stdin, rest[:_READ]) :] if rest else rest
+    except BlockingIOError:
+        return rest
+    except OSError:
+        return rest[:0]
+
+
+def _hear(descriptor: int, heard: bytearray) -> bool:
+    """Read what there is in a pipe; whether there may be more."""
+    data = os.read(descriptor, _READ)
+    heard += data
+    return bool(data)
+
+
+def _drain(descriptor: int, heard: bytearray, most: int) -> None:
+    """Read what is left in a pipe; nobody writes any more."""
+    os.set_blocking(descriptor, False)
+    with contextlib.suppress(BlockingIOError):
+        while len(heard) < most and (data := os.read(descriptor, _READ)):
+            heard += data
+
+
+def _send(message: dict[str, Any]) -> None:
+    data = json.dumps(message).encode()
+    data = _HEAD.pack(len(data)) + data
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def main() -> None:
+    """Serve until the input ends; leave at once when the parent dies."""
+    parent = int(sys.argv[1])
+    alarm, raised = os.pipe()
+    os.set_blocking(raised, False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.set_wakeup_fd(raised)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        return
+    with contextlib.suppress(_Over, BrokenPipeError):
+        Supervisor(alarm).serve()

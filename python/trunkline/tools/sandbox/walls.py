@@ -1,0 +1,300 @@
+"""The walls around a program: what it sees, who it is, and limits that the kernel keeps.
+
+Runs in a process that has imported nothing but the standard library; see :mod:`trunkline.tools.sandbox.supervisor`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+import secrets
+import signal
+import sys
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+__all__ = [
+    "Limits",
+    "Refused",
+    "Way",
+    "become",
+    "die_with",
+    "limit",
+    "namespaces",
+    "new_root",
+    "shut",
+    "taken",
+    "unused",
+]
+
+_NEW: Final = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
+"""Mounts, host name, IPC, processes, network."""
+_NEW_USER: Final = 0x10000000
+
+_READ_ONLY, _NO_SUID, _NO_DEVICES = 1, 2, 4
+_SAME_BITS: Final = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
+_RELATIME: Final = 1 << 21
+_REMOUNT, _BIND, _REC, _PRIVATE = 32, 4096, 16384, 1 << 18
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
+
+_INSIDE: Final = 1000
+"""What the user is called inside a user namespace: not root, so that a new program image has no capabilities."""
+_HIGH: Final = 0x60000000
+"""User ids from here on are given to nobody by hand, nor to containers."""
+_SPREAD: Final = 1 << 24
+
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/etc/ld.so.cache")
+_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class Refused(Exception):
+    """A wall cannot be set up here; the message says which and why."""
+
+
+class Way(StrEnum):
+    """How a program is shut in, from the best on.
+
+    Attributes:
+        ROOT: Namespaces made by root, and in them a user id that nobody else has.
+        USER: Namespaces made by a user, and in them no privileges.
+        UID: No namespaces; a user id that nobody else has.
+        LIMIT: No namespaces; the user's own id, who may have but so many more processes.
+    """
+
+    ROOT = "root"
+    USER = "user"
+    UID = "uid"
+    LIMIT = "limit"
+
+    @property
+    def spaces(self) -> bool:
+        """Whether there are namespaces."""
+        return self in {Way.ROOT, Way.USER}
+
+    @property
+    def uid(self) -> bool:
+        """Whether there is a user id of its own."""
+        return self in {Way.ROOT, Way.UID}
+
+
+class Limits(NamedTuple):
+    """What a program may use.
+
+    Attributes:
+        seconds: Until it is killed, and of processor time of each process.
+        memory: Bytes of address space of each process.
+        processes: Processes and threads at a time.
+        disk: Bytes of a file, and of all files where there are namespaces.
+        output: Bytes it may print.
+    """
+
+    seconds: float
+    memory: int
+    processes: int
+    disk: int
+    output: int
+
+
+def die_with(parent: int) -> None:
+    """End this process when its parent does.
+
+    Args:
+        parent: The parent's number; 0 where it is in another namespace.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def shut() -> None:
+    """Let no process of the same user look into this one."""
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def namespaces(way: Way) -> None:
+    """Enter new namespaces; the next child is the first process of the new one.
+
+    Raises:
+        Refused: The system allows none.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    _checked(_libc.unshare(_NEW | (_NEW_USER if way is Way.USER else 0)), "namespaces")
+    if way is Way.USER:
+        try:
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{_INSIDE} {uid} 1")
+            Path("/proc/self/gid_map").write_text(f"{_INSIDE} {gid} 1")
+        except OSError as error:
+            raise Refused(f"user namespace: {error.strerror}") from None
+
+
+def new_root(root: str, disk: int) -> None:
+    """Mount a file system with what a Python program needs to read, and folders to write in that are gone with it.
+
+    Args:
+        root: An empty folder.
+        disk: Bytes that may be written.
+
+    Raises:
+        Refused: Something cannot be mounted.
+    """
+    _mount("none", "/", "", _REC | _PRIVATE)
+    shown = _shown()
+    _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEVICES, f"size={disk},nr_inodes=16384,mode=755")
+    for source in (*shown, *_DEVICES):
+        path = Path(source)
+        target = Path(root + source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink() and path.parent == Path("/"):
+            target.symlink_to(path.readlink())
+            continue
+        if not path.exists():
+            continue
+        if path.is_dir():
+            target.mkdir(exist_ok=True)
+        else:
+            target.touch()
+        _mount(source, str(target), "", _BIND | _REC)
+        # What is locked must stay, or the kernel refuses; most flags have the same bit in both numberings.
+        flags = os.statvfs(target).f_flag
+        keep = flags & _SAME_BITS | (_RELATIME if flags & os.ST_RELATIME else 0)
+        devices = 0 if source in _DEVICES else _NO_DEVICES
+        _mount("none", str(target), "", _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | devices | keep)
+    for name in ("tmp", "work", "dev/shm"):
+        folder = Path(root, name)
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o1777)
+
+
+def _shown() -> list[str]:
+    """Files and folders that are shown: of the system, and of the interpreter with what it has loaded."""
+    found = [path for path in _SYSTEM if os.path.lexists(path)]
+    prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)
+    executable = Path(sys.executable)
+    wanted = [*prefixes, str(executable.parent), str(executable.resolve().parent)]
+    if (executable.parents[1] / "pyvenv.cfg").exists():  # without site, sys.prefix does not know
+        wanted.insert(0, str(executable.parents[1]))
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        loaded = line.split(maxsplit=5)[5:]
+        if loaded and loaded[0].startswith("/") and ".so" in loaded[0] and Path(loaded[0]).exists():
+            wanted.append(loaded[0])
+    for path in wanted:
+        whole = str(Path(path).absolute())
+        inside = any(whole == there or whole.startswith(f"{there}/") for there in found)
+        if whole != "/" and not inside:
+            found.append(whole)
+    return found
+
+
+def unused() -> int:
+    """Draw a user id that no process has.
+
+    Raises:
+        Refused: This user namespace has no spare ones.
+    """
+    ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    first, count = max(((inside, size) for inside, _, size in ranges), key=lambda one: one[1])
+    low, high = (_HIGH, _HIGH + _SPREAD) if first + count > _HIGH + _SPREAD else (first + count // 2, first + count)
+    if high - low < 1000:
+        raise Refused("there is no user id to spare in this user namespace")
+    used = {uid for uid, _ in _threads()}
+    while (drawn := low + secrets.randbelow(high - low)) in used:
+        pass
+    return drawn
+
+
+def taken(uid: int) -> int:
+    """Return how many threads a user has."""
+    return sum(count for owner, count in _threads() if owner == uid)
+
+
+def _threads() -> list[tuple[int, int]]:
+    """The real user and the number of threads of every process."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError, KeyError, ValueError, IndexError):
+                lines = dict(
+                    line.split(":", 1) for line in (folder / "status").read_text("utf-8", "replace").splitlines()
+                )
+                found.append((int(lines["Uid"].split()[0]), int(lines["Threads"])))
+    return found
+
+
+def become(way: Way, uid: int) -> None:
+    """Give up every privilege, for good.
+
+    Raises:
+        Refused: This process may not change its user.
+    """
+    if way.uid:
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        except OSError as error:
+            raise Refused(f"a user id of its own: {error.strerror}") from None
+    _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
+
+
+def limit(way: Way, limits: Limits, others: int) -> None:
+    """Set the limits of this process and of all it starts, and see that the one of processes is kept.
+
+    Args:
+        way: How the program is shut in.
+        limits: The limits.
+        others: How many threads the user has outside.
+
+    Raises:
+        Refused: The kernel does not keep this user from starting processes.
+    """
+    most = limits.processes + (others if way is Way.LIMIT else 0)
+    if not _holds(0):
+        raise Refused("the kernel keeps no limit of processes for this user")
+    if way is Way.USER and _holds(most):
+        # Kernels before 5.14 count what the user has outside the namespace, too.
+        most += others
+    seconds = int(limits.seconds) + 1
+    for name, value in (
+        (resource.RLIMIT_NPROC, most),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, limits.disk),
+        (resource.RLIMIT_NOFILE, 256),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_AS, limits.memory),
+    ):
+        _, hard = resource.getrlimit(name)
+        allowed = value if hard < 0 else min(value, hard)
+        resource.setrlimit(name, (allowed, allowed))
+
+
+def _holds(soft: int) -> bool:
+    """Whether no process can be started under a limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (soft if hard < 0 else min(soft, hard), hard))
+    try:
+        child = os.fork()
+    except BlockingIOError:
+        return True
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return False
+
+
+def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    what = (source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None)
+    _checked(_libc.mount(*what), f"mounting {source} at {target}")
+
+
+def _checked(result: int, what: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise Refused(f"{what}: {os.strerror(number)}" if number != errno.EPERM else f"{what}: not permitted")
