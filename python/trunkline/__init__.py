@@ -50,20 +50,16 @@ if TYPE_CHECKING:
     from trunkline.runtime.run import Interrupted, arun, run, stream
     from trunkline.runtime.snapshot import Snapshot
     from trunkline.runtime.tracing import Tracing
-    from trunkline.score import filters, metrics
-    from trunkline.score import filters
+    from trunkline.score import filters, metrics, rewards
     from trunkline.score.aggregators.aggregate import aggregate
     from trunkline.score.aggregators.aggregator import Candidate, Decision
     from trunkline.score.aggregators.integrate import Integrate
     from trunkline.score.aggregators.synthesis import Synthesis
     from trunkline.score.aggregators.votes import BestOfN, Majority, Weighted
     from trunkline.score.filters.filter import Filter
+    from trunkline.score.notes import Graded
     from trunkline.score.reports.extract import extract as extract_report
     from trunkline.score.reports.reporter import Reporter
-    from trunkline.score.rewards import contains, exact_match, numeric_match
-    from trunkline.score import filters, rewards
-    from trunkline.score.filters.filter import Filter
-    from trunkline.score.notes import Graded
     from trunkline.score.rewards import (
         F1,
         Choice,
@@ -117,8 +113,8 @@ _HOMES = {
     "EntropyTree": "rollout.strategies.entropy_tree",
     "Environment": "tools.environment",
     "ExpertsTeam": "team.programs.experts",
-    "F1": "score.rewards",
     "Exported": "store.export.export",
+    "F1": "score.rewards",
     "Filter": "score.filters.filter",
     "Fork": "rollout.strategy",
     "Graded": "score.notes",
@@ -145,10 +141,10 @@ _HOMES = {
     "Projected": "team.projection",
     "Projection": "team.projection",
     "Prompt": "llm.prompt",
+    "Reporter": "score.reports.reporter",
     "Rescored": "runtime.rescoring",
     "Role": "team.role",
     "Routing": "llm.limits",
-    "Reporter": "score.reports.reporter",
     "Run": "runtime.result",
     "RunReader": "store.reader",
     "Said": "team.play",
@@ -178,14 +174,12 @@ _HOMES = {
     "TrunklineError": "errors",
     "Usage": "types",
     "Verdict": "score.verdicts",
+    "Weighted": "score.aggregators.votes",
     "WeightedRewards": "score.rewards",
     "Whole": "team.projection",
     "__version__": "_core",
-    "arescore": "runtime.rescoring",
-    "Weighted": "score.aggregators.votes",
-    "Whole": "team.projection",
-    "__version__": "_core",
     "aggregate": "score.aggregators.aggregate",
+    "arescore": "runtime.rescoring",
     "arun": "runtime.run",
     "asample_groups": "runtime.groups",
     "compare": "store.compare",
@@ -193,17 +187,17 @@ _HOMES = {
     "current_call": "tools.call",
     "errors": "errors:",
     "exact_match": "score.rewards",
-    "extract_report": "score.reports.extract:extract",
     "export": "store.export.export",
+    "extract_report": "score.reports.extract:extract",
     "filters": "score.filters:",
     "load_tasks": "store.dataset",
     "log_to": "runtime.logs",
     "metrics": "score.metrics:",
     "numeric_match": "score.rewards",
     "plan": "runtime.plan",
+    "rescore": "runtime.rescoring",
     "reward": "score.rewards.policy",
     "rewards": "score.rewards:",
-    "rescore": "runtime.rescoring",
     "run": "runtime.run",
     "sample_groups": "runtime.groups",
     "stream": "runtime.run",
@@ -294,14 +288,12 @@ __all__ = [
     "TrunklineError",
     "Usage",
     "Verdict",
+    "Weighted",
     "WeightedRewards",
     "Whole",
     "__version__",
-    "arescore",
-    "Weighted",
-    "Whole",
-    "__version__",
     "aggregate",
+    "arescore",
     "arun",
     "asample_groups",
     "compare",
@@ -309,17 +301,17 @@ __all__ = [
     "current_call",
     "errors",
     "exact_match",
-    "extract_report",
     "export",
+    "extract_report",
     "filters",
     "load_tasks",
     "log_to",
     "metrics",
     "numeric_match",
     "plan",
+    "rescore",
     "reward",
     "rewards",
-    "rescore",
     "run",
     "sample_groups",
     "stream",
