@@ -232,7 +232,7 @@ TEXT = st.text(st.characters(blacklist_categories=[]), max_size=30)
 @settings(max_examples=60, deadline=None)
 @given(TEXT, TEXT, TEXT)
 def test_any_text_is_one_line_that_says_the_same(tmp_path_factory: pytest.TempPathFactory, one: str, two: str, id: str):
-    question = {"role": "user", "content": f"what {one}"}
+    question = json.loads(messages.encode({"role": "user", "content": f"what {one}"}))
     said = messages.assistant(two)
     tree, point = begun(Task(id="x" + id.encode("utf-8", "replace").decode(), messages=[question]))
     rollout = tree.core.open(point, [0, 0], 0)
@@ -246,10 +246,8 @@ def test_any_text_is_one_line_that_says_the_same(tmp_path_factory: pytest.TempPa
         (record,) = read_lines(out)
         (raw,) = out.read_bytes().splitlines()
         assert record["task"] == tree.task.id
-        assert (
-            record[{"messages": "messages", "parallelmuse": "rollout"}[format]][0]["content"]
-            == (json.loads(messages.encode(question))["content"])
-        )
+        assert record[field][0] == question
+        assert record[field][-1] == json.loads(said)
         assert json.loads(raw) == record
         shown = line(record, ascii_only=True)
         assert json.loads(shown) == record
