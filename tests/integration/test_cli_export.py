@@ -172,14 +172,16 @@ def test_forked_tries_say_where_they_began(tmp_path: Path):
 
     path = tmp_path / "a.run"
     with serving(sure) as server:
-        strategy = Partial(initial=1, top_k=1, samples=2, region="all", budget=3)
-        run(agent(sampling=SURE), tasks()[:2], llm=EndpointSpec(server.url), workers=0, strategy=strategy, out=path)
+        strategy = Partial(initial=1, top_k=2, samples=1, region="all", budget=3)
+        # These two call a tool in two turns, of which the second is no beginning.
+        asked = [tasks()[1], tasks()[3]]
+        run(agent(sampling=SURE), asked, llm=EndpointSpec(server.url), workers=0, strategy=strategy, out=path)
     assert trunkline(tmp_path, "export", path, "-f", "parallelmuse", "-o", "x.jsonl").returncode == 0
     with RunReader.open(path) as reader:
         trees = {tree.task.id: tree for tree in reader.trees()}
     records = read_lines(tmp_path / "x.jsonl")
     assert sum(record["weight"] for record in records) == sum(len(tree.rollouts) for tree in trees.values()) == 6
-    assert [record["rollout_type"] for record in records].count("partial_rollout") == 4
+    assert [record["rollout_type"] for record in records].count("partial_rollout") == 2
     for record in records:
         assert any("step_ppl" in message for message in record["rollout"])
         rollout = trees[record["task"]].rollouts[record["rollout_id"]]
