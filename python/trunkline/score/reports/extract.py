@@ -132,7 +132,7 @@ def _found(messages: Sequence[Message]) -> str:
 
 
 def _line(text: str) -> str:
-    return _TAGS.sub(" ", " ".join(text.split())).strip()
+    return " ".join(_TAGS.sub(" ", text).split())
 
 
 def _head(text: str, width: int) -> str:
@@ -151,7 +151,7 @@ def _calls(done: Sequence[Step]) -> list[str]:
     for step in done:
         if step.kind == "call":
             waiting.append(len(lines))
-            lines.append(f"- {step.name}({_head(step.text, _LINE // 2 - 20)})")
+            lines.append(f"- {step.name}({_head(_short(step.text), _LINE // 2 - 20)})")
         elif step.kind == "result" and waiting:
             place = waiting.pop(0)
             first = next((line for line in step.text[:_READ].splitlines() if line.strip()), "nothing")
@@ -159,6 +159,15 @@ def _calls(done: Sequence[Step]) -> list[str]:
         elif step.kind == "thought":
             waiting.clear()
     return lines
+
+
+def _short(arguments: str) -> str:
+    """The values of arguments without their names and the marks of JSON; what is no JSON object, as it is."""
+    try:
+        given = msgspec.json.decode(arguments[:_READ], type=dict[str, str | int | float | list[str]])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return arguments
+    return ", ".join(", ".join(value) if isinstance(value, list) else str(value) for value in given.values())
 
 
 def _fitting(lines: Sequence[str], room: int) -> list[str]:

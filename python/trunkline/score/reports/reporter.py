@@ -220,7 +220,7 @@ class _Work:
             group.create_task(self._segment(group, child, before, shown))
 
     async def _ask(self, segment: Segment, before: str | None, shown: tuple[str, ...]) -> str | None:
-        answer = self._answers.get(segment.node) if segment.leaf else None
+        answer = (self._answers[segment.node] or None) if segment.leaf else None
         try:
             reply = await self._asker.ask(self._request(before, shown, answer))
         except LLMError as problem:
