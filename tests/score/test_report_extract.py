@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import trunkline as tl
 from trunkline.errors import ConfigError
 from trunkline.score.reports.extract import LEAST, LIMIT, extract_tree
+from trunkline.score.reports.outcome import Reported
 from trunkline.score.reports.steps import clipped, steps
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who wrote it?"}]
@@ -135,11 +136,11 @@ def test_a_message_behind_a_call_is_what_it_brought_and_another_is_from_somebody
 def test_every_leaf_of_a_tree_gets_one_unless_it_broke_or_has_one():
     tree = grove([*D6, Try(["A", "A1"]), Try(["C"], ended="llm_error"), Try(["D"], ended="censored")])
     digest = tree.digest()
-    assert extract_tree(tree) == 6
+    assert extract_tree(tree) == Reported(written=6)
     reports = {node.text: node.compressed_reasoning for node in tree.nodes if node.compressed_reasoning is not None}
     assert sorted(reports) == ["A1", "A2", "A3", "B1a", "B1b", "B2"]
     assert reports["B1a"] == "Plan: B\nReasoning: B1a\nAnswer: B1a"
-    assert extract_tree(tree) == 0
-    assert extract_tree(tree, limit=LIMIT // 2, again=True) == 6
+    assert extract_tree(tree) == Reported(skipped=6)
+    assert extract_tree(tree, limit=LIMIT // 2, again=True) == Reported(written=6)
     assert tree.digest() == digest
     tree.core.check()

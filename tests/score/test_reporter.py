@@ -14,7 +14,7 @@ from reported import FAILED_CALL, Scribe, record, thoughts
 import trunkline as tl
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.score.asking import Asker
-from trunkline.score.reports.reporter import Problem, Reported
+from trunkline.score.reports.outcome import Problem, Reported
 from trunkline.score.reports.segments import segments
 from trunkline.tree.node import Kind
 

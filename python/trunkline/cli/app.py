@@ -24,6 +24,7 @@ _COMMANDS = {
     "run": ("trunkline.cli.run:run", "Run an agent over a file of questions."),
     "resume": ("trunkline.cli.resume:resume", "Go on with a run that was stopped, or killed."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
+    "report": ("trunkline.cli.report:report", "Write what each try came to into a run that is over."),
     "check": ("trunkline.cli.check:check", "Re-derive every row of a run from its deltas."),
     "probe": ("trunkline.cli.probe:probe", "Find out what a server can do."),
     "bench": ("trunkline.cli.bench:bench", "Compare strategies on the simulator."),

@@ -166,7 +166,15 @@ class RunReader:
         """How many tasks are done."""
         return int(self._query("SELECT count(*) FROM trees")[0][0])
 
-    def _number(self, task_id: str) -> int:
+    def number(self, task_id: str) -> int:
+        """Return the number of a task in the file.
+
+        Args:
+            task_id: The task's id.
+
+        Raises:
+            UsageError: There is no such task.
+        """
         found = self._query("SELECT task FROM tasks WHERE id = ?", task_id)
         if not found:
             some = ", ".join(quoted(name, 40) for name in self.task_ids()[:5])
@@ -203,7 +211,7 @@ class RunReader:
             UsageError: There is no such task.
             RunFileError: The deltas are damaged.
         """
-        return self._tree(self._number(task_id))
+        return self._tree(self.number(task_id))
 
     def trees(self) -> Iterator[Tree]:
         """The trees of all finished tasks, one at a time, in the order of the tasks."""

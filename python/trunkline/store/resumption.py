@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Resumed", "Resumption", "resume", "resumptions"]
+__all__ = ["Resumed", "Resumption", "look", "resume", "resumptions"]
 
 _KEY = "resumed"
 
@@ -95,7 +95,7 @@ def resume(
         sqlite3.Error: It cannot be written.
     """
     try:
-        _look(connection)
+        look(connection)
         meta = dict(connection.execute("SELECT key, value FROM meta"))
         found = standing(connection, meta)
         times = resumptions(meta)
@@ -123,7 +123,7 @@ def resume(
     return resumed
 
 
-def _look(connection: sqlite3.Connection) -> None:
+def look(connection: sqlite3.Connection) -> None:
     """Have SQLite check its pages, but for those of deltas: they may be most of the file, and have checksums.
 
     Raises:

@@ -10,6 +10,7 @@ import msgspec
 from trunkline.bounds import whole
 from trunkline.printable import printable
 from trunkline.score.answers import extract_answer
+from trunkline.score.reports.outcome import Reported
 from trunkline.score.reports.segments import reported_leaves
 from trunkline.score.reports.steps import steps, without_prompt
 from trunkline.tree.node import Kind, message_text
@@ -78,7 +79,7 @@ def extract(messages: Sequence[Message], *, limit: int = LIMIT, answer: str | No
     return "\n".join((*parts, *ending))[:limit]
 
 
-def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> int:
+def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> Reported:
     """Write an extracted report on the leaf of every rollout that neither broke nor was cut.
 
     Args:
@@ -87,21 +88,22 @@ def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> int:
         again: Whether a leaf that has a report gets another one.
 
     Returns:
-        How many reports were written.
+        How many reports were written, and how many were there.
 
     Raises:
         ConfigError: The limit is less than 200.
     """
     whole("limit", limit, LEAST)
-    written = 0
+    written = skipped = 0
     for leaf, answer in reported_leaves(tree).items():
         if not again and tree.core.report_of(leaf) is not None:
+            skipped += 1
             continue
         text = extract(messages_of(tree, tree.core.path(leaf)), limit=limit, answer=answer)
         if text:
             tree.core.report(leaf, text)
             written += 1
-    return written
+    return Reported(written=written, skipped=skipped)
 
 
 def messages_of(tree: Tree, nodes: Iterable[int]) -> list[Message]:

@@ -1,0 +1,262 @@
+"""Amending a run file whose run is over: what is said of its trees later, such as another reward."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
+from msgspec.structs import astuple
+
+from trunkline import _core
+from trunkline.errors import InfrastructureError, RunFileError, TreeError, UsageError
+from trunkline.printable import printable, quoted
+from trunkline.store.deltakey import BEGUN, TASK, delta_key
+from trunkline.store.derive import rows, taken
+from trunkline.store.disk import as_text, connect_to_write, damaged, keep_log, put_meta, transaction, written
+from trunkline.store.identify import fault, versions_of
+from trunkline.store.lock import Holder, Lock
+from trunkline.store.reader import RunReader
+from trunkline.store.redact import redact
+from trunkline.store.resumption import look
+from trunkline.store.schema import HERE, ROLLOUT_COLUMNS, TAKEN_COLUMNS, TREE_COLUMNS, Ending
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trunkline.tree.tree import Tree
+    from trunkline.types import JSON
+
+__all__ = ["Amender"]
+
+# The names in these statements are our own.
+_GROWN: Final = f"SELECT id FROM tasks WHERE task IN (SELECT DISTINCT {TASK} FROM deltas) ORDER BY task"  # noqa: S608
+_TREE: Final = f"INSERT OR REPLACE INTO trees VALUES (?{', ?' * len(TREE_COLUMNS)})"  # noqa: S608
+_ROLLOUT: Final = f"INSERT OR REPLACE INTO rollouts VALUES (?{', ?' * len(ROLLOUT_COLUMNS)})"  # noqa: S608
+_TAKEN: Final = f"INSERT OR REPLACE INTO taken VALUES (?{', ?' * len(TAKEN_COLUMNS)})"  # noqa: S608
+_ENDING: Final = "SELECT digest, error, ended, why, refused FROM trees WHERE task = ?"
+
+
+class Amender:
+    """A run file in which nobody grows trees any more, open to say more about those that are there.
+
+    Make it with :meth:`open`, as a context manager. Change the core of a tree that :meth:`tree` returned (a score, a
+    note, a report), then :meth:`commit` it: the delta and every row that follows from it are written in one
+    transaction, so the file is whole whenever the process dies. How the run ended, its times and its calls stay as they
+    are. Readers may have the file open meanwhile.
+
+    Attributes:
+        path: The file.
+        reader: The same file, for reading what is committed.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: Lock) -> None:
+        self.path = path
+        self.reader = RunReader(path, connection)
+        self._connection = connection
+        self._lock = lock
+        self._open = True
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Open a run file that no process writes.
+
+        Args:
+            path: The file.
+
+        Raises:
+            RunFileError: It is no run that can be read here, it never began, or another process writes it.
+            DamagedRunFile: It is damaged.
+            InfrastructureError: It may not be written, or the disk is full.
+        """
+        path = Path(path)
+        name = printable(str(path))
+        if not path.is_file():
+            raise RunFileError(f"{name} is a directory, expected a run file" if path.is_dir() else _none(name))
+        lock = Lock.take(path)
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = connect_to_write(path)
+            with written(path):
+                try:
+                    _check(path, connection)
+                except (ValueError, sqlite3.OperationalError) as problem:
+                    if getattr(problem, "sqlite_errorcode", None) is not None:
+                        raise
+                    # Without a code it is Python that speaks: a text is none.
+                    raise damaged(path, printable(str(problem), 300)) from None
+                keep_log(connection, durable=False)
+                # Whether it may be written shows here, and not after an hour of asking.
+                with transaction(connection):
+                    put_meta(connection, {"holder": as_text(msgspec.to_builtins(Holder.here()))})
+            return cls(path, connection, lock)
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            lock.release()
+            raise
+
+    def task_ids(self) -> list[str]:
+        """The ids of all tasks of which something has grown, finished or not, in their order.
+
+        Raises:
+            DamagedRunFile: The file cannot be read.
+        """
+        with written(self.path):
+            return [str(name) for (name,) in self._connection.execute(_GROWN)]
+
+    def tree(self, task_id: str) -> Tree:
+        """Rebuild a tree to change it; ``ended`` is empty where its task is not finished.
+
+        Args:
+            task_id: The task's id.
+
+        Raises:
+            UsageError: There is no such task.
+            DamagedRunFile: Its deltas are damaged.
+        """
+        return self.reader.tree(task_id)
+
+    def commit(self, task_id: str, tree: Tree, **facts: JSON) -> bool:
+        """Write what a tree has changed since it was read or committed: all of it, or nothing when this raises.
+
+        A tree whose commit has raised is to be read again before another one.
+
+        Args:
+            task_id: The task's id.
+            tree: Its tree, as :meth:`tree` returned it, with what is to be said.
+            facts: What stands in the table ``meta`` from then on, written in the same transaction; no secrets.
+
+        Returns:
+            Whether there was anything to write of the tree.
+
+        Raises:
+            UsageError: The tree is another task's, was read before a commit of another reading of it, or has grown.
+            DamagedRunFile: What is in the file does not follow from its deltas.
+            InfrastructureError: The disk is full or failed, or the file is gone.
+        """
+        self._look()
+        number = self.reader.number(task_id)
+        delta = tree.core.delta()
+        with written(self.path), transaction(self._connection) as connection:
+            if delta is not None:
+                self._amend(connection, task_id, number, delta)
+            put_meta(connection, _as_meta(facts))
+        return delta is not None
+
+    def note(self, **facts: JSON) -> None:
+        """Record facts about the run in its table ``meta``; a later one replaces an earlier one of the same name.
+
+        Args:
+            facts: JSON values by their names; secrets in them are not stored.
+
+        Raises:
+            InfrastructureError: The disk is full or failed, or the file is gone.
+        """
+        self._look()
+        with written(self.path), transaction(self._connection) as connection:
+            put_meta(connection, _as_meta(facts))
+
+    def close(self) -> None:
+        """Close the file for good, as one file wherever no reader has it open."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA busy_timeout = 0")
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                self._connection.execute("PRAGMA journal_mode = DELETE")
+        finally:
+            self._connection.close()
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
+        self.close()
+
+    def _look(self) -> None:
+        """Refuse to write into a file that nobody will find again."""
+        if not self._lock.is_there():
+            raise InfrastructureError(
+                f"{printable(str(self.path))} was deleted, moved or replaced: what comes now would be lost"
+            )
+
+    def _amend(self, connection: sqlite3.Connection, task_id: str, number: int, delta: bytes) -> None:
+        """Write a delta and what follows from it; rows are derived from the file's deltas, not from what was given."""
+        core, seq = self._stored(task_id, number)
+        ended = connection.execute(_ENDING, (number,)).fetchone()
+        if ended is not None and core.digest() != ended[0]:
+            raise damaged(self.path, f"task {quoted(task_id)}: its row is of another tree than its deltas")
+        before = _extent(core)
+        try:
+            known = not core.apply(delta)
+            core.check()
+        except TreeError as problem:
+            why = printable(str(problem), 200)
+            raise UsageError(
+                f"task {quoted(task_id)}: what is committed does not follow from the tree in the file; read it again "
+                f"with tree() ({why})"
+            ) from None
+        if known or _extent(core) != before:
+            what = "was committed from another reading" if known else "has grown; a run that is over takes no more"
+            raise UsageError(f"task {quoted(task_id)}: its tree {what}")
+        connection.execute("INSERT INTO deltas VALUES (?, ?)", (delta_key(number, seq), delta))
+        if ended is not None:
+            tree, rollouts = rows(core, ended[1], Ending(*ended[2:]))
+            connection.execute(_TREE, (number, *astuple(tree)))
+            connection.executemany(_ROLLOUT, ((number, *astuple(row)) for row in rollouts))
+        elif number not in {task for (task,) in self._connection.execute(BEGUN)} and self._is_taken(number):
+            # Of an earlier run alone, and it stays so: what was said of it goes with what was taken over.
+            connection.execute(_TAKEN, (number, *astuple(taken(core, seq + 1))))
+
+    def _stored(self, task_id: str, number: int) -> tuple[_core.Tree, int]:
+        """Return a task's tree as it is in the file, and how many deltas made it."""
+        core, deltas = _core.Tree(), self.reader.deltas(number)
+        try:
+            for data in deltas:
+                core.apply(data)
+        except (TreeError, TypeError) as problem:
+            raise damaged(self.path, f"task {quoted(task_id)}: {printable(str(problem), 200)}") from None
+        return core, len(deltas)
+
+    def _is_taken(self, number: int) -> bool:
+        return self._connection.execute("SELECT 1 FROM taken WHERE task = ?", (number,)).fetchone() is not None
+
+
+def _none(name: str) -> str:
+    return f"{name}: no such run file"
+
+
+def _as_meta(facts: Mapping[str, JSON]) -> dict[str, str]:
+    return {name: as_text(redact(value)) for name, value in facts.items()}
+
+
+def _extent(core: _core.Tree) -> tuple[int, int, list[int]]:
+    """What of a tree may not change any more: its nodes, its rollouts, and who of them has not ended."""
+    return len(core), core.rollouts, core.growing
+
+
+def _check(path: Path, connection: sqlite3.Connection) -> None:
+    """Refuse a file that cannot be amended.
+
+    Raises:
+        RunFileError: It is none, or none that can be read here.
+        ValueError: It is damaged.
+    """
+    name = printable(str(path))
+    found = fault(connection)
+    if found is not None:
+        raise RunFileError(f"{name} {found}")
+    look(connection)
+    (state,) = connection.execute("SELECT value FROM meta WHERE key = 'state'").fetchone() or ("",)
+    if state == "beginning":
+        raise RunFileError(f"{name} is a run that was stopped before it began: run its command again")
+    made = versions_of(connection)
+    if made is None or made.digest != HERE.digest:
+        which = "unknown versions" if made is None else f"digests of version {made.digest}"
+        raise RunFileError(f"{name} has {which}, but version {HERE.digest} is written here: it can only be read")
