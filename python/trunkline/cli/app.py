@@ -27,6 +27,7 @@ _COMMANDS = {
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
     "compare": ("trunkline.cli.compare:compare", "Compare two runs on the same tasks, task by task."),
     "export": ("trunkline.cli.export:export", "Write a run's rollouts for other programs."),
+    "report": ("trunkline.cli.report:report", "Write what each try came to into a run that is over."),
     "check": ("trunkline.cli.check:check", "Re-derive every row of a run from its deltas."),
     "probe": ("trunkline.cli.probe:probe", "Find out what a server can do."),
     "bench": ("trunkline.cli.bench:bench", "Compare strategies on the simulator."),
