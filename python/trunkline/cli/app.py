@@ -25,6 +25,7 @@ _COMMANDS = {
     "resume": ("trunkline.cli.resume:resume", "Go on with a run that was stopped, or killed."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
     "check": ("trunkline.cli.check:check", "Re-derive every row of a run from its deltas."),
+    "answers": ("trunkline.cli.answers:answers", "Make one answer of what the tries of each question answered."),
     "probe": ("trunkline.cli.probe:probe", "Find out what a server can do."),
     "bench": ("trunkline.cli.bench:bench", "Compare strategies on the simulator."),
     "sim": ("trunkline.cli.sim:sim", "The embedded world: write its files, serve its models."),
