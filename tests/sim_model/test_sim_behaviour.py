@@ -377,4 +377,5 @@ def test_models_by_name():
         "sim-writer",
         "sim-judge",
         "sim-team",
+        "sim-picker",
     }

@@ -29,6 +29,7 @@ _COMMANDS = {
     "export": ("trunkline.cli.export:export", "Write a run's rollouts for other programs."),
     "report": ("trunkline.cli.report:report", "Write what each try came to into a run that is over."),
     "check": ("trunkline.cli.check:check", "Re-derive every row of a run from its deltas."),
+    "answers": ("trunkline.cli.answers:answers", "Make one answer of what the tries of each question answered."),
     "probe": ("trunkline.cli.probe:probe", "Find out what a server can do."),
     "bench": ("trunkline.cli.bench:bench", "Compare strategies on the simulator."),
     "sim": ("trunkline.cli.sim:sim", "The embedded world: write its files, serve its models."),
