@@ -365,6 +365,19 @@ class Tree:
     def aside(self, node: int, /) -> str | None:
         """What a model turn said beside its message, or None."""
 
+    def report(self, node: int, text: str, /) -> None:
+        """Write down what the path to a node came to, in the place of the report before; "" takes it away.
+
+        It is in every delta and in no digest: it is made of what the digest covers and may be written long after.
+
+        Raises:
+            ArgumentError: If it is the root.
+            TreeError: If there is no such node.
+        """
+
+    def report_of(self, node: int, /) -> str | None:
+        """What was reported on a node last, or None."""
+
     def tokens_of(self, node: int, /) -> Tokens | None:
         """A copy of the node's tokens, with a turn's uncertainty; None where they are not known."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline.types import Usage
+from trunkline.types import Message, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         id: The rollout's number in its tree, or the position in a list.
         answer: Its final answer; None if it gave none.
         confidence: How sure it is, at least 0; NaN where nobody knows.
-        reward: Its reward, or V(s) of its leaf; NaN where unscored.
+        reward: Its reward; NaN where unscored.
         report: Its compressed reasoning; empty if there is none.
+        value: V(s) of a state that it came from; NaN where nothing is scored there. :func:`.confidence.value` says
+            which state.
+        messages: Its conversation, for an aggregator that has reports written; empty where that is not needed.
     """
 
     id: int
@@ -31,6 +34,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float = math.nan
     reward: float = math.nan
     report: str = ""
+    value: float = math.nan
+    messages: tuple[Message, ...] = ()
 
 
 class Party(msgspec.Struct, frozen=True):
@@ -39,7 +44,7 @@ class Party(msgspec.Struct, frozen=True):
     Attributes:
         answer: Their most frequent spelling.
         voters: Their ids, ascending.
-        weight: What their votes weigh together.
+        weight: What their votes weigh together; finite and at least 0, to 12 significant digits.
     """
 
     answer: str
@@ -52,9 +57,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         answer: The answer; None where no candidate has one.
-        parties: Who voted what, the heaviest first; ties stand in the order of their normalised answers.
+        parties: Who voted what, the heaviest first; ties stand in the order of their normalised answers. Where a model
+            chose, or the best reward, the answer need not be that of the first.
         method: The aggregator's name.
-        tied: Whether the first party shares its weight with another, so that the order of answers decided.
+        tied: Whether nothing but the order of normalised answers put this answer before another one.
         why: What a model said about its choice, or why another way had to be taken; safe to print.
         usage: What deciding cost.
     """
@@ -64,12 +70,20 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     method: str = ""
     tied: bool = False
     why: str = ""
-    usage: Usage = Usage()
+    usage: Usage = msgspec.field(default_factory=Usage)
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """Ids of the candidates that gave the answer, ascending; none where there is no answer."""
+        return next((party.voters for party in self.parties if party.answer == self.answer), ())
 
 
 @runtime_checkable
 class Aggregator(Protocol):
-    """Makes one answer of many. The order of the candidates makes no difference to it."""
+    """Makes one answer of many. The order of the candidates makes no difference to it.
+
+    One that reads :attr:`Candidate.messages` says so with an attribute ``reads_messages = True``.
+    """
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
         """Decide.
@@ -80,5 +94,6 @@ class Aggregator(Protocol):
 
         Raises:
             LLMError: A model was needed and gave nothing usable, and there is no way around it.
+            UsageError: The candidates cannot be used: two have one id, or a weight is none.
         """
         ...

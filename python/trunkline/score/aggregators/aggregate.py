@@ -1,0 +1,58 @@
+"""One answer for a tree: its rollouts as candidates, and an aggregator that decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trunkline.bounds import shown
+from trunkline.errors import ConfigError
+from trunkline.score.aggregators.aggregator import Aggregator, Decision
+from trunkline.score.aggregators.votes import Majority
+from trunkline.score.confidence import candidates
+
+if TYPE_CHECKING:
+    from trunkline.tree.tree import Tree
+
+__all__ = ["aggregate", "check_aggregator"]
+
+
+def check_aggregator(name: str, aggregator: object) -> Aggregator:
+    """Check what a user gives as an aggregator.
+
+    Args:
+        name: What it is called, for the message.
+        aggregator: What was given.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if isinstance(aggregator, type) or not isinstance(aggregator, Aggregator):
+        raise ConfigError(f"{name} must be an aggregator, such as Majority() or Weighted(), not {shown(aggregator)}")
+    return aggregator
+
+
+async def aggregate(tree: Tree, aggregator: Aggregator = Majority(), *, by: str = "logprob") -> Decision:  # noqa: B008 - frozen
+    """Make one answer of what the rollouts of a tree answered.
+
+    Rollouts that broke, or were cut or filtered, have no vote, and neither have those that grow. For anything but a
+    tree, make candidates and ask the aggregator itself: ``await Majority().decide(question, candidates)``.
+
+    Args:
+        tree: The tree.
+        aggregator: What decides.
+        by: Where the candidates' confidence comes from, a name in ``trunkline.score.confidence.CONFIDENCES``:
+            ``logprob``, ``entropy``, ``verbalised``, ``reward`` or ``value``.
+
+    Returns:
+        The decision, with who voted what; its answer is None where no candidate has one.
+
+    Raises:
+        ConfigError: An argument cannot be used.
+        EndpointError: The aggregator asks a model whose endpoint serves nobody.
+    """
+    decider = check_aggregator("aggregator", aggregator)
+    wanted = bool(getattr(decider, "reads_messages", False))
+    decision: object = await decider.decide(tree.task.question, candidates(tree, by, messages=wanted))
+    if not isinstance(decision, Decision):
+        raise ConfigError(f"{type(decider).__name__}.decide must return a Decision, not {shown(decision)}")
+    return decision

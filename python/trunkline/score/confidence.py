@@ -1,0 +1,180 @@
+"""How sure a rollout is of its answer, and the candidates that a tree gives to an aggregator.
+
+Not to be confused with :func:`trunkline.score.values.confidence`, which ranks unfinished rollouts for a search: here
+every number lies where a vote can weigh it, and higher is surer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Final
+
+from trunkline._core import SAMPLED
+from trunkline.bounds import choice
+from trunkline.llm.dialects.thinking import spoken
+from trunkline.score.aggregators.aggregator import Candidate
+from trunkline.tree.node import Kind
+from trunkline.types import UNSCORED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trunkline.tree.node import Node
+    from trunkline.tree.trajectory import Trajectory
+    from trunkline.tree.tree import Tree
+
+__all__ = ["CONFIDENCES", "candidates", "entropy", "logprob", "reward", "stated", "value", "verbalised"]
+
+_ALL: Final = 2
+"""The place of the whole turn among the regions think, tool call and all."""
+
+_SEARCHED: Final = 4_000
+"""Characters at the end of a turn in which a confidence is looked for."""
+
+_AMOUNT: Final = r"(?<![\w.,/-])([0-9]{1,3}(?:\.[0-9]{1,6})?|\.[0-9]{1,6})[ \t]{0,2}(%|percent|/[ ]?100?(?![0-9.])|)"
+_STATED: Final = re.compile(
+    rf"<confidence>\s{{0,20}}{_AMOUNT}\s{{0,20}}</confidence>"
+    rf"|\bconfidence(?:[ ][a-z]{{1,12}}){{0,4}}[*_ \t]{{0,4}}(?::|=|\bis\b|\bof\b)[*_ \t]{{0,4}}{_AMOUNT}"
+    r"(?![\w/]|[.,][0-9])"
+    rf"|{_AMOUNT}[ \t]{{1,2}}(?:confident|sure|certain)\b",
+    re.IGNORECASE,
+)
+
+
+def logprob(trajectory: Trajectory, *, turns: str = "last") -> float:
+    """The geometric mean probability of the tokens that the model sampled: exp of their mean log-probability.
+
+    Args:
+        trajectory: A rollout.
+        turns: ``last``: those of its last turn. ``all``: those of all turns on its path, shared ones included.
+
+    Returns:
+        From 0 to 1; NaN where the log-probability of one of these tokens is not known, as on every server that gives
+        no token ids.
+
+    Raises:
+        ConfigError: ``turns`` is neither.
+    """
+    choice("turns", turns, "last", "all")
+    nodes = _turns(trajectory)
+    found: list[float] = []
+    for node in nodes if turns == "all" else nodes[-1:]:
+        tokens = trajectory.tree.core.tokens_of(node.id)
+        if tokens is None:
+            return math.nan
+        found += [lp for lp, flag in zip(tokens.logprobs, tokens.flags, strict=True) if flag & SAMPLED]
+    # One that is not known makes the sum NaN. Servers round to a little above 0.
+    return math.exp(min(math.fsum(found) / len(found), 0.0)) if found and not any(map(math.isnan, found)) else math.nan
+
+
+def entropy(trajectory: Trajectory) -> float:
+    """One over the perplexity of the last turn: exp of minus the mean entropy of its tokens, in nats.
+
+    Returns:
+        Above 0, at most 1; NaN where the server gave no log-probabilities of the likeliest tokens.
+    """
+    turns = _turns(trajectory)
+    found = trajectory.tree.core.node(turns[-1].id).entropy[_ALL] if turns else math.nan
+    return math.exp(-max(found, 0.0)) if not math.isnan(found) else math.nan
+
+
+def verbalised(trajectory: Trajectory) -> float:
+    """The confidence that the model states in the text of its last turn; see :func:`stated`."""
+    turns = _turns(trajectory)
+    return stated(turns[-1].text) if turns else math.nan
+
+
+def stated(text: str) -> float:
+    """Read a stated confidence: the last of ``<confidence>0.8</confidence>``, ``Confidence: 80 %``, ``80 % sure``.
+
+    A number counts as it is up to 1, above 10 in percent, and with its unit where it has one (``%``, ``percent``,
+    ``/10``, ``/100``). In between, without a unit, nobody can say what it means. Thinking is left out, and of what
+    is left only the last 4,000 characters are read.
+
+    Args:
+        text: What a model wrote.
+
+    Returns:
+        From 0 to 1; NaN where none is stated, or none that can be one.
+    """
+    said = [match.groups() for match in _STATED.finditer(spoken(text)[-_SEARCHED:])]
+    if not said:
+        return math.nan
+    amount, unit = next(pair for pair in zip(said[-1][::2], said[-1][1::2], strict=True) if pair[0])
+    number, unit = float(amount), unit.casefold().replace(" ", "")
+    if not unit and 1 < number <= 10:
+        return math.nan
+    share = number / (10 if unit == "/10" else 100 if unit or number > 1 else 1)
+    return share if share <= 1 else math.nan
+
+
+def reward(trajectory: Trajectory) -> float:
+    """The rollout's own reward, 0 where that is negative; NaN where it is unscored."""
+    return max(trajectory.reward, 0.0) if not math.isnan(trajectory.reward) else math.nan
+
+
+def value(trajectory: Trajectory) -> float:
+    """V(s) of the last state that the rollout shares with another one: the mean reward of all that went on from there.
+
+    The state is the deepest node before its leaf through which another rollout passes as well. So it says how good the
+    way was that led to the answer, and what a rollout earned all by itself is :func:`reward`. Independent chains share
+    the prompt alone, so theirs is one number, by which every vote weighs the same.
+
+    Returns:
+        The value, 0 where that is negative; NaN where no rollout through that state is scored.
+    """
+    found = _shared_value(trajectory)
+    return max(found, 0.0) if not math.isnan(found) else math.nan
+
+
+def _shared_value(trajectory: Trajectory) -> float:
+    for node in reversed(trajectory.nodes[:-1]):
+        if node.visits > 1:
+            return node.value
+    return math.nan
+
+
+def _turns(trajectory: Trajectory) -> list[Node]:
+    return [node for node in trajectory.nodes if node.kind is Kind.TURN]
+
+
+CONFIDENCES: Final[dict[str, Callable[[Trajectory], float]]] = {
+    "logprob": logprob,
+    "entropy": entropy,
+    "verbalised": verbalised,
+    "reward": reward,
+    "value": value,
+}
+"""What says how sure a rollout is, by name."""
+
+
+def candidates(tree: Tree, by: str = "logprob", *, messages: bool = False) -> list[Candidate]:
+    """The rollouts of a tree that have a vote: those that ended, and did not break and were not cut or filtered.
+
+    Args:
+        tree: The tree.
+        by: Where :attr:`Candidate.confidence` comes from: a name in ``CONFIDENCES``. The others are not computed.
+        messages: Whether to add the conversation of each.
+
+    Returns:
+        A candidate for each, in the order of the rollouts; one without an answer has no vote, and may have a report.
+
+    Raises:
+        ConfigError: There is no such source of confidence.
+    """
+    choice("by", by, *CONFIDENCES)
+    sure = CONFIDENCES[by]
+    return [
+        Candidate(
+            id=rollout.id,
+            answer=rollout.answer,
+            confidence=sure(rollout),
+            reward=rollout.reward,
+            report=getattr(rollout.leaf, "compressed_reasoning", None) or "",
+            value=_shared_value(rollout),
+            messages=tuple(rollout.messages) if messages else (),
+        )
+        for rollout in tree.rollouts
+        if (ended := rollout.termination) is not None and ended not in UNSCORED
+    ]

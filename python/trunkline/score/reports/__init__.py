@@ -1,0 +1,1 @@
+"""Reports on trajectories: compressed reasoning, extracted without a model or written by one."""

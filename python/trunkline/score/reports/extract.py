@@ -1,0 +1,178 @@
+"""Reports without a model: what a conversation itself says about its plan, its calls and its end, cut short."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from trunkline.bounds import whole
+from trunkline.printable import printable
+from trunkline.score.answers import extract_answer
+from trunkline.score.reports.segments import reported_leaves
+from trunkline.score.reports.steps import steps, without_prompt
+from trunkline.tree.node import Kind, message_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from trunkline.score.reports.steps import Step
+    from trunkline.tree.tree import Tree
+    from trunkline.types import Message
+
+__all__ = ["LEAST", "LIMIT", "extract", "extract_tree", "messages_of"]
+
+LIMIT: Final = 1200
+"""Characters of an extracted report."""
+
+LEAST: Final = 200
+"""The least that a report can be limited to."""
+
+_READ: Final = 20_000
+"""Characters of one text that are looked at."""
+
+_LINE: Final = 140
+_TAGS: Final = re.compile(r"</?answer>")
+
+
+def extract(messages: Sequence[Message], *, limit: int = LIMIT, answer: str | None = None) -> str:
+    """Compress a conversation by what it says itself: no model is asked, and equal messages give equal reports.
+
+    It names the plan (the first thought), the tool calls with short arguments and the first line of what each brought,
+    the last reasoning, and the answer. What does not fit is cut; of the calls, those in the middle are left out and
+    counted.
+
+    Args:
+        messages: The conversation in the chat form, or in any form that comes close: a part of it that cannot be read
+            is left out. What stands before the model's first message is the prompt, and no part of the report.
+        limit: Most characters of the report.
+        answer: The final answer, where somebody knows it; else it is looked for in the last message of the model.
+
+    Returns:
+        Up to four parts, each on lines of its own; safe to print but for its line breaks. Empty if the model said
+        nothing.
+
+    Raises:
+        ConfigError: The limit is less than 200.
+    """
+    whole("limit", limit, LEAST)
+    said = without_prompt(messages)
+    done = steps(said)
+    if not done:
+        return ""
+    thoughts = [step.text for step in done if step.kind == "thought"]
+    found = _found(said) if answer is None else answer
+    parts = []
+    if thoughts:
+        parts.append(f"Plan: {_head(thoughts[0], limit // 5 - 8)}")
+    calls = _calls(done)
+    ending = []
+    if len(thoughts) > 1:
+        ending.append(f"Reasoning: {_end(thoughts[-1], limit // 4 - 14)}")
+    if found:
+        ending.append(f"Answer: {_head(found, limit // 6 - 10)}")
+    room = limit - sum(len(part) + 1 for part in (*parts, *ending)) - len("Methods:\n")
+    if calls:
+        parts.append("Methods:\n" + "\n".join(_fitting(calls, room)))
+    return "\n".join((*parts, *ending))[:limit]
+
+
+def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> int:
+    """Write an extracted report on the leaf of every rollout that neither broke nor was cut.
+
+    Args:
+        tree: The tree.
+        limit: Most characters of a report.
+        again: Whether a leaf that has a report gets another one.
+
+    Returns:
+        How many reports were written.
+
+    Raises:
+        ConfigError: The limit is less than 200.
+    """
+    whole("limit", limit, LEAST)
+    written = 0
+    for leaf, answer in reported_leaves(tree).items():
+        if not again and tree.core.report_of(leaf) is not None:
+            continue
+        text = extract(messages_of(tree, tree.core.path(leaf)), limit=limit, answer=answer)
+        if text:
+            tree.core.report(leaf, text)
+            written += 1
+    return written
+
+
+def messages_of(tree: Tree, nodes: Iterable[int]) -> list[Message]:
+    """The messages of nodes, prompts left out; what a turn said aside stands in ``reasoning_content``.
+
+    Args:
+        tree: The tree.
+        nodes: Nodes of one path, in order.
+    """
+    core = tree.core
+    found: list[Message] = []
+    for node in nodes:
+        kind = core.node(node).kind
+        if kind in {Kind.ROOT, Kind.PROMPT}:
+            continue
+        message = cast("dict[str, Any]", msgspec.json.decode(core.message(node)))
+        aside = core.aside(node)
+        found.append({**message, "reasoning_content": aside} if aside else message)
+    return found
+
+
+def _found(messages: Sequence[Message]) -> str:
+    """The answer in the last message of the model, if that asks for nothing."""
+    last = next((message for message in reversed(messages) if message.get("role") == "assistant"), None)
+    if last is None or any(step.kind == "call" for step in steps([last])):
+        return ""
+    return extract_answer(message_text(last))
+
+
+def _line(text: str) -> str:
+    return _TAGS.sub(" ", " ".join(text.split())).strip()
+
+
+def _head(text: str, width: int) -> str:
+    return printable(_line(text[:_READ]), max(width, 1))
+
+
+def _end(text: str, width: int) -> str:
+    line = _line(text[-_READ:])
+    return printable(line, width) if len(line) <= width else f"…{printable(line[len(line) - width + 1 :], width - 1)}"
+
+
+def _calls(done: Sequence[Step]) -> list[str]:
+    """One line a call: results answer calls in their order, and those of one turn come together."""
+    lines: list[str] = []
+    waiting: list[int] = []
+    for step in done:
+        if step.kind == "call":
+            waiting.append(len(lines))
+            lines.append(f"- {step.name}({_head(step.text, _LINE // 2 - 20)})")
+        elif step.kind == "result" and waiting:
+            place = waiting.pop(0)
+            first = next((line for line in step.text[:_READ].splitlines() if line.strip()), "nothing")
+            lines[place] = printable(f"{lines[place]} -> {_head(first, _LINE // 2)}", _LINE)
+        elif step.kind == "thought":
+            waiting.clear()
+    return lines
+
+
+def _fitting(lines: Sequence[str], room: int) -> list[str]:
+    """As many lines as there is room for: from both ends, with a line that counts what is left out between them."""
+    if sum(len(line) + 1 for line in lines) <= room:
+        return list(lines)
+    head: list[str] = []
+    tail: list[str] = []
+    left = room - len(f"- ({len(lines)} more calls)\n")
+    for turn in range(len(lines)):
+        line = lines[len(head)] if turn % 2 == 0 else lines[-1 - len(tail)]
+        left -= len(line) + 1
+        if left < 0:
+            break
+        (head if turn % 2 == 0 else tail).append(line)
+    more = len(lines) - len(head) - len(tail)
+    return [*head, f"- ({more} more calls)", *reversed(tail)]
