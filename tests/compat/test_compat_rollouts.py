@@ -20,6 +20,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from trunkline.compat.parallel_rollout import Node, agentic_loop, aggregate_results, integrate, run_parallel_rollouts
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategies.tree_grpo import TreeGRPO
 from trunkline.score.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.tools.tool import tool
@@ -373,6 +374,19 @@ async def test_equal_seeds_send_equal_requests():
             await run_parallel_rollouts(QUESTION, 1, client, "m", [], seed=seed)
     first, again, other = (body["seed"] for body in server.bodies)
     assert first == again != other
+
+
+async def test_a_strategy_may_say_where_tries_start():
+    strategy = TreeGRPO(trees=1, forks=4)
+    many = strategy.rollouts()
+    assert many > 1
+    async with through(capital_cities) as (client, _, _):
+        results = await run_parallel_rollouts(
+            QUESTION, many, client, "m", [LOOKUP], tool_functions={"lookup": lookup}, strategy=strategy, seed=1
+        )
+    assert [result["rollout"] for result in results] == list(range(many))
+    first, *others = (result["nodes"] for result in results)
+    assert any(len(set(first) & set(nodes)) > 1 for nodes in others), "they share more than the prompt"
 
 
 async def test_a_run_file_is_kept_where_one_is_wanted(tmp_path: Path):
