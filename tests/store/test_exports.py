@@ -242,7 +242,7 @@ def test_any_text_is_one_line_that_says_the_same(tmp_path_factory: pytest.TempPa
     tree.core.close(rollout, "answer", two.encode("utf-8", "replace").decode())
     folder = tmp_path_factory.mktemp("any")
     path = write_run(folder / "a.run", [tree])
-    for name in ("messages", "parallelmuse"):
+    for name, field in (("messages", "messages"), ("parallelmuse", "rollout")):
         out = folder / name
         tl.export(path, out, format=name)
         (record,) = read_lines(out)
