@@ -27,7 +27,7 @@ _DRESS: Final = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|boldsy
 _WORDS: Final = frozenset({"A", "I"})
 """Labels that are words, too."""
 
-_GOES_ON: Final = r"(?!\s+(?!(?:because|since|as|and|which|for|due|with)\b)[a-z])"
+_GOES_ON: Final = r"(?!\s+(?!(?:and|as|because|but|due|for|is|nor|or|since|was|which|with)\b)[a-z])"
 """After a label that is a word as well: no sentence goes on as it would after the word."""
 
 
@@ -110,10 +110,13 @@ class Options:
             yield {self._known(first[1] or first[2]), *self._saying(first[3])}
         stated = re.finditer(
             r"(?i:\b(?:answer|choice|option)s?\b(?:\s+(?:is|are|must be|would be|should be))?)\s*[:=]?\s*"
-            rf"(?i:(?:option|choice)\s+)?[(\[]?\s*({self._label})(?![\w'])",
+            rf"(?i:(?:option|choice)\s+)?[(\[]?\s*({self._label})(?![\w'])"
+            # "A or B" says both.
+            rf"((?:\s*[)\]]?\s*(?:[,/&]|\b(?:or|and)\b)\s*[(\[]?\s*(?:{self._label})(?![\w']))*)",
             plain,
         )
-        yield {self._known(one[1]) for one in stated}
+        named = [(one[1], *re.findall(rf"(?<!\w)(?:{self._label})(?!\w)", one[2])) for one in stated]
+        yield {self._known(label) for labels in named for label in labels}
         alone = re.finditer(rf"[(\[]\s*({self._label})\s*[)\]]|(?<![\w'\\-])({self._label})(?![\w'-])", plain)
         yield {self._known(one[1] or one[2]) for one in alone} | self._spoken(plain)
 
