@@ -63,6 +63,10 @@ def test_an_answer_that_names_the_right_option(answer: str) -> None:
         "Berlin",
         "A or B",
         "(A) (B)",
+        "The answer is B or C",
+        "The answer is (A) or (B).",
+        "Answer: A, B",
+        "A is right",
         "Paris or Rome",
         "The answer is A. The answer is B",
         "(B) Rome",
@@ -103,6 +107,9 @@ def test_every_label_is_found_in_every_form(label: str, form: str) -> None:
         (["3", "2", "1"], "B", "2"),
         ([3, 2, 1], "2", "B"),
         (["True", "False"], "False", "false"),
+        (["x+1", "x-1", "$x^2$"], "x-1", "x-1"),
+        (["x+1", "x-1", "$x^2$"], "$x^2$", "\\boxed{x^2}"),
+        (["-5", "5"], "B", "5"),
     ],
 )
 def test_options_and_accepted_answers_as_data_sets_write_them(options: Any, reference: str, given: str) -> None:

@@ -65,7 +65,7 @@ def _spelt(value: object) -> str:
         case str():
             return _text(value)
         case None | bool() | int() | float():
-            return str(value)
+            return str(value).removesuffix(".0")  # a whole number may come back from a file as a float
         case dict():
             return "{" + ", ".join(f"{_spelt(key)}: {_spelt(item)}" for key, item in value.items()) + "}"
         case list() | tuple():
