@@ -64,6 +64,16 @@ def test_batches_threads_and_processes_give_the_same_in_this_process_and_in_a_wo
     assert stored.reward == reward
 
 
+def test_mathematics_is_compared_by_processes_of_a_worker() -> None:
+    # "It is Porto-Novo" has to be looked at as mathematics before it is wrong.
+    asked = [tl.Task.ask("Capital of Chile?", "x^2 + 1", id="Chile"), tl.Task.ask("Capital of Benin?", "\\frac{1}{2}")]
+    with serving(capital_cities) as server:
+        result = run(
+            agent(), asked, llm=EndpointSpec(server.url, max_retries=0), reward=tl.Maths(timeout=60), workers=1, seed=1
+        )
+    assert list(rewards_of(result).values()) == [[0.0], [0.0]]
+
+
 def test_what_is_late_in_a_thread_leaves_its_rollouts_unscored_and_no_others() -> None:
     with serving(capital_cities) as server:
         result = atlas_run(server.url, tl.weighted({"patience": patient, "exact": tl.exact_match}))
