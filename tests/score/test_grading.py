@@ -71,6 +71,25 @@ async def test_others_are_scored_while_one_blocks_its_thread() -> None:
     assert "within 0.05 s" in (said[0].problem or "")
 
 
+async def test_a_reward_that_never_returns_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trunkline.score.rewards.grading._THREADS", 1)
+    over = threading.Event()
+
+    @tl.reward(timeout=0.01, thread=True, name="stuck")
+    def stuck(trajectory: Trajectory) -> float:
+        over.wait()
+        return 1.0
+
+    try:
+        said = await grade(stuck, [ending("x")] * 6, at_once=1)
+    finally:
+        over.set()
+    assert [one.problem for one in said] == [
+        *["stuck gave no result within 0.01 s"] * 4,
+        *["stuck was not asked: too many earlier calls of it never returned"] * 2,
+    ]
+
+
 def test_a_decorated_function_is_itself() -> None:
     def plain(trajectory: Trajectory) -> float:
         return 1.0

@@ -129,6 +129,23 @@ async def test_it_crosses_to_workers_with_the_rewards_that_it_is_made_of() -> No
     )
 
 
+class Typed(msgspec.Struct, frozen=True):
+    """A reward whose field says what stands in it, and one that does not."""
+
+    inner: Numeric
+    others: tuple[Any, ...] = ()
+
+    def __call__(self, trajectory: Trajectory) -> float:
+        return 1.0
+
+
+def test_structs_that_are_called_cross_in_fields_of_any_type() -> None:
+    reward = Typed(Numeric(absolute=0.5), (F1(), exact_match, [Numeric(relative=0.1)]))
+    back = load(pack(reward, "reward", by_value=False))
+    assert back.inner == reward.inner
+    assert list(back.others) == [F1(), exact_match, [Numeric(relative=0.1)]]
+
+
 async def test_parts_stand_in_the_note_and_are_not_told_twice() -> None:
     trajectory = ending("x", "x")
     tree = trajectory.tree
