@@ -15,7 +15,7 @@ from endings import ending
 
 import trunkline as tl
 from trunkline.errors import ConfigError
-from trunkline.score.rewards import Scored
+from trunkline.score.rewards import Part, Scored
 from trunkline.score.rewards.calling import score
 from trunkline.score.rewards.grading import Grader, grade
 from trunkline.score.rewards.naming import full_name, short_name
@@ -237,7 +237,21 @@ async def test_one_bad_result_of_a_batch_is_one_unscored_rollout() -> None:
 async def test_a_reward_may_say_why_it_has_no_value() -> None:
     assert (await score(lambda _: Scored(math.nan, "because"), ending("a"))).problem == "because"
     assert (await score(lambda _: Scored(0.5), ending("a"))) == Scored(0.5)
+    assert (await score(lambda _: Scored(math.nan, "\x1b[2J"), ending("a"))).problem == r"\x1b[2J"
+    assert (await score(lambda _: Scored(0.5, None, (Part("a", 0.5),)), ending("a"))).parts == (Part("a", 0.5),)
     assert "returned inf" in ((await score(lambda _: Scored(math.inf), ending("a"))).problem or "")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [("a",), 3, (Part("a", math.inf),), (Part("a", 1.0, math.nan),), (Part(1, 1.0),)],
+    ids=range(5),
+)
+async def test_parts_that_cannot_be_noted_leave_a_rollout_unscored(parts: Any) -> None:
+    said = await score(lambda _: Scored(1.0, None, parts), ending("a"))
+    assert math.isnan(said.value)
+    assert "returned parts that cannot be: " in (said.problem or "")
+    assert said.parts == ()
 
 
 async def test_no_more_calls_are_open_than_allowed() -> None:
