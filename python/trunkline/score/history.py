@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.score import verdicts
-from trunkline.score.notes import Graded, graded
+from trunkline.score.notes import Graded, as_graded, graded
 from trunkline.score.verdicts import Verdict
 from trunkline.types import UNSCORED
 
@@ -66,7 +66,7 @@ def write(tree: Tree, reward: str, said: Mapping[int, Scored]) -> None:
     for number in sorted(said):
         value, problem, parts = said[number]
         tree.core.score(number, value)
-        noted = [Graded(part.name, part.value, part.weight, part.problem or "") for part in parts]
+        noted = [as_graded(part) for part in parts]
         if problem is not None and not any(one.why for one in noted):
             noted.append(Graded(reward, None, 1.0, problem))
         verdicts.note(tree.core, number, *noted)

@@ -27,6 +27,15 @@ _LONG: Final = 60
 """Characters of a text option that are spelt out; of a longer one a digest tells it from others."""
 
 
+class _Made(msgspec.Struct):
+    """Shows how msgspec holds a default that is made anew each time."""
+
+    new: list[int] = msgspec.field(default_factory=list)
+
+
+_FACTORY: Final = type(_Made.__struct_defaults__[0])
+
+
 def short_name(reward: Any) -> str:
     """Return what a reward is called, without its options.
 
@@ -50,13 +59,14 @@ def full_name(reward: Any) -> str:
 
 def _options(struct: msgspec.Struct) -> Iterator[str]:
     """The options of a struct that are not as by default."""
-    for field in msgspec.structs.fields(struct):
-        value = getattr(struct, field.name)
-        if field.name in _HOW or (field.default is not msgspec.NODEFAULT and value == field.default):
-            continue
-        if field.default_factory is not msgspec.NODEFAULT and value == field.default_factory():
-            continue
-        yield f"{field.name}={HIDDEN if _SECRET.search(field.name) else _spelt(value)}"
+    # Not by msgspec.structs.fields, which looks annotations up: those of a user's class may lead nowhere here.
+    names, defaults = struct.__struct_fields__, struct.__struct_defaults__
+    required = (msgspec.NODEFAULT,) * (len(names) - len(defaults))
+    for name, default in zip(names, (*required, *defaults), strict=True):
+        value = getattr(struct, name)
+        usual = default.factory() if isinstance(default, _FACTORY) else default
+        if name not in _HOW and (usual is msgspec.NODEFAULT or value != usual):
+            yield f"{name}={HIDDEN if _SECRET.search(name) else _spelt(value)}"
 
 
 def _spelt(value: object) -> str:
