@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from trunkline.bounds import choice, whole
+from trunkline.bounds import choice, number, whole
 from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.request import Sampling
 from trunkline.llm.text import scrub
@@ -15,7 +15,7 @@ from trunkline.score.reports.extract import messages_of
 from trunkline.score.reports.outcome import Problem, Reported
 from trunkline.score.reports.prompts import RESULT, asked, question_of, written
 from trunkline.score.reports.segments import reported_leaves, segments
-from trunkline.score.reports.sharing import SHARES, Sizes, choose
+from trunkline.score.reports.sharing import CACHED, SHARES, Sizes, choose
 from trunkline.score.reports.steps import clipped, steps
 from trunkline.types import Usage
 
@@ -55,6 +55,8 @@ class Reporter:
             cost less; see :func:`trunkline.score.reports.sharing.choose`.
         words: Most words of a report.
         result: Characters of a tool's output that a request shows: the middle of what is longer is left out.
+        cached: For ``auto``: what a prompt token costs that the server's prefix cache holds, of one that it does not; 1
+            where it has no such cache.
         again: Whether what has a report gets another one. Without it, a report that is there is used as it is, so that
             writing can go on where it was stopped.
 
@@ -75,6 +77,7 @@ class Reporter:
         share: Share = "auto",
         words: int = 150,
         result: int = RESULT,
+        cached: float = CACHED,
         again: bool = False,
     ) -> None:
         if isinstance(llm, Asker):
@@ -91,6 +94,7 @@ class Reporter:
         self.share = share
         self.words = whole("Reporter: words", words, 20, 10_000)
         self.result = whole("Reporter: result", result, 100)
+        self.cached = number("Reporter: cached", cached, 0, 1)
         self.again = again
 
     async def write(self, tree: Tree) -> Reported:
@@ -141,7 +145,7 @@ class _Work:
         self._steps = [written(steps(messages_of(tree, one.nodes)), reporter.result) for one in self._found]
         self._below: list[list[int]] = [[] for _ in self._found]
         self._known = self._reports(again=reporter.again)
-        self._wanted = choose(self._found, self._sizes(), reporter.share, self._known)
+        self._wanted = choose(self._found, self._sizes(), reporter.share, self._known, reporter.cached)
 
     def begin(self, group: asyncio.TaskGroup) -> None:
         """Begin with the segments that follow the prompt; each begins those below it."""
