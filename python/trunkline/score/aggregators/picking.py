@@ -156,6 +156,7 @@ async def pick(
         tied=chosen is None and ballot.tied,
         why=why,
         usage=asker.usage,
+        fallback=chosen is None,
     )
 
 
