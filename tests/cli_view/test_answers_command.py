@@ -141,6 +141,7 @@ def test_a_model_picks_and_is_asked_only_where_tries_differ(folder: Path, server
     ("options", "words"),
     [
         (["-a", "synthesis"], "it asks a model: name it with --model"),
+        (["-m", "m"], "asks no model; synthesis and integrate do"),
         (["--base-url", "http://127.0.0.1:1/v1"], "name it with --model"),
         (["-a", "best:by=luck"], "by must be confidence or reward or value"),
         (["-a", "nobody"], "majority, weighted, best, synthesis, integrate"),

@@ -172,6 +172,9 @@ def answers(
     spec = EndpointSpec(*base_url, api_key_env=api_key_env, timeout=timeout) if model is not None else None
     if spec is None and base_url:
         raise ConfigError("--base-url is of the model that an aggregator asks: name it with --model")
+    ours = AGGREGATORS.get(aggregator.partition(":")[0])
+    if spec is not None and ours is not None and not issubclass(ours, Picker):
+        raise ConfigError(f"--model: --aggregator {aggregator} asks no model; synthesis and integrate do")
     with RunReader.open(run) as reader:
         found = asyncio.run(_decided(reader, aggregator, by, spec, model))
     if target is not None:
