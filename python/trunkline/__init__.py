@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from trunkline.score import filters
     from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import contains, exact_match, numeric_match
+    from trunkline.score.rewards.code.code import Code
+    from trunkline.score.rewards.judge.judge import Judge
     from trunkline.score.verdicts import Verdict
     from trunkline.store.dataset import load_tasks
     from trunkline.store.reader import RunReader
@@ -80,6 +82,7 @@ _HOMES = {
     "Call": "tools.call",
     "Chain": "rollout.strategies.chain",
     "ClientLLM": "llm.client",
+    "Code": "score.rewards.code.code",
     "Completion": "llm.completion",
     "Dialect": "llm.dialects.dialect",
     "Drop": "rollout.strategy",
@@ -90,6 +93,7 @@ _HOMES = {
     "Fork": "rollout.strategy",
     "Hermes": "llm.dialects.hermes",
     "Interrupted": "runtime.run",
+    "Judge": "score.rewards.judge.judge",
     "LLM": "llm.spec:EndpointSpec",
     "Limits": "llm.limits",
     "MCTS": "rollout.strategies.mcts",
@@ -169,6 +173,7 @@ __all__ = [
     "Call",
     "Chain",
     "ClientLLM",
+    "Code",
     "Completion",
     "Dialect",
     "Drop",
@@ -179,6 +184,7 @@ __all__ = [
     "Fork",
     "Hermes",
     "Interrupted",
+    "Judge",
     "Limits",
     "MathTeam",
     "Metrics",
