@@ -86,8 +86,8 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"Code: ways may be {', '.join(Way)}, not {shown(way)}")
         msgspec.structs.force_setattr(self, "ways", tuple(map(str, given)))
 
-    async def __call__(self, trajectory: Trajectory) -> Scored | None:
-        """Run the tests; None if the task has none.
+    async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
+        """Run the tests; return the reward, or why there is none; None if the task has no tests.
 
         Args:
             trajectory: An ended rollout.
@@ -113,7 +113,7 @@ class OpenCode:
         self._limits = Limits(code.timeout, code.memory, _PROCESSES, _DISK, code.output)
         self._slots = asyncio.Semaphore(len(os.sched_getaffinity(0)))
 
-    async def __call__(self, trajectory: Trajectory) -> Scored | None:
+    async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
         """Run the tests of one trajectory's task on its answer; None if it has none."""
         code, answer = self._code, trajectory.answer
         program = program_in(answer or "")
@@ -124,13 +124,13 @@ class OpenCode:
         if not cases:
             return None
         if not program.strip():
-            return Scored(0.0)
+            return 0.0
         async with self._slots:
             try:
                 passed = await self._passed(cases, trajectory)
             except NoSandbox as problem:
                 return Scored(math.nan, f"the program was not run: {problem}")
-        return Scored(passed / len(cases) if code.partial else float(passed == len(cases)))
+        return passed / len(cases) if code.partial else float(passed == len(cases))
 
     async def close(self) -> None:
         """Nothing is kept between calls."""

@@ -89,10 +89,9 @@ class Judge(msgspec.Struct, frozen=True, dict=True):
         if not isinstance(self.sampling, Sampling):
             raise ConfigError(f"Judge: sampling must be Sampling(...), not {shown(self.sampling)}")
         whole("Judge: seed", self.seed, 0, 2**63 - 1)
-        self.__dict__["grades"] = Grades()
 
-    async def __call__(self, trajectory: Trajectory) -> Scored:
-        """Ask about one trajectory, with a connection of its own.
+    async def __call__(self, trajectory: Trajectory) -> Scored | float:
+        """Ask about one trajectory, with a connection of its own; return the reward, or why there is none.
 
         Args:
             trajectory: An ended rollout.
@@ -109,7 +108,7 @@ class Judge(msgspec.Struct, frozen=True, dict=True):
         Raises:
             ConfigError: The cache cannot be used.
         """
-        grades: Grades = self.__dict__["grades"]
+        grades: Grades = self.__dict__.setdefault("grades", Grades())
         return OpenJudge(self, grades)
 
 
@@ -136,27 +135,28 @@ class OpenJudge:
         constant = [judge.model, self._head, msgspec.json.encode(judge.sampling, order="sorted").decode()]
         self._constant = [*constant, str(judge.scale), str(judge.seed)]
         self._flights: dict[bytes, _Flight] = {}
+        self._tasks: set[asyncio.Task[Scored | float]] = set()
 
     @property
     def usage(self) -> Usage:
         """What all questions cost."""
         return self._asker.usage
 
-    async def __call__(self, trajectory: Trajectory) -> Scored:
-        """Ask about one trajectory.
+    async def __call__(self, trajectory: Trajectory) -> Scored | float:
+        """Ask about one trajectory; return the reward, or why there is none.
 
         Args:
             trajectory: An ended rollout.
         """
         answer = trajectory.answer
         if answer is None or not answer.strip():
-            return Scored(0.0)
+            return 0.0
         task = trajectory.task
         asked = messages(self._head, task.question, task.reference, answer)
         key = key_of([*self._constant, str(asked[1]["content"])])
         grade = self._known(key)
         if grade is not None:
-            return Scored(grade)
+            return grade
         limit = asyncio.timeout(self._judge.timeout)
         try:
             async with limit:
@@ -168,11 +168,10 @@ class OpenJudge:
 
     async def close(self) -> None:
         """Give up what is being asked, and close connections and the cache."""
-        tasks = [flight.task for flight in self._flights.values()]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._asker.close()
         if self._file is not None:
             self._file.close()
@@ -189,11 +188,14 @@ class OpenJudge:
                 self._grades.keep(key, grade)
         return grade
 
-    async def _shared(self, key: bytes, asked: list[Message]) -> Scored:
+    async def _shared(self, key: bytes, asked: list[Message]) -> Scored | float:
         """Ask, or wait for somebody else's reply to the same; the last to give up takes the question back."""
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._flights[key] = _Flight(asyncio.get_running_loop().create_task(self._ask(key, asked)))
+            task = asyncio.get_running_loop().create_task(self._ask(key, asked))
+            flight = self._flights[key] = _Flight(task)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         flight.waiting += 1
         try:
             return await asyncio.shield(flight.task)
@@ -205,7 +207,7 @@ class OpenJudge:
                     del self._flights[key]
                 flight.task.cancel()
 
-    async def _ask(self, key: bytes, asked: list[Message]) -> Scored:
+    async def _ask(self, key: bytes, asked: list[Message]) -> Scored | float:
         try:
             for draw in range(_DRAWS):
                 reply = await self._asker.ask(asked, draw)
@@ -214,7 +216,7 @@ class OpenJudge:
                     self._grades.keep(key, grade)
                     if self._file is not None:
                         self._file.keep(key, grade)
-                    return Scored(grade)
+                    return grade
         except TrunklineError as problem:
             return Scored(math.nan, f"{self._name} gave no reply: {said(problem)}")
         return Scored(math.nan, f"{self._name} gave no grade that can be read, in {_DRAWS} replies")
@@ -223,7 +225,7 @@ class OpenJudge:
 class _Flight:
     """A question on its way, and how many wait for the reply."""
 
-    def __init__(self, task: asyncio.Task[Scored]) -> None:
+    def __init__(self, task: asyncio.Task[Scored | float]) -> None:
         self.task = task
         self.waiting = 0
 
