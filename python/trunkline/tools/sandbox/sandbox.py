@@ -6,6 +6,7 @@ import asyncio
 import base64
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,6 +111,7 @@ class Sandbox:
         self._reader: asyncio.StreamReader | None = None
         self._transports: list[asyncio.BaseTransport] = []
         self._writer: asyncio.WriteTransport | None = None
+        self._folder = ""
         self.way = ""
 
     async def __aenter__(self) -> Self:
@@ -157,6 +159,7 @@ class Sandbox:
         known = _found.get(self._ways, {})
         self._write({"limits": list(self._limits), "ways": self._ways, "way": "", "python": "", **known})
         said = await self._read(_START)
+        self._folder = said["folder"]
         if "refused" in said:
             raise NoSandbox(printable(said["refused"], 500))
         if not known and said["way"] == "limit":
@@ -164,7 +167,7 @@ class Sandbox:
                 "programs are run as the user of this process, without namespaces: they are limited and killed, but "
                 "they can read that user's files and what its other processes hold, and they have the network"
             )
-        _found[self._ways] = said
+        _found[self._ways] = {name: said[name] for name in ("way", "python")}
         self.way = said["way"]
 
     def _write(self, message: dict[str, Any]) -> None:
@@ -202,7 +205,7 @@ class Sandbox:
         for pipe, transport in zip((process.stdout, process.stdin), [*self._transports, None, None], strict=False):
             if transport is None and pipe is not None:
                 pipe.close()
-        if self._writer is not None:
+        if self._writer is not None and not self._writer.is_closing():
             self._writer.abort()
         loop = asyncio.get_running_loop()
         deadline, pause = loop.time() + _LEAVE, 0.001
@@ -214,6 +217,9 @@ class Sandbox:
         for transport in self._transports:
             transport.close()
         await asyncio.sleep(0)  # in which they do
+        if process.returncode and self._folder:
+            # It was killed, and has not tidied up.
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
 
 def _started() -> subprocess.Popen[bytes]:
