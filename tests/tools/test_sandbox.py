@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.tools.sandbox import sandbox, supervisor, walls
+from trunkline.tools.sandbox import sandbox, walls
 from trunkline.tools.sandbox.family import descendants
 from trunkline.tools.sandbox.sandbox import NoSandbox, Ran, Sandbox
 from trunkline.tools.sandbox.walls import Limits
@@ -316,6 +316,17 @@ async def test_in_namespaces_there_is_no_network_and_nothing_else_to_see(way: st
     assert lines[-3:] == ["Network is unreachable", "Network is unreachable", "alive"]
 
 
+@pytest.mark.parametrize("way", ["limit"], indirect=True)
+async def test_what_the_weakest_way_leaves_open_is_said_once(
+    way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sandbox, "_found", {})
+    for _ in range(2):
+        assert (await run_in("print(1)", way)).ok
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "can read that user's files" in said
+
+
 async def test_where_the_limit_of_processes_is_not_kept_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid():
         pytest.skip("the kernel keeps everybody's limit but root's")
@@ -354,4 +365,3 @@ def test_what_is_said_of_the_end() -> None:
     assert how("time", many=True) == "started too many processes"
     assert how(status=256, err=b"ValueError: \x1b[31m\xff") == "ended with exit code 1: ValueError: \\x1b[31m\ufffd"
     assert how(status=50) == "was killed by signal 50"
-    assert supervisor.main.__doc__
