@@ -72,10 +72,9 @@ if TYPE_CHECKING:
         numeric_match,
         weighted,
     )
-    from trunkline.score.rewards.policy import reward
-    from trunkline.score.rewards import contains, exact_match, numeric_match
     from trunkline.score.rewards.code.code import Code
     from trunkline.score.rewards.judge.judge import Judge
+    from trunkline.score.rewards.policy import reward
     from trunkline.score.verdicts import Verdict
     from trunkline.store.compare import compare
     from trunkline.store.dataset import load_tasks
@@ -213,9 +212,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "F1",
-    "LLM",
-    "MCTS",
     "Adaptive",
     "Agent",
     "Answered",
@@ -237,6 +233,7 @@ __all__ = [
     "Environment",
     "ExpertsTeam",
     "Exported",
+    "F1",
     "Filter",
     "Fork",
     "Graded",
@@ -244,7 +241,9 @@ __all__ = [
     "Integrate",
     "Interrupted",
     "Judge",
+    "LLM",
     "Limits",
+    "MCTS",
     "Majority",
     "MathTeam",
     "Maths",

@@ -11,8 +11,9 @@ import click
 import msgspec
 
 from trunkline.cli.agents import agents_table
+from trunkline.cli.confidences import CONFIDENCES, read_confidence
 from trunkline.cli.endpoints import calls_table
-from trunkline.cli.measures import metrics_table
+from trunkline.cli.measures import calibration_table, metrics_table
 from trunkline.cli.output import put
 from trunkline.cli.picture import picture
 from trunkline.cli.table import rows_of, table
@@ -20,7 +21,7 @@ from trunkline.cli.tasks import tasks_table
 from trunkline.cli.times import times_table
 from trunkline.printable import printable
 from trunkline.score.verdicts import read
-from trunkline.store.measures import measures
+from trunkline.store.measures import calibrated, measures
 from trunkline.store.reader import RunReader
 from trunkline.store.scorings import scorings
 from trunkline.tree.tokens import Tokens
@@ -151,6 +152,7 @@ def show_run(
     calls: bool = False,
     time: bool = False,
     metrics: bool = False,
+    confidence: str | None = None,
     json: bool = False,
 ) -> None:
     """Print a run's summary and one of its trees, or its tasks or calls, on stdout; of several agents, a line of each.
@@ -162,6 +164,8 @@ def show_run(
         calls: Show the calls by endpoint in place of a tree that was not named.
         time: Show where the time went in place of a tree that was not named.
         metrics: Show every metric in place of a tree that was not named.
+        confidence: Show whether this confidence means what it says, in place of a tree that was not named; see
+            :func:`trunkline.cli.confidences.read_confidence`.
         json: Print one JSON object instead; the calls by endpoint and the metrics are always in it, and agents where
             there are several.
 
@@ -172,16 +176,19 @@ def show_run(
     with RunReader.open(path) as reader:
         summary = reader.summary()
         scored = scorings(reader.meta)
-        named = _interesting(reader) if task is None and not (calls or tasks or time or metrics) else task
+        named = _interesting(reader) if task is None and not (calls or tasks or time or metrics or confidence) else task
         tree = None if named is None else reader.tree(named)
         listed = reader.by_task() if tasks else []
         several = len(reader.agents()) > 1
         spent = reader.profile() if time or several else None
         measured = measures(reader) if metrics or json else None
+        sure = None if confidence is None else calibrated(reader, read_confidence(confidence))
     if json:
         data: dict[str, Any] = {"run": str(path), "summary": _summary_data(summary), "metrics": _plain(measured)}
         if scored:
             data["scorings"] = _plain(scored)
+        if confidence is not None:
+            data["calibration"] = {"confidence": confidence} | (_plain(sure) or {})
         if tasks:
             data["tasks"] = [_task_data(each) for each in listed]
         if spent is not None:
@@ -202,6 +209,9 @@ def show_run(
     if measured is not None:
         put("")
         put(metrics_table(measured))
+    if confidence is not None:
+        put("")
+        put(calibration_table(confidence, sure))
     if calls:
         put("")
         put(calls_table(summary.endpoints))
@@ -223,7 +233,21 @@ def show_run(
 @click.option("--calls", is_flag=True, help="Show usage, times and price of the calls by endpoint.")
 @click.option("--time", is_flag=True, help="Show where the time went: by agent, by tool, and the slowest tries.")
 @click.option("--metrics", is_flag=True, help="Show pass@k, pass^k, majority@k and what a solved task cost.")
+@click.option(
+    "--confidence",
+    metavar="NAME|MODULE:ATTR",
+    help=f"Show whether surer tries are right: by {', '.join(CONFIDENCES)}, or by your own function of a rollout.",
+)
 @click.option("--json", is_flag=True, help="Print one JSON object.")
-def show(run: str, task: str | None, tasks: bool, calls: bool, time: bool, metrics: bool, json: bool) -> None:
+def show(
+    run: str,
+    task: str | None,
+    tasks: bool,
+    calls: bool,
+    time: bool,
+    metrics: bool,
+    confidence: str | None,
+    json: bool,
+) -> None:
     """Print the summary of RUN and one of its trees, or what each task or endpoint came to."""
-    show_run(run, task, tasks=tasks, calls=calls, time=time, metrics=metrics, json=json)
+    show_run(run, task, tasks=tasks, calls=calls, time=time, metrics=metrics, confidence=confidence, json=json)
