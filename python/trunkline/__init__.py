@@ -212,6 +212,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "F1",
+    "LLM",
+    "MCTS",
     "Adaptive",
     "Agent",
     "Answered",
@@ -233,7 +236,6 @@ __all__ = [
     "Environment",
     "ExpertsTeam",
     "Exported",
-    "F1",
     "Filter",
     "Fork",
     "Graded",
@@ -241,9 +243,7 @@ __all__ = [
     "Integrate",
     "Interrupted",
     "Judge",
-    "LLM",
     "Limits",
-    "MCTS",
     "Majority",
     "MathTeam",
     "Maths",
