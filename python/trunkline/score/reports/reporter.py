@@ -9,7 +9,7 @@ from trunkline.bounds import choice, number, whole
 from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.request import Sampling
 from trunkline.llm.text import scrub
-from trunkline.printable import said
+from trunkline.printable import printable, said
 from trunkline.score.asking import Asker
 from trunkline.score.reports.extract import messages_of
 from trunkline.score.reports.outcome import Problem, Reported
@@ -33,6 +33,9 @@ _CHARACTERS: Final = 4
 
 _LONG: Final = 24
 """Characters a word that was asked for; what is longer than that is not the report that was asked for, and is cut."""
+
+_DRAWS: Final = 2
+"""How often a report is asked for where the model writes nothing."""
 
 _TOKENS: Final = 1.4
 """Tokens of a word, for estimates."""
@@ -192,16 +195,21 @@ class _Work:
 
     async def _ask(self, segment: Segment, before: str | None, shown: tuple[str, ...]) -> str | None:
         answer = (self._answers[segment.node] or None) if segment.leaf else None
-        try:
-            reply = await self._asker.ask(self._request(before, shown, answer))
-        except LLMError as problem:
-            self.problems.append(Problem(segment.node, said(problem)))
-            return None
-        self.usage += reply.usage
-        text = clipped(scrub(reply.text).strip(), _LONG * self._reporter.words)
-        if not text:
-            self.problems.append(Problem(segment.node, f"{self._asker.model} wrote nothing ({reply.finish})"))
-            return None
-        self._core.report(segment.node, text)
-        self.written += 1
-        return text
+        request = self._request(before, shown, answer)
+        finish = ""
+        # Equal requests of one seed have equal replies, so one that brought nothing is sent with another draw.
+        for draw in range(_DRAWS):
+            try:
+                reply = await self._asker.ask(request, draw)
+            except LLMError as problem:
+                self.problems.append(Problem(segment.node, said(problem)))
+                return None
+            self.usage += reply.usage
+            finish = printable(reply.finish, 40)
+            text = clipped(scrub(reply.text).strip(), _LONG * self._reporter.words)
+            if text:
+                self._core.report(segment.node, text)
+                self.written += 1
+                return text
+        self.problems.append(Problem(segment.node, f"{printable(self._asker.model, 60)} wrote nothing ({finish})"))
+        return None
