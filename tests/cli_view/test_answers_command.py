@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from commands import trunkline
 from pickers import Scripted
@@ -18,10 +19,12 @@ from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.runtime.run import run
 from trunkline.score.aggregators.aggregator import Candidate, Decision
+from trunkline.score.aggregators.integrate import Integrate
+from trunkline.score.aggregators.synthesis import Synthesis
 from trunkline.score.aggregators.votes import Majority
 from trunkline.score.rewards import exact_match
 from trunkline.store.reader import RunReader
-from trunkline.types import Task
+from trunkline.types import Task, Usage
 
 SAID = {
     "most": ["Paris", "paris", "Rome"],
@@ -168,6 +171,18 @@ def test_an_endpoint_that_serves_nobody_ends_the_command(folder: Path, server: s
 
 def test_a_function_of_ones_own_says_which_answers_are_the_same(folder: Path) -> None:
     assert rows(folder, "-a", "majority:same=pickers:alike")["tied"]["votes"] == 2
+
+
+@pytest.mark.parametrize("kind", [Synthesis, Integrate])
+async def test_a_url_is_opened_for_a_decision_and_closed_after_it(server: str, kind: type) -> None:
+    messages = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "<answer>a</answer>"})
+    tries = [Candidate(id=place, answer=answer, messages=messages) for place, answer in enumerate("aab")]
+    found = [await kind(server, "sim-picker", seed=3).decide("Which letter?", tries) for _ in range(2)]
+    alike = [msgspec.structs.replace(one, usage=Usage()) for one in found]
+    assert alike[0] == alike[1], "an aggregator can be used again; only what the server had cached differs"
+    assert found[0].answer in {"a", "b"}
+    assert found[0].usage.calls >= (4 if kind is Integrate else 1)
+    assert found[0].usage.prompt > 0
 
 
 class Failing:
