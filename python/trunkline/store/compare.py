@@ -175,12 +175,13 @@ def _read(path: Path) -> _Read:
     with RunReader.open(path) as reader:
         tasks = reader.tasks()
         names = [task.id for task in tasks]
-        tries = {names[number]: _Tries([], []) for number, _row in reader.rows()}
-        for number, row in reader.rollouts():
-            given = tried(row)
-            tries[names[number]].answers.append(given.answer)
-            tries[names[number]].rewards.append(given.reward)
         usage = {each.task: each.usage for each in reader.by_task()}
+        tries = {name: _Tries([], []) for name in usage}
+        for number, row in reader.rollouts():
+            found, given = tries.get(names[number]), tried(row)
+            if found is not None:
+                found.answers.append(given.answer)
+                found.rewards.append(given.reward)
         reward = reader.settings.get("reward")
         costs, priced = reader.costs(), bool(reader.prices)
     if not any(not math.isnan(reward) for given in tries.values() for reward in given.rewards):

@@ -71,7 +71,8 @@ def measures(reader: RunReader) -> Measures:
     tasks = reader.by_task()
     found: dict[int, list[Try]] = {number: [] for number, _row in reader.rows()}
     for number, row in reader.rollouts():
-        found[number].append(tried(row))
+        if number in found:
+            found[number].append(tried(row))
     costs = reader.costs()
     spent = [costs.get(task.task) for task in tasks] if reader.prices else None
     return _measures(list(found.values()), [task.usage for task in tasks], spent)
