@@ -89,7 +89,6 @@ def test_a_confidence_that_cannot_be_is_one_line(folder: Path, given: str, says:
 
 @pytest.mark.parametrize("name", ["logprob", "entropy", "verbalised", "reward", "value"])
 def test_those_that_the_library_knows(folder: Path, name: str) -> None:
-    pytest.importorskip("trunkline.score.confidence")
     done = trunkline(folder, "show", "run", "--confidence", name)
     assert done.returncode == 0, done.stderr
     assert f"confidence {name}" in " ".join(done.stdout.split())
