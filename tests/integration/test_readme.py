@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from commands import trunkline
 from foreign import message, serving
 
@@ -141,3 +142,37 @@ def test_the_command_of_a_team_works_as_printed(tmp_path: Path):
         done = trunkline(tmp_path, *shlex.split(line.replace("http://localhost:8000/v1", url))[1:])
     assert done.returncode == 0, done.stderr
     assert f"rollouts                    {4 * sums}" in done.stdout
+
+
+def test_the_commands_of_rewards_and_answers_work_as_printed(tmp_path: Path):
+    blocks = re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
+    scoring, reading = (
+        next(block for block in blocks if word in block) for word in ("trunkline score", "--aggregator")
+    )
+    (tmp_path / "questions.jsonl").write_text('{"question": "How many people live in Turku?", "answer": "206073"}\n')
+    shown = []
+    with serving(lambda _body: message("<answer>206,073</answer>")) as server:
+        for line in (
+            (scoring + reading).replace("http://localhost:8000/v1", server.url).replace("\\\n", " ").splitlines()
+        ):
+            done = trunkline(tmp_path, *shlex.split(line)[1:])
+            assert done.returncode == 0, done.stderr
+            shown.append(done.stdout)
+        assert len(server.bodies) == 4, "nothing but the run asks the model"
+    assert "pass^4" in shown[3]
+    (answer,) = map(json.loads, (tmp_path / "answers.jsonl").read_text().splitlines())
+    assert answer["answer"] == "206,073"
+    (chat,) = map(json.loads, (tmp_path / "chats.jsonl").read_text().splitlines())
+    assert (chat["weight"], chat["messages"][-1]["content"]) == (4, "<answer>206,073</answer>")
+
+
+async def test_parallel_rollouts_work_as_printed(monkeypatch: pytest.MonkeyPatch):
+    (example,) = [found for found in EXAMPLES if "parallel_rollout" in found]
+    definition = {"type": "function", "function": {"name": "population", "parameters": {"type": "object"}}}
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-this-test")
+    made: dict = {}
+    with serving(look_it_up) as server:
+        exec(example.replace("http://localhost:8000/v1", server.url), made)
+        functions = {"population": lambda city: {"Turku": 206_073}[city]}
+        assert await made["answer"]("How many people live in Turku?", [definition], functions) == "206073"
+        assert len(server.bodies) == 16
