@@ -222,7 +222,7 @@ def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
     """Return the tasks as a list; refuse what could only fail once requests are paid for.
 
     Raises:
-        ConfigError: There are none, one is no task, two have one id, or messages cannot be sent.
+        ConfigError: There are none, one is no task, two have one id, or one cannot be sent or stored.
     """
     if isinstance(tasks, Task | str):
         raise ConfigError(f"tasks must be a list of tasks, not {tasks!r:.60}; load_tasks(path) reads one from a file")
@@ -242,4 +242,23 @@ def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
             messages.check(task.messages)
         except ConfigError as error:
             raise ConfigError(f"task {task.id!r}: {error}") from None
+        for field in Task.__struct_fields__:
+            _check_kept(f"task {task.id!r}: {field}", getattr(task, field))
     return listed
+
+
+def _check_kept(name: str, value: object) -> None:
+    """Refuse what neither the run file nor a worker can be given.
+
+    Raises:
+        ConfigError: Saying what it is.
+    """
+    try:
+        msgspec.json.encode(value)
+        # On the way to a worker there are no whole numbers beyond 64 bits.
+        msgspec.msgpack.encode(value)
+    except UnicodeEncodeError as problem:
+        held = shown(problem.object[problem.start])
+        raise ConfigError(f"{name} holds a lone surrogate, {held}, which no file can: remove it") from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as problem:
+        raise ConfigError(f"{name} cannot be stored as JSON: {problem}") from None
