@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from contextlib import asynccontextmanager
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -73,6 +74,9 @@ async def test_it_is_a_plain_function_inside_a_running_loop_too():
     assert aggregate_results([], "capital?") == ""
     assert aggregate_results([{}, {"answer": None, "confidence": None}], "capital?") == ""
     assert aggregate_results([{"answer": 12}, {"answer": "12.0"}, {"answer": "a"}], "how many?") == "12"
+    assert aggregate_results([{"answer": math.nan}, {"answer": math.nan}, {"answer": "12"}], "how many?") == "12"
+    torn = [{"answer": "a\ud800"}, {"answer": "b"}, MappingProxyType({"answer": "a\ud800"})]
+    assert aggregate_results(torn, "which?") == "a\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -84,10 +88,11 @@ async def test_it_is_a_plain_function_inside_a_running_loop_too():
         ([{"answer": "a", "confidence": -1}], r"confidence must be a number from 0 to 1e\+15, or None, not -1"),
         ([{"answer": "a", "confidence": "high"}], "confidence must be a number .* not 'high'"),
         ([{"answer": "a", "confidence": math.inf}], "confidence must be a number .* not inf"),
+        ([{"answer": 10**5000}], r"rollout_results\[0\]: answer is a number of thousands of digits; give it as a text"),
         ([{"answer": "a", "messages": ["hi"]}], r"rollout_results\[0\]: messages must be a list of chat messages"),
         ([{"answer": "a", "compressed_reasoning": 3}], "compressed_reasoning must be a text or None, not 3"),
     ],
-    ids=["text", "none", "list", "negative", "word", "infinite", "messages", "report"],
+    ids=["text", "none", "list", "negative", "word", "infinite", "endless", "messages", "report"],
 )
 def test_what_cannot_be_read_is_named(results: Any, words: str):
     with pytest.raises(ConfigError, match=words):

@@ -260,7 +260,8 @@ async def test_a_failed_try_is_a_result_and_sinks_no_other():
     assert json.loads(json.dumps(results, allow_nan=False)) == results
 
 
-async def test_tries_that_ended_before_the_endpoint_gave_out_are_kept():
+async def test_tries_that_ended_before_the_endpoint_gave_out_are_kept(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     asked = 0
 
     def revoked(body: dict) -> Any:
@@ -280,6 +281,7 @@ async def test_tries_that_ended_before_the_endpoint_gave_out_are_kept():
             await run_parallel_rollouts(QUESTION, 3, client, "m", [])
         with pytest.raises(EndpointError, match="key revoked"):
             await agentic_loop([{"role": "user", "content": "q"}], client, "m", [])
+        assert list(tmp_path.iterdir()) == []
 
 
 async def test_an_endpoint_that_nobody_reaches_is_one_error():
@@ -288,7 +290,8 @@ async def test_an_endpoint_that_nobody_reaches_is_one_error():
             await run_parallel_rollouts(QUESTION, 2, client, "m", [])
 
 
-async def test_what_is_cancelled_leaves_nothing_running():
+async def test_what_is_cancelled_leaves_nothing_running(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     begun, undone = asyncio.Event(), asyncio.Event()
 
     async def hang(country: str) -> str:
@@ -311,6 +314,7 @@ async def test_what_is_cancelled_leaves_nothing_running():
             await task
         assert undone.is_set()
         assert asyncio.all_tasks() == before
+        assert list(tmp_path.iterdir()) == [], "nor on the disk"
         assert (await run_parallel_rollouts(QUESTION, 1, client, "m", [LOOKUP], tool_functions={"lookup": lookup}))[0][
             "answer"
         ] == "Paris"
@@ -436,6 +440,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "reserved": ({"extra_body": {"stream": True}}, "must not hold 'stream'"),
     "strategy": ({"strategy": 3}, r"strategy must have rollouts\(\) and start\(view\), which 3 lacks"),
     "size": ({"strategy": Chain(3)}, "num_rollouts is 2, and Chain makes 3: make the two equal"),
+    "torn reference": ({"reference": "a\ud800"}, "reference holds a lone surrogate"),
+    "out": ({"out": 3}, "out must be the path of a run file, not 3"),
     "reference": ({"reference": {}}, "reference is an empty object, expected a string or a number"),
 }
 

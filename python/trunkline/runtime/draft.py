@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from collections.abc import Mapping
@@ -73,7 +74,7 @@ class Draft:
         if told.labels is not None and not isinstance(told.labels, Mapping):
             raise ConfigError(f"labels must be a mapping, not {told.labels!r:.60}")
         self._start_from = None if told.start_from is None else _path_of(told.start_from)
-        self._out = None if told.out is None else Path(told.out).absolute()
+        self._out = _out(told.out)
         self._resume = _resume(told)
         self._durable = _durable(told)
         self._unfinished = UnfinishedRun.at(self._out) if self._resume else None
@@ -183,6 +184,15 @@ def _path_of(run: object) -> Path:
     if not isinstance(run, str | Path) or not str(run):
         raise ConfigError(f"start_from must be a run or the path of a run file, not {shown(run)}")
     return Path(run).absolute()
+
+
+def _out(told: object) -> Path | None:
+    """Return where the run file is to be, if it is to stay."""
+    if told is None:
+        return None
+    if not isinstance(told, str | os.PathLike) or not os.fspath(told):
+        raise ConfigError(f"out must be the path of a run file, not {shown(told)}")
+    return Path(told).absolute()
 
 
 def _memory(told: int | None, workers: int) -> int | None:
