@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from foreign import error, message, serving
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
@@ -54,6 +54,9 @@ def naive(results: list[dict[str, Any]]) -> str | None:
 
 
 @given(RESULTS, st.randoms(use_true_random=False))
+@example([{"answer": "Rome", "confidence": 0.875}, {"answer": "Paris", "confidence": 0.125}], random.Random(0))
+@example([{"answer": "Rome", "confidence": 0.25}] * 2 + [{"answer": "Paris"}], random.Random(0))
+@example([{"answer": "Rome"}] + [{"answer": "Paris", "termination": "llm_error"}] * 2, random.Random(0))
 def test_the_vote_is_weighted_and_knows_no_order(results: list[dict[str, Any]], luck: random.Random):
     found = aggregate_results(results, "q")
     expected = naive(results)
@@ -155,6 +158,9 @@ async def test_missing_reports_are_written_first_and_one_that_fails_sinks_nothin
         assert await integrate(results, "Which?", client, "m", reports="model") == "Rome"
         assert sum(map(is_report, server.bodies)) == 3
         assert "Paris, kept" not in asked(server.bodies[-1])
+        del results[2]["messages"]
+        assert await integrate(results, "Which?", client, "m", reports="model") == "Rome"
+        assert "Paris, kept" in asked(server.bodies[-1]), "there is nothing to write another from"
 
 
 @pytest.mark.parametrize("reply", ["Paris", "<choice>3</choice>", "<choice>0</choice>", None], ids=str)

@@ -110,6 +110,13 @@ def test_visits_that_were_counted_by_hand_will_do():
     child.visits = 2
     root.children.append(child)
     assert root.best_child(1.0) is child
+    other = Node(root)
+    other.visits, other.value, child.value = 1, 0.5, 0.6
+    root.children.append(other)
+    for root.visits in (0, 1):
+        assert root.best_child(1.0) is child, "after one visit nothing is in doubt"
+    root.visits = 2
+    assert root.best_child(1.0) is other
 
 
 @pytest.mark.parametrize("reward", [None, math.nan], ids=["none", "nan"])

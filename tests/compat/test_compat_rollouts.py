@@ -153,6 +153,35 @@ async def test_a_conversation_goes_on_where_another_ended_without_an_id_twice():
         assert len(server.bodies) == 6
 
 
+async def test_ids_that_others_gave_stay():
+    told: list[dict[str, Any]] = [{"role": "user", "content": QUESTION}]
+    for name in ("call_1", "t0000c000"):
+        call = {"id": name, "type": "function", "function": {"name": "lookup", "arguments": "{}"}}
+        told.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        told.append({"role": "tool", "tool_call_id": name, "content": "Paris"})
+    async with through(lambda _body: message("Paris")) as (client, server, _):
+        await agentic_loop(told, client, "m", [])
+    ids = [(said["tool_calls"][0]["id"] if "tool_calls" in said else said["tool_call_id"])
+           for said in server.bodies[0]["messages"][1:]]  # fmt: skip
+    assert ids == ["call_1", "call_1", "p00000000", "p00000000"]
+
+
+async def test_no_more_requests_are_in_flight_than_was_said():
+    flying = most = 0
+
+    async def slow(_body: dict) -> dict:
+        nonlocal flying, most
+        flying += 1
+        most = max(most, flying)
+        await asyncio.sleep(0.02)
+        flying -= 1
+        return message("Paris")
+
+    async with through(slow) as (client, server, _):
+        await run_parallel_rollouts(QUESTION, 6, client, "m", [], max_concurrency=2)
+        assert (most, len(server.bodies)) == (2, 6)
+
+
 async def test_messages_may_be_those_of_the_sdk():
     async with through(lambda _body: message("Paris")) as (client, server, _):
         said = (await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hm"}])).choices[
@@ -467,8 +496,9 @@ async def test_mistakes_in_a_conversation_are_named():
             with pytest.raises(ConfigError, match=words):
                 await agentic_loop(messages, client, "m", [])
         told = [{"role": "system", "content": "a"}, {"role": "user", "content": "q"}]
-        with pytest.raises(ConfigError, match="leave one of them out"):
-            await agentic_loop(told, client, "m", [], system="b")
+        for told[0]["role"] in ("developer", "system"):
+            with pytest.raises(ConfigError, match="leave one of them out"):
+                await agentic_loop(told, client, "m", [], system="b")
         with pytest.raises(ConfigError, match="agentic_loop has no option 'strategy'"):
             await agentic_loop(told, client, "m", [], strategy=Chain(1))
         blocking = openai.OpenAI(base_url=server.url, api_key="k")
