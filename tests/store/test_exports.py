@@ -103,6 +103,17 @@ def test_leaves_add_up_to_their_tree_and_nobody_is_scored_that_may_not_be() -> N
     assert [leaf.rollouts for leaf in leaves(tree)][:2] == [(0, 6), (1,)], "of one of them something else is said"
 
 
+def test_rollouts_of_one_leaf_are_apart_where_something_else_is_told_of_them() -> None:
+    tree, point = begun(Task.ask("what?", id="q"))
+    ends = [("answer", "a", None), ("answer", "b", None), ("answer", "a", None)]
+    ends += [("llm_error", None, "down"), ("llm_error", None, "gone"), ("bad_request", None, "gone")]
+    for draw, end in enumerate(ends):
+        rollout = tree.core.open(point, [0, draw], 0)
+        say(tree, rollout, messages.assistant("a or b"))
+        tree.core.close(rollout, *end)
+    assert [leaf.rollouts for leaf in leaves(tree)] == [(0, 2), (1,), (3,), (4,), (5,)]
+
+
 @pytest.mark.parametrize(
     ("options", "records", "left"),
     [
