@@ -9,11 +9,12 @@ import re
 from collections import defaultdict
 from contextlib import asynccontextmanager
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from foreign import error, message, serving
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
@@ -53,6 +54,9 @@ def naive(results: list[dict[str, Any]]) -> str | None:
 
 
 @given(RESULTS, st.randoms(use_true_random=False))
+@example([{"answer": "Rome", "confidence": 0.875}, {"answer": "Paris", "confidence": 0.125}], random.Random(0))
+@example([{"answer": "Rome", "confidence": 0.25}] * 2 + [{"answer": "Paris"}], random.Random(0))
+@example([{"answer": "Rome"}] + [{"answer": "Paris", "termination": "llm_error"}] * 2, random.Random(0))
 def test_the_vote_is_weighted_and_knows_no_order(results: list[dict[str, Any]], luck: random.Random):
     found = aggregate_results(results, "q")
     expected = naive(results)
@@ -73,6 +77,9 @@ async def test_it_is_a_plain_function_inside_a_running_loop_too():
     assert aggregate_results([], "capital?") == ""
     assert aggregate_results([{}, {"answer": None, "confidence": None}], "capital?") == ""
     assert aggregate_results([{"answer": 12}, {"answer": "12.0"}, {"answer": "a"}], "how many?") == "12"
+    assert aggregate_results([{"answer": math.nan}, {"answer": math.nan}, {"answer": "12"}], "how many?") == "12"
+    torn = [{"answer": "a\ud800"}, {"answer": "b"}, MappingProxyType({"answer": "a\ud800"})]
+    assert aggregate_results(torn, "which?") == "a\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -84,10 +91,11 @@ async def test_it_is_a_plain_function_inside_a_running_loop_too():
         ([{"answer": "a", "confidence": -1}], r"confidence must be a number from 0 to 1e\+15, or None, not -1"),
         ([{"answer": "a", "confidence": "high"}], "confidence must be a number .* not 'high'"),
         ([{"answer": "a", "confidence": math.inf}], "confidence must be a number .* not inf"),
+        ([{"answer": 10**5000}], r"rollout_results\[0\]: answer is a number of thousands of digits; give it as a text"),
         ([{"answer": "a", "messages": ["hi"]}], r"rollout_results\[0\]: messages must be a list of chat messages"),
         ([{"answer": "a", "compressed_reasoning": 3}], "compressed_reasoning must be a text or None, not 3"),
     ],
-    ids=["text", "none", "list", "negative", "word", "infinite", "messages", "report"],
+    ids=["text", "none", "list", "negative", "word", "infinite", "endless", "messages", "report"],
 )
 def test_what_cannot_be_read_is_named(results: Any, words: str):
     with pytest.raises(ConfigError, match=words):
@@ -150,6 +158,9 @@ async def test_missing_reports_are_written_first_and_one_that_fails_sinks_nothin
         assert await integrate(results, "Which?", client, "m", reports="model") == "Rome"
         assert sum(map(is_report, server.bodies)) == 3
         assert "Paris, kept" not in asked(server.bodies[-1])
+        del results[2]["messages"]
+        assert await integrate(results, "Which?", client, "m", reports="model") == "Rome"
+        assert "Paris, kept" in asked(server.bodies[-1]), "there is nothing to write another from"
 
 
 @pytest.mark.parametrize("reply", ["Paris", "<choice>3</choice>", "<choice>0</choice>", None], ids=str)

@@ -110,6 +110,13 @@ def test_visits_that_were_counted_by_hand_will_do():
     child.visits = 2
     root.children.append(child)
     assert root.best_child(1.0) is child
+    other = Node(root)
+    other.visits, other.value, child.value = 1, 0.5, 0.6
+    root.children.append(other)
+    for root.visits in (0, 1):
+        assert root.best_child(1.0) is child, "after one visit nothing is in doubt"
+    root.visits = 2
+    assert root.best_child(1.0) is other
 
 
 @pytest.mark.parametrize("reward", [None, math.nan], ids=["none", "nan"])
@@ -120,12 +127,34 @@ def test_an_unscored_rollout_changes_nothing(reward: float | None):
     assert [(node.visits, node.value) for node in (leaf, leaf.parent, leaf.parent.parent)] == [(1, 0.5)] * 3
 
 
-@pytest.mark.parametrize("reward", [math.inf, -math.inf, "1", True, []], ids=["inf", "-inf", "text", "bool", "list"])
+@pytest.mark.parametrize(
+    "reward",
+    [math.inf, -math.inf, "1", True, [], 10**400],
+    ids=["inf", "-inf", "text", "bool", "list", "beyond"],
+)
 def test_what_is_no_reward_is_refused(reward: object):
     leaf = chain(2)
     with pytest.raises(ConfigError, match="reward must be a finite number, not"):
         leaf.backpropagate(reward)
     assert (leaf.visits, leaf.parent.visits) == (0, 0)
+
+
+def test_huge_rewards_have_a_mean():
+    node = Node()
+    for reward in (1.6e308, -1.6e308, 1.6e308):
+        node.backpropagate(reward)
+    assert node.value == pytest.approx(1.6e308 / 3)
+
+
+def test_a_child_whose_value_nobody_knows_comes_last():
+    root = Node()
+    for visits, value in ((1, math.nan), (2, -5.0), (1, math.nan)):
+        child = Node(root)
+        child.visits, child.value = visits, value
+        root.children.append(child)
+    assert root.best_child(1) is root.children[1]
+    root.children[1].value = math.nan
+    assert root.best_child(1) is root.children[0]
 
 
 def test_mistakes_are_said():

@@ -153,6 +153,35 @@ async def test_a_conversation_goes_on_where_another_ended_without_an_id_twice():
         assert len(server.bodies) == 6
 
 
+async def test_ids_that_others_gave_stay():
+    told: list[dict[str, Any]] = [{"role": "user", "content": QUESTION}]
+    for name in ("call_1", "t0000c000"):
+        call = {"id": name, "type": "function", "function": {"name": "lookup", "arguments": "{}"}}
+        told.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        told.append({"role": "tool", "tool_call_id": name, "content": "Paris"})
+    async with through(lambda _body: message("Paris")) as (client, server, _):
+        await agentic_loop(told, client, "m", [])
+    ids = [(said["tool_calls"][0]["id"] if "tool_calls" in said else said["tool_call_id"])
+           for said in server.bodies[0]["messages"][1:]]  # fmt: skip
+    assert ids == ["call_1", "call_1", "p00000000", "p00000000"]
+
+
+async def test_no_more_requests_are_in_flight_than_was_said():
+    flying = most = 0
+
+    async def slow(_body: dict) -> dict:
+        nonlocal flying, most
+        flying += 1
+        most = max(most, flying)
+        await asyncio.sleep(0.02)
+        flying -= 1
+        return message("Paris")
+
+    async with through(slow) as (client, server, _):
+        await run_parallel_rollouts(QUESTION, 6, client, "m", [], max_concurrency=2)
+        assert (most, len(server.bodies)) == (2, 6)
+
+
 async def test_messages_may_be_those_of_the_sdk():
     async with through(lambda _body: message("Paris")) as (client, server, _):
         said = (await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hm"}])).choices[
@@ -260,7 +289,8 @@ async def test_a_failed_try_is_a_result_and_sinks_no_other():
     assert json.loads(json.dumps(results, allow_nan=False)) == results
 
 
-async def test_tries_that_ended_before_the_endpoint_gave_out_are_kept():
+async def test_tries_that_ended_before_the_endpoint_gave_out_are_kept(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     asked = 0
 
     def revoked(body: dict) -> Any:
@@ -280,6 +310,7 @@ async def test_tries_that_ended_before_the_endpoint_gave_out_are_kept():
             await run_parallel_rollouts(QUESTION, 3, client, "m", [])
         with pytest.raises(EndpointError, match="key revoked"):
             await agentic_loop([{"role": "user", "content": "q"}], client, "m", [])
+        assert list(tmp_path.iterdir()) == []
 
 
 async def test_an_endpoint_that_nobody_reaches_is_one_error():
@@ -288,7 +319,8 @@ async def test_an_endpoint_that_nobody_reaches_is_one_error():
             await run_parallel_rollouts(QUESTION, 2, client, "m", [])
 
 
-async def test_what_is_cancelled_leaves_nothing_running():
+async def test_what_is_cancelled_leaves_nothing_running(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     begun, undone = asyncio.Event(), asyncio.Event()
 
     async def hang(country: str) -> str:
@@ -311,6 +343,7 @@ async def test_what_is_cancelled_leaves_nothing_running():
             await task
         assert undone.is_set()
         assert asyncio.all_tasks() == before
+        assert list(tmp_path.iterdir()) == [], "nor on the disk"
         assert (await run_parallel_rollouts(QUESTION, 1, client, "m", [LOOKUP], tool_functions={"lookup": lookup}))[0][
             "answer"
         ] == "Paris"
@@ -436,6 +469,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "reserved": ({"extra_body": {"stream": True}}, "must not hold 'stream'"),
     "strategy": ({"strategy": 3}, r"strategy must have rollouts\(\) and start\(view\), which 3 lacks"),
     "size": ({"strategy": Chain(3)}, "num_rollouts is 2, and Chain makes 3: make the two equal"),
+    "torn reference": ({"reference": "a\ud800"}, "reference holds a lone surrogate"),
+    "out": ({"out": 3}, "out must be the path of a run file, not 3"),
     "reference": ({"reference": {}}, "reference is an empty object, expected a string or a number"),
 }
 
@@ -461,8 +496,9 @@ async def test_mistakes_in_a_conversation_are_named():
             with pytest.raises(ConfigError, match=words):
                 await agentic_loop(messages, client, "m", [])
         told = [{"role": "system", "content": "a"}, {"role": "user", "content": "q"}]
-        with pytest.raises(ConfigError, match="leave one of them out"):
-            await agentic_loop(told, client, "m", [], system="b")
+        for told[0]["role"] in ("developer", "system"):
+            with pytest.raises(ConfigError, match="leave one of them out"):
+                await agentic_loop(told, client, "m", [], system="b")
         with pytest.raises(ConfigError, match="agentic_loop has no option 'strategy'"):
             await agentic_loop(told, client, "m", [], strategy=Chain(1))
         blocking = openai.OpenAI(base_url=server.url, api_key="k")

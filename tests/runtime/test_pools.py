@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from trunkline_children import children
 from trunkline.errors import ConfigError, EndpointError, RunFileError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.runtime.plan import plan
 from trunkline.runtime.run import arun, run, stream
 from trunkline.score.rewards import exact_match
 from trunkline.store.reader import RunReader
@@ -149,6 +152,35 @@ def test_bad_calls_leave_nothing(tmp_path: Path):
         run(agent(), tasks() + tasks()[:1], llm=llm("http://127.0.0.1:9/v1"), out=tmp_path / "r")
     with pytest.raises(TypeError, match="wokers"):
         run(agent(), tasks(), wokers=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_describes_a_run_is_kept_as_far_as_a_file_can_hold_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", ["script", "\udcff.jsonl"])
+    with serving(capital_cities) as server:
+        run(agent(), tasks()[:1], llm=llm(server.url), workers=0, labels={"file": "\udcff.jsonl"}, out=tmp_path / "r")
+    with RunReader.open(tmp_path / "r") as reader:
+        assert reader.settings["labels"] == {"file": "\ufffd.jsonl"}
+        assert json.loads(reader.meta["command"]) == ["script", "\ufffd.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("id", "a\ud800", r"task 'a\\ud800': id holds a lone surrogate, '\\ud800', which no file can: remove it"),
+        ("messages", [{"role": "user", "content": "\udfff?"}], r"task 'a': messages holds a lone surrogate"),
+        ("reference", ("\udfff",), r"task 'a': reference holds a lone surrogate, '\\udfff'"),
+        ("metadata", {"\ud800": 1}, "task 'a': metadata holds a lone surrogate"),
+        ("metadata", {"row": object()}, "task 'a': metadata cannot be stored as JSON: .*object"),
+        ("metadata", {"row": 10**30}, "task 'a': metadata cannot be stored as JSON: can't serialize ints"),
+    ],
+    ids=["id", "messages", "reference", "key", "object", "long number"],
+)
+def test_what_no_file_can_hold_is_named_before_there_is_one(tmp_path: Path, field: str, value: Any, why: str):
+    given = {"id": "a", "messages": [{"role": "user", "content": "?"}], field: value}
+    for ask in (plan, run):
+        with pytest.raises(ConfigError, match=why):
+            ask(agent(), [Task(**given)], llm=llm("http://127.0.0.1:9/v1"), out=tmp_path / "r")
     assert list(tmp_path.iterdir()) == []
 
 

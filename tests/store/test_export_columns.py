@@ -110,7 +110,7 @@ def test_row_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(columns, "_MOST_ROWS", 4)
     tl.export(path, tmp_path / "rows.parquet")
     monkeypatch.setattr(columns, "_MOST_ROWS", 1000)
-    monkeypatch.setattr(columns, "_MOST_BYTES", 3000)
+    monkeypatch.setattr(columns, "_MOST_TEXT", 3000)
     tl.export(path, tmp_path / "bytes.parquet")
     for name, sizes in (("rows", [4] * 7 + [2]), ("bytes", [6] * 5)):
         with pq.ParquetFile(tmp_path / f"{name}.parquet") as file:

@@ -21,7 +21,6 @@ from trunkline.store.export import chat, parallelmuse
 from trunkline.store.export.leaves import leaves
 from trunkline.store.export.lines import line
 from trunkline.store.reader import RunReader
-from trunkline.tree.node import Node
 from trunkline.tree.tree import Tree
 from trunkline.types import UNSCORED, Task, Termination, Usage
 
@@ -102,6 +101,17 @@ def test_leaves_add_up_to_their_tree_and_nobody_is_scored_that_may_not_be() -> N
     assert [leaf.reward for leaf in found if leaf.first.termination in UNSCORED] == [None] * 3
     note(tree.core, 1, Verdict("f", "drop"))
     assert [leaf.rollouts for leaf in leaves(tree)][:2] == [(0, 6), (1,)], "of one of them something else is said"
+
+
+def test_rollouts_of_one_leaf_are_apart_where_something_else_is_told_of_them() -> None:
+    tree, point = begun(Task.ask("what?", id="q"))
+    ends = [("answer", "a", None), ("answer", "b", None), ("answer", "a", None)]
+    ends += [("llm_error", None, "down"), ("llm_error", None, "gone"), ("bad_request", None, "gone")]
+    for draw, end in enumerate(ends):
+        rollout = tree.core.open(point, [0, draw], 0)
+        say(tree, rollout, messages.assistant("a or b"))
+        tree.core.close(rollout, *end)
+    assert [leaf.rollouts for leaf in leaves(tree)] == [(0, 2), (1,), (3,), (4,), (5,)]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +196,13 @@ def test_fields_are_those_that_are_described(run: Path, tmp_path: Path) -> None:
         ({"tasks": ["d7\x1b[1m"]}, r'no task "d7\\x1b\[1m" in .*a.run; it begins with "d6", "e6"'),
         ({"min_reward": math.nan}, "min_reward must be a finite number"),
         ({"min_reward": True}, "min_reward must be a finite number"),
+        ({"min_reward": 10**400}, "min_reward must be a finite number"),
+        ({"tasks": None}, "tasks must be a list of ids, not None"),
+        ({"tasks": [["d6"]]}, "tasks must be a list of ids"),
+        ({"only": [3]}, r"only must be a list of fields, not \[3\]"),
+        ({"scored": "no"}, "scored must be true or false, not 'no'"),
+        ({"ended": None}, "ended must be true or false, not None"),
+        ({"format": ["messages"]}, "no export format"),
     ],
 )
 def test_mistakes_are_named(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict, message: str):
@@ -276,12 +293,12 @@ def test_every_termination_has_its_place_in_parallelmuse(tmp_path: Path) -> None
     }
 
 
-def test_a_report_on_a_leaf_is_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def report(node: Node) -> str | None:
-        return "It asked twice." if node.text == "A1" else None
-
-    monkeypatch.setattr(Node, "compressed_reasoning", property(report), raising=False)
-    path = write_run(tmp_path / "a.run", [grove(D6)])
+def test_a_report_on_a_leaf_is_in_every_format(tmp_path: Path) -> None:
+    tree = grove(D6)
+    path = tree.rollouts[0].nodes
+    tree.core.report(path[-1].id, "It asked twice.")
+    tree.core.report(path[-2].id, "It asked once.")
+    path = write_run(tmp_path / "a.run", [tree])
     expected = ["It asked twice."] + [None] * 5
     for name in ("messages", "parallelmuse"):
         tl.export(path, tmp_path / name, format=name)

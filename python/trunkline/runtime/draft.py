@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from collections.abc import Mapping
@@ -73,7 +74,7 @@ class Draft:
         if told.labels is not None and not isinstance(told.labels, Mapping):
             raise ConfigError(f"labels must be a mapping, not {told.labels!r:.60}")
         self._start_from = None if told.start_from is None else _path_of(told.start_from)
-        self._out = None if told.out is None else Path(told.out).absolute()
+        self._out = _out(told.out)
         self._resume = _resume(told)
         self._durable = _durable(told)
         self._unfinished = UnfinishedRun.at(self._out) if self._resume else None
@@ -185,6 +186,15 @@ def _path_of(run: object) -> Path:
     return Path(run).absolute()
 
 
+def _out(told: object) -> Path | None:
+    """Return where the run file is to be, if it is to stay."""
+    if told is None:
+        return None
+    if not isinstance(told, str | os.PathLike) or not os.fspath(told):
+        raise ConfigError(f"out must be the path of a run file, not {shown(told)}")
+    return Path(told).absolute()
+
+
 def _memory(told: int | None, workers: int) -> int | None:
     """Return how many bytes a worker process may hold; None where there is none."""
     if told is not None:
@@ -222,7 +232,7 @@ def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
     """Return the tasks as a list; refuse what could only fail once requests are paid for.
 
     Raises:
-        ConfigError: There are none, one is no task, two have one id, or messages cannot be sent.
+        ConfigError: There are none, one is no task, two have one id, or one cannot be sent or stored.
     """
     if isinstance(tasks, Task | str):
         raise ConfigError(f"tasks must be a list of tasks, not {tasks!r:.60}; load_tasks(path) reads one from a file")
@@ -242,4 +252,23 @@ def check_tasks(tasks: Iterable[Task] | None) -> list[Task]:
             messages.check(task.messages)
         except ConfigError as error:
             raise ConfigError(f"task {task.id!r}: {error}") from None
+        for field in Task.__struct_fields__:
+            _check_kept(f"task {task.id!r}: {field}", getattr(task, field))
     return listed
+
+
+def _check_kept(name: str, value: object) -> None:
+    """Refuse what neither the run file nor a worker can be given.
+
+    Raises:
+        ConfigError: Saying what it is.
+    """
+    try:
+        msgspec.json.encode(value)
+        # On the way to a worker there are no whole numbers beyond 64 bits.
+        msgspec.msgpack.encode(value)
+    except UnicodeEncodeError as problem:
+        held = shown(problem.object[problem.start])
+        raise ConfigError(f"{name} holds a lone surrogate, {held}, which no file can: remove it") from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as problem:
+        raise ConfigError(f"{name} cannot be stored as JSON: {problem}") from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.errors import DamagedRunFile, InfrastructureError
+from trunkline.llm.text import scrub_deep
 from trunkline.printable import printable
 
 if TYPE_CHECKING:
@@ -46,8 +47,11 @@ def put_meta(connection: sqlite3.Connection, facts: Mapping[str, str]) -> None:
 
 
 def as_text(value: JSON) -> str:
-    """Encode what stands in ``meta`` as JSON."""
-    return msgspec.json.encode(value).decode()
+    """Encode what stands in ``meta`` as JSON; lone surrogates, as in some names of files, become U+FFFD."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        return msgspec.json.encode(scrub_deep(value)).decode()
 
 
 def damaged(path: Path, what: str) -> DamagedRunFile:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.bounds import choice, kind, shown
 from trunkline.compat.parallel_rollout.options import as_client
 from trunkline.errors import ConfigError
+from trunkline.llm.text import scrub
 from trunkline.score.aggregators.aggregator import Candidate
 from trunkline.score.aggregators.ballot import poll, weights
 from trunkline.score.aggregators.integrate import Integrate
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["aggregate_results", "integrate"]
 
@@ -104,7 +106,7 @@ def _candidates(results: Sequence[Mapping[str, Any]], *, anew: bool = False) -> 
     found = []
     for position, result in enumerate(results):
         place = f"rollout_results[{position}]"
-        if not isinstance(result, dict):
+        if not isinstance(result, Mapping):
             raise ConfigError(f"{place} is {kind(result)}, expected a dict as run_parallel_rollouts returns it")
         report, messages = result.get("compressed_reasoning"), result.get("messages")
         if report is not None and not isinstance(report, str):
@@ -122,14 +124,19 @@ def _candidates(results: Sequence[Mapping[str, Any]], *, anew: bool = False) -> 
 
 
 def _answer(result: Mapping[str, Any], place: str) -> str | None:
-    """The answer of a result, if it has one."""
+    """The answer of a result, if it has one; NaN is none, as in tables."""
     name = next((name for name in _ANSWERS if result.get(name) is not None), None)
     if name is None:
         return None
     answer = result[name]
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
         raise ConfigError(f"{place}: {name} must be a text, a number or None, not {shown(answer)}")
-    return str(answer)
+    if isinstance(answer, float) and math.isnan(answer):
+        return None
+    try:
+        return scrub(str(answer))
+    except ValueError:
+        raise ConfigError(f"{place}: {name} is a number of thousands of digits; give it as a text") from None
 
 
 def _confidence(result: Mapping[str, Any], place: str) -> float:

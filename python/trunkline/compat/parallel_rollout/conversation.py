@@ -53,7 +53,7 @@ def _rename(conversation: list[Message]) -> None:
     """Give the calls that an earlier rollout made other ids, and their results as well."""
     used = {call["id"] for message in conversation for call in message.get("tool_calls") or ()}
     fresh = _fresh(used)
-    # Of the latest turn: foreign ids may come again in a later one.
+    # Of the latest turn: each earlier rollout may have had the same ones.
     names: dict[str, str] = {}
     for message in conversation:
         if message["role"] == "assistant":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from trunkline.bounds import number, shown
@@ -54,16 +55,18 @@ class Node:
         """
         if reward is None or (isinstance(reward, float) and math.isnan(reward)):
             return
-        if not isinstance(reward, int | float) or isinstance(reward, bool) or not abs(reward) < math.inf:
+        if not isinstance(reward, int | float) or isinstance(reward, bool) or not abs(reward) <= sys.float_info.max:
             raise ConfigError(f"backpropagate: reward must be a finite number, not {shown(reward)}")
         for node in self._upwards():
             node.visits += 1
-            node.value += (reward - node.value) / node.visits
+            # Each divided by itself: the difference of two huge rewards may be no number.
+            node.value += reward / node.visits - node.value / node.visits
 
     def best_child(self, c: float) -> Node:
         """The child to go on with by UCB1: ``value + c * sqrt(ln(visits of this node) / visits of the child)``.
 
-        A child without visits comes before all others, and of equal ones the first. See Auer, Cesa-Bianchi and Fischer,
+        A child without visits comes before all others, one whose value is NaN after them, and of equal ones the first
+        is taken. See Auer, Cesa-Bianchi and Fischer,
         "Finite-time analysis of the multiarmed bandit problem" (2002), and Kocsis and Szepesvári (2006) for trees.
 
         Args:
@@ -80,7 +83,10 @@ class Node:
         seen = math.log(max(self.visits, 1))
 
         def bound(child: Node) -> float:
-            return child.value + c * math.sqrt(seen / child.visits) if child.visits > 0 else math.inf
+            if child.visits <= 0:
+                return math.inf
+            found = child.value + c * math.sqrt(seen / child.visits)
+            return -math.inf if math.isnan(found) else found
 
         return max(self.children, key=bound)
 

@@ -52,7 +52,7 @@ def result_of(rollout: Trajectory, broken: str = "") -> dict[str, Any]:
         "answer": answer,
         "final_answer": answer,
         "termination": (Termination.LOST if termination is None else termination).value,
-        "error": broken if termination is None else error,
+        "error": broken or None if termination is None else error,
         "usage": msgspec.structs.asdict(rollout.usage),
         "confidence": _number(confidence),
         "compressed_reasoning": extract(messages, answer=answer),

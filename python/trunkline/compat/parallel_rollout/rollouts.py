@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 from trunkline.bounds import shown, text, whole
@@ -144,17 +146,22 @@ async def _play(
         return []
     digest = hashlib.blake2b(b",".join(map(chat.encode, conversation)), digest_size=6).hexdigest()
     task = Task(id=f"question-{digest}", messages=conversation, reference=chosen.reference)
-    # Not arun: where the endpoint gives out half-way, what has grown by then is still wanted.
-    plan = Plan(agent, [task], **{**chosen.run, "llm": llm, "strategy": strategy, "workers": 0})
     failure: EndpointError | None = None
-    try:
-        await plan.execute()
-    except EndpointError as error:
-        if not plan.path.exists():
-            raise
-        failure = error
-    with RunReader.open(plan.path) as reader:
-        rollouts = reader.tree(task.id).rollouts
+    with contextlib.ExitStack() as stack:
+        out = chosen.run.get("out")
+        if out is None:
+            # Not the run's own temporary folder, which goes with the last object that knows it: an error would keep it.
+            out = stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-")) + "/run"
+        # Not arun: where the endpoint gives out half-way, what has grown by then is still wanted.
+        plan = Plan(agent, [task], **{**chosen.run, "llm": llm, "strategy": strategy, "workers": 0, "out": out})
+        try:
+            await plan.execute()
+        except EndpointError as error:
+            if not plan.path.exists():
+                raise
+            failure = error
+        with RunReader.open(plan.path) as reader:
+            rollouts = reader.tree(task.id).rollouts
     if failure is not None and all(rollout.termination is None for rollout in rollouts):
         raise failure
     broken = "" if failure is None else f"{type(failure).__name__}: {said(failure)}"

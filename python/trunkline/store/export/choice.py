@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,7 +28,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         min_reward: Only rollouts with a reward that is no less.
 
     Raises:
-        ConfigError: The least reward is no number.
+        ConfigError: The least reward is no number, or what is yes or no is neither.
     """
 
     tasks: tuple[str, ...] = ()
@@ -38,10 +38,13 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         # What is annotated need not be what was given.
+        for name in ("ended", "scored"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false, not {shown(getattr(self, name))}")
         least: object = self.min_reward
         if least is None:
             return
-        if isinstance(least, bool) or not isinstance(least, int | float) or not math.isfinite(least):
+        if isinstance(least, bool) or not isinstance(least, int | float) or not abs(least) <= sys.float_info.max:
             raise ConfigError(f"min_reward must be a finite number, not {shown(least)}")
 
     def ids(self, reader: RunReader) -> list[str]:

@@ -49,8 +49,8 @@ FIELDS: Final = {
 """The columns, and what they are."""
 
 _MOST_ROWS: Final = 1_024
-_MOST_BYTES: Final = 32 << 20
-"""Bytes of conversations after which a row group is full; one row may be longer."""
+_MOST_TEXT: Final = 32 << 20
+"""Characters of conversations after which a row group is full; one row may be longer."""
 
 
 def _pyarrow(module: str) -> ModuleType:
@@ -151,7 +151,7 @@ class Columns:
         """Write one row, with its group once that is full."""
         self._rows.append(record)
         self._size += len(record.get("messages", ""))
-        if len(self._rows) >= _MOST_ROWS or self._size >= _MOST_BYTES:
+        if len(self._rows) >= _MOST_ROWS or self._size >= _MOST_TEXT:
             self._flush()
 
     def _flush(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
@@ -89,7 +90,7 @@ def guess(out: str | Path, format: str | None) -> str:
         if suffix not in _SUFFIXES:
             raise ConfigError(f"which format? {printable(str(out))} does not say; there is {listed}")
         return _SUFFIXES[suffix]
-    if format not in FORMATS:
+    if not isinstance(format, str) or format not in FORMATS:
         raise ConfigError(f"no export format {shown(format)}; there is {listed}")
     if str(out) == STDOUT and format == "parquet":
         raise ConfigError("parquet is no format for standard output: name a file")
@@ -98,9 +99,13 @@ def guess(out: str | Path, format: str | None) -> str:
     return format
 
 
-def _kept(shape: _Shape, format: str, only: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(only, str):
-        raise ConfigError(f"only must be a list of fields, not {shown(only)}")
+def _listed(name: str, given: object, what: str) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Collection) or not all(isinstance(one, str) for one in given):
+        raise ConfigError(f"{name} must be a list of {what}, not {shown(given)}")
+    return tuple(given)
+
+
+def _kept(shape: _Shape, format: str, only: Collection[str]) -> tuple[str, ...]:
     for name in only:
         if name not in shape.fields:
             raise ConfigError(f"{format} has no field {shown(name)}; there is {', '.join(shape.fields)}")
@@ -175,13 +180,12 @@ def export(
         RunFileError: The run cannot be read.
         InfrastructureError: The file cannot be written, as on a full disk.
     """
-    if isinstance(tasks, str):
-        raise ConfigError(f"tasks must be a list of ids, not {shown(tasks)}")
-    named, choice = guess(out, format), Choice(tasks=tuple(tasks), ended=ended, scored=scored, min_reward=min_reward)
+    named, wanted = guess(out, format), _listed("only", only, "fields")
+    choice = Choice(tasks=_listed("tasks", tasks, "ids"), ended=ended, scored=scored, min_reward=min_reward)
     to_stdout = str(out) == STDOUT
     with RunReader.open(run) as reader, contextlib.ExitStack() as stack:
         shape = FORMATS[named](reader.settings)
-        fields = _kept(shape, named, only)
+        fields = _kept(shape, named, wanted)
         if to_stdout:
             stream = stack.enter_context(standard_output())
         else:

@@ -44,8 +44,7 @@ class Leaf(msgspec.Struct, frozen=True):
     @property
     def report(self) -> str | None:
         """The compressed reasoning that was noted on its last node, if any was."""
-        found = getattr(self.first.leaf, "compressed_reasoning", None)
-        return found if isinstance(found, str) else None
+        return self.first.leaf.compressed_reasoning
 
     @property
     def raw(self) -> msgspec.Raw:
