@@ -98,7 +98,8 @@ def test_the_signatures_are_those_that_were_promised():
 async def test_results_are_plain_data_and_every_request_went_through_the_client(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     async with through(capital_cities) as (client, server, sent):
-        results = await run_parallel_rollouts(QUESTION, 3, client, "m", [LOOKUP], tool_functions={"lookup": lookup})
+        registry = {"lookup": lookup, "nothing": lookup}
+        results = await run_parallel_rollouts(QUESTION, 3, client, "m", [LOOKUP], tool_functions=registry)
         assert sent == ["/v1/chat/completions"] * len(server.bodies)
         assert len(sent) >= 4
     assert list(tmp_path.iterdir()) == [], "nothing stays on disk"

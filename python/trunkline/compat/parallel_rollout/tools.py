@@ -26,13 +26,14 @@ def join(tools: Sequence[JSON | Tool] | None, functions: Mapping[str, Any]) -> l
     Args:
         tools: Definitions in the OpenAI form, and objects made with ``@tool``; None for no tools.
         functions: What implements the definitions, by name. A definition without one is told to the model all the same:
-            a call of it is answered with a sentence that says so, and the first one is a warning.
+            a call of it is answered with a sentence that says so, and the first one is a warning. Functions beyond the
+            definitions, as a whole registry has them, are offered to nobody.
 
     Returns:
         The tools, in the order they were given.
 
     Raises:
-        ConfigError: A definition or a function cannot be used, or a function belongs to no definition.
+        ConfigError: A definition or a function cannot be used; or one function is left over where a definition lacks one.
     """
     if tools is None:
         tools = []
@@ -54,10 +55,11 @@ def join(tools: Sequence[JSON | Tool] | None, functions: Mapping[str, Any]) -> l
         else:
             made.append(Defined(one, _missing(name), place, reads=False))
     names = [tool.name for tool in made]
-    for name in functions:
-        if name not in names:
-            listed = ", ".join(names[:_MOST_LISTED]) or "nothing"
-            raise ConfigError(f"tool_functions has {shown(name)}, and tools defines no tool of that name: {listed}")
+    left = [name for name in functions if name not in names]
+    # All have theirs: a registry of more. Else somebody misspelt a name.
+    if left and not all(isinstance(one, Tool) or tool.name in functions for one, tool in zip(tools, made, strict=True)):
+        listed = ", ".join(names[:_MOST_LISTED])
+        raise ConfigError(f"tool_functions has {shown(left[0])}, and tools defines no tool of that name: {listed}")
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two of tools are named {shown(name)}: rename one")
