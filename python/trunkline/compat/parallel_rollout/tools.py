@@ -33,7 +33,7 @@ def join(tools: Sequence[JSON | Tool] | None, functions: Mapping[str, Any]) -> l
         The tools, in the order they were given.
 
     Raises:
-        ConfigError: A definition or a function cannot be used; or one function is left over where a definition lacks one.
+        ConfigError: A definition or a function cannot be used, or one is left over where a definition lacks its own.
     """
     if tools is None:
         tools = []
