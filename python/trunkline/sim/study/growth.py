@@ -53,7 +53,7 @@ class Open:
         """Nothing is written anywhere."""
 
 
-def agent(model: str, sampling: Sampling, *, tagged: bool = False, max_turns: int = 30) -> Agent:
+def agent(model: str, sampling: Sampling, *, tagged: bool = False, max_turns: int = 30, system: str = SYSTEM) -> Agent:
     """The agent of the studies.
 
     Args:
@@ -61,13 +61,14 @@ def agent(model: str, sampling: Sampling, *, tagged: bool = False, max_turns: in
         sampling: How it samples.
         tagged: Whether it searches in tags and visits nothing, as ``sim-tagged`` does.
         max_turns: Most turns of a rollout.
+        system: What it is told, where it is told anything.
     """
     tools: list[Tool[..., Any]] = [search] if tagged else [search, visit]
     dialect = "search-r1" if tagged else "native"
     return Agent(
         model=model,
         tools=tools,
-        system="" if tagged else SYSTEM,
+        system="" if tagged else system,
         sampling=sampling,
         dialect=dialect,
         max_turns=max_turns,
