@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import tempfile
 import warnings
@@ -16,9 +17,10 @@ import pytest
 from foreign import Server, capital_cities, error, message, serving
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from trunkline.compat.parallel_rollout import agentic_loop, run_parallel_rollouts
+from trunkline.compat.parallel_rollout import Node, agentic_loop, aggregate_results, integrate, run_parallel_rollouts
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategies.tree_grpo import TreeGRPO
 from trunkline.score.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.tools.tool import tool
@@ -68,6 +70,29 @@ async def through(
             base_url=server.url, api_key="sk-of-mine", http_client=http, **{"max_retries": 0} | options
         ) as client:
             yield client, server, sent
+
+
+def test_the_signatures_are_those_that_were_promised():
+    expected = {
+        Node: "(parent: 'Node | None' = None) -> 'None'",
+        Node.backpropagate: "(self, reward: 'float | None') -> 'None'",
+        Node.best_child: "(self, c: 'float') -> 'Node'",
+        agentic_loop: "messages client model tools max_iterations=30 **kwargs",
+        run_parallel_rollouts: "question num_rollouts client model tools **kwargs",
+        aggregate_results: "rollout_results question",
+    }
+    for function, written in expected.items():
+        found = inspect.signature(function)
+        plain = " ".join(
+            f"**{name}"
+            if parameter.kind is parameter.VAR_KEYWORD
+            else name + ("" if parameter.default is parameter.empty else f"={parameter.default}")
+            for name, parameter in found.parameters.items()
+        )
+        assert written in {str(found), plain}
+    assert list(inspect.signature(integrate).parameters)[:4] == ["rollout_results", "question", "client", "model"]
+    assert list(map(inspect.iscoroutinefunction, (agentic_loop, run_parallel_rollouts, integrate))) == [True] * 3
+    assert not inspect.iscoroutinefunction(aggregate_results)
 
 
 async def test_results_are_plain_data_and_every_request_went_through_the_client(tmp_path: Path, monkeypatch):
@@ -138,6 +163,15 @@ async def test_messages_may_be_those_of_the_sdk():
         result = await agentic_loop(messages, client, "m", None)
     assert result["answer"] == "Paris"
     assert [m["content"] for m in server.bodies[-1]["messages"]] == ["hm", "Paris", QUESTION]
+
+
+async def test_messages_that_a_model_wrote_may_hold_anything():
+    told = {"role": "assistant", "content": "a\ud800b"}
+    async with through(lambda _body: message("Paris")) as (client, server, _):
+        result = await agentic_loop([told, {"role": "user", "content": "q\udfff"}], client, "m", [])
+    assert json.dumps(result, ensure_ascii=False).encode()
+    assert [said["content"] for said in server.bodies[0]["messages"]] == ["a\ufffdb", "q\ufffd"]
+    assert told["content"] == "a\ud800b"
 
 
 async def test_iterations_are_model_turns():
@@ -248,6 +282,12 @@ async def test_tries_that_ended_before_the_endpoint_gave_out_are_kept():
             await agentic_loop([{"role": "user", "content": "q"}], client, "m", [])
 
 
+async def test_an_endpoint_that_nobody_reaches_is_one_error():
+    async with AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0) as client:
+        with pytest.raises(EndpointError, match=r"http://127\.0\.0\.1:9/v1/chat/completions gave no answer"):
+            await run_parallel_rollouts(QUESTION, 2, client, "m", [])
+
+
 async def test_what_is_cancelled_leaves_nothing_running():
     begun, undone = asyncio.Event(), asyncio.Event()
 
@@ -336,6 +376,19 @@ async def test_equal_seeds_send_equal_requests():
     assert first == again != other
 
 
+async def test_a_strategy_may_say_where_tries_start():
+    strategy = TreeGRPO(trees=1, forks=4)
+    many = strategy.rollouts()
+    assert many > 1
+    async with through(capital_cities) as (client, _, _):
+        results = await run_parallel_rollouts(
+            QUESTION, many, client, "m", [LOOKUP], tool_functions={"lookup": lookup}, strategy=strategy, seed=1
+        )
+    assert [result["rollout"] for result in results] == list(range(many))
+    first, *others = (result["nodes"] for result in results)
+    assert any(len(set(first) & set(nodes)) > 1 for nodes in others), "they share more than the prompt"
+
+
 async def test_a_run_file_is_kept_where_one_is_wanted(tmp_path: Path):
     async with through(capital_cities) as (client, _, _):
         results = await run_parallel_rollouts(
@@ -361,8 +414,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "timeout": ({"timeout": 4}, r"does not take timeout: set it on the client: client\.with_options"),
     "negative": ({"num_rollouts": -1}, "num_rollouts must be a whole number from 0 to 1048576, not -1"),
     "half": ({"num_rollouts": 2.5}, "num_rollouts must be a whole number"),
-    "no question": ({"question": " "}, "question must be a text, not ' '"),
-    "number": ({"question": 3}, "question must be a text, not 3"),
+    "no question": ({"question": " "}, "question is empty"),
+    "number": ({"question": 3}, "question must be a string, not 3"),
+    "surrogate": ({"question": "a\ud800"}, "question holds a lone surrogate"),
     "client": ({"client": "http://x/v1"}, r"client must be an openai\.AsyncOpenAI client, not 'http://x/v1'"),
     "model": ({"model": ""}, "model is empty"),
     "tools": ({"tools": LOOKUP}, "tools must be a list of tool definitions, not an object"),

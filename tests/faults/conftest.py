@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +17,8 @@ from secrets_kept import assert_no_secret
 
 from trunkline.llm.aio import AioTransport
 from trunkline.llm.plain import PlainTransport
+
+SUPPORT = Path(__file__).parent.parent / "support"
 
 
 def pytest_asyncio_loop_factories(config, item):
@@ -59,3 +63,16 @@ def target(link: Path) -> str:
         return str(link.readlink())
     except OSError:
         return "/dev/null"
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shim, compiled."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler to make the shim with")
+    made = tmp_path_factory.mktemp("shim") / "shim.so"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(SUPPORT / "failing_disk.c"), "-ldl"], check=True
+    )
+    return made

@@ -17,7 +17,6 @@ from resuming import environment
 
 from trunkline.store.reader import RunReader
 
-SUPPORT = Path(__file__).parent.parent / "support"
 FULL = bool(os.environ.get("TRUNKLINE_FULL_FAULTS"))
 
 WRITER = """
@@ -63,19 +62,6 @@ class ROWS:
         writer.commit([(number, seq, data) for seq, data in enumerate(deltas)], [(number, *rows(core))])
 """
 SCRIPT = ROWS + WRITER
-
-
-@pytest.fixture(scope="module")
-def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shim, compiled."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler to make the shim with")
-    made = tmp_path_factory.mktemp("shim") / "shim.so"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-o", str(made), str(SUPPORT / "failing_disk.c"), "-ldl"], check=True
-    )
-    return made
 
 
 def write(path: Path, durable: str = "", **env: str) -> tuple[int, list[int], str]:

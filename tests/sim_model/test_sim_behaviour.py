@@ -376,5 +376,7 @@ def test_models_by_name():
         "sim-solver",
         "sim-writer",
         "sim-judge",
+        "sim-reporter",
         "sim-team",
+        "sim-picker",
     }

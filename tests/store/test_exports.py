@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from exporting import NATIVE, begun, read_lines, say, write_run
 from groves import D6, E6, Try, grove
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import trunkline as tl
@@ -21,6 +21,7 @@ from trunkline.store.export import chat, parallelmuse
 from trunkline.store.export.leaves import leaves
 from trunkline.store.export.lines import line
 from trunkline.store.reader import RunReader
+from trunkline.tree.node import Node
 from trunkline.tree.tree import Tree
 from trunkline.types import UNSCORED, Task, Termination, Usage
 
@@ -231,8 +232,9 @@ TEXT = st.text(st.characters(blacklist_categories=[]), max_size=30)
 
 @settings(max_examples=60, deadline=None)
 @given(TEXT, TEXT, TEXT)
+@example("\x85\u2028\u2029", "\x00\x0b\x1c\r\n\x7f\x9b\u202e", "\ud800 \U0001f600")
 def test_any_text_is_one_line_that_says_the_same(tmp_path_factory: pytest.TempPathFactory, one: str, two: str, id: str):
-    question = {"role": "user", "content": f"what {one}"}
+    question = json.loads(messages.encode({"role": "user", "content": f"what {one}"}))
     said = messages.assistant(two)
     tree, point = begun(Task(id="x" + id.encode("utf-8", "replace").decode(), messages=[question]))
     rollout = tree.core.open(point, [0, 0], 0)
@@ -240,16 +242,14 @@ def test_any_text_is_one_line_that_says_the_same(tmp_path_factory: pytest.TempPa
     tree.core.close(rollout, "answer", two.encode("utf-8", "replace").decode())
     folder = tmp_path_factory.mktemp("any")
     path = write_run(folder / "a.run", [tree])
-    for name in ("messages", "parallelmuse"):
+    for name, field in (("messages", "messages"), ("parallelmuse", "rollout")):
         out = folder / name
         tl.export(path, out, format=name)
         (record,) = read_lines(out)
         (raw,) = out.read_bytes().splitlines()
         assert record["task"] == tree.task.id
-        assert (
-            record[{"messages": "messages", "parallelmuse": "rollout"}[format]][0]["content"]
-            == (json.loads(messages.encode(question))["content"])
-        )
+        assert record[field][0] == question
+        assert record[field][-1] == json.loads(said)
         assert json.loads(raw) == record
         shown = line(record, ascii_only=True)
         assert json.loads(shown) == record
@@ -274,3 +274,18 @@ def test_every_termination_has_its_place_in_parallelmuse(tmp_path: Path) -> None
         f"{word} has no counterpart": 1
         for word in ("cancelled", "censored", "filtered", "lost", "tool_error", "unknown_effect")
     }
+
+
+def test_a_report_on_a_leaf_is_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(node: Node) -> str | None:
+        return "It asked twice." if node.text == "A1" else None
+
+    monkeypatch.setattr(Node, "compressed_reasoning", property(report), raising=False)
+    path = write_run(tmp_path / "a.run", [grove(D6)])
+    expected = ["It asked twice."] + [None] * 5
+    for name in ("messages", "parallelmuse"):
+        tl.export(path, tmp_path / name, format=name)
+        assert [record["compressed_reasoning"] for record in read_lines(tmp_path / name)] == expected
+    parquet = pytest.importorskip("pyarrow.parquet")
+    tl.export(path, tmp_path / "x.parquet")
+    assert parquet.read_table(tmp_path / "x.parquet")["compressed_reasoning"].to_pylist() == expected

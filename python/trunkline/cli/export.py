@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trunkline.cli.output import tell
+from trunkline.cli.output import silence, tell
 from trunkline.errors import ConfigError
 from trunkline.store.export.export import FORMATS, guess
 from trunkline.store.export.export import export as write
@@ -79,15 +79,21 @@ def export(
     force: bool,
 ) -> None:
     """Write the rollouts of RUN for other programs: a record for each, with its weight where several are the same."""
-    found = write(
-        run,
-        out,
-        format=_format(out, format),
-        tasks=tasks,
-        ended=ended,
-        scored=scored,
-        min_reward=min_reward,
-        only=only,
-        force=force,
-    )
+    chosen = _format(out, format)
+    try:
+        found = write(
+            run,
+            out,
+            format=chosen,
+            tasks=tasks,
+            ended=ended,
+            scored=scored,
+            min_reward=min_reward,
+            only=only,
+            force=force,
+        )
+    except BrokenPipeError:
+        # Whoever read it has what they wanted, as `| head` does.
+        silence()
+        return
     tell(told(found, out))

@@ -11,7 +11,7 @@ import click
 from trunkline.errors import InfrastructureError
 from trunkline.printable import printable
 
-__all__ = ["put", "tell"]
+__all__ = ["put", "silence", "tell"]
 
 
 def put(text: str) -> None:
@@ -37,9 +37,9 @@ def put(text: str) -> None:
             stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
         stream.flush()
     except BrokenPipeError:
-        _silence()
+        silence()
     except OSError as problem:
-        _silence()
+        silence()
         raise InfrastructureError(f"cannot write to standard output: {problem.strerror or problem}") from None
 
 
@@ -49,7 +49,8 @@ def tell(line: str) -> None:
         click.echo(printable(line), err=True)
 
 
-def _silence() -> None:
+def silence() -> None:
+    """Send what is still to be written on standard output nowhere, since its reader has left or it failed."""
     # What is still in the buffer is written once more when the interpreter ends, and would fail once more.
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)

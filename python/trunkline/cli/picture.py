@@ -24,6 +24,7 @@ _SIGNS = {Kind.PROMPT: "prompt", Kind.TURN: "turn", Kind.OBSERVATION: "tool", Ki
 _DONE = {"mask": "masked", "drop": "dropped", "penalty": "penalised", "failed": "not judged"}
 _SPOKEN = (Kind.TURN, Kind.MESSAGE)
 _NARROW = 40
+_BREAK = "\n"
 _WHO = 24  # cells of an agent's name that are shown
 
 
@@ -143,6 +144,8 @@ def _draw(tree: Tree, values: Values, lines: int, width: int) -> list[_Line]:
                 drawn.append(_Line(indent, _hidden(len(cut))))
             indent = below
         drawn.extend(_Line(below, line) for line in _ends(ends.get(stretch[-1], []), width))
+        if stretch[-1] in ends and (report := tree.core.report_of(stretch[-1])):
+            drawn.append(_Line(below, f"≡ {report.partition(_BREAK)[0]}"))
         if len(onward) == 1:
             waiting.append((onward[0], below, below))
         else:
@@ -170,8 +173,8 @@ def picture(tree: Tree, width: int = 100, max_lines: int = 80) -> str:
 
     A line has the kind of the node, who spoke, where several did, what was said or called, the version of the weights
     that said it, where that is known, how many rollouts pass through it (``n``) and their mean reward (``V``).
-    Everything that a model or a tool wrote is escaped. Long stretches are cut in the middle, and a tree that is too
-    large at its end; both say how much is hidden.
+    Under a leaf that has a report stands its first line. Everything that a model or a tool wrote is escaped. Long
+    stretches are cut in the middle, and a tree that is too large at its end; both say how much is hidden.
 
     Args:
         tree: The tree.

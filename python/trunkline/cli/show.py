@@ -93,6 +93,7 @@ def _tree_data(tree: Tree) -> dict[str, Any]:
                 "kind": node.kind.name.lower(),
                 "message": node.message,
                 "weights": node.weights,
+                "report": node.compressed_reasoning,
             }
             for node in tree.nodes
             if node.parent is not None

@@ -4,8 +4,7 @@
 :func:`aggregate_results` or :func:`integrate` make one answer of what came out. What comes back is plain JSON data.
 """
 
-from trunkline.compat.parallel_rollout.aggregate import aggregate_results
-from trunkline.compat.parallel_rollout.integrate import integrate
+from trunkline.compat.parallel_rollout.aggregate import aggregate_results, integrate
 from trunkline.compat.parallel_rollout.node import Node
 from trunkline.compat.parallel_rollout.rollouts import agentic_loop, run_parallel_rollouts
 

@@ -1,46 +1,43 @@
-"""One answer out of results, by a vote: no model, no event loop."""
+"""One answer out of results: by a vote, or picked by a model that reads how each of them came about."""
 
 from __future__ import annotations
 
+import logging
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from trunkline.bounds import kind, shown
+from trunkline.bounds import choice, kind, shown
+from trunkline.compat.parallel_rollout.options import as_client
 from trunkline.errors import ConfigError
-from trunkline.tree.vote import vote
+from trunkline.score.aggregators.aggregator import Candidate
+from trunkline.score.aggregators.ballot import poll, weights
+from trunkline.score.aggregators.integrate import Integrate
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Ballot", "aggregate_results", "ballots"]
+__all__ = ["aggregate_results", "integrate"]
 
-_ANSWERS = ("answer", "final_answer")
+_ANSWERS: Final = ("answer", "final_answer")
 """Where an answer stands, the first that is there."""
 
+_WITHOUT: Final = tuple(termination.value for termination in UNSCORED)
+"""Results that ended so have no vote."""
 
-class Ballot(NamedTuple):
-    """What one result says.
+_MOST: Final = 1e15
+"""The largest confidence."""
 
-    Attributes:
-        answer: Its answer.
-        weight: What it counts.
-        report: Its compressed reasoning; empty for none.
-        result: The result itself.
-    """
-
-    answer: str
-    weight: float
-    report: str
-    result: Mapping[str, Any]
+_log = logging.getLogger("trunkline.compat")
 
 
 def aggregate_results(rollout_results: Sequence[Mapping[str, Any]], question: str) -> str:
-    """The answer with the most weight behind it.
+    """The answer with the most weight behind it, by the rules of :class:`trunkline.Weighted`.
 
-    Answers are equal that :func:`trunkline.tree.vote.normalise` brings to one form. A result weighs what its
-    ``confidence`` says, and 1 where it has none. Of equal weights the answer with more votes wins, then the one whose
-    normal form comes first; so the order of the results makes no difference. The spelling is the most frequent one.
+    A result weighs what its ``confidence`` says; one without counts as the mean of the others, and where none has any,
+    all weigh the same. Answers that say the same are counted together (``1/2`` and ``0.5``, ``Paris`` and ``paris.``).
+    Of equal weights the first in the order of normalised answers wins, so the order of the results makes no difference.
+    The spelling is the most frequent one.
 
     Args:
         rollout_results: What :func:`run_parallel_rollouts` returned, or dicts like it: of each, ``answer`` (or
@@ -54,25 +51,50 @@ def aggregate_results(rollout_results: Sequence[Mapping[str, Any]], question: st
     Raises:
         ConfigError: A result is no dict, or one of these fields has a value it cannot have; the message names it.
     """
-    found = ballots(rollout_results)
+    candidates = _candidates(rollout_results)
     if not isinstance(question, str):
         raise ConfigError(f"question must be a text, not {kind(question)}")
-    classes = vote(ballot.answer for ballot in found)
-    if not classes:
-        return ""
-
-    def weight(voters: Sequence[int]) -> float:
-        # Sorted inside: fsum is exact, whatever the order.
-        return math.fsum(found[voter].weight for voter in voters)
-
-    return min(classes, key=lambda votes: (-weight(votes.voters), -len(votes.voters), votes.key)).answer
+    weigh, _ = weights(candidates, "confidence")
+    return poll(candidates, weigh).answer or ""
 
 
-def ballots(results: Sequence[Mapping[str, Any]]) -> list[Ballot]:
-    """Read the results that vote.
+async def integrate(
+    rollout_results: Sequence[Mapping[str, Any]], question: str, client: Any, model: str, *, reports: str = "stored"
+) -> str:
+    """Let a model pick one of the answers, after reading a report on each of the results: :class:`trunkline.Integrate`.
+
+    Reports that are needed are written first, all at once, each by one request that shows the conversation. Then one
+    request shows all answers with their reports, and must pick one; a reply that picks none is asked for once more.
+    Where there is one answer or none, nothing is sent. The order of the results makes no difference to what is asked.
 
     Args:
-        results: As :func:`aggregate_results` takes them.
+        rollout_results: As :func:`aggregate_results` takes them; reports are in ``compressed_reasoning``, conversations
+            in ``messages``.
+        question: What was asked.
+        client: An ``AsyncOpenAI`` client, through which every request goes.
+        model: Who reads and picks.
+        reports: ``stored`` writes the reports that are missing, ``model`` writes all of them anew. Where a request for
+            one fails, what the rollout said last stands for it.
+
+    Returns:
+        One of the answers; where the model picks none, or its request fails, the votes decide, of which those count
+        half whose report does not state their answer. Empty where nobody has an answer.
+
+    Raises:
+        ConfigError: A result or an argument cannot be used; the message names it.
+        EndpointError: The endpoint serves nobody.
+    """
+    choice("reports", reports, "stored", "model")
+    if not isinstance(question, str) or not question.strip():
+        raise ConfigError(f"question must be a text, not {shown(question)}")
+    candidates = _candidates(rollout_results, anew=reports == "model")
+    decision = await Integrate(as_client(client), model).decide(question, candidates)
+    _log.info("integrate: %s", decision.why)
+    return decision.answer or ""
+
+
+def _candidates(results: Sequence[Mapping[str, Any]], *, anew: bool = False) -> list[Candidate]:
+    """Read the results that did not fail and were not cut; ``anew`` leaves out their reports.
 
     Raises:
         ConfigError: One cannot be read; the message names the field.
@@ -84,16 +106,19 @@ def ballots(results: Sequence[Mapping[str, Any]]) -> list[Ballot]:
         place = f"rollout_results[{position}]"
         if not isinstance(result, dict):
             raise ConfigError(f"{place} is {kind(result)}, expected a dict as run_parallel_rollouts returns it")
-        answer, weight = _answer(result, place), _weight(result, place)
-        report = result.get("compressed_reasoning")
+        report, messages = result.get("compressed_reasoning"), result.get("messages")
         if report is not None and not isinstance(report, str):
             raise ConfigError(f"{place}: compressed_reasoning must be a text or None, not {shown(report)}")
-        if answer is not None and answer.strip() and result.get("termination") not in _WITHOUT:
-            found.append(Ballot(answer, weight, report or "", result))
+        candidate = Candidate(
+            id=position,
+            answer=_answer(result, place),
+            confidence=_confidence(result, place),
+            report="" if anew and messages else report or "",
+            messages=_conversation(messages, place),
+        )
+        if result.get("termination") not in _WITHOUT:
+            found.append(candidate)
     return found
-
-
-_WITHOUT = tuple(termination.value for termination in UNSCORED)
 
 
 def _answer(result: Mapping[str, Any], place: str) -> str | None:
@@ -107,11 +132,20 @@ def _answer(result: Mapping[str, Any], place: str) -> str | None:
     return str(answer)
 
 
-def _weight(result: Mapping[str, Any], place: str) -> float:
-    """What a result counts."""
+def _confidence(result: Mapping[str, Any], place: str) -> float:
+    """The confidence of a result; NaN where it has none."""
     confidence = result.get("confidence")
     if confidence is None or (isinstance(confidence, float) and math.isnan(confidence)):
-        return 1.0
-    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 <= confidence <= 1e300:
-        raise ConfigError(f"{place}: confidence must be a number of at least 0, or None, not {shown(confidence)}")
+        return math.nan
+    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 <= confidence <= _MOST:
+        raise ConfigError(f"{place}: confidence must be a number from 0 to {_MOST:g}, or None, not {shown(confidence)}")
     return float(confidence)
+
+
+def _conversation(messages: object, place: str) -> tuple[dict[str, Any], ...]:
+    """The conversation of a result; empty where it has none."""
+    if messages is None:
+        return ()
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise ConfigError(f"{place}: messages must be a list of chat messages, not {shown(messages)}")
+    return tuple(messages)

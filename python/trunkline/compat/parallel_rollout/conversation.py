@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import TYPE_CHECKING, Final
 
 from trunkline.bounds import kind
 from trunkline.errors import ConfigError
 from trunkline.llm import messages as chat
+from trunkline.llm.text import scrub_deep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,8 +41,10 @@ def conversation_of(given: object) -> list[Message]:
     read: list[Message] = []
     for message in given:
         dump = getattr(message, "model_dump", None)
-        read.append(dump(exclude_none=True) if callable(dump) else copy.deepcopy(message))
+        read.append(dump(exclude_none=True) if callable(dump) else message)
     chat.check(read)
+    # A copy, in which every text can be sent and stored.
+    read = scrub_deep(read)
     _rename(read)
     return read
 

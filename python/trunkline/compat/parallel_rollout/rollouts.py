@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from trunkline.bounds import shown, whole
+from trunkline.bounds import shown, text, whole
 from trunkline.compat.parallel_rollout.conversation import conversation_of
 from trunkline.compat.parallel_rollout.options import Settings, as_client, settings
 from trunkline.compat.parallel_rollout.results import result_of
 from trunkline.compat.parallel_rollout.tools import join
 from trunkline.errors import ConfigError, EndpointError
+from trunkline.llm import messages as chat
 from trunkline.printable import said
 from trunkline.rollout.agent import Agent
 from trunkline.rollout.strategies.chain import Chain
@@ -108,8 +107,8 @@ async def run_parallel_rollouts(
     """
     chosen = settings("run_parallel_rollouts", kwargs)
     whole("num_rollouts", num_rollouts, 0, 2**20)
-    if not isinstance(question, str) or not question.strip():
-        raise ConfigError(f"question must be a text, not {shown(question)}")
+    if not text("question", question).strip():
+        raise ConfigError("question is empty")
     conversation: list[Message] = [{"role": "user", "content": question}]
     strategy = chosen.run.get("strategy")
     if strategy is not None:
@@ -143,7 +142,7 @@ async def _play(
     llm = as_client(client, chosen.max_concurrency)
     if strategy is None:
         return []
-    digest = hashlib.blake2b(msgspec.json.encode(conversation), digest_size=6).hexdigest()
+    digest = hashlib.blake2b(b",".join(map(chat.encode, conversation)), digest_size=6).hexdigest()
     task = Task(id=f"question-{digest}", messages=conversation, reference=chosen.reference)
     # Not arun: where the endpoint gives out half-way, what has grown by then is still wanted.
     plan = Plan(agent, [task], **{**chosen.run, "llm": llm, "strategy": strategy, "workers": 0})

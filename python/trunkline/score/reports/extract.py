@@ -10,6 +10,7 @@ import msgspec
 from trunkline.bounds import whole
 from trunkline.printable import printable
 from trunkline.score.answers import extract_answer
+from trunkline.score.reports.outcome import Reported
 from trunkline.score.reports.segments import reported_leaves
 from trunkline.score.reports.steps import steps, without_prompt
 from trunkline.tree.node import Kind, message_text
@@ -78,7 +79,7 @@ def extract(messages: Sequence[Message], *, limit: int = LIMIT, answer: str | No
     return "\n".join((*parts, *ending))[:limit]
 
 
-def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> int:
+def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> Reported:
     """Write an extracted report on the leaf of every rollout that neither broke nor was cut.
 
     Args:
@@ -87,21 +88,22 @@ def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> int:
         again: Whether a leaf that has a report gets another one.
 
     Returns:
-        How many reports were written.
+        How many reports were written, and how many were there.
 
     Raises:
         ConfigError: The limit is less than 200.
     """
     whole("limit", limit, LEAST)
-    written = 0
+    written = skipped = 0
     for leaf, answer in reported_leaves(tree).items():
         if not again and tree.core.report_of(leaf) is not None:
+            skipped += 1
             continue
         text = extract(messages_of(tree, tree.core.path(leaf)), limit=limit, answer=answer)
         if text:
             tree.core.report(leaf, text)
             written += 1
-    return written
+    return Reported(written=written, skipped=skipped)
 
 
 def messages_of(tree: Tree, nodes: Iterable[int]) -> list[Message]:
@@ -132,7 +134,7 @@ def _found(messages: Sequence[Message]) -> str:
 
 
 def _line(text: str) -> str:
-    return _TAGS.sub(" ", " ".join(text.split())).strip()
+    return " ".join(_TAGS.sub(" ", text).split())
 
 
 def _head(text: str, width: int) -> str:
@@ -151,7 +153,7 @@ def _calls(done: Sequence[Step]) -> list[str]:
     for step in done:
         if step.kind == "call":
             waiting.append(len(lines))
-            lines.append(f"- {step.name}({_head(step.text, _LINE // 2 - 20)})")
+            lines.append(f"- {step.name}({_head(_short(step.text), _LINE // 2 - 20)})")
         elif step.kind == "result" and waiting:
             place = waiting.pop(0)
             first = next((line for line in step.text[:_READ].splitlines() if line.strip()), "nothing")
@@ -159,6 +161,15 @@ def _calls(done: Sequence[Step]) -> list[str]:
         elif step.kind == "thought":
             waiting.clear()
     return lines
+
+
+def _short(arguments: str) -> str:
+    """The values of arguments without their names and the marks of JSON; what is no JSON object, as it is."""
+    try:
+        given = msgspec.json.decode(arguments[:_READ], type=dict[str, str | int | float | list[str]])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return arguments
+    return ", ".join(", ".join(value) if isinstance(value, list) else str(value) for value in given.values())
 
 
 def _fitting(lines: Sequence[str], room: int) -> list[str]:

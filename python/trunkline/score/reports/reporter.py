@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from trunkline.bounds import choice, whole
 from trunkline.errors import ConfigError, LLMError
@@ -14,6 +12,7 @@ from trunkline.llm.text import scrub
 from trunkline.printable import said
 from trunkline.score.asking import Asker
 from trunkline.score.reports.extract import messages_of
+from trunkline.score.reports.outcome import Problem, Reported
 from trunkline.score.reports.prompts import RESULT, asked, question_of, written
 from trunkline.score.reports.segments import reported_leaves, segments
 from trunkline.score.reports.sharing import SHARES, Sizes, choose
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from trunkline.score.reports.sharing import Share
     from trunkline.tree.tree import Tree
 
-__all__ = ["Problem", "Reported", "Reporter"]
+__all__ = ["Reporter"]
 
 _CHARACTERS: Final = 4
 """Characters of a token, for estimates."""
@@ -37,42 +36,6 @@ _LONG: Final = 24
 
 _TOKENS: Final = 1.4
 """Tokens of a word, for estimates."""
-
-
-class Problem(NamedTuple):
-    """A report that was not written.
-
-    Attributes:
-        node: Where it is missing.
-        reason: Why; safe to print.
-    """
-
-    node: int
-    reason: str
-
-
-class Reported(msgspec.Struct, frozen=True):
-    """What came of writing reports on a tree.
-
-    Attributes:
-        usage: What all calls that gave a reply cost.
-        written: How many reports were written.
-        skipped: How many were there already and were left as they are.
-        problems: Reports that were not written, by their nodes.
-    """
-
-    usage: Usage = msgspec.field(default_factory=Usage)
-    written: int = 0
-    skipped: int = 0
-    problems: tuple[Problem, ...] = ()
-
-    def __add__(self, other: Reported) -> Reported:
-        return Reported(
-            self.usage + other.usage,
-            self.written + other.written,
-            self.skipped + other.skipped,
-            (*self.problems, *other.problems),
-        )
 
 
 class Reporter:
@@ -94,6 +57,9 @@ class Reporter:
         result: Characters of a tool's output that a request shows: the middle of what is longer is left out.
         again: Whether what has a report gets another one. Without it, a report that is there is used as it is, so that
             writing can go on where it was stopped.
+
+    Attributes:
+        model: The model's name.
 
     Raises:
         ConfigError: A value cannot be used; the message names it.
@@ -120,6 +86,7 @@ class Reporter:
         else:
             self._asker = Asker(llm, model, sampling, seed)
         self._owned = not isinstance(llm, Asker)
+        self.model = self._asker.model
         choice("Reporter: share", share, *SHARES)
         self.share = share
         self.words = whole("Reporter: words", words, 20, 10_000)
@@ -220,7 +187,7 @@ class _Work:
             group.create_task(self._segment(group, child, before, shown))
 
     async def _ask(self, segment: Segment, before: str | None, shown: tuple[str, ...]) -> str | None:
-        answer = self._answers.get(segment.node) if segment.leaf else None
+        answer = (self._answers[segment.node] or None) if segment.leaf else None
         try:
             reply = await self._asker.ask(self._request(before, shown, answer))
         except LLMError as problem:

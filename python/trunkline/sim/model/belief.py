@@ -63,6 +63,8 @@ def hold(draft: Draft, episode: Episode, mind: Mind, texts: Sequence[str], *, ac
     if not masses:
         return Belief(None, False)
     choice = draft.choose(mind, {f" {option}": mass for option, mass in masses.items()})
+    # A hop was settled that is as hard as the others, which are out of view.
+    draft.believe(masses[choice.chosen[1:]] ** hops)
     return Belief(choice.chosen[1:], _open(choice))
 
 

@@ -9,8 +9,10 @@ from trunkline.sim.model.agent import agent
 from trunkline.sim.model.dials import PRESETS
 from trunkline.sim.model.draft import Disagreement
 from trunkline.sim.model.mind import Mind
+from trunkline.sim.model.picker import picker
 from trunkline.sim.model.reporter import reporter
 from trunkline.sim.model.solver import solver
+from trunkline.sim.model.sure import state_confidence
 from trunkline.sim.model.tagged import tagged
 from trunkline.sim.model.team import team
 from trunkline.sim.model.verdict import judge, verifier
@@ -35,6 +37,7 @@ MODELS: Final[dict[str, Callable[[Conversation, Mind], Draft]]] = {
     "sim-judge": judge,
     "sim-reporter": reporter,
     "sim-team": team,
+    "sim-picker": picker,
 }
 """Every behaviour, by the name that a request asks for."""
 
@@ -78,6 +81,8 @@ def reply(model: Model, conversation: Conversation, sampling: Sampling, digest: 
     mind = Mind(model.behaviour, digest, model.dials, sampling)
     while True:
         try:
-            return MODELS[model.behaviour](conversation, mind)
+            draft = MODELS[model.behaviour](conversation, mind)
+            state_confidence(draft, conversation)
+            return draft  # noqa: TRY300 - what it says last may disagree as well
         except Disagreement:
             mind.tries += 1

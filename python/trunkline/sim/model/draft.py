@@ -68,13 +68,15 @@ class Draft:
         pieces: What is said beyond the given text.
         left: What is left of it.
         trial: Whether what comes next is drawn without regard to it, as long as there is any.
+        sure: How likely the model thinks what it came to believe here; None where it settled nothing.
     """
 
-    __slots__ = ("left", "pieces", "trial")
+    __slots__ = ("left", "pieces", "sure", "trial")
 
     def __init__(self, given: str = "") -> None:
         self.pieces: list[str | Choice] = []
         self.left = given
+        self.sure: float | None = None
         self.trial = False
 
     def fits(self, text: str) -> bool:
@@ -89,6 +91,10 @@ class Draft:
         """Whether to say one text rather than the other: as drawn, unless the given text has settled it already."""
         agree = self.fits(one)
         return drawn if self.trial or agree == self.fits(other) else agree
+
+    def believe(self, mass: float) -> None:
+        """Note how likely something is that the reply now rests on, beside what it rested on before."""
+        self.sure = mass if self.sure is None else self.sure * mass
 
     def say(self, text: str) -> None:
         """Add text that carries no choice.

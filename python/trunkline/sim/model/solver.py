@@ -55,7 +55,9 @@ def solve(draft: Draft, steps: tuple[Step, ...], mind: Mind) -> Draft:
         point = Point(key, index, len(steps) - 1, False, False)
         masses = options(point, str(_apply(total, step)), _slips(total, step), mind.dials)
         draft.say(f"\nStep {index + 1}: {total} {_SIGNS[step.op]} {step.value} =")
-        total = int(draft.choose(mind, {f" {option}": mass for option, mass in masses.items()}).chosen)
+        chosen = draft.choose(mind, {f" {option}": mass for option, mass in masses.items()}).chosen
+        draft.believe(masses[chosen[1:]])
+        total = int(chosen)
         draft.say(".")
     draft.say(f"\n</think>\nThe answer is \\boxed{{{total}}}.\n<answer>{total}</answer>")
     return draft

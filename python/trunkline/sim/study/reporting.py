@@ -1,0 +1,205 @@
+"""What reports on a tree cost where what is shared is reported once, and where every leaf is reported from scratch."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+import msgspec
+
+from trunkline.llm.request import Sampling
+from trunkline.rollout.agent import Kit
+from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.strategies.tree_grpo import TreeGRPO
+from trunkline.score.reports.reporter import Reporter
+from trunkline.score.reports.segments import segments
+from trunkline.score.reports.sharing import GENERATED, SHARES
+from trunkline.sim.server.settings import Settings
+from trunkline.sim.study.engine import SimLLM
+from trunkline.sim.study.growth import agent, grow
+from trunkline.sim.study.study import FIRST_SEED
+from trunkline.sim.tools import CORPUS_VARIABLE
+from trunkline.sim.world.files import write_world
+from trunkline.sim.world.generator import make_world
+from trunkline.store.dataset import load_tasks
+from trunkline.tree.node import Kind
+from trunkline.tree.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.rollout.strategy import Strategy
+    from trunkline.score.reports.sharing import Share
+    from trunkline.types import Task
+
+__all__ = ["GROWN", "Cost", "Reporting", "lengthened", "reporting_markdown", "run_reporting"]
+
+GROWN: Final[dict[str, Strategy]] = {
+    "chains": Chain(6),
+    "trees": TreeGRPO(trees=2, forks=2, rounds=1),
+    "one trunk": TreeGRPO(trees=1, forks=5, rounds=1),
+}
+"""How six rollouts of a question are grown."""
+
+_FILL: Final = "The register goes on with entries that have no bearing on this. "
+
+
+class Cost(NamedTuple):
+    """What the reports of a tree cost, on average.
+
+    Attributes:
+        requests: Model calls.
+        prompt: Prompt tokens.
+        uncached: Prompt tokens that a prefix cache of the reports of this tree did not hold.
+        generated: Generated tokens.
+    """
+
+    requests: float
+    prompt: float
+    uncached: float
+    generated: float
+
+    def priced(self, cached: float = 1.0) -> float:
+        """Cost in prompt tokens, a generated one counted as ``GENERATED``.
+
+        Args:
+            cached: What a cached prompt token costs in uncached ones.
+        """
+        return self.uncached + cached * (self.prompt - self.uncached) + GENERATED * self.generated
+
+
+class Reporting(NamedTuple):
+    """What came of one kind of tree.
+
+    Attributes:
+        grown: How it was grown, of ``GROWN``.
+        hops: Of its questions.
+        outputs: Characters of every tool output; 0 where they were left as they came.
+        leaves: Reported leaves of a tree, on average.
+        segments: Its segments, on average.
+        costs: What reports cost, by how they are shared.
+    """
+
+    grown: str
+    hops: int
+    outputs: int
+    leaves: float
+    segments: float
+    costs: dict[str, Cost]
+
+    def ratio(self, share: str, cached: float = 1.0) -> float:
+        """What reports that are shared cost, over those from scratch; see :meth:`Cost.priced`."""
+        return self.costs[share].priced(cached) / self.costs["never"].priced(cached)
+
+
+def run_reporting(grown: str, hops: int, questions: int, outputs: int = 0) -> Reporting:
+    """Grow trees, report on them in each way, and count; in this process, with the simulator's models.
+
+    Args:
+        grown: How trees are grown, of ``GROWN``.
+        hops: Of the questions.
+        questions: How many.
+        outputs: Characters to which every tool output is lengthened, as outputs of real searches are longer than the
+            simulator's.
+    """
+    with tempfile.TemporaryDirectory(prefix="trunkline-study-") as folder:
+        made = make_world(FIRST_SEED, 600, 2 * questions, (hops,))
+        corpus, path = write_world(made, folder)
+        os.environ[CORPUS_VARIABLE] = str(corpus)
+        tasks = [task for task in load_tasks(str(path)) if task.metadata["kind"] == "lookup"][:questions]
+        return asyncio.run(_run(grown, hops, tasks, outputs))
+
+
+async def _run(grown: str, hops: int, tasks: Sequence[Task], outputs: int) -> Reporting:
+    kit = Kit(agent("sim-agent:default", Sampling(temperature=1.0), max_turns=80))
+    trees = []
+    for task in tasks:
+        tree = await grow(task, kit, GROWN[grown], SimLLM(Settings(cache_tokens=0)), 0)
+        trees.append(lengthened(tree, outputs) if outputs else tree)
+    cut = [segments(tree) for tree in trees]
+    leaves = sum(one.leaf for found in cut for one in found) / len(trees)
+    costs = {share: await _cost(trees, cast("Share", share)) for share in SHARES}
+    return Reporting(grown, hops, outputs, leaves, sum(map(len, cut)) / len(trees), costs)
+
+
+async def _cost(trees: Sequence[Tree], share: Share) -> Cost:
+    spent = []
+    for tree in trees:
+        # A server of its own for each tree, so that nothing but the tree's own requests is cached.
+        reporter = Reporter(SimLLM(Settings(dials={"empty": 0.0})), "sim-reporter", share=share, again=True)
+        spent.append((await reporter.write(tree)).usage)
+    count = len(spent)
+    return Cost(
+        sum(usage.calls for usage in spent) / count,
+        sum(usage.prompt for usage in spent) / count,
+        sum(usage.prompt - usage.cached for usage in spent) / count,
+        sum(usage.generated for usage in spent) / count,
+    )
+
+
+def lengthened(tree: Tree, characters: int) -> Tree:
+    """A tree with longer tool outputs, and otherwise the same.
+
+    Args:
+        tree: The tree.
+        characters: Of every output that is shorter; none is cut.
+    """
+    old, made = tree.core, Tree(tree.task)
+    new = made.core
+    known: dict[int, int] = {0: 0}
+    for number in range(old.rollouts):
+        facts = old.rollout(number)
+        path = [0, *old.path(facts.leaf)]
+        place = path.index(facts.point)
+        for node, parent in zip(path[1 : place + 1], path, strict=False):
+            if node not in known:
+                known[node] = new.append(known[parent], Kind.PROMPT, old.message(node), new.name(old.node(node).agent))
+        rollout = new.open(known[facts.point], facts.path, facts.subgroup)
+        for node in path[place + 1 :]:
+            known[node] = _said(made, rollout, tree, node, characters)
+        if facts.termination is not None:
+            new.close(rollout, facts.termination, facts.answer, facts.error)
+    return made
+
+
+def _said(made: Tree, rollout: int, tree: Tree, node: int, characters: int) -> int:
+    """Say what a node says once more."""
+    old, new = tree.core.node(node), made.core
+    message, agent = tree.core.message(node), new.name(old.agent)
+    if old.kind == Kind.TURN:
+        figures = (-1 if old.prompt is None else old.prompt, 0, -1 if old.generated is None else old.generated, 0, 0)
+        aside = tree.core.aside(node)
+        names = new.name(old.namespace), new.name(old.finish)
+        return new.turn(rollout, message, agent, *names, *figures, None if aside is None else aside.encode())
+    if old.kind == Kind.MESSAGE:
+        return new.tell(rollout, message, agent)
+    content: dict[str, Any] = msgspec.json.decode(message)
+    missing = characters - len(content["content"])
+    if missing > 0:
+        filler = (_FILL * math.ceil(missing / len(_FILL)))[: missing - 1]
+        content["content"] = f"{content['content']}\n{filler}"
+    return new.observe(rollout, msgspec.json.encode(content), agent, 0)
+
+
+def reporting_markdown(found: Sequence[Reporting]) -> str:
+    """The table of what reports cost, each figure for one tree.
+
+    Args:
+        found: What was measured.
+    """
+    head = ["grown", "hops", "outputs", "leaves", "segments", "scratch: prompt", "uncached", "generated"]
+    head += ["all forks: prompt", "uncached", "generated", "ratio", "auto: requests", "ratio", "ratio, cache at 0.1"]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for one in found:
+        cells = [one.grown, str(one.hops), f"{one.outputs:,}" if one.outputs else "as they are"]
+        cells += [f"{one.leaves:.1f}", f"{one.segments:.1f}"]
+        for share in ("never", "always"):
+            cost = one.costs[share]
+            cells += [f"{cost.prompt:,.0f}", f"{cost.uncached:,.0f}", f"{cost.generated:,.0f}"]
+        cells += [f"{one.ratio('always'):.2f}", f"{one.costs['auto'].requests:.1f}", f"{one.ratio('auto'):.2f}"]
+        cells.append(f"{one.ratio('auto', 0.1):.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
