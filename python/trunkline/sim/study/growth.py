@@ -82,7 +82,7 @@ async def grow(
     llm: HttpLLM | SimLLM,
     seed: int,
     *,
-    ids: bool = False,
+    ids: bool | TokenMode = False,
     guide: Reward | None = None,
     core: Core | None = None,
 ) -> Tree:
@@ -94,12 +94,13 @@ async def grow(
         strategy: Where rollouts start.
         llm: Who answers.
         seed: Of the run.
-        ids: Whether prompts are sent as token ids, so that a turn can be gone on from inside.
+        ids: Whether prompts are sent as token ids, so that a turn can be gone on from inside; or how ids are asked for.
         guide: What the strategy is shown as reward; it sees none without it, and never the labels.
         core: A tree to go on with.
     """
     tree = Tree(task, core)
-    draws = Draws(llm, exact=Exact(_IDS, renderers(_IDS, llm.call)) if ids else None)
+    mode = ids if isinstance(ids, TokenMode) else _IDS
+    draws = Draws(llm, exact=Exact(mode, renderers(mode, llm.call)) if ids else None)
     await Session(tree, kit, strategy, guide, seed, draws, Open()).run()
     label(tree)
     return tree

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from trunkline.llm.request import Sampling
+from trunkline.llm.tokens import TokenMode
 from trunkline.rollout.agent import Kit
 from trunkline.rollout.strategies.chain import Chain
 from trunkline.score.aggregators.clusters import key_of
@@ -40,6 +41,9 @@ SOURCES: Final = ("logprob", "verbalised")
 
 _SYSTEM: Final = f"{SYSTEM} Then say how sure you are, as <confidence>0.5</confidence> does."
 _SAMPLING: Final = Sampling(temperature=1.0, max_tokens=4096)
+_IDS: Final = TokenMode(api="chat")
+"""Replies come with token ids, so that the log-probability of every token is known."""
+
 _FAILING: Final = 4
 """Chains that err wherever they can, by which it is found out whether a question can go wrong."""
 
@@ -119,8 +123,7 @@ async def _cell(cell: Cell) -> list[Asked]:
 
 
 async def _question(cell: Cell, task: Task, kit: Kit) -> Asked:
-    # Prompts are token ids, so that the log-probability of every token is known.
-    tree = await grow(task, kit, Chain(cell.pool), SimLLM(Settings()), cell.seed, ids=True)
+    tree = await grow(task, kit, Chain(cell.pool), SimLLM(Settings()), cell.seed, ids=_IDS)
     pool = await _Pool.of(cell, tree)
     return Asked(
         cell.preset,
