@@ -72,6 +72,8 @@ if TYPE_CHECKING:
         numeric_match,
         weighted,
     )
+    from trunkline.score.rewards.code.code import Code
+    from trunkline.score.rewards.judge.judge import Judge
     from trunkline.score.rewards.policy import reward
     from trunkline.score.verdicts import Verdict
     from trunkline.store.compare import compare
@@ -106,6 +108,7 @@ _HOMES = {
     "Chain": "rollout.strategies.chain",
     "Choice": "score.rewards",
     "ClientLLM": "llm.client",
+    "Code": "score.rewards.code.code",
     "Completion": "llm.completion",
     "Decision": "score.aggregators.aggregator",
     "Dialect": "llm.dialects.dialect",
@@ -121,6 +124,7 @@ _HOMES = {
     "Hermes": "llm.dialects.hermes",
     "Integrate": "score.aggregators.integrate",
     "Interrupted": "runtime.run",
+    "Judge": "score.rewards.judge.judge",
     "LLM": "llm.spec:EndpointSpec",
     "Limits": "llm.limits",
     "MCTS": "rollout.strategies.mcts",
@@ -223,6 +227,7 @@ __all__ = [
     "Chain",
     "Choice",
     "ClientLLM",
+    "Code",
     "Completion",
     "Decision",
     "Dialect",
@@ -237,6 +242,7 @@ __all__ = [
     "Hermes",
     "Integrate",
     "Interrupted",
+    "Judge",
     "Limits",
     "Majority",
     "MathTeam",

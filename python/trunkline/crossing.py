@@ -138,12 +138,24 @@ def _with_own(value: msgspec.Struct, hook: Callable[[object], msgspec.msgpack.Ex
 
     Such as the rewards that one is made of: encoded as data, they would come back as data.
     """
-    names = value.__struct_encode_fields__
     if value.__struct_config__.array_like or value.__struct_config__.tag is not None:
         return value
-    fields = {name: getattr(value, field) for name, field in zip(names, value.__struct_fields__, strict=True)}
+    names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+    fields = {name: getattr(value, field) for name, field in names}
     prepared = {name: _own(field, hook) for name, field in fields.items()}
-    return value if all(prepared[name] is fields[name] for name in names) else prepared
+    changed = [name for name in fields if prepared[name] is not fields[name]]
+    if not changed:
+        return value
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(value)}
+    return prepared | {name: fields[name] for name in changed if _comes_back(fields[name], types[name])}
+
+
+def _comes_back(value: object, kind: object) -> bool:
+    """Whether a value of a field is what it was once it is read again as data, since the field says what it is."""
+    try:
+        return bool(msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=kind) == value)
+    except (TypeError, OverflowError, msgspec.MsgspecError):
+        return False
 
 
 def _own(value: Any, hook: Callable[[object], msgspec.msgpack.Ext]) -> Any:

@@ -7,15 +7,18 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pickers import Scripted, menu, shown
+from pickers import Scripted, alike, menu, shown
 
+from trunkline.crossing import load, pack
 from trunkline.errors import ConfigError, EndpointError, LLMError, UsageError
 from trunkline.llm.request import Sampling
+from trunkline.llm.spec import EndpointSpec
 from trunkline.score.aggregators.aggregator import Aggregator, Candidate, Decision
 from trunkline.score.aggregators.integrate import Integrate, states
 from trunkline.score.aggregators.picking import read_pick
 from trunkline.score.aggregators.prompts import fenced
 from trunkline.score.aggregators.synthesis import Synthesis
+from trunkline.score.aggregators.votes import BestOfN, Majority, Weighted
 
 KINDS = [Synthesis, Integrate]
 
@@ -71,7 +74,7 @@ TRIES = st.lists(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(tries=TRIES, luck=st.randoms(use_true_random=False), fails=st.booleans())
 async def test_the_order_of_the_candidates_changes_neither_the_request_nor_the_decision(
     kind, tries, luck, fails
@@ -217,6 +220,7 @@ async def test_nothing_in_a_report_can_pass_for_the_pickers_own_tags(kind, forge
     assert "so the votes decide" in decision.why
 
 
+@settings(max_examples=60, deadline=None)
 @given(
     st.text()
     | st.lists(st.sampled_from(["<", "/", " ", "choice", "report", ">", "\u200b", "answer", "x"])).map("".join),
@@ -321,3 +325,22 @@ async def test_a_weight_that_is_none_is_refused_before_anything_is_asked(kind) -
             "?", [Candidate(id=0, answer="a"), Candidate(id=1, answer="b", confidence=float("inf"))]
         )
     assert llm.asked == []
+
+
+def test_aggregators_cross_to_other_processes_as_data() -> None:
+    made = [
+        Majority(same=alike, contain=True),
+        Weighted(by="value"),
+        BestOfN(by="confidence"),
+        Synthesis("http://127.0.0.1:1/v1", "m", seed=3),
+        Integrate(EndpointSpec("http://127.0.0.1:1/v1", timeout=5), "m", sampling=Sampling(temperature=0.5)),
+    ]
+    for aggregator in made:
+        packed = pack(aggregator, "aggregator", by_value=False)
+        assert load(packed) == aggregator
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dict_is_no_llm(kind) -> None:
+    with pytest.raises(ConfigError, match="dict is no LLM"):
+        kind({"url": "x"}, "m")

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError, UsageError
@@ -36,6 +36,7 @@ ALL = [
 ]
 
 
+@settings(max_examples=60, deadline=None)
 @given(tries(), st.randoms(use_true_random=False))
 async def test_the_order_of_the_candidates_makes_no_difference(given_, luck) -> None:
     shuffled = list(given_)
@@ -44,6 +45,7 @@ async def test_the_order_of_the_candidates_makes_no_difference(given_, luck) -> 
         assert await aggregator.decide("?", given_) == await aggregator.decide("?", shuffled)
 
 
+@settings(max_examples=60, deadline=None)
 @given(tries())
 async def test_evidence_holds_every_voter_once_and_every_weight_is_finite(given_) -> None:
     voters = [one.id for one in given_ if one.answer and one.answer.strip()]
@@ -58,6 +60,7 @@ async def test_evidence_holds_every_voter_once_and_every_weight_is_finite(given_
         assert not voters or decision.voters
 
 
+@settings(max_examples=60, deadline=None)
 @given(tries())
 async def test_majority_and_weights_equal_a_naive_count(given_) -> None:
     voting = [one for one in given_ if one.answer and one.answer.strip()]

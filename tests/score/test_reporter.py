@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import ClassVar
 
 import pytest
 from groves import D6, E6, Try, grove, said
@@ -132,7 +133,22 @@ def test_a_reply_of_nothing_is_a_problem_and_is_paid_for():
     tree = grove(E6)
     reported = write(tree, Scribe(silent="T1b"))
     assert [problem.reason for problem in reported.problems] == ["m wrote nothing (stop)"]
-    assert (reported.written, reported.usage) == (5, again_usage(6))
+    # It was asked for once more, with another draw.
+    assert (reported.written, reported.usage) == (5, again_usage(7))
+
+
+def test_what_one_draw_does_not_say_another_may():
+    class Hesitant(Scribe):
+        async def complete(self, request):
+            self.seeds.append(request.seed)
+            self._silent = "what?" if len(self.seeds) == 1 else "\0"
+            return await super().complete(request)
+
+        seeds: ClassVar[list[int]] = []
+
+    reported = write(grove([Try(["A"])]), Hesitant())
+    assert (reported.written, reported.usage.calls, reported.problems) == (1, 2, ())
+    assert len(set(Hesitant.seeds)) == 2
 
 
 def test_what_is_there_is_not_asked_again_unless_told_to():

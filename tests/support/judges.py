@@ -39,3 +39,12 @@ class Pairs(msgspec.Struct, frozen=True):
         if len(group.rollouts) == self.size:
             for rollout in group.rollouts:
                 yield rollout.id, Verdict("pairs", "drop")
+
+
+class Rewarded(msgspec.Struct, frozen=True):
+    """Masks whoever has a reward of 1, and says so."""
+
+    def judge(self, group: Group) -> Iterator[tuple[int, Verdict]]:
+        for rollout in group.live:
+            if rollout.reward == 1.0:
+                yield rollout.id, Verdict("rewarded", "mask", f"{rollout.task.id}: {rollout.reward}")

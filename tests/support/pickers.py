@@ -52,3 +52,8 @@ def menu(prompt: str) -> dict[str, str]:
 def shown(prompt: str) -> dict[str, str]:
     """What a prompt shows of each answer, by answer."""
     return {match[3]: match[4] for match in _CANDIDATE.finditer(prompt)}
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two answers are letters, for aggregators."""
+    return len(one) == len(other) == 1

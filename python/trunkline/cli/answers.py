@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -172,6 +172,9 @@ def answers(
     spec = EndpointSpec(*base_url, api_key_env=api_key_env, timeout=timeout) if model is not None else None
     if spec is None and base_url:
         raise ConfigError("--base-url is of the model that an aggregator asks: name it with --model")
+    ours = AGGREGATORS.get(aggregator.partition(":")[0])
+    if spec is not None and ours is not None and not issubclass(ours, Picker):
+        raise ConfigError(f"--model: --aggregator {aggregator} asks no model; synthesis and integrate do")
     with RunReader.open(run) as reader:
         found = asyncio.run(_decided(reader, aggregator, by, spec, model))
     if target is not None:
@@ -261,6 +264,11 @@ def _summary(found: list[Answered], measured: Estimate | None, spent: Usage, tar
     if measured is not None:
         span = "" if measured.low is None else f" (95 %: {measured.low:.3f} to {measured.high:.3f})"
         lines.append(f"accuracy  {measured.value:.3f}{span} of {measured.tasks:,} tasks with accepted answers")
+    fallen = [one.decision.why for one in found if one.decision.fallback]
+    if fallen:
+        (why, often), *others = Counter(fallen).most_common(2)
+        more = f" ({often:,} times; others say why in --out)" if others else ""
+        lines.append(f"fallback  {len(fallen):,} tasks: {why}{more}")
     if spent.calls:
         lines.append(
             f"model     {spent.calls:,} calls, {spent.prompt:,} prompt and {spent.generated:,} generated tokens"

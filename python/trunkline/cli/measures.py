@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trunkline.score.metrics.estimate import Estimate
+    from trunkline.score.metrics.reliability import Calibration, Ratio
     from trunkline.score.metrics.solving import PerSolved
     from trunkline.store.measures import Measures
 
-__all__ = ["metrics_table"]
+__all__ = ["calibration_table", "metrics_table"]
 
 _NOTES: Final = """\
 pass@k: at least one of k tries is right (a reward of 1 or more); pass^k: all of them are; majority@k: a vote of k tries
@@ -35,6 +36,43 @@ def metrics_table(found: Measures) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     lines = [f"{name:<{widths[0]}}  {tasks:>{widths[1]}}  {value}" for name, tasks, value in rows]
     return "\n".join([*lines, "", _NOTES])
+
+
+def calibration_table(name: str, found: Calibration | None) -> str:
+    """How a confidence goes together with right tries, as plain text.
+
+    Args:
+        name: What the confidence is called.
+        found: What :func:`trunkline.store.measures.calibrated` returns.
+    """
+    if found is None:
+        return f"confidence {name}: no scored try has one"
+    lines = [
+        ("confidence", f"{name}, of {found.tries:,} scored tries; {found.left_out:,} more have none"),
+        ("right tries", f"{found.right:.3f}"),
+        ("AUROC", "not known: all are right, or all are wrong" if found.auroc is None else _ratio(found.auroc)),
+    ]
+    if found.brier is None or found.gap is None or found.ece is None:
+        lines.append(("calibration", "not known: a confidence lies outside 0 to 1"))
+    else:
+        lines += [
+            ("Brier score", _ratio(found.brier)),
+            ("mean confidence less right", _ratio(found.gap)),
+            ("calibration error", f"{found.ece:.3f}  (of {len(found.bins)} bins; chance alone makes it more than 0)"),
+        ]
+    table = [f"{label:<26}  {value}" for label, value in lines]
+    if found.bins:
+        table += ["", f"{'confidence':<15}  {'tries':>7}  {'mean':>6}  {'right':>6}"]
+        table += [
+            f"{f'{row.low:.3f} to {row.high:.3f}':<15}  {row.tries:>7,}  {row.confidence:>6.3f}  {row.right:>6.3f}"
+            for row in found.bins
+        ]
+    return "\n".join(table)
+
+
+def _ratio(found: Ratio) -> str:
+    ends = "" if found.low is None or found.high is None else f"  (95 %: {found.low:.3f} to {found.high:.3f})"
+    return f"{found.value:.3f}{ends}"
 
 
 def _rows(found: Measures) -> Iterator[Row]:

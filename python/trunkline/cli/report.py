@@ -16,6 +16,7 @@ from trunkline.printable import printable
 from trunkline.runtime.reporting import extract_run, report_run
 from trunkline.score.reports.extract import LEAST, LIMIT
 from trunkline.score.reports.reporter import Reporter
+from trunkline.score.reports.sharing import CACHED
 
 if TYPE_CHECKING:
     from trunkline.score.reports.outcome import Reported
@@ -37,6 +38,15 @@ _REASONS = 3
 @click.option("--extract", is_flag=True, help="Ask no model: put together what each try itself says.")
 @click.option(
     "--per-leaf", is_flag=True, help="Write each report from scratch, and share nothing that tries have in common."
+)
+@click.option(
+    "--cached",
+    type=float,
+    default=CACHED,
+    show_default=True,
+    metavar="SHARE",
+    help="What a prompt token costs that the endpoint has cached, of one that it has not; 1 if it caches nothing. The "
+    "dearer, the more is shared.",
 )
 @click.option("--again", is_flag=True, help="Write anew what has a report.")
 @click.option("--words", default=150, show_default=True, help="Most words of a report.")
@@ -62,6 +72,7 @@ def report(
     api_key_env: str,
     extract: bool,
     per_leaf: bool,
+    cached: float,
     again: bool,
     words: int,
     limit: int,
@@ -97,6 +108,7 @@ def report(
             seed=seed,
             share="never" if per_leaf else "auto",
             words=words,
+            cached=cached,
             again=again,
         )
         tell(f"reports on {printable(run)} by {printable(model, 60)}")

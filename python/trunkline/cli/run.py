@@ -13,6 +13,7 @@ from trunkline.cli.llms import HELP, read_llms
 from trunkline.cli.named import make_named
 from trunkline.cli.options import BudgetOption, PriceOption, Settled, Threshold, load_named, load_tools
 from trunkline.cli.outline import print_outline
+from trunkline.cli.rewards import read_rewards, reward_option
 from trunkline.cli.runfile import find_run, standing
 from trunkline.cli.teams import make_team
 from trunkline.cli.watching import watching_options
@@ -30,7 +31,6 @@ from trunkline.runtime.fleet import MOST_WORKERS
 from trunkline.runtime.needs import likeliest_of
 from trunkline.runtime.plan import plan
 from trunkline.runtime.pool import Pool
-from trunkline.score import rewards
 from trunkline.score.filters.catalog import FILTERS
 from trunkline.store.dataset import load_tasks
 from trunkline.store.reader import RunReader
@@ -38,15 +38,12 @@ from trunkline.team.programs.catalog import TEAMS
 from trunkline.team.team import Team
 
 if TYPE_CHECKING:
-    from trunkline.score.rewards import Reward
     from trunkline.types import Task
 
 __all__ = ["run"]
 
 _OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
 """Options of the LLM without a name alone."""
-
-_REWARDS = ("exact_match", "contains", "numeric_match", "none")
 
 
 @click.command()
@@ -82,9 +79,7 @@ _REWARDS = ("exact_match", "contains", "numeric_match", "none")
     metavar="RUN",
     help="Go on from the trees of an earlier run; QUESTIONS then names some of its tasks, or is left out.",
 )
-@click.option(
-    "--reward", metavar="NAME|MODULE:ATTR", help=f"{', '.join(_REWARDS)}, or your own.  [default: exact_match]"
-)
+@reward_option(default="exact_match")
 @click.option("--program", metavar="MODULE:ATTR", help="What plays a try: async def program(rollout).")
 @click.option(
     "--team",
@@ -238,7 +233,8 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     options: dict[str, Any] = {
         "llm": _llms(ctx, given, agent),
         "strategy": strategy,
-        "reward": _reward(given["reward"], tasks),
+        # Exact match by default, where there is anything to match.
+        "reward": read_rewards(given["rewards"], "exact_match" if any(task.reference for task in tasks) else "none"),
         "program": given["program"] and load_named(given["program"], "--program"),
         **_hosts(ctx, given["pool"], given["workers"], given["address"]),
         "seed": given["seed"],
@@ -370,18 +366,3 @@ def _dialect(name: str) -> Any:
     if ":" not in name:
         raise ConfigError(f"--dialect {name!r} is none of {', '.join(DIALECTS)}; your own is written module:attribute")
     return load_named(name, "--dialect")
-
-
-def _reward(name: str | None, tasks: list[Task]) -> Reward | None:
-    """Return the reward that a name stands for; exact match by default, where there is anything to match."""
-    if name == "none" or (name is None and not any(task.reference for task in tasks)):
-        return None
-    if name is None or name in _REWARDS:
-        found = getattr(rewards, name or "exact_match")
-    elif ":" not in name:
-        raise ConfigError(f"--reward {name!r} is none of {', '.join(_REWARDS)}; your own is written module:attribute")
-    else:
-        found = load_named(name, "--reward")
-    if not callable(found):
-        raise ConfigError(f"--reward {name!r}: {type(found).__name__} is not callable")
-    return found  # type: ignore[no-any-return]

@@ -8,59 +8,51 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from trunkline.cli.named import make_named
 from trunkline.cli.output import put, tell
+from trunkline.cli.rewards import read_rewards, reward_option
 from trunkline.errors import ConfigError
 from trunkline.printable import printable
+from trunkline.runtime.job import reward_name
 from trunkline.runtime.rescoring import Rescored, rescore
-from trunkline.score import rewards
 
 if TYPE_CHECKING:
     from trunkline.score.metrics import Estimate
-    from trunkline.score.rewards import Reward
 
 __all__ = ["score"]
-
-_REWARDS = ("exact_match", "contains", "numeric_match")
 
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option(
-    "--reward",
-    required=True,
-    metavar="NAME[:OPTION=VALUE,...]",
-    help=f"What to score by: {', '.join(_REWARDS)}, or your own, module:attribute.",
-)
+@reward_option(default="", required=True)
 @click.option("--out", "-o", metavar="FILE", help="Score a copy.  [default: RUN itself is changed]")
 @click.option("--keep-verdicts", is_flag=True, help="Leave what the run's filters said as it is.")
 @click.option("--anew", is_flag=True, help="Begin anew where the same reward was interrupted.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.pass_context
 def score(
-    ctx: click.Context, run: str, reward: str, out: str | None, keep_verdicts: bool, anew: bool, as_json: bool
+    ctx: click.Context,
+    run: str,
+    rewards: tuple[str, ...],
+    out: str | None,
+    keep_verdicts: bool,
+    anew: bool,
+    as_json: bool,
 ) -> None:
     """Ask another reward about every finished try of RUN; nothing is generated.
 
     Interrupted, it goes on when it is called again. The earlier rewards stay in the notes of the tries. The run's
     filters judge again; where it has any, code that RUN names is imported: only for files that you trust.
     """
-    asked = _reward(reward)
-    tell(f"scores {printable(run if out is None else out)} by {printable(reward)}")
-    found = rescore(run, asked, out=out, keep_verdicts=keep_verdicts, anew=anew)
+    reward = read_rewards(rewards)
+    if reward is None:
+        raise ConfigError("--reward none scores nothing: name a reward")
+    tell(f"scores {printable(run if out is None else out)} by {printable(reward_name(reward), 80)}")
+    found = rescore(run, reward, out=out, keep_verdicts=keep_verdicts, anew=anew)
     if as_json:
         put(json.dumps(msgspec.to_builtins(found, enc_hook=str), indent=2))
     else:
         put(_text(found))
     ctx.exit(1 if found.rollouts and found.unscored == found.rollouts else 0)
-
-
-def _reward(given: str) -> Reward:
-    """Return the reward that a value of the option stands for."""
-    found = make_named(given, "--reward", _REWARDS, lambda name: getattr(rewards, name))
-    if not callable(found):
-        raise ConfigError(f"--reward {given!r}: {type(found).__name__} is not callable")
-    return found  # type: ignore[no-any-return]
 
 
 def _text(found: Rescored) -> str:

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import json as stdjson
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-import msgspec
 
 from trunkline.cli.agents import agents_table
+from trunkline.cli.confidences import CONFIDENCES, read_confidence
 from trunkline.cli.endpoints import calls_table
-from trunkline.cli.measures import metrics_table
+from trunkline.cli.measures import calibration_table, metrics_table
 from trunkline.cli.output import put
 from trunkline.cli.picture import picture
+from trunkline.cli.plain import plain, summary_data, task_data, tree_data, write_json
 from trunkline.cli.table import rows_of, table
 from trunkline.cli.tasks import tasks_table
 from trunkline.cli.times import times_table
 from trunkline.printable import printable
-from trunkline.score.verdicts import read
-from trunkline.store.measures import measures
+from trunkline.store.measures import calibrated, measures
 from trunkline.store.reader import RunReader
 from trunkline.store.scorings import scorings
-from trunkline.tree.tokens import Tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from trunkline.score.metrics.reliability import Calibration
+    from trunkline.store.measures import Measures
+    from trunkline.store.profile import Profile
+    from trunkline.store.scorings import Scoring
     from trunkline.store.summary import Summary
     from trunkline.store.tasks import TaskSummary
     from trunkline.tree.tree import Tree
@@ -35,75 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["print_summary", "show", "show_run"]
 
 _LINES = 80
-
-
-def _plain(value: Any) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(value))
-
-
-def _summary_data(summary: Summary) -> dict[str, Any]:
-    data: dict[str, Any] = _plain(summary)
-    data["usage"] = msgspec.structs.asdict(summary.usage)
-    data["tokens"] |= _shared(data["tokens"])
-    data["ids"] |= _shared(data["ids"])
-    data |= {"rate": summary.rate, "prompt": summary.prompt, "uncached": summary.uncached}
-    if summary.diversity is not None:
-        data["diversity"]["design_effect"] = summary.diversity.design_effect
-    data |= {"per_task": summary.per_task, "per_solved": summary.per_solved}
-    return data
-
-
-def _shared(tokens: dict[str, int]) -> dict[str, float]:
-    counted = msgspec.convert(tokens, Tokens)
-    return {"saved": counted.saved, "reuse": counted.reuse}
-
-
-def _task_data(task: TaskSummary) -> dict[str, Any]:
-    data: dict[str, Any] = _plain(task)
-    data["usage"] = msgspec.structs.asdict(task.usage)
-    data["tokens"] |= _shared(data["tokens"])
-    return data
-
-
-def _tree_data(tree: Tree) -> dict[str, Any]:
-    return {
-        "task": tree.task.id,
-        "digest": tree.digest(),
-        "answer": tree.answer,
-        "reward": tree.reward,
-        "tokens": tree.tokens,
-        "rollouts": [
-            {
-                "rollout": rollout.id,
-                "path": rollout.path,
-                "termination": rollout.termination,
-                "answer": rollout.answer,
-                "reward": rollout.reward,
-                "error": rollout.error,
-                "verdicts": read(rollout.note),
-                "turns": rollout.turns,
-                "nodes": [node.id for node in rollout.nodes],
-            }
-            for rollout in tree.rollouts
-        ],
-        "nodes": [
-            {
-                "node": node.id,
-                "parent": node.parent.id,
-                "kind": node.kind.name.lower(),
-                "message": node.message,
-                "weights": node.weights,
-                "report": node.compressed_reasoning,
-            }
-            for node in tree.nodes
-            if node.parent is not None
-        ],
-    }
-
-
-def _write_json(data: dict[str, Any]) -> None:
-    # Everything beyond ASCII is escaped, so that no control character of any kind reaches a terminal.
-    put(stdjson.dumps(_plain(data), indent=2))
 
 
 def print_summary(summary: Summary, *, as_json: bool = False) -> None:
@@ -114,7 +48,7 @@ def print_summary(summary: Summary, *, as_json: bool = False) -> None:
         as_json: As one JSON object.
     """
     if as_json:
-        _write_json(_summary_data(summary))
+        write_json(summary_data(summary))
         return
     if sys.stdout is None or sys.stdout.closed or not sys.stdout.isatty():
         put(table(summary))
@@ -151,6 +85,7 @@ def show_run(
     calls: bool = False,
     time: bool = False,
     metrics: bool = False,
+    confidence: str | None = None,
     json: bool = False,
 ) -> None:
     """Print a run's summary and one of its trees, or its tasks or calls, on stdout; of several agents, a line of each.
@@ -162,6 +97,8 @@ def show_run(
         calls: Show the calls by endpoint in place of a tree that was not named.
         time: Show where the time went in place of a tree that was not named.
         metrics: Show every metric in place of a tree that was not named.
+        confidence: Show whether this confidence means what it says, in place of a tree that was not named; see
+            :func:`trunkline.cli.confidences.read_confidence`.
         json: Print one JSON object instead; the calls by endpoint and the metrics are always in it, and agents where
             there are several.
 
@@ -170,50 +107,85 @@ def show_run(
         UsageError: There is no such task.
     """
     with RunReader.open(path) as reader:
-        summary = reader.summary()
-        scored = scorings(reader.meta)
-        named = _interesting(reader) if task is None and not (calls or tasks or time or metrics) else task
-        tree = None if named is None else reader.tree(named)
-        listed = reader.by_task() if tasks else []
+        chosen = task is not None or not (tasks or calls or time or metrics or confidence)
+        named = _interesting(reader) if chosen and task is None else task
         several = len(reader.agents()) > 1
-        spent = reader.profile() if time or several else None
-        measured = measures(reader) if metrics or json else None
+        shown = _Shown(
+            str(path),
+            reader.summary(),
+            scorings(reader.meta),
+            reader.by_task() if tasks else None,
+            measures(reader) if metrics or json else None,
+            confidence,
+            None if confidence is None else calibrated(reader, read_confidence(confidence)),
+            reader.profile() if time or several else None,
+            None if named is None else reader.tree(named),
+        )
     if json:
-        data: dict[str, Any] = {"run": str(path), "summary": _summary_data(summary), "metrics": _plain(measured)}
-        if scored:
-            data["scorings"] = _plain(scored)
-        if tasks:
-            data["tasks"] = [_task_data(each) for each in listed]
-        if spent is not None:
-            data |= {"time": _plain(spent)} if time else {"agents": _plain(spent.agents)}
-        if tree is not None:
-            data["tree"] = _tree_data(tree)
-        _write_json(data)
-        return
-    put(f"run file  {printable(str(path))}")
-    if scored:
-        last = scored[-1]
+        write_json(_data(shown, time=time))
+    else:
+        _print(shown, calls=calls, time=time)
+
+
+class _Shown(NamedTuple):
+    """What is to be shown of a run; None where it is not."""
+
+    path: str
+    summary: Summary
+    scorings: list[Scoring]
+    tasks: list[TaskSummary] | None
+    metrics: Measures | None
+    confidence: str | None
+    calibration: Calibration | None
+    spent: Profile | None
+    tree: Tree | None
+
+
+def _data(shown: _Shown, *, time: bool) -> dict[str, Any]:
+    """Return it as one JSON object."""
+    data: dict[str, Any] = {"run": shown.path, "summary": summary_data(shown.summary), "metrics": plain(shown.metrics)}
+    if shown.scorings:
+        data["scorings"] = plain(shown.scorings)
+    if shown.confidence is not None:
+        data["calibration"] = {"confidence": shown.confidence} | (plain(shown.calibration) or {})
+    if shown.tasks is not None:
+        data["tasks"] = [task_data(each) for each in shown.tasks]
+    if shown.spent is not None:
+        data |= {"time": plain(shown.spent)} if time else {"agents": plain(shown.spent.agents)}
+    if shown.tree is not None:
+        data["tree"] = tree_data(shown.tree)
+    return data
+
+
+def _print(shown: _Shown, *, calls: bool, time: bool) -> None:
+    """Print it for people: the totals, and below them what else was asked for."""
+    put(f"run file  {printable(shown.path)}")
+    if shown.scorings:
+        last = shown.scorings[-1]
         part = "" if last.finished else ", in part: trunkline score goes on with it"
         put(f"scored    again, by {printable(last.reward, 80)}{part}")
-    print_summary(summary)
-    if tasks:
+    print_summary(shown.summary)
+    for text in _sections(shown, calls=calls, time=time):
         put("")
-        put(tasks_table(listed))
-    if measured is not None:
-        put("")
-        put(metrics_table(measured))
+        put(text)
+
+
+def _sections(shown: _Shown, *, calls: bool, time: bool) -> Iterator[str]:
+    """Yield the tables below the totals, and the tree."""
+    if shown.tasks is not None:
+        yield tasks_table(shown.tasks)
+    if shown.metrics is not None:
+        yield metrics_table(shown.metrics)
+    if shown.confidence is not None:
+        yield calibration_table(shown.confidence, shown.calibration)
     if calls:
-        put("")
-        put(calls_table(summary.endpoints))
-    if spent is not None:
-        put("")
-        put(times_table(spent) if time else agents_table(spent.agents))
-    if tree is not None:
+        yield calls_table(shown.summary.endpoints)
+    if shown.spent is not None:
+        yield times_table(shown.spent) if time else agents_table(shown.spent.agents)
+    if shown.tree is not None:
         width = shutil.get_terminal_size((100, 24)).columns
-        put("")
-        put(picture(tree, width=width, max_lines=_LINES))
-        if tree.task.reference:
-            put("accepted: " + ", ".join(printable(answer, 60) for answer in tree.task.reference[:5]))
+        accepted = ", ".join(printable(answer, 60) for answer in shown.tree.task.reference[:5])
+        yield picture(shown.tree, width=width, max_lines=_LINES) + (f"\naccepted: {accepted}" if accepted else "")
 
 
 @click.command()
@@ -223,7 +195,21 @@ def show_run(
 @click.option("--calls", is_flag=True, help="Show usage, times and price of the calls by endpoint.")
 @click.option("--time", is_flag=True, help="Show where the time went: by agent, by tool, and the slowest tries.")
 @click.option("--metrics", is_flag=True, help="Show pass@k, pass^k, majority@k and what a solved task cost.")
+@click.option(
+    "--confidence",
+    metavar="NAME|MODULE:ATTR",
+    help=f"Show whether surer tries are right: by {', '.join(CONFIDENCES)}, or by your own function of a rollout.",
+)
 @click.option("--json", is_flag=True, help="Print one JSON object.")
-def show(run: str, task: str | None, tasks: bool, calls: bool, time: bool, metrics: bool, json: bool) -> None:
+def show(
+    run: str,
+    task: str | None,
+    tasks: bool,
+    calls: bool,
+    time: bool,
+    metrics: bool,
+    confidence: str | None,
+    json: bool,
+) -> None:
     """Print the summary of RUN and one of its trees, or what each task or endpoint came to."""
-    show_run(run, task, tasks=tasks, calls=calls, time=time, metrics=metrics, json=json)
+    show_run(run, task, tasks=tasks, calls=calls, time=time, metrics=metrics, confidence=confidence, json=json)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from trunkline.score.notes import Graded
+from trunkline.score.notes import as_graded
 from trunkline.score.rewards.calling import report, score
 from trunkline.score.rewards.grading import Grader
 from trunkline.score.verdicts import grade
@@ -13,7 +12,7 @@ from trunkline.tree.trajectory import Trajectory
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from trunkline.score.rewards import Part, Reward, Scored
+    from trunkline.score.rewards import Reward, Scored
     from trunkline.tree.tree import Tree
 
 __all__ = ["Scores"]
@@ -59,10 +58,5 @@ class Scores:
             said = self._worth[number]
             self._tree.core.score(number, said.value)
             if said.parts:
-                grade(self._tree.core, number, *map(_graded, said.parts))
+                grade(self._tree.core, number, *map(as_graded, said.parts))
         self._worth.clear()
-
-
-def _graded(part: Part) -> Graded:
-    """Return what a part said as notes hold it."""
-    return Graded(part.name, None if math.isnan(part.value) else part.value, part.weight, part.problem or "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,9 +17,9 @@ from trunkline.printable import printable
 from trunkline.rollout.speech import Speech
 from trunkline.runtime.home import Home
 from trunkline.runtime.job import reward_name
-from trunkline.runtime.stored import STORED, scored_by, stored_job
+from trunkline.runtime.stored import STORED, scored_by, stored_judges
 from trunkline.score import history
-from trunkline.score.filters.filter import judge, name_of
+from trunkline.score.filters.filter import judge
 from trunkline.score.filters.group import Group
 from trunkline.score.metrics import Estimate
 from trunkline.score.rewards.grading import Grader
@@ -35,6 +34,7 @@ from trunkline.types import UNSCORED
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import Reward
     from trunkline.tree.tree import Tree
 
@@ -83,29 +83,31 @@ class _Judges:
     """
 
     def __init__(self, reader: RunReader, *, keep: bool) -> None:
-        self._names: set[str] = set()
+        self._filters: Sequence[Filter] = ()
+        # Of all that give verdicts, a strategy does so while the tree grows.
+        strategy = reader.settings.get("strategy")
+        self._strategy = str(strategy.get("kind")) if isinstance(strategy, dict) else ""
         if keep or not reader.settings.get("filters"):
             return
         try:
-            # Where the run was begun is where its code may be found; the caller stays where it is.
-            with contextlib.chdir(Path.cwd()):
-                job, _ = stored_job(reader.path, reader.meta)
+            self._filters, agent = stored_judges(reader.path, reader.meta)
         except (ConfigError, CrossingError) as problem:
             raise ConfigError(
                 f"{printable(str(reader.path))} has filters, whose verdicts may depend on rewards, and they cannot be "
                 f"asked again ({problem}): give keep_verdicts=True (--keep-verdicts) to leave what they said as it is"
             ) from None
-        self._filters = job.filters
-        self._read = Speech(job.agent.dialect, job.agent.tools, job.agent.sampling).read
-        self._names = {name_of(one) for one in job.filters}
+        self._read = Speech(agent.dialect, agent.tools, agent.sampling).read
 
-    def of(self, tree: Tree) -> set[str]:
-        """Names of the filters that judge a tree: none do that is not complete, or whose task broke."""
-        return set() if tree.ended in {"", "broken"} else self._names
+    def kept(self, tree: Tree) -> set[str] | None:
+        """Whose verdicts on a tree stay beside a new reward; everybody's where it is not judged again.
+
+        A tree is not judged that is not complete, or whose task broke.
+        """
+        return {self._strategy} if self._filters and tree.ended not in {"", "broken"} else None
 
     def judge(self, tree: Tree) -> None:
         """Judge a tree that is scored, as the run did."""
-        if self.of(tree):
+        if self.kept(tree) is not None:
             judge(self._filters, Group(tree, self._read))
 
 
@@ -176,7 +178,7 @@ class _Scoring:
         tree = self._run.tree(self._names[place])
         last = self._known[-1]
         was = reward_of(self._known[:-1], last.before, place)
-        history.set_aside(tree, was, self._judges.of(tree))
+        history.set_aside(tree, was, self._judges.kept(tree))
         return tree
 
     async def _score(self, grader: Grader, trees: Sequence[Tree], place: int) -> None:
@@ -251,13 +253,13 @@ async def arescore(
         raise ConfigError(f"reward must be a function of a trajectory, not {shown(given)}")
     policy_of(reward)
     path, target = Path(path), Path(path if out is None else out)
+    with RunReader.open(path) as reader:
+        # First: what is wrong with the run is said before anything is written.
+        judges = _Judges(reader, keep=keep_verdicts)
     if out is not None and not _is_begun(path, target, reward_name(reward)):
-        with RunReader.open(path) as reader:
-            # What is wrong with the run is said before a file is made.
-            _Judges(reader, keep=keep_verdicts)
         await asyncio.to_thread(copy_run, path, target)
     with Amender.open(target) as run:
-        scoring = _Scoring(run, reward, _Judges(run.reader, keep=keep_verdicts), anew=anew)
+        scoring = _Scoring(run, reward, judges, anew=anew)
         await scoring.execute()
         return scoring.result()
 

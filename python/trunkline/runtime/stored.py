@@ -6,6 +6,7 @@ that began the run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -13,21 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline.crossing import fields_of, pack
+from trunkline.crossing import fields_of, load, pack
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm.spec import EndpointSpec
 from trunkline.printable import printable
 from trunkline.runtime.job import Packed, as_packed, from_packed, reward_name
 from trunkline.runtime.llms import live
+from trunkline.score.filters.filter import check
 from trunkline.store.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trunkline.rollout.agent import Agent
     from trunkline.runtime.job import Job
+    from trunkline.score.filters.filter import Filter
     from trunkline.score.rewards import Reward
 
-__all__ = ["STORED", "StoredJob", "scored_by", "store_job", "stored_job"]
+__all__ = ["STORED", "StoredJob", "scored_by", "store_job", "stored_job", "stored_judges"]
 
 STORED = "job"
 """Key of the file's ``meta`` table under which it stands."""
@@ -37,7 +41,7 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
     """What ``trunkline resume`` goes by.
 
     Attributes:
-        packed: The job; None where it cannot be stored.
+        packed: The job; None where it cannot be stored, and without its reward where that cannot be.
         why: Then, why not.
         folder: Where the run was begun.
         workers: How many workers it had.
@@ -78,22 +82,53 @@ def stored_job(path: Path, meta: Mapping[str, str]) -> tuple[Job, StoredJob]:
         ConfigError: It has none; the message says why.
         CrossingError: Some of it cannot be imported here.
     """
-    name = printable(str(path))
-    try:
-        stored = msgspec.json.decode(meta.get(STORED, ""), type=StoredJob)
-    except (msgspec.MsgspecError, ConfigError) as problem:
-        why = printable(str(problem), 200)
+    stored = _stored(path, meta)
+    if stored.packed is None or stored.why:
         raise ConfigError(
-            f"{name} does not say what its run does ({why}): resume it from where it was begun, with resume=True"
-        ) from None
-    if stored.packed is None:
-        raise ConfigError(
-            f"{name} cannot be resumed by itself: {printable(stored.why, 300)}; "
+            f"{printable(str(path))} cannot be resumed by itself: {printable(stored.why, 300)}; "
             "run the script that began it again, with resume=True"
         )
     if stored.folder and Path(stored.folder).is_dir():
         os.chdir(stored.folder)
     return from_packed(stored.packed), stored
+
+
+def stored_judges(path: Path, meta: Mapping[str, str]) -> tuple[tuple[Filter, ...], Agent]:
+    """Return the filters of a run file, and the agent whose turns they read, importing the code of these alone.
+
+    Args:
+        path: The file.
+        meta: Its table of that name.
+
+    Raises:
+        ConfigError: It does not have them; the message says why.
+        CrossingError: Some of it cannot be imported here.
+    """
+    stored = _stored(path, meta)
+    packed = stored.packed
+    if packed is None:
+        raise ConfigError(printable(stored.why, 300))
+    sys.path[:0] = [entry for entry in packed.path if entry not in sys.path]
+    there = bool(stored.folder) and Path(stored.folder).is_dir()
+    with contextlib.chdir(stored.folder) if there else contextlib.nullcontext():
+        agent = msgspec.structs.replace(
+            packed.agent,
+            tools=[load(tool) for tool in packed.tools],
+            dialect=packed.dialect if isinstance(packed.dialect, str) else load(packed.dialect),
+        )
+        # Whether there is a reward is for the scoring to say.
+        return check([load(one) for one in packed.filters], scored=True), agent
+
+
+def _stored(path: Path, meta: Mapping[str, str]) -> StoredJob:
+    try:
+        return msgspec.json.decode(meta.get(STORED, ""), type=StoredJob)
+    except (msgspec.MsgspecError, ConfigError) as problem:
+        why = printable(str(problem), 200)
+        raise ConfigError(
+            f"{printable(str(path))} does not say what its run does ({why}): "
+            "resume it from where it was begun, with resume=True"
+        ) from None
 
 
 def scored_by(meta: Mapping[str, str], reward: Reward) -> dict[str, Any] | None:
@@ -109,12 +144,14 @@ def scored_by(meta: Mapping[str, str], reward: Reward) -> dict[str, Any] | None:
         return None
     if stored.packed is not None:
         try:
-            stored.packed.reward = pack(reward, f"reward {reward_name(reward)!r}", by_value=False)
+            crossing = pack(reward, f"reward {reward_name(reward)!r}", by_value=False)
             here = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 - entries may be empty, or no folders
-            stored.packed.path += [entry for entry in here if entry not in stored.packed.path]
-            packed, why = _openly(stored.packed)
+            path = [*stored.packed.path, *(entry for entry in here if entry not in stored.packed.path)]
+            packed, why = _openly(msgspec.structs.replace(stored.packed, reward=crossing, path=path))
         except CrossingError as problem:
             packed, why = None, str(problem)
+        # Without its reward it cannot be gone on with, but its filters are still to be had.
+        packed = packed or msgspec.structs.replace(stored.packed, reward=None)
         stored = msgspec.structs.replace(stored, packed=packed, why=why)
     made: dict[str, Any] = msgspec.to_builtins(stored)
     return made

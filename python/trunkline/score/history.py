@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.score import verdicts
-from trunkline.score.notes import Graded, graded
+from trunkline.score.notes import Graded, as_graded, graded
+from trunkline.score.verdicts import Verdict
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from trunkline._core import Tree as Core
     from trunkline.score.rewards import Scored
-    from trunkline.score.verdicts import Verdict
     from trunkline.tree.trajectory import Trajectory
     from trunkline.tree.tree import Tree
 
@@ -28,21 +28,21 @@ def seen(tree: Tree) -> list[Trajectory]:
     return [one for one in tree.rollouts if one.termination is not None and one.termination not in UNSCORED]
 
 
-def set_aside(tree: Tree, reward: str | None, judges: Collection[str] = ()) -> None:
+def set_aside(tree: Tree, reward: str | None, kept: Collection[str] | None = None) -> None:
     """Take the rewards off a tree, so that it is as it was before it was scored, and keep them in the notes.
 
     Args:
         tree: The tree.
         reward: What the reward is called that it was scored by; None where there was none, and nothing is to be kept.
-        judges: Names of filters whose verdicts are taken off as well.
+        kept: Who else's verdicts stay; those of others are taken off as well. None for those of everybody.
     """
     for rollout in seen(tree):
         if reward is not None:
             _keep(tree.core, rollout, reward)
         tree.core.score(rollout.id, math.nan)
-    for rollout in tree.rollouts if judges else ():
+    for rollout in tree.rollouts if kept is not None else ():
         found = verdicts.entries(rollout.note)
-        _put(tree.core, rollout, [one for one in found if getattr(one, "filter", None) not in judges])
+        _put(tree.core, rollout, [one for one in found if not isinstance(one, Verdict) or one.filter in (kept or ())])
 
 
 def _keep(core: Core, rollout: Trajectory, reward: str) -> None:
@@ -66,7 +66,7 @@ def write(tree: Tree, reward: str, said: Mapping[int, Scored]) -> None:
     for number in sorted(said):
         value, problem, parts = said[number]
         tree.core.score(number, value)
-        noted = [Graded(part.name, part.value, part.weight, part.problem or "") for part in parts]
+        noted = [as_graded(part) for part in parts]
         if problem is not None and not any(one.why for one in noted):
             noted.append(Graded(reward, None, 1.0, problem))
         verdicts.note(tree.core, number, *noted)

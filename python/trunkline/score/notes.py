@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,7 +11,10 @@ from trunkline.bounds import number, shown
 from trunkline.errors import ConfigError
 from trunkline.printable import printable
 
-__all__ = ["Graded", "graded"]
+if TYPE_CHECKING:
+    from trunkline.score.rewards.reward import Part
+
+__all__ = ["Graded", "as_graded", "graded"]
 
 _WIDTH = 300
 """Cells of a reason that are kept."""
@@ -49,6 +52,18 @@ class Graded(msgspec.Struct, frozen=True, array_like=True, tag="graded"):
             msgspec.structs.force_setattr(self, "value", None)
         if self.weight is not None:
             number("Graded: weight", self.weight, -_MOST, _MOST)
+
+
+def as_graded(part: Part) -> Graded:
+    """Return what a part of a reward said as notes hold it.
+
+    Args:
+        part: The part.
+
+    Raises:
+        ConfigError: It has a value, a weight or a name that cannot be.
+    """
+    return Graded(part.name, part.value, part.weight, part.problem or "")
 
 
 _decoder = msgspec.json.Decoder(list[Graded | dict[str, Any] | str])

@@ -136,10 +136,11 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
     shared = [name for name in first.tasks if name in second.tasks]
     different = [name for name in shared if not _alike(first.tasks[name], second.tasks[name])]
     if different and not common:
+        has = f"{_count(len(different), 'task')} of the same id {'has' if len(different) == 1 else 'have'}"
         raise UsageError(
-            f"{_count(len(different), 'task')} of the same id have another prompt or other accepted answers in"
-            f" {_shown(second)} than in {_shown(first)}: {_ids(different)}; compare runs of one file of questions, or"
-            " leave these tasks out with --common (common=True)"
+            f"{has} another prompt or other accepted answers in {_shown(second)} than in {_shown(first)}:"
+            f" {_ids(different)}; compare runs of one file of questions, or leave these tasks out with --common"
+            " (common=True)"
         )
     apart = set(different)
     alike = [name for name in shared if name not in apart]
@@ -174,12 +175,13 @@ def _read(path: Path) -> _Read:
     with RunReader.open(path) as reader:
         tasks = reader.tasks()
         names = [task.id for task in tasks]
-        tries = {names[number]: _Tries([], []) for number, _row in reader.rows()}
-        for number, row in reader.rollouts():
-            given = tried(row)
-            tries[names[number]].answers.append(given.answer)
-            tries[names[number]].rewards.append(given.reward)
         usage = {each.task: each.usage for each in reader.by_task()}
+        tries = {name: _Tries([], []) for name in usage}
+        for number, row in reader.rollouts():
+            found, given = tries.get(names[number]), tried(row)
+            if found is not None:
+                found.answers.append(given.answer)
+                found.rewards.append(given.reward)
         reward = reader.settings.get("reward")
         costs, priced = reader.costs(), bool(reader.prices)
     if not any(not math.isnan(reward) for given in tries.values() for reward in given.rewards):
@@ -249,9 +251,8 @@ def _nothing(metric: Metric, first: _Read, second: _Read, shared: int, alike: in
     """Say why there is no task to compare."""
     both = f"{_shown(first)} and {_shown(second)}"
     if not shared:
-        return (
-            f"{both} have no task in common: ids are {_ids(list(first.tasks))} there, {_ids(list(second.tasks))} here"
-        )
+        ids = [_ids(list(run.tasks)) for run in (first, second)]
+        return f"{both} have no task in common; ids of the first are {ids[0]}, of the second {ids[1]}"
     if not alike:
         return f"{both} have no task of the same content in common"
     if not done:

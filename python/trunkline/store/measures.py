@@ -10,19 +10,22 @@ import msgspec
 from trunkline.score.metrics.averages import accuracy, best_of_n
 from trunkline.score.metrics.estimate import Estimate
 from trunkline.score.metrics.passing import mean_pass_at_k, mean_pass_hat_k
+from trunkline.score.metrics.reliability import Calibration, calibration
 from trunkline.score.metrics.solving import PerSolved, per_solved
 from trunkline.score.metrics.voting import majority_at_k
 from trunkline.store.tasks import tried
+from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from trunkline.score.diversity import Try
     from trunkline.store.calls import Spending
     from trunkline.store.reader import RunReader
+    from trunkline.tree.trajectory import Trajectory
     from trunkline.types import Usage
 
-__all__ = ["Measures", "measures"]
+__all__ = ["Measures", "calibrated", "measures"]
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,10 +71,33 @@ def measures(reader: RunReader) -> Measures:
     tasks = reader.by_task()
     found: dict[int, list[Try]] = {number: [] for number, _row in reader.rows()}
     for number, row in reader.rollouts():
-        found[number].append(tried(row))
+        if number in found:
+            found[number].append(tried(row))
     costs = reader.costs()
     spent = [costs.get(task.task) for task in tasks] if reader.prices else None
     return _measures(list(found.values()), [task.usage for task in tasks], spent)
+
+
+def calibrated(reader: RunReader, sure: Callable[[Trajectory], float]) -> Calibration | None:
+    """Compare how sure the rollouts of finished tasks are with whether they are right.
+
+    Args:
+        reader: The run's file. Its trees are read one at a time.
+        sure: How sure a rollout is, NaN where nobody knows, as :data:`trunkline.score.confidence.CONFIDENCES` say.
+
+    Returns:
+        The comparison, or None if no scored rollout has a confidence.
+
+    Raises:
+        RunFileError: The file is damaged.
+    """
+    confidences: list[list[float]] = []
+    rewards: list[list[float]] = []
+    for tree in reader.trees():
+        counted = [one for one in tree.rollouts if one.termination is not None and one.termination not in UNSCORED]
+        confidences.append([sure(one) for one in counted])
+        rewards.append([one.reward for one in counted])
+    return calibration(confidences, rewards)
 
 
 def _measures(

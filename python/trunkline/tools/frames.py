@@ -29,11 +29,13 @@ class Setup(msgspec.Struct, tag=True, array_like=True):
         tool: The tool.
         path: Where modules are found.
         memory: Bytes that a call may use.
+        preload: Modules to import beforehand, whose import would else count as part of the first call.
     """
 
     tool: Crossing
     path: list[str]
     memory: int
+    preload: tuple[str, ...] = ()
 
 
 class Run(msgspec.Struct, tag=True, array_like=True):

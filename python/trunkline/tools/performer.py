@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import os
 import resource
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from trunkline.crossing import load
-from trunkline.errors import TrunklineError
+from trunkline.errors import CrossingError, TrunklineError
 from trunkline.llm.text import scrub
 from trunkline.tools.call import calling
 from trunkline.tools.frames import Broken, Ran, Ready, Run, Setup, ToHelper, frame, receive
@@ -70,6 +71,8 @@ class Performer:
         sys.path[:0] = [entry for entry in setup.path if entry not in sys.path]
         try:
             tool: Tool[..., Any] = load(setup.tool)
+            for module in setup.preload:
+                _import(module)
             self._runner.get_loop()
         except TrunklineError as error:
             self._send(Broken(scrub(str(error))))
@@ -131,6 +134,14 @@ class Performer:
     def _left(self) -> int:
         """Count open descriptors, threads and temporary files."""
         return sum(len(list(Path(folder).iterdir())) for folder in ("/proc/self/fd", "/proc/self/task", self._folder))
+
+
+def _import(module: str) -> None:
+    """Import a module; one that is broken breaks the tool."""
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise CrossingError(f"cannot import {module!r}: {type(error).__name__}: {error}") from error
 
 
 async def _awaited(value: Any) -> object:

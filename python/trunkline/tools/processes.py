@@ -37,13 +37,15 @@ class Processes:
 
     Args:
         tool: The tool.
+        preload: Modules that a process imports before its first call, whose time that would else cost.
 
     Raises:
         ConfigError: The tool can be neither imported nor pickled in another process.
     """
 
-    def __init__(self, tool: Tool[..., Any]) -> None:
+    def __init__(self, tool: Tool[..., Any], preload: tuple[str, ...] = ()) -> None:
         self._tool = tool
+        self._preload = preload
         self._memory = MEMORY if tool.policy.memory is None else tool.policy.memory
         try:
             self._crossing = pack(tool, f"tool {tool.name!r}")
@@ -139,7 +141,7 @@ class Processes:
         helper = await Helper.start()
         self._all.add(helper)
         try:
-            await helper.load(Setup(self._crossing, _path(), self._memory))
+            await helper.load(Setup(self._crossing, _path(), self._memory, self._preload))
         except BaseException:
             self._drop(helper)
             raise

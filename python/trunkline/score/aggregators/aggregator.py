@@ -63,6 +63,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         tied: Whether nothing but the order of normalised answers put this answer before another one.
         why: What a model said about its choice, or why another way had to be taken; safe to print.
         usage: What deciding cost.
+        fallback: Whether the answers were not decided on as was asked for, because what that needs was not there.
     """
 
     answer: str | None
@@ -71,6 +72,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     tied: bool = False
     why: str = ""
     usage: Usage = msgspec.field(default_factory=Usage)
+    fallback: bool = False
 
     @property
     def voters(self) -> tuple[int, ...]:

@@ -32,11 +32,13 @@ class Ballot(NamedTuple):
         parties: Who voted what, the heaviest first; of equal weights the first in the order of normalised answers.
         keys: The normalised answer of each party, in the same order.
         why: Why votes count other than was asked for; empty if they do not.
+        equal: Whether they all count the same because nothing is known by which they could be weighed.
     """
 
     parties: tuple[Party, ...]
     keys: tuple[str, ...]
     why: str = ""
+    equal: bool = False
 
     @property
     def answer(self) -> str | None:
@@ -81,7 +83,9 @@ def poll(
         # Sums that differ in the last digits only, as 0.1 + 0.2 and 0.3 do, are equal.
         found.append((Party(one.answer, voters, float(f"{total:.12g}")), one.key))
     found.sort(key=lambda item: (-item[0].weight, item[1]))
-    return Ballot(tuple(party for party, _ in found), tuple(key for _, key in found), why)
+    return Ballot(
+        tuple(party for party, _ in found), tuple(key for _, key in found), why, equal=weigh is None and why != ""
+    )
 
 
 def weights(candidates: Sequence[Candidate], by: By) -> tuple[dict[int, float] | None, str]:

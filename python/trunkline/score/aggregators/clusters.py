@@ -140,8 +140,10 @@ def cluster(answers: Sequence[str | None], *, contain: bool = False, same: Same 
         ConfigError: ``same`` raised, or did not say True or False.
     """
     positions: dict[str, list[int]] = {}
+    # Many tries spell their answer alike.
+    keys = {answer: key_of(answer) for answer in set(answers) if answer is not None}
     for position, answer in enumerate(answers):
-        key = "" if answer is None else key_of(answer)
+        key = "" if answer is None else keys[answer]
         if key:
             positions.setdefault(key, []).append(position)
     spelt = {key: _spelling(str(answers[one]).strip() for one in there) for key, there in positions.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -10,6 +11,7 @@ import msgspec
 from trunkline.bounds import text
 from trunkline.errors import ConfigError, ReplyError, RolloutError
 from trunkline.llm.request import Sampling
+from trunkline.llm.spec import EndpointSpec
 from trunkline.printable import printable, said
 from trunkline.score.aggregators.aggregator import Decision
 from trunkline.score.aggregators.ballot import Ballot, By
@@ -64,6 +66,10 @@ class Picker(msgspec.Struct, frozen=True):
         if not text(f"{name}: model", self.model).strip():
             raise ConfigError(f"{name}: model is empty; name the model as its endpoint does")
         check_options(name, self.by, self.contain, self.same)
+        if isinstance(self.llm, dict):
+            # An LLM that came from another process, as the data that it is there.
+            with contextlib.suppress(msgspec.ValidationError):
+                msgspec.structs.force_setattr(self, "llm", msgspec.convert(self.llm, EndpointSpec))
         self.asker()
 
     def asker(self) -> Asker:
@@ -156,6 +162,7 @@ async def pick(
         tied=chosen is None and ballot.tied,
         why=why,
         usage=asker.usage,
+        fallback=chosen is None,
     )
 
 

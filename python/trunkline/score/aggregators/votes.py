@@ -117,7 +117,7 @@ class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
         top = max(best, default=-math.inf)
         if top == -math.inf:
             why = f"no try has a {self.by}, so most votes decide" if ballot.parties else ""
-            return _decision(self.name, ballot._replace(why=why))
+            return _decision(self.name, ballot._replace(why=why, equal=why != ""))
         # Parties stand in the order of their votes, then of their answers, which is that of ties.
         leading = [party for party, worth in zip(ballot.parties, best, strict=True) if worth == top]
         tried = next(voter for voter in leading[0].voters if values[voter] == top)
@@ -136,4 +136,11 @@ def _best(values: Sequence[float]) -> float:
 
 
 def _decision(name: str, ballot: Ballot) -> Decision:
-    return Decision(answer=ballot.answer, parties=ballot.parties, method=name, tied=ballot.tied, why=ballot.why)
+    return Decision(
+        answer=ballot.answer,
+        parties=ballot.parties,
+        method=name,
+        tied=ballot.tied,
+        why=ballot.why,
+        fallback=ballot.equal,
+    )

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from trunkline.bounds import choice, whole
+from trunkline.bounds import choice, number, whole
 from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.request import Sampling
 from trunkline.llm.text import scrub
-from trunkline.printable import said
+from trunkline.printable import printable, said
 from trunkline.score.asking import Asker
 from trunkline.score.reports.extract import messages_of
 from trunkline.score.reports.outcome import Problem, Reported
 from trunkline.score.reports.prompts import RESULT, asked, question_of, written
 from trunkline.score.reports.segments import reported_leaves, segments
-from trunkline.score.reports.sharing import SHARES, Sizes, choose
+from trunkline.score.reports.sharing import CACHED, SHARES, Sizes, choose
 from trunkline.score.reports.steps import clipped, steps
 from trunkline.types import Usage
 
@@ -33,6 +33,9 @@ _CHARACTERS: Final = 4
 
 _LONG: Final = 24
 """Characters a word that was asked for; what is longer than that is not the report that was asked for, and is cut."""
+
+_DRAWS: Final = 2
+"""How often a report is asked for where the model writes nothing."""
 
 _TOKENS: Final = 1.4
 """Tokens of a word, for estimates."""
@@ -55,6 +58,8 @@ class Reporter:
             cost less; see :func:`trunkline.score.reports.sharing.choose`.
         words: Most words of a report.
         result: Characters of a tool's output that a request shows: the middle of what is longer is left out.
+        cached: For ``auto``: what a prompt token costs that the server's prefix cache holds, of one that it does not; 1
+            where it has no such cache.
         again: Whether what has a report gets another one. Without it, a report that is there is used as it is, so that
             writing can go on where it was stopped.
 
@@ -75,6 +80,7 @@ class Reporter:
         share: Share = "auto",
         words: int = 150,
         result: int = RESULT,
+        cached: float = CACHED,
         again: bool = False,
     ) -> None:
         if isinstance(llm, Asker):
@@ -91,6 +97,7 @@ class Reporter:
         self.share = share
         self.words = whole("Reporter: words", words, 20, 10_000)
         self.result = whole("Reporter: result", result, 100)
+        self.cached = number("Reporter: cached", cached, 0, 1)
         self.again = again
 
     async def write(self, tree: Tree) -> Reported:
@@ -141,7 +148,7 @@ class _Work:
         self._steps = [written(steps(messages_of(tree, one.nodes)), reporter.result) for one in self._found]
         self._below: list[list[int]] = [[] for _ in self._found]
         self._known = self._reports(again=reporter.again)
-        self._wanted = choose(self._found, self._sizes(), reporter.share, self._known)
+        self._wanted = choose(self._found, self._sizes(), reporter.share, self._known, reporter.cached)
 
     def begin(self, group: asyncio.TaskGroup) -> None:
         """Begin with the segments that follow the prompt; each begins those below it."""
@@ -188,16 +195,21 @@ class _Work:
 
     async def _ask(self, segment: Segment, before: str | None, shown: tuple[str, ...]) -> str | None:
         answer = (self._answers[segment.node] or None) if segment.leaf else None
-        try:
-            reply = await self._asker.ask(self._request(before, shown, answer))
-        except LLMError as problem:
-            self.problems.append(Problem(segment.node, said(problem)))
-            return None
-        self.usage += reply.usage
-        text = clipped(scrub(reply.text).strip(), _LONG * self._reporter.words)
-        if not text:
-            self.problems.append(Problem(segment.node, f"{self._asker.model} wrote nothing ({reply.finish})"))
-            return None
-        self._core.report(segment.node, text)
-        self.written += 1
-        return text
+        request = self._request(before, shown, answer)
+        finish = ""
+        # Equal requests of one seed have equal replies, so one that brought nothing is sent with another draw.
+        for draw in range(_DRAWS):
+            try:
+                reply = await self._asker.ask(request, draw)
+            except LLMError as problem:
+                self.problems.append(Problem(segment.node, said(problem)))
+                return None
+            self.usage += reply.usage
+            finish = printable(reply.finish, 40)
+            text = clipped(scrub(reply.text).strip(), _LONG * self._reporter.words)
+            if text:
+                self._core.report(segment.node, text)
+                self.written += 1
+                return text
+        self.problems.append(Problem(segment.node, f"{printable(self._asker.model, 60)} wrote nothing ({finish})"))
+        return None

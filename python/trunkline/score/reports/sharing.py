@@ -9,13 +9,18 @@ if TYPE_CHECKING:
 
     from trunkline.score.reports.segments import Segment
 
-__all__ = ["GENERATED", "SHARES", "Share", "Sizes", "choose"]
+__all__ = ["CACHED", "GENERATED", "SHARES", "Share", "Sizes", "choose"]
 
 Share = Literal["auto", "always", "never"]
 SHARES: Final[tuple[str, ...]] = ("auto", "always", "never")
 
 GENERATED: Final = 4.0
 """What a generated token costs in prompt tokens, as most price lists have it."""
+
+
+CACHED: Final = 0.5
+"""What a cached prompt token is taken to cost, in others, where nobody says: price lists have 0.1 to 0.5, and of
+requests that are sent at once not every one finds what another begins with."""
 
 
 class Sizes(NamedTuple):
@@ -32,19 +37,24 @@ class Sizes(NamedTuple):
     steps: Sequence[float]
 
 
-def choose(found: Sequence[Segment], sizes: Sizes, share: Share, known: Collection[int] = ()) -> list[bool]:
+def choose(
+    found: Sequence[Segment], sizes: Sizes, share: Share, known: Collection[int] = (), cached: float = 1.0
+) -> list[bool]:
     """Choose the segments after which a report is written.
 
     A leaf always has one. Whether a branching point has one is a trade: it is one more request, and then no request
     below it reads the steps above it again, but their report. With ``auto`` the choice is the one whose estimated cost
-    is least: prompt tokens, plus :data:`GENERATED` for each generated one. A model server's prefix cache is not counted
-    on: a cached token costs less, but it is not known how much.
+    is least: prompt tokens, plus :data:`GENERATED` for each generated one. What several requests begin with alike costs
+    ``cached`` for all but the first of them. However it is chosen, the steps of each segment are read in full once, so
+    only what is read again makes a difference.
 
     Args:
         found: The segments, as :func:`~trunkline.score.reports.segments.segments` returns them.
         sizes: What requests hold.
         share: ``always`` a report at every branching point, ``never``, or where it pays.
         known: Positions of segments that have a report already, which costs nothing.
+        cached: What a prompt token costs that the server's prefix cache holds, of one that it does not; 1 where there
+            is no cache.
 
     Returns:
         For each segment whether a request is made for it; False for those that have a report.
@@ -60,11 +70,12 @@ def choose(found: Sequence[Segment], sizes: Sizes, share: Share, known: Collecti
     pays: list[dict[int, bool]] = [{} for _ in found]
     for at in range(len(found) - 1, -1, -1):
         segment = found[at]
-        after = below[at].get(at, 0.0)
+        # The first request below it reads its report in full.
+        after = below[at].get(at, 0.0) + ((1.0 - cached) * sizes.report if segment.branches else 0.0)
         costs: dict[int, float] = {}
         for last in _above(found, at):
             read = total[at] if last < 0 else total[at] - total[last] + sizes.report
-            request = 0.0 if at in known else sizes.frame + read + GENERATED * sizes.report
+            request = 0.0 if at in known else cached * (sizes.frame + read) + GENERATED * sizes.report
             without = below[at].get(last, 0.0)
             pays[at][last] = segment.leaf or at in known or request + after < without
             costs[last] = request + after if pays[at][last] else without

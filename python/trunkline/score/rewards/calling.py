@@ -9,7 +9,9 @@ import math
 from typing import TYPE_CHECKING, Any, cast
 
 from trunkline.bounds import shown
+from trunkline.errors import ConfigError
 from trunkline.printable import printable, said
+from trunkline.score.notes import as_graded
 from trunkline.score.rewards.policy import policy_of
 from trunkline.score.rewards.reward import REWARD_TIMEOUT, Reward, Scored
 from trunkline.tools.threads import ExhaustedError, Threads
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from trunkline.tree.trajectory import Trajectory
 
 __all__ = ["apply", "ask", "ask_all", "cancelled", "close", "opened", "report", "score", "unseen"]
+
+_WIDTH = 300
+"""Cells of a reason that are kept."""
 
 _log = logging.getLogger("trunkline.score")
 
@@ -113,9 +118,7 @@ def _read(name: Callable[[], str], result: object) -> Scored:
     if result is None:
         return Scored(math.nan)
     if isinstance(result, Scored):
-        if math.isnan(result.value):
-            return result
-        return _read(name, result.value)._replace(parts=result.parts)
+        return _said(name, result)
     try:
         # Through __float__, so that NumPy's and Decimal's numbers count; text does not, whatever it spells.
         value = math.nan if isinstance(result, (str, bytes, bytearray)) else float(cast("float", result))
@@ -124,6 +127,19 @@ def _read(name: Callable[[], str], result: object) -> Scored:
     if not math.isfinite(value):
         return Scored(math.nan, f"{name()} returned {shown(result)}, expected a finite number, a bool or None")
     return Scored(value)
+
+
+def _said(name: Callable[[], str], result: Scored) -> Scored:
+    """Read what a reward itself said of its value: it may be anybody's, and is to be printed and noted."""
+    try:
+        for part in result.parts:
+            as_graded(part)
+    except (ConfigError, AttributeError, TypeError) as problem:
+        return Scored(math.nan, f"{name()} returned parts that cannot be: {said(problem)}")
+    if not (isinstance(result.value, float) and math.isnan(result.value)):
+        return _read(name, result.value)._replace(parts=tuple(result.parts))
+    why = None if result.problem is None else printable(str(result.problem), _WIDTH)
+    return Scored(math.nan, why, tuple(result.parts))
 
 
 async def ask(reward: Reward, trajectory: Trajectory, policy: Policy, threads: Threads | None = None) -> Scored:

@@ -27,7 +27,7 @@ _DRESS: Final = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|boldsy
 _WORDS: Final = frozenset({"A", "I"})
 """Labels that are words, too."""
 
-_GOES_ON: Final = r"(?!\s+(?!(?:because|since|as|and|which|for|due|with)\b)[a-z])"
+_GOES_ON: Final = r"(?!\s+(?!(?:and|as|because|but|due|for|is|nor|or|since|was|which|with)\b)[a-z])"
 """After a label that is a word as well: no sentence goes on as it would after the word."""
 
 
@@ -40,6 +40,7 @@ class Options:
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._labels = {label.casefold(): label for label in texts}
+        self._exact = {label: _undressed(option) for label, option in texts.items()}
         self._texts = {label: normalise(option) for label, option in texts.items()}
         self._order = list(texts)
         self._label = "|".join(
@@ -78,7 +79,7 @@ class Options:
         plain = reference.strip()
         if written in {"auto", "label"} and (label := self._labels.get(plain.strip("().").casefold())) is not None:
             return label
-        if written in {"auto", "text"} and len(labels := self._saying(plain)) == 1:
+        if written in {"auto", "text"} and len(labels := self._saying(_undressed(plain))) == 1:
             return labels[0]
         if written in {"auto", "index"} and plain.isascii() and plain.isdigit() and int(plain[:9]) < len(self._order):
             return self._order[int(plain[:9])]
@@ -93,7 +94,7 @@ class Options:
         Args:
             answer: What the model answered.
         """
-        plain = " ".join(_DRESS.sub(" ", tail(extract_answer(answer), LONG)).split())
+        plain = _undressed(tail(extract_answer(answer), LONG))
         for found in self._readings(plain):
             if found:
                 return found.pop() if len(found) == 1 else None
@@ -110,10 +111,13 @@ class Options:
             yield {self._known(first[1] or first[2]), *self._saying(first[3])}
         stated = re.finditer(
             r"(?i:\b(?:answer|choice|option)s?\b(?:\s+(?:is|are|must be|would be|should be))?)\s*[:=]?\s*"
-            rf"(?i:(?:option|choice)\s+)?[(\[]?\s*({self._label})(?![\w'])",
+            rf"(?i:(?:option|choice)\s+)?[(\[]?\s*({self._label})(?![\w'])"
+            # "A or B" says both.
+            rf"((?:\s*[)\]]?\s*(?:[,/&]|\b(?:or|and)\b)\s*[(\[]?\s*(?:{self._label})(?![\w']))*)",
             plain,
         )
-        yield {self._known(one[1]) for one in stated}
+        named = [(one[1], *re.findall(rf"(?<!\w)(?:{self._label})(?!\w)", one[2])) for one in stated]
+        yield {self._known(label) for labels in named for label in labels}
         alone = re.finditer(rf"[(\[]\s*({self._label})\s*[)\]]|(?<![\w'\\-])({self._label})(?![\w'-])", plain)
         yield {self._known(one[1] or one[2]) for one in alone} | self._spoken(plain)
 
@@ -121,7 +125,9 @@ class Options:
         return self._labels[label.casefold()]
 
     def _saying(self, plain: str) -> list[str]:
-        """The options whose text this is."""
+        """The options whose text this is: to the letter, else after normalisation, which leaves signs out."""
+        if exact := [label for label, option in self._exact.items() if option and option == plain]:
+            return exact
         said = normalise(plain)
         return [label for label, option in self._texts.items() if option and option == said]
 
@@ -131,6 +137,11 @@ class Options:
         found = [option for option in self._texts.values() if option and f" {option} " in searched]
         longest = {one for one in found if not any(one != other and f" {one} " in f" {other} " for other in found)}
         return {label for label, option in self._texts.items() if option in longest}
+
+
+def _undressed(text: str) -> str:
+    """A text without what a letter may be dressed in, on one line."""
+    return " ".join(_DRESS.sub(" ", text).split())
 
 
 class Choice(msgspec.Struct, frozen=True):

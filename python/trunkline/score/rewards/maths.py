@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from trunkline.tree.trajectory import Trajectory
 
 __all__ = ["Maths", "OpenMaths"]
+
+_WORDS: Final = re.compile(r"[^\W\d_]{3,}(?:[\s.]+[^\W\d_]{3,})*[\s.]*")
+"""Words and nothing else; signs and brackets mean something in mathematics, and single letters are variables."""
 
 _RESULT: Final = 1000
 """Characters of what a process says that are kept."""
@@ -78,7 +82,7 @@ class OpenMaths:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._processes = Processes(same)
+        self._processes = Processes(same, preload=("math_verify",))
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
         """Compare one answer; see :class:`Maths`."""
@@ -86,7 +90,7 @@ class OpenMaths:
         if not references:
             return None
         answer = tail((trajectory.answer or "").strip(), LONG)
-        alike = normalise(answer) in map(normalise, references)
+        alike = any(_is_alike(answer, reference) for reference in references)
         return float(alike) if alike or not answer else await self._compared(answer, references)
 
     async def _compared(self, answer: str, references: tuple[str, ...]) -> Scored | float:
@@ -105,3 +109,10 @@ class OpenMaths:
     async def close(self) -> None:
         """End the processes."""
         await self._processes.close()
+
+
+def _is_alike(answer: str, reference: str) -> bool:
+    """Whether two texts are the same but for white space, or the same words."""
+    if "".join(answer.split()) == "".join(reference.split()):
+        return True
+    return all(map(_WORDS.fullmatch, (answer, reference))) and normalise(answer) == normalise(reference)

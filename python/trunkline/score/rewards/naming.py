@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from trunkline.llm.text import HIDDEN, without_secrets
 from trunkline.printable import printable
 from trunkline.score.rewards.policy import policy_of
 
@@ -18,8 +20,20 @@ __all__ = ["full_name", "short_name"]
 _HOW: Final = frozenset({"timeout", "batch", "thread"})
 """Options that say how a reward is asked, and not what it says."""
 
+_SECRET: Final = re.compile(r"(?i)(key|authorization|passw(or)?d|secret|credentials?|token|cookie)$")
+"""Options that no file and no message says."""
+
 _LONG: Final = 60
 """Characters of a text option that are spelt out; of a longer one a digest tells it from others."""
+
+
+class _Made(msgspec.Struct):
+    """Shows how msgspec holds a default that is made anew each time."""
+
+    new: list[int] = msgspec.field(default_factory=list)
+
+
+_FACTORY: Final = type(_Made.__struct_defaults__[0])
 
 
 def short_name(reward: Any) -> str:
@@ -45,13 +59,14 @@ def full_name(reward: Any) -> str:
 
 def _options(struct: msgspec.Struct) -> Iterator[str]:
     """The options of a struct that are not as by default."""
-    for field in msgspec.structs.fields(struct):
-        value = getattr(struct, field.name)
-        if field.name in _HOW or (field.default is not msgspec.NODEFAULT and value == field.default):
-            continue
-        if field.default_factory is not msgspec.NODEFAULT and value == field.default_factory():
-            continue
-        yield f"{field.name}={_spelt(value)}"
+    # Not by msgspec.structs.fields, which looks annotations up: those of a user's class may lead nowhere here.
+    names, defaults = struct.__struct_fields__, struct.__struct_defaults__
+    required = (msgspec.NODEFAULT,) * (len(names) - len(defaults))
+    for name, default in zip(names, (*required, *defaults), strict=True):
+        value = getattr(struct, name)
+        usual = default.factory() if isinstance(default, _FACTORY) else default
+        if name not in _HOW and (usual is msgspec.NODEFAULT or value != usual):
+            yield f"{name}={HIDDEN if _SECRET.search(name) else _spelt(value)}"
 
 
 def _spelt(value: object) -> str:
@@ -60,7 +75,7 @@ def _spelt(value: object) -> str:
         case str():
             return _text(value)
         case None | bool() | int() | float():
-            return str(value)
+            return str(value).removesuffix(".0")  # a whole number may come back from a file as a float
         case dict():
             return "{" + ", ".join(f"{_spelt(key)}: {_spelt(item)}" for key, item in value.items()) + "}"
         case list() | tuple():
@@ -73,6 +88,6 @@ def _spelt(value: object) -> str:
 def _text(value: str) -> str:
     """A text as it is, or the beginning of a long one with a digest of all of it."""
     if len(value) <= _LONG:
-        return printable(value, 4 * _LONG)
+        return printable(without_secrets(value), 4 * _LONG)
     digest = hashlib.blake2b(value.encode(errors="replace"), digest_size=4).hexdigest()
-    return f"{printable(value[:_LONG], 4 * _LONG)}...#{digest}"
+    return f"{printable(without_secrets(value)[:_LONG], 4 * _LONG)}...#{digest}"

@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import tempfile
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,7 @@ from trunkline.rollout.strategies.chain import Chain
 from trunkline.rollout.strategies.tree_grpo import TreeGRPO
 from trunkline.score.reports.reporter import Reporter
 from trunkline.score.reports.segments import segments
-from trunkline.score.reports.sharing import GENERATED, SHARES
+from trunkline.score.reports.sharing import GENERATED
 from trunkline.sim.server.settings import Settings
 from trunkline.sim.study.engine import SimLLM
 from trunkline.sim.study.growth import agent, grow
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trunkline.score.reports.sharing import Share
     from trunkline.types import Task
 
-__all__ = ["GROWN", "Cost", "Reporting", "lengthened", "reporting_markdown", "run_reporting"]
+__all__ = ["GROWN", "PRICES", "Cost", "Reporting", "lengthened", "reporting_markdown", "run_reporting"]
 
 GROWN: Final[dict[str, Strategy]] = {
     "chains": Chain(6),
@@ -43,6 +43,9 @@ GROWN: Final[dict[str, Strategy]] = {
     "one trunk": TreeGRPO(trees=1, forks=5, rounds=1),
 }
 """How six rollouts of a question are grown."""
+
+PRICES: Final = (1.0, 0.5, 0.1)
+"""What a cached prompt token costs in uncached ones: all of it, where there is no cache, to a tenth."""
 
 _FILL: Final = "The register goes on with entries that have no bearing on this. "
 
@@ -62,7 +65,7 @@ class Cost(NamedTuple):
     uncached: float
     generated: float
 
-    def priced(self, cached: float = 1.0) -> float:
+    def priced(self, cached: float) -> float:
         """Cost in prompt tokens, a generated one counted as ``GENERATED``.
 
         Args:
@@ -80,7 +83,8 @@ class Reporting(NamedTuple):
         outputs: Characters of every tool output; 0 where they were left as they came.
         leaves: Reported leaves of a tree, on average.
         segments: Its segments, on average.
-        costs: What reports cost, by how they are shared.
+        costs: What reports cost, by how they are shared: ``never``, ``always``, and ``auto`` with what cached prompt
+            tokens cost, for each of ``PRICES``.
     """
 
     grown: str
@@ -90,9 +94,15 @@ class Reporting(NamedTuple):
     segments: float
     costs: dict[str, Cost]
 
-    def ratio(self, share: str, cached: float = 1.0) -> float:
-        """What reports that are shared cost, over those from scratch; see :meth:`Cost.priced`."""
-        return self.costs[share].priced(cached) / self.costs["never"].priced(cached)
+    def ratio(self, share: str, cached: float) -> float:
+        """What reports that are shared cost, over those from scratch.
+
+        Args:
+            share: How: ``always`` or ``auto``, which is told what cached tokens cost.
+            cached: What a cached prompt token costs in uncached ones, of ``PRICES``.
+        """
+        own = self.costs[share if share == "always" else _auto(cached)]
+        return own.priced(cached) / self.costs["never"].priced(cached)
 
 
 def run_reporting(grown: str, hops: int, questions: int, outputs: int = 0) -> Reporting:
@@ -121,15 +131,21 @@ async def _run(grown: str, hops: int, tasks: Sequence[Task], outputs: int) -> Re
         trees.append(lengthened(tree, outputs) if outputs else tree)
     cut = [segments(tree) for tree in trees]
     leaves = sum(one.leaf for found in cut for one in found) / len(trees)
-    costs = {share: await _cost(trees, cast("Share", share)) for share in SHARES}
+    costs = {"never": await _cost(trees, "never"), "always": await _cost(trees, "always")}
+    costs |= {_auto(cached): await _cost(trees, "auto", cached) for cached in PRICES}
     return Reporting(grown, hops, outputs, leaves, sum(map(len, cut)) / len(trees), costs)
 
 
-async def _cost(trees: Sequence[Tree], share: Share) -> Cost:
+def _auto(cached: float) -> str:
+    return f"auto {cached:g}"
+
+
+async def _cost(trees: Sequence[Tree], share: Share, cached: float = 1.0) -> Cost:
     spent = []
     for tree in trees:
         # A server of its own for each tree, so that nothing but the tree's own requests is cached.
-        reporter = Reporter(SimLLM(Settings(dials={"empty": 0.0})), "sim-reporter", share=share, again=True)
+        llm = SimLLM(Settings(dials={"empty": 0.0}))
+        reporter = Reporter(llm, "sim-reporter", share=share, cached=cached, again=True)
         spent.append((await reporter.write(tree)).usage)
     count = len(spent)
     return Cost(
@@ -191,7 +207,8 @@ def reporting_markdown(found: Sequence[Reporting]) -> str:
         found: What was measured.
     """
     head = ["grown", "hops", "outputs", "leaves", "segments", "scratch: prompt", "uncached", "generated"]
-    head += ["all forks: prompt", "uncached", "generated", "ratio", "auto: requests", "ratio", "ratio, cache at 0.1"]
+    head += ["all forks: prompt", "uncached", "generated"]
+    head += [f"{share}, {price:g}" for share in ("all forks", "auto") for price in PRICES]
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for one in found:
         cells = [one.grown, str(one.hops), f"{one.outputs:,}" if one.outputs else "as they are"]
@@ -199,7 +216,6 @@ def reporting_markdown(found: Sequence[Reporting]) -> str:
         for share in ("never", "always"):
             cost = one.costs[share]
             cells += [f"{cost.prompt:,.0f}", f"{cost.uncached:,.0f}", f"{cost.generated:,.0f}"]
-        cells += [f"{one.ratio('always'):.2f}", f"{one.costs['auto'].requests:.1f}", f"{one.ratio('auto'):.2f}"]
-        cells.append(f"{one.ratio('auto', 0.1):.2f}")
+        cells += [f"{one.ratio(share, price):.2f}" for share in ("always", "auto") for price in PRICES]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

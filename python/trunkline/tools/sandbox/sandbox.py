@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,8 @@ _ROOT: Final = str(Path(__file__).parents[3])
 _BOOT: Final = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from trunkline.tools.sandbox.supervisor import main; main()"
 )
+
+_log = logging.getLogger("trunkline.tools")
 
 _found: dict[tuple[str, ...], dict[str, str]] = {}
 """The place that was found, by what may be used."""
@@ -108,20 +111,21 @@ class Sandbox:
         self._reader: asyncio.StreamReader | None = None
         self._transports: list[asyncio.BaseTransport] = []
         self._writer: asyncio.WriteTransport | None = None
+        self._folder = ""
         self.way = ""
 
     async def __aenter__(self) -> Self:
         try:
             await self._start()
         except BaseException:
-            await asyncio.shield(self._stop())
+            await self._leave()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.shield(self._stop())
+        await self._leave()
 
     async def run(self, source: str, text: str = "") -> Ran:
         """Run a program.
@@ -155,9 +159,15 @@ class Sandbox:
         known = _found.get(self._ways, {})
         self._write({"limits": list(self._limits), "ways": self._ways, "way": "", "python": "", **known})
         said = await self._read(_START)
+        self._folder = said["folder"]
         if "refused" in said:
             raise NoSandbox(printable(said["refused"], 500))
-        _found[self._ways] = said
+        if not known and said["way"] == "limit":
+            _log.warning(
+                "programs are run as the user of this process, without namespaces: they are limited and killed, but "
+                "they can read that user's files and what its other processes hold, and they have the network"
+            )
+        _found[self._ways] = {name: said[name] for name in ("way", "python")}
         self.way = said["way"]
 
     def _write(self, message: dict[str, Any]) -> None:
@@ -177,17 +187,26 @@ class Sandbox:
             raise NoSandbox("the process that runs programs gives no answer") from None
         return said
 
+    async def _leave(self) -> None:
+        """Stop, and wait for that even when cancelled meanwhile."""
+        stopping = asyncio.get_running_loop().create_task(self._stop())
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            await stopping
+            raise
+
     async def _stop(self) -> None:
         """Hang up, which ends whatever runs, and wait for that."""
-        for transport in self._transports:
-            if transport is not self._writer:
-                continue
-            transport.close()
         process = self._process
         if process is None:
             return
-        if self._writer is None and process.stdin is not None:
-            process.stdin.close()
+        # A transport closes its pipe itself; what was not given to one is closed here.
+        for pipe, transport in zip((process.stdout, process.stdin), [*self._transports, None, None], strict=False):
+            if transport is None and pipe is not None:
+                pipe.close()
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.abort()
         loop = asyncio.get_running_loop()
         deadline, pause = loop.time() + _LEAVE, 0.001
         while process.poll() is None:
@@ -197,10 +216,10 @@ class Sandbox:
             pause = min(pause * 2, 0.05)
         for transport in self._transports:
             transport.close()
-        if not self._transports and process.stdout is not None:
-            process.stdout.close()
-        with contextlib.suppress(OSError):
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # in which they do
+        if process.returncode and self._folder:
+            # It was killed, and has not tidied up.
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
 
 def _started() -> subprocess.Popen[bytes]:

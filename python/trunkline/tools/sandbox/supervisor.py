@@ -56,11 +56,12 @@ class Supervisor:
 
     Args:
         alarm: Becomes readable when the parent has died.
+        folder: For the files of programs.
     """
 
-    def __init__(self, alarm: int) -> None:
+    def __init__(self, alarm: int, folder: str) -> None:
         self._alarm = alarm
-        self._uid = -1
+        self._folder = folder
 
     def serve(self) -> None:
         """Find a place, then run what is asked."""
@@ -69,9 +70,9 @@ class Supervisor:
         try:
             place = self._known(setup) if setup["way"] else self._found(limits, setup["ways"])
         except Refused as refused:
-            _send({"refused": str(refused)})
+            _send({"refused": str(refused), "folder": self._folder})
             return
-        _send({"way": place.way, "python": place.python})
+        _send({"way": place.way, "python": place.python, "folder": self._folder})
         while True:
             request = self._next()
             _send(self.run(place, limits, request["source"], request["stdin"].encode("utf-8", "replace")))
@@ -136,7 +137,7 @@ class Supervisor:
             had as many processes as it may, and why it did not begin, if it did not.
         """
         others = 0 if place.way.uid else taken(os.getuid())
-        folder = tempfile.mkdtemp(prefix="trunkline-code-")
+        folder = tempfile.mkdtemp(dir=self._folder)
         ours, theirs = pipes_of_a_program()
         parent = os.getpid()
         try:
@@ -282,5 +283,10 @@ def main() -> None:
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         return
-    with contextlib.suppress(_Over, BrokenPipeError):
-        Supervisor(alarm).serve()
+    folder = tempfile.mkdtemp(prefix="trunkline-code-")
+    try:
+        Path(folder).chmod(0o711)  # for a user who owns a folder in it
+        with contextlib.suppress(_Over, BrokenPipeError):
+            Supervisor(alarm, folder).serve()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -36,7 +36,8 @@ _NEW: Final = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 _NEW_USER: Final = 0x10000000
 
 _READ_ONLY, _NO_SUID, _NO_DEVICES = 1, 2, 4
-_SAME_BITS: Final = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
+_SAME_BITS: Final = 2 | 4 | 8 | 1024 | 2048
+"""Of ``statvfs`` and of ``mount``: no set-user-id, no devices, no programs, no access times, none of folders."""
 _RELATIME: Final = 1 << 21
 _REMOUNT, _BIND, _REC, _PRIVATE = 32, 4096, 16384, 1 << 18
 
@@ -164,7 +165,7 @@ def new_root(root: str, disk: int) -> None:
         _mount(source, str(target), "", _BIND | _REC)
         # What is locked must stay, or the kernel refuses; most flags have the same bit in both numberings.
         flags = os.statvfs(target).f_flag
-        keep = flags & _SAME_BITS | (_RELATIME if flags & os.ST_RELATIME else 0)
+        keep = flags & _SAME_BITS | (_RELATIME if flags & 4096 else 0)
         devices = 0 if source in _DEVICES else _NO_DEVICES
         _mount("none", str(target), "", _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | devices | keep)
     for name in ("tmp", "work", "dev/shm"):

@@ -1,0 +1,153 @@
+"""Whether the program in an answer passes its task's tests; it is run in a sandbox, and killed at its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from trunkline.bounds import number, shown, text, whole
+from trunkline.errors import ConfigError
+from trunkline.printable import printable
+from trunkline.score.rewards.code.cases import BadTests, cases_of, program_in
+from trunkline.score.rewards.reward import Scored
+from trunkline.tools.sandbox.sandbox import NoSandbox, Sandbox
+from trunkline.tools.sandbox.walls import Limits, Way
+
+if TYPE_CHECKING:
+    from trunkline.score.rewards.code.cases import Case
+    from trunkline.tree.trajectory import Trajectory
+
+__all__ = ["Code", "OpenCode"]
+
+_MIB: Final = 1 << 20
+_PROCESSES: Final = 64
+_DISK: Final = 64 * _MIB
+_LEAST: Final = 64 * _MIB
+"""Bytes of address space without which no interpreter starts."""
+
+_log = logging.getLogger("trunkline.score")
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    """1.0 if the program in the answer passes all tests of its task, else 0.0.
+
+    The program is the last fenced block of Python in the answer, or the whole answer. It runs once for each case, in
+    a process that sees neither this one's environment nor, where the system allows, its files, its network and its
+    processes; ``docs/design/graders.md`` says what holds where. A program that fails, or is killed because it uses too
+    much time, memory, output or processes, has not passed. Where nothing can be run safely, or the tests make no
+    sense, the rollout stays unscored; so it does without a reason where the task has no tests.
+
+    Args:
+        tests: Field of the task's metadata with inputs and outputs: a list of ``{"input": ..., "output": ...}``.
+            Outputs are compared line by line, without space at the ends.
+        code_tests: Field with Python that runs after the program, such as ``assert`` statements: text, or a list of
+            texts, each a case.
+        entry_point: Field with the name of what the program must define; tests that define ``check`` have it called
+            with that.
+        partial: Give the share of cases that passed, rather than all or nothing.
+        timeout: Seconds for each case.
+        memory: Bytes of address space of each process.
+        output: Bytes that a program may print in a case.
+        ways: Ways of shutting programs in that may be used, from ``root``, ``user``, ``uid`` and ``limit``; empty for
+            all.
+
+    Raises:
+        ConfigError: An option has a value it cannot have.
+    """
+
+    tests: str = "tests"
+    code_tests: str = "code_tests"
+    entry_point: str = "entry_point"
+    partial: bool = False
+    timeout: float = 10.0
+    memory: int = 512 * _MIB
+    output: int = _MIB
+    ways: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("tests", "code_tests", "entry_point"):
+            if not text(f"Code: {name}", getattr(self, name)).strip():
+                raise ConfigError(f"Code: {name} is empty; name a field of the task's metadata")
+        if not isinstance(self.partial, bool):
+            raise ConfigError(f"Code: partial must be true or false, not {shown(self.partial)}")
+        number("Code: timeout", self.timeout, 0, 86_400, above=True, unit="seconds")
+        whole("Code: memory", self.memory, _LEAST, 1 << 46)
+        whole("Code: output", self.output, 1, 64 * _MIB)
+        given: object = self.ways
+        if not isinstance(given, list | tuple):
+            raise ConfigError(f"Code: ways must be a list of words, not {shown(given)}")
+        for way in given:
+            if way not in set(Way):
+                raise ConfigError(f"Code: ways may be {', '.join(Way)}, not {shown(way)}")
+        msgspec.structs.force_setattr(self, "ways", tuple(map(str, given)))
+
+    async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
+        """Run the tests; return the reward, or why there is none; None if the task has no tests.
+
+        Args:
+            trajectory: An ended rollout.
+        """
+        return await self.opened()(trajectory)
+
+    def opened(self) -> OpenCode:
+        """Return what runs tests while a run lasts."""
+        return OpenCode(self)
+
+
+class OpenCode:
+    """Runs tests, no more of them at once than there are processors; a time limit counts from when one is free.
+
+    Args:
+        code: What is to be run.
+    """
+
+    timeout = math.inf
+
+    def __init__(self, code: Code) -> None:
+        self._code = code
+        self._limits = Limits(code.timeout, code.memory, _PROCESSES, _DISK, code.output)
+        self._slots = asyncio.Semaphore(len(os.sched_getaffinity(0)))
+
+    async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
+        """Run the tests of one trajectory's task on its answer; None if it has none."""
+        code, answer = self._code, trajectory.answer
+        program = program_in(answer or "")
+        try:
+            cases = cases_of(program, trajectory.task.metadata, code.tests, code.code_tests, code.entry_point)
+        except BadTests as bad:
+            return Scored(math.nan, f"the task's tests cannot be used: {printable(str(bad), 200)}")
+        if not cases:
+            return None
+        if not program.strip():
+            return 0.0
+        async with self._slots:
+            try:
+                passed = await self._passed(cases, trajectory)
+            except NoSandbox as problem:
+                return Scored(math.nan, f"the program was not run: {problem}")
+        return passed / len(cases) if code.partial else float(passed == len(cases))
+
+    async def close(self) -> None:
+        """Nothing is kept between calls."""
+
+    async def _passed(self, cases: list[Case], trajectory: Trajectory) -> int:
+        """Count the cases that pass; without shares, up to the first that does not."""
+        passed = 0
+        async with Sandbox(self._limits, self._code.ways) as sandbox:
+            for place, case in enumerate(cases):
+                ran = await sandbox.run(case.source, case.text)
+                if case.passed(ran):
+                    passed += 1
+                    continue
+                if _log.isEnabledFor(logging.DEBUG):
+                    why = "printed something else" if ran.ok else ran.how(self._limits)
+                    task = printable(trajectory.task.id, 80)
+                    _log.debug("task %s, rollout %d: in case %d the program %s", task, trajectory.id, place, why)
+                if not self._code.partial:
+                    break
+        return passed

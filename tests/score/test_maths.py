@@ -1,0 +1,86 @@
+"""Mathematical equality, found out in processes: what is equal, what is not, and what never ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from typing import Any
+
+import pytest
+from endings import ending
+
+from trunkline.crossing import load, pack
+from trunkline.errors import ConfigError
+from trunkline.score.rewards import Maths
+from trunkline.score.rewards.calling import score
+from trunkline.score.rewards.catalog import find
+from trunkline.score.rewards.grading import grade
+
+EQUAL = [
+    ("1/2", "0.5"),
+    (r"\frac{1}{2}", "0.5"),
+    (r"$\frac{2}{4}$", r"\frac12"),
+    ("x^2+2x+1", "(x+1)^2"),
+    ("3*x**2", "3x^2"),
+    (r"\sqrt{8}", r"2\sqrt{2}"),
+    ("sqrt(8)", r"2\sqrt{2}"),
+    (r"\{2, 1\}", r"\{1,2\}"),
+    ("The answer is $3$.", "3"),
+    (r"5 \text{ metres}", "5"),
+    ("x=3", "3"),
+    ("banana", "Banana"),
+]
+OTHER = [
+    ("1/3", "0.5"),
+    ("x^2+2x", "(x+1)^2"),
+    ("banana", "3"),
+    ("", "3"),
+    (None, "3"),
+    (r"\frac{1}{0}", "1"),
+    (r"\frac{", "1"),
+    ("[0,1]", "[0,1)"),
+    ("x+1", "x-1"),
+    ("-x", "x"),
+]
+
+
+async def test_what_is_equal_and_what_is_not() -> None:
+    said = await grade(Maths(timeout=60), [ending(answer, accepted) for answer, accepted in EQUAL + OTHER])
+    assert [one.value for one in said] == [1.0] * len(EQUAL) + [0.0] * len(OTHER)
+
+
+async def test_what_never_ends_is_killed_and_unscored_and_others_are_not() -> None:
+    hostile = ("9^{9^{9^9}}", r"\sum_{n=1}^{10^9} \sin(n^2)")
+    said = await grade(Maths(timeout=1.5), [*(ending(answer, "1") for answer in hostile), ending("1 ", "1")])
+    assert [math.isnan(one.value) for one in said] == [True, True, False]
+    for one in said[:2]:
+        assert one.problem == "Maths: math-verify took longer than 1.5 s and was killed."
+    assert said[2].value == 1.0
+
+
+async def test_without_mathematics_to_compare_with_there_is_no_value() -> None:
+    assert await score(Maths(), ending("3")) == await score(lambda _: None, ending("3"))
+    said = await score(Maths(timeout=60), ending("3", "a yellow fruit"))
+    assert math.isnan(said.value)
+    assert said.problem == "Maths: no accepted answer can be read as mathematics"
+
+
+def test_it_crosses_to_workers_by_its_fields() -> None:
+    assert load(pack(Maths(2.5), "reward", by_value=False)) == Maths(2.5)
+
+
+def test_without_the_extra_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = importlib.util.find_spec
+
+    def missing(name: str, *more: Any) -> Any:
+        return None if name == "math_verify" else there(name, *more)
+
+    monkeypatch.setattr(importlib.util, "find_spec", missing)
+    with pytest.raises(ConfigError, match=r"pip install 'trunkline\[maths\]'"):
+        find("maths")()
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "3", math.inf])
+def test_its_time_must_be_seconds(timeout: Any) -> None:
+    with pytest.raises(ConfigError, match="Maths: timeout must be"):
+        Maths(timeout)

@@ -1,0 +1,21 @@
+"""Ended rollouts, made without a run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from trunkline.tree.tree import Tree
+from trunkline.types import Task
+
+if TYPE_CHECKING:
+    from trunkline.tree.trajectory import Trajectory
+
+
+def ending(answer: str | None, *references: str, termination: str = "answer", **metadata: Any) -> Trajectory:
+    """The one rollout of a task with some accepted answers, which answered so."""
+    asked = {"role": "user", "content": "?"}
+    tree = Tree(Task(id="t", messages=[asked], reference=references, metadata=metadata))
+    point = tree.core.append(0, 1, json.dumps(asked).encode())
+    tree.core.close(tree.core.open(point, [0, 0]), termination, answer)
+    return tree.rollouts[0]

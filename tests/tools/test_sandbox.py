@@ -1,0 +1,367 @@
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trunkline.tools.sandbox import sandbox, walls
+from trunkline.tools.sandbox.family import descendants
+from trunkline.tools.sandbox.sandbox import NoSandbox, Ran, Sandbox
+from trunkline.tools.sandbox.walls import Limits
+
+SYSTEM = "/usr/bin/python3"
+LIMITS = Limits(seconds=20.0, memory=512 << 20, processes=24, disk=16 << 20, output=100_000)
+SOMEBODY = 54_321
+
+# How each way is had: as root, or as somebody else, for whom another interpreter may be needed.
+AS_ROOT = ("root", "uid")
+AS_SOMEBODY = ("user", "limit")
+KNOWN: dict[str, dict[tuple[str, ...], dict[str, str]] | str] = {}
+
+
+@pytest.fixture(params=[*AS_ROOT, *AS_SOMEBODY])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One way of shutting programs in, or a skip where it cannot be had here."""
+    name: str = request.param
+    if name in AS_ROOT and os.geteuid():
+        pytest.skip("only root has a user id to give")
+    if name in AS_SOMEBODY and not os.geteuid():
+        if not Path(SYSTEM).exists() or not readable(Path(walls.__file__)):
+            pytest.skip("somebody else could not run the supervisor")
+        be_somebody(monkeypatch)
+    if name not in KNOWN:
+        monkeypatch.setattr(sandbox, "_found", {})
+        try:
+            assert asyncio.run(run_in("print(1)", name)) == Ran("exit", 0, b"1\n", b"", False)
+            KNOWN[name] = dict(sandbox._found)
+        except NoSandbox as problem:
+            if name != "user":
+                raise
+            KNOWN[name] = str(problem)
+    known = KNOWN[name]
+    if isinstance(known, str):
+        pytest.skip(f"this system has no user namespaces: {known}")
+    monkeypatch.setattr(sandbox, "_found", known)
+    return name
+
+
+def readable(path: Path) -> bool:
+    return all(one.stat().st_mode & 0o005 for one in (path, *path.parents))
+
+
+def be_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let supervisors be somebody else's."""
+
+    class System:
+        executable = SYSTEM
+
+    started = functools.partial(subprocess.Popen, user=SOMEBODY, group=SOMEBODY, extra_groups=[])
+    monkeypatch.setattr(sandbox, "sys", System)
+    monkeypatch.setattr(sandbox.subprocess, "Popen", started)
+
+
+async def run_in(source: str, *ways: str, text: str = "", **limits: float) -> Ran:
+    async with Sandbox(LIMITS._replace(**limits), ways) as box:
+        assert box.way in ways or not ways
+        return await box.run(source, text)
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that somebody gave a mark on their command line."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                line = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if mark.encode() in line:
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Programs have a folder that anybody may use, and leave nothing in it."""
+    folder = Path(tempfile.mkdtemp(prefix="sandbox-test-"))
+    folder.chmod(0o1777)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield
+    assert list(folder.iterdir()) == []
+    folder.rmdir()
+
+
+# A copy of the interpreter under a name of its own, so that whoever is left can be found.
+NAMED = "import os, sys\ndef copy(mark):\n    os.execv(sys.executable, [mark, '-c', 'import time; time.sleep(600)'])\n"
+
+
+async def test_programs_run_one_after_the_other_with_their_own_input(way: str) -> None:
+    async with Sandbox(LIMITS, (way,)) as box:
+        for number in range(3):
+            ran = await box.run("print(input()[::-1]); open('kept', 'x').write('x')", f"straße {number}\n")
+            assert ran == Ran("exit", 0, f"{number} eßarts\n".encode(), b"", False)
+        ran = await box.run("raise SystemExit(3)")
+        assert (ran.ok, ran.how(LIMITS)) == (False, "ended with exit code 3")
+        ran = await box.run("import os\nos.kill(os.getpid(), 11)")
+        assert (ran.ok, ran.how(LIMITS)) == (False, "was killed by SIGSEGV")
+        ran = await box.run("1 / 0\n")
+        assert ran.how(LIMITS) == "ended with exit code 1: ZeroDivisionError: division by zero"
+        ran = await box.run("import sys; sys.stdout.buffer.write(bytes(range(256)))")
+        assert (ran.ok, ran.out) == (True, bytes(range(256)))
+        ran = await box.run("this is no program\x00")
+        assert not ran.ok
+        ran = await box.run("print('read nothing')", "x" * 1_000_000)
+        assert (ran.ok, ran.out) == (True, b"read nothing\n")
+        ran = await box.run("import sys; print(len(sys.stdin.read()))", "x" * 1_000_000)
+        assert ran.out == b"1000000\n"
+
+
+async def test_limits(way: str) -> None:
+    limits = LIMITS._replace(seconds=0.3)
+    async with Sandbox(limits, (way,)) as box:
+        for source in ("while True: pass", "import time; time.sleep(99)"):
+            ran = await box.run(source)
+            assert (ran.ok, ran.ended, ran.how(limits)) == (False, "time", "took longer than 0.3 s")
+    limits = LIMITS._replace(memory=200 << 20)
+    async with Sandbox(limits, (way,)) as box:
+        ran = await box.run("x = bytearray(10**9)")
+        assert (ran.ok, ran.how(limits)) == (False, "used more than 210 MB")
+    async with Sandbox(LIMITS, (way,)) as box:
+        for stream in ("stdout", "stderr"):
+            ran = await box.run(f"import sys\nwhile True: sys.{stream}.write('x' * 1000)")
+            assert (ran.ok, ran.ended, ran.how(LIMITS)) == (False, "output", "printed more than 100,000 bytes")
+            assert len(ran.out) <= LIMITS.output
+        ran = await box.run("with open('big', 'wb') as file:\n    while True: file.write(bytes(1 << 20))")
+        assert not ran.ok
+        ran = await box.run("import os\nkept = [os.open('/dev/null', 0) for _ in range(1000)]")
+        assert not ran.ok
+        assert b"Too many open files" in ran.err
+        assert (await box.run("print('fine')")).out == b"fine\n"
+
+
+# Each is bounded in time by the deadline only; what keeps them is the kernel's limit, seen to hold before each run.
+ENDLESS = {
+    "own session": "import os\nif os.fork(): os._exit(0)\nos.setsid()\nwhile True:\n    os.fork()\n",
+    "stubborn": "import os\nwhile True:\n    try: os.fork() or os.setsid()\n    except OSError: pass\n",
+    "plain": "import os\nwhile True:\n    os.fork()\n",
+    "threads": "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,)).start()",
+}
+
+
+async def held(way: str, bomb: str) -> Ran:
+    """Run a bomb; there are never more processes than may be, and afterwards none."""
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, len(await asyncio.to_thread(descendants, os.getpid())))
+            await asyncio.sleep(0.02)
+
+    before = len(descendants(os.getpid()))
+    watching = asyncio.ensure_future(watch())
+    async with Sandbox(LIMITS._replace(seconds=0.4), (way,)) as box:
+        ran = await box.run(ENDLESS[bomb])
+        # The supervisor, and in namespaces two who wait.
+        assert len(descendants(os.getpid())) <= before + 1
+    async with Sandbox(LIMITS, (way,)) as box:
+        assert (await box.run("print('next')")).out == b"next\n", "nobody is left who would count"
+    watching.cancel()
+    await asyncio.wait([watching])
+    assert most <= before + LIMITS.processes + 3
+    return ran
+
+
+async def test_a_program_that_forks_without_end_is_held_by_the_kernel(way: str) -> None:
+    ran = await held(way, "stubborn")
+    assert (ran.ended, ran.how(LIMITS)) == ("time", "started too many processes")
+
+
+async def test_so_is_one_that_leaves_its_session_first(way: str) -> None:
+    assert (await held(way, "own session")).ended == "exit"
+
+
+@pytest.mark.parametrize("way", ["root", "limit"], indirect=True)
+@pytest.mark.parametrize("bomb", ["plain", "threads"])
+async def test_one_that_gives_up_at_the_limit_is_told_what_it_was(way: str, bomb: str) -> None:
+    ran = await held(way, bomb)
+    assert not ran.ok
+    assert ran.how(LIMITS) == "started too many processes"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_whoever_left_the_session_is_gone_too(way: str, ends: bool) -> None:
+    mark = f"left-{way}-{ends}-{os.getpid()}"
+    source = (
+        f"{NAMED}\nimport time\n"
+        f"if not os.fork():\n    os.setsid()\n    if not os.fork(): copy({mark!r})\n    os._exit(0)\n"
+        f"os.wait()\ntime.sleep({0.1 if ends else 99})\nprint('done')\n"
+    )
+    async with Sandbox(LIMITS._replace(seconds=20 if ends else 1), (way,)) as box:
+        ran = await box.run(source)
+        assert (ran.ended, ran.out) == (("exit", b"done\n") if ends else ("time", b""))
+        assert marked(mark) == []
+
+
+async def test_a_comet_is_caught(way: str) -> None:
+    """One that forks and leaves, again and again, is never where it was."""
+    source = (
+        "import os\nif os.fork():\n    import time\n    time.sleep(99)\n"
+        "while True:\n    try:\n        if os.fork(): os._exit(0)\n        os.setsid()\n    except OSError: pass\n"
+    )
+    async with Sandbox(LIMITS._replace(seconds=0.4), (way,)) as box:
+        ran = await box.run(source)
+        assert ran.ended == "time"
+        assert (await box.run("print('next')")).out == b"next\n"
+
+
+async def test_cancelling_ends_a_program(way: str) -> None:
+    mark = f"cancelled-{way}-{os.getpid()}"
+    source = f"{NAMED}\nif not os.fork():\n    os.setsid()\n    copy({mark!r})\ncopy({mark!r})\n"
+    task = asyncio.ensure_future(run_in(source, way))
+    while len(marked(mark)) < 2:
+        assert not task.done()
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert marked(mark) == []
+
+
+WORKER = """
+import asyncio, os, sys
+from trunkline.tools.sandbox.family import descendants
+from trunkline.tools.sandbox.sandbox import Sandbox
+from trunkline.tools.sandbox.walls import Limits
+
+async def main():
+    async with Sandbox(Limits(600.0, 512 << 20, 24, 16 << 20, 100_000), (sys.argv[1],)) as box:
+        await box.run(sys.argv[2])
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("way", AS_ROOT)
+def test_nothing_is_left_of_a_program_whose_worker_was_killed(way: str) -> None:
+    if os.geteuid():
+        pytest.skip("only root has a user id to give")
+    mark = f"orphan-{way}-{os.getpid()}"
+    source = f"{NAMED}\nif not os.fork():\n    os.setsid()\n    copy({mark!r})\ncopy({mark!r})\n"
+    # The mark is in the worker's own line as well.
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, way, source])
+    try:
+        while len(marked(mark)) < 3:
+            assert worker.poll() is None
+            time.sleep(0.01)
+        below = descendants(worker.pid)
+    finally:
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+    assert len(below) >= 3
+    while any(Path(f"/proc/{pid}").exists() for pid in below):
+        time.sleep(0.01)
+    assert marked(mark) == []
+
+
+async def test_a_program_sees_no_environment_and_none_who_has_one(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-programs")
+    source = (
+        "import os, pathlib\nfound = [repr(dict(os.environ))]\n"
+        "for path in pathlib.Path('/proc').glob('[0-9]*/environ'):\n"
+        "    try: found.append(path.read_bytes().decode(errors='replace'))\n    except OSError: pass\n"
+        "print('sk-not-for-programs' in repr(found), sorted(os.environ))\n"
+    )
+    ran = await run_in(source, way)
+    names = sorted([*supervisor_environment(), "HOME", "TMPDIR"])
+    if way == "limit":
+        assert ran.out.decode().endswith(f" {names}\n"), "the same user may look into other processes: it is said so"
+    else:
+        assert ran.out.decode() == f"False {names}\n"
+
+
+def supervisor_environment() -> list[str]:
+    from trunkline.tools.sandbox import begin
+
+    return [*begin._ENVIRONMENT]
+
+
+@pytest.mark.parametrize("way", ["root", "user"], indirect=True)
+async def test_in_namespaces_there_is_no_network_and_nothing_else_to_see(way: str) -> None:
+    source = (
+        "import os, socket\nprint(sorted(os.listdir('/')), os.getpid(), os.getppid(), os.listdir('/tmp'))\n"
+        "for path in ('/usr/x', '/x', '/etc/x'):\n"
+        "    try: open(path, 'w'); print('wrote', path)\n    except OSError: pass\n"
+        "for host in ('127.0.0.1', '192.0.2.1'):\n"
+        "    try: socket.create_connection((host, 9), 5)\n    except OSError as error: print(error.strerror)\n"
+        "for number in (9, 2, 15):\n    try: os.kill(1, number)\n    except OSError: pass\n"
+        "print('alive')\n"
+    )
+    ran = await run_in(source, way)
+    lines = ran.out.decode().splitlines()
+    assert "proc" not in lines[0]
+    assert "home" not in lines[0]
+    assert lines[0].split("]")[1].split()[1] in {"2", "2,"} or "] 2 1 " in lines[0]
+    written = [line for line in lines if line.startswith("wrote") and way == "root"]
+    assert not written
+    assert lines[-3:] == ["Network is unreachable", "Network is unreachable", "alive"]
+
+
+@pytest.mark.parametrize("way", ["limit"], indirect=True)
+async def test_what_the_weakest_way_leaves_open_is_said_once(
+    way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sandbox, "_found", {})
+    for _ in range(2):
+        assert (await run_in("print(1)", way)).ok
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "can read that user's files" in said
+
+
+async def test_where_the_limit_of_processes_is_not_kept_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid():
+        pytest.skip("the kernel keeps everybody's limit but root's")
+    monkeypatch.setattr(sandbox, "_found", {})
+    for way in ("user", "limit"):
+        with pytest.raises(NoSandbox, match="the kernel keeps no limit of processes for this user"):
+            await run_in("print(1)", way)
+    monkeypatch.setattr(sandbox, "_found", {("limit",): {"way": "limit", "python": sys.executable}})
+    with pytest.raises(NoSandbox, match="the kernel keeps no limit"):
+        await run_in("print(1)", "limit")
+
+
+async def test_a_supervisor_that_dies_is_our_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Sandbox(LIMITS) as box:
+        running = asyncio.ensure_future(box.run("import time; time.sleep(99)"))
+        await asyncio.sleep(0.05)
+        box._process.kill()
+        with pytest.raises(NoSandbox, match="the process that runs programs ended"):
+            await running
+    monkeypatch.setattr(sandbox, "_BOOT", "raise SystemExit")
+    with pytest.raises(NoSandbox, match="ended"):
+        await run_in("print(1)")
+    monkeypatch.setattr(sandbox.sys, "executable", "/nowhere/python")
+    with pytest.raises(NoSandbox, match="no process can be started: No such file"):
+        await run_in("print(1)")
+
+
+def test_what_is_said_of_the_end() -> None:
+    def how(ended: str = "exit", status: int = 0, err: bytes = b"", many: bool = False) -> str:
+        return Ran(ended, status, b"", err, many).how(LIMITS)
+
+    assert how(status=256, err=b"BlockingIOError: [Errno 11] Resource temporarily unavailable\n") == (
+        "started too many processes"
+    )
+    assert how(status=256, err=b"RuntimeError: can't start new thread") == "started too many processes"
+    assert how("time", many=True) == "started too many processes"
+    assert how(status=256, err=b"ValueError: \x1b[31m\xff") == "ended with exit code 1: ValueError: \\x1b[31m\ufffd"
+    assert how(status=50) == "was killed by signal 50"
