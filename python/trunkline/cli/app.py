@@ -31,7 +31,7 @@ _COMMANDS = {
     "compare": ("trunkline.cli.compare:compare", "Compare two runs on the same tasks, task by task."),
     "export": ("trunkline.cli.export:export", "Write a run's rollouts for other programs."),
     "probe": ("trunkline.cli.probe:probe", "Find out what a server can do."),
-    "bench": ("trunkline.cli.bench:bench", "Compare strategies on the simulator."),
+    "bench": ("trunkline.cli.bench:bench", "Compare strategies, or aggregators, on the simulator."),
     "sim": ("trunkline.cli.sim:sim", "The embedded world: write its files, serve its models."),
 }
 

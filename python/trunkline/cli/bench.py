@@ -1,4 +1,4 @@
-"""``trunkline bench``: strategies compared on the embedded simulator; no key, no network."""
+"""``trunkline bench``: strategies and aggregators compared on the embedded simulator; no key, no network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OUT = click.option("--out", "-o", type=click.Path(dir_okay=False, path_type=Pat
 
 @click.group()
 def bench() -> None:
-    """Compare strategies on the embedded simulator."""
+    """Compare strategies, and ways to one answer, on the embedded simulator."""
 
 
 @bench.command()
@@ -106,6 +106,49 @@ def sharing(questions: int, out: Path | None) -> None:
     report = _shared(questions)
     _write(out, report)
     put(report)
+
+
+@bench.command()
+@click.option("--presets", default=",".join(PRESETS), show_default=True, help="How the model errs: some, by comma.")
+@click.option("--seeds", type=click.IntRange(2, 1000), help="Held-out worlds.  [default: 5]")
+@click.option("--questions", type=click.IntRange(1, 300), help="Questions of each world.  [default: 40]")
+@click.option("--quick", is_flag=True, help="A small study, in seconds; what is not named is small.")
+@click.option("--workers", "-w", type=click.IntRange(0, 256), help="Processes.  [default: one a core]")
+@click.option("--json", "as_json", is_flag=True, help="Print what was measured as JSON, one question a line.")
+@_OUT
+@click.pass_context
+def answers(
+    ctx: click.Context,
+    presets: str,
+    seeds: int | None,
+    questions: int | None,
+    quick: bool,
+    workers: int | None,
+    as_json: bool,
+    out: Path | None,
+) -> None:
+    """Compare aggregators at the cost of 8 chains, question by question, with one try and with the majority.
+
+    The exit code is 1 where an aggregator is above what theory allows in the preset null, or where a vote gains much
+    in shared-misbelief.
+    """
+    from trunkline.sim.study.answers.study import Plan, run_study
+    from trunkline.sim.study.answers.tables import checks_of, markdown
+
+    size = Plan(_presets(presets), processes=os.cpu_count() or 1)
+    if quick:
+        size = size._replace(seeds=2, questions=6)
+    given: dict[str, Any] = {"seeds": seeds, "questions": questions, "processes": workers}
+    plan = size._replace(**{name: value for name, value in given.items() if value is not None})
+    _writable(out)
+    asked = run_study(plan, _tell)
+    report = markdown(asked)
+    _write(out, report)
+    put("\n".join(msgspec.json.encode(one._asdict()).decode() for one in asked) if as_json else report)
+    failed = [check for check in checks_of(asked) if not check.passed]
+    for check in failed:
+        _tell(check.what)
+    ctx.exit(bool(failed))
 
 
 def _shared(questions: int) -> str:

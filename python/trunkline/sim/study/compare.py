@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from trunkline.sim.study.cell import Group
     from trunkline.sim.study.tries import Prices, Try
 
-__all__ = ["Comparison", "Effective", "by_preset", "compare", "effective", "of_arm"]
+__all__ = ["FEWEST", "Comparison", "Effective", "by_preset", "compare", "effective", "of_arm"]
 
-_FEWEST = 3
+FEWEST = 3
 """Questions of a kind in the other worlds from which its number of chains is read; with fewer, all kinds are."""
 
 _Key = tuple[str, int, str]
@@ -97,7 +97,7 @@ def _exchange(trees: dict[_Key, Group], pools: dict[_Key, Group], prices: Prices
         if place not in known:
             others = [other for other in trees if other[1] != tree.seed]
             alike = [other for other in others if trees[other].stratum == tree.stratum]
-            used = alike if len(alike) >= _FEWEST else others
+            used = alike if len(alike) >= FEWEST else others
             curve = cost_curve([pools[other].tries for other in used], prices)
             budget = math.fsum(price(trees[other].tries, prices) for other in used) / len(used)
             known[place] = chains_worth(budget, curve)

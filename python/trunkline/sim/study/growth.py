@@ -53,7 +53,7 @@ class Open:
         """Nothing is written anywhere."""
 
 
-def agent(model: str, sampling: Sampling, *, tagged: bool = False, max_turns: int = 30) -> Agent:
+def agent(model: str, sampling: Sampling, *, tagged: bool = False, max_turns: int = 30, system: str = SYSTEM) -> Agent:
     """The agent of the studies.
 
     Args:
@@ -61,13 +61,14 @@ def agent(model: str, sampling: Sampling, *, tagged: bool = False, max_turns: in
         sampling: How it samples.
         tagged: Whether it searches in tags and visits nothing, as ``sim-tagged`` does.
         max_turns: Most turns of a rollout.
+        system: What it is told, where it is told anything.
     """
     tools: list[Tool[..., Any]] = [search] if tagged else [search, visit]
     dialect = "search-r1" if tagged else "native"
     return Agent(
         model=model,
         tools=tools,
-        system="" if tagged else SYSTEM,
+        system="" if tagged else system,
         sampling=sampling,
         dialect=dialect,
         max_turns=max_turns,
@@ -81,7 +82,7 @@ async def grow(
     llm: HttpLLM | SimLLM,
     seed: int,
     *,
-    ids: bool = False,
+    ids: bool | TokenMode = False,
     guide: Reward | None = None,
     core: Core | None = None,
 ) -> Tree:
@@ -93,12 +94,13 @@ async def grow(
         strategy: Where rollouts start.
         llm: Who answers.
         seed: Of the run.
-        ids: Whether prompts are sent as token ids, so that a turn can be gone on from inside.
+        ids: Whether prompts are sent as token ids, so that a turn can be gone on from inside; or how ids are asked for.
         guide: What the strategy is shown as reward; it sees none without it, and never the labels.
         core: A tree to go on with.
     """
     tree = Tree(task, core)
-    draws = Draws(llm, exact=Exact(_IDS, renderers(_IDS, llm.call)) if ids else None)
+    mode = ids if isinstance(ids, TokenMode) else _IDS
+    draws = Draws(llm, exact=Exact(mode, renderers(mode, llm.call)) if ids else None)
     await Session(tree, kit, strategy, guide, seed, draws, Open()).run()
     label(tree)
     return tree

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from trunkline.errors import WorkerError
 from trunkline.sim.study.arms import ARMS
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
     from trunkline.sim.study.cell import Group
 
-__all__ = ["FIRST_SEED", "Plan", "run_study"]
+__all__ = ["FIRST_SEED", "Plan", "in_processes", "run_study", "worlds"]
 
 FIRST_SEED = 101
 """The first held-out world: no strategy, default or dial was ever chosen on worlds from here on."""
 
 _DOCUMENTS = 600
+
+_Cell = TypeVar("_Cell")
+_Found = TypeVar("_Found")
 
 
 class Plan(NamedTuple):
@@ -70,41 +73,56 @@ def run_study(plan: Plan, tell: Callable[[str], None]) -> list[Group]:
     """
     # Questions of one step have trees of chains alone, which must not cost more than the pool.
     pool = max(plan.pool, *(3 * ARMS[arm].strategy.rollouts() // 2 for arm in plan.arms))
-    with _worlds(plan) as files:
+    with worlds(plan.seeds, plan.questions) as files:
         cells = [
             Cell(preset, seed, *files[seed], plan.questions, plan.judged, pool, plan.continuations, plan.arms)
             for preset in plan.presets
             for seed in files
         ]
         found = []
-        for cell, groups in zip(cells, _run(cells, plan.processes), strict=True):
+        for cell, groups in zip(cells, in_processes(run_cell, cells, plan.processes), strict=True):
             tell(f"{cell.preset}, world {cell.seed}")
             found += groups
         return found
 
 
 @contextmanager
-def _worlds(plan: Plan) -> Iterator[dict[int, tuple[str, str]]]:
-    """Files of the worlds, by seed: documents and questions."""
+def worlds(seeds: int, questions: int) -> Iterator[dict[int, tuple[str, str]]]:
+    """Files of held-out worlds, by seed: documents and questions. They are gone when the context ends.
+
+    Args:
+        seeds: How many worlds, from ``FIRST_SEED`` on.
+        questions: Of each world.
+    """
     with tempfile.TemporaryDirectory(prefix="trunkline-study-") as folder:
         files: dict[int, tuple[str, str]] = {}
-        for seed in range(FIRST_SEED, FIRST_SEED + plan.seeds):
-            corpus, tasks = write_world(make_world(seed, _DOCUMENTS, plan.questions), Path(folder) / str(seed))
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+            corpus, tasks = write_world(make_world(seed, _DOCUMENTS, questions), Path(folder) / str(seed))
             files[seed] = str(corpus), str(tasks)
         yield files
 
 
-def _run(cells: Sequence[Cell], processes: int) -> Iterator[list[Group]]:
+def in_processes(work: Callable[[_Cell], _Found], cells: Sequence[_Cell], processes: int) -> Iterator[_Found]:
+    """Work on cells, several at a time; what comes of them is in their order.
+
+    Args:
+        work: A function of a module.
+        cells: What it is given.
+        processes: How many work at a time; 0 for this one alone.
+
+    Raises:
+        WorkerError: A process was killed.
+    """
     if not processes:
-        yield from map(run_cell, cells)
+        yield from map(work, cells)
         return
     others = set(multiprocessing.active_children())
     # Spawned, since this process may have threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_end_quietly) as pool:
         try:
-            for work in [pool.submit(run_cell, cell) for cell in cells]:
-                yield work.result()
+            for future in [pool.submit(work, cell) for cell in cells]:
+                yield future.result()
         except BrokenProcessPool:
             raise WorkerError("a process of the study was killed; it may have run out of memory: try fewer") from None
         except BaseException:

@@ -16,6 +16,7 @@ from trunkline.sim.study.tries import COSTS, TOKENS, measure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trunkline.sim.study.answers.cell import Asked
     from trunkline.sim.study.cell import Group
     from trunkline.sim.study.compare import Comparison
     from trunkline.sim.study.interval import Interval
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
     from trunkline.sim.study.quality import Quality
     from trunkline.sim.study.sharing import Sharing
 
-__all__ = ["NOTICE", "checks_of", "markdown", "sharing_markdown"]
+__all__ = ["NOTICE", "checks_of", "markdown", "plain", "rows", "scope", "sharing_markdown", "signed"]
 
 NOTICE: Final = "*This describes the simulator `sim-1`, not language models.*"
 
 _FIGURES: Final = (("majority", "majority"), ("passed", "pass@k"), ("mixed", "mixed groups"))
 
 
-def _rows(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+def rows(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """A table in Markdown, with the notice below it.
 
     Args:
@@ -50,10 +51,10 @@ def markdown(groups: Sequence[Group], arms: Sequence[str]) -> str:
     """
     parts = []
     for preset, own in by_preset(groups).items():
-        parts.append(f"## {preset}\n\n{_scope(own)}\n")
+        parts.append(f"## {preset}\n\n{scope(own)}\n")
         for title, prices in (("equal generated tokens", TOKENS), ("equal cost", COSTS)):
             table = [_compared(compare(own, arm, prices), own) for arm in arms]
-            parts.append(f"### At {title}\n\n{_rows(_head(title), table)}")
+            parts.append(f"### At {title}\n\n{rows(_head(title), table)}")
     if any(group.guesses for group in groups):
         parts.append(_estimators(groups, arms))
     checks = checks_of(groups, arms)
@@ -75,7 +76,7 @@ def sharing_markdown(found: Sequence[Sharing]) -> str:
         tree, flat = tree_steps(TREE.trees, TREE.forks, one.length.steps)
         figures = (one.chains, one.predicted, one.measured)
         cells = [str(one.length.steps), f"{one.turns:.1f}", f"{one.budget:.0f}", *(f"{each:.1f}" for each in figures)]
-        cells += [_plain(one.match, 3), _plain(one.gain, 2), f"{flat / tree:.2f}"]
+        cells += [plain(one.match, 3), plain(one.gain, 2), f"{flat / tree:.2f}"]
         for prompts in (one.roomy, one.tight):
             cells += [f"{prompts.chain:.0f}", f"{prompts.tree:.0f}", f"{prompts.saved:.0%}"]
         body.append(cells)
@@ -85,7 +86,7 @@ def sharing_markdown(found: Sequence[Sharing]) -> str:
         f"equally long ({tree_ratio(TREE.forks, TREE.rounds):.1f} for long chains). `prompt` is uncached prompt tokens "
         f"a rollout where all questions are asked at once; the small cache holds {SMALL_CACHE:,} tokens."
     )
-    return f"## What sharing saves\n\n{text}\n\n{_rows(head, body)}"
+    return f"## What sharing saves\n\n{text}\n\n{rows(head, body)}"
 
 
 def _name() -> str:
@@ -109,7 +110,12 @@ def checks_of(groups: Sequence[Group], arms: Sequence[str]) -> list[Check]:
     return found
 
 
-def _scope(groups: Sequence[Group]) -> str:
+def scope(groups: Sequence[Group | Asked]) -> str:
+    """Which questions a table is about.
+
+    Args:
+        groups: What came of them.
+    """
     seeds = sorted({group.seed for group in groups})
     questions = len({(group.seed, group.question) for group in groups})
     return f"{questions} questions of worlds {seeds[0]} to {seeds[-1]}."
@@ -124,8 +130,8 @@ def _head(title: str) -> list[str]:
 def _compared(found: Comparison, groups: Sequence[Group]) -> list[str]:
     cells = [found.arm, f"{found.own['rollouts'].value:.1f}", f"{found.cost.value:.0f}", f"{found.chains:.2f}"]
     for name, _ in _FIGURES:
-        cells += [f"{found.own[name].value:.3f}", _signed(found.gain[name])]
-    return [*cells, _plain(effective(groups, found.arm).tries, 1)]
+        cells += [f"{found.own[name].value:.3f}", signed(found.gain[name])]
+    return [*cells, plain(effective(groups, found.arm).tries, 1)]
 
 
 def _estimators(groups: Sequence[Group], arms: Sequence[str]) -> str:
@@ -136,7 +142,7 @@ def _estimators(groups: Sequence[Group], arms: Sequence[str]) -> str:
         f"Steps of one random rollout of a tree, over {presets}. `slope` is how much of a true advantage the estimate "
         f"has; `sign` counts steps whose true advantage is at least {LEAST}, and an estimate of 0 as half right."
     )
-    return f"## Estimators\n\n{text}\n\n{_rows(head, body)}"
+    return f"## Estimators\n\n{text}\n\n{rows(head, body)}"
 
 
 def _judged(arm: str, quality: Quality) -> list[str]:
@@ -145,28 +151,35 @@ def _judged(arm: str, quality: Quality) -> list[str]:
         quality.estimator,
         quality.target,
         str(quality.steps),
-        _signed(quality.bias),
-        _plain(quality.error, 3),
-        _plain(quality.slope, 2),
-        _plain(quality.sign, 2),
+        signed(quality.bias),
+        plain(quality.error, 3),
+        plain(quality.slope, 2),
+        plain(quality.sign, 2),
     ]
 
 
 def _nulls(checks: Sequence[Check]) -> str:
     body = [
-        [one.arm, one.figure, f"{one.theory:.4f}", _plain(one.found, 4), "yes" if one.passed else "**NO**"]
+        [one.arm, one.figure, f"{one.theory:.4f}", plain(one.found, 4), "yes" if one.passed else "**NO**"]
         for one in checks
     ]
     text = f"{len(checks)} intervals that hold together with 95 % (Bonferroni)."
     head = ["strategy", "figure", "theory", "found", "held"]
-    return f"## The check of null\n\n{text}\n\n{_rows(head, body)}"
+    return f"## The check of null\n\n{text}\n\n{rows(head, body)}"
 
 
-def _signed(found: Interval) -> str:
+def signed(found: Interval) -> str:
+    """A difference with its interval."""
     return _shown(found, "+.3f")
 
 
-def _plain(found: Interval, digits: int) -> str:
+def plain(found: Interval, digits: int) -> str:
+    """A figure with its interval.
+
+    Args:
+        found: The figure.
+        digits: Behind the point.
+    """
     return _shown(found, f".{digits}f")
 
 

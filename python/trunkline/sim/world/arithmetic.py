@@ -136,6 +136,9 @@ def parse(text: str) -> tuple[Step, ...] | None:
     Returns:
         The steps of the last complete problem in the text; ``None`` when there is none.
     """
+    # Prompts that hold long transcripts are searched for problems, too, and mostly there is none.
+    if not any(words in text for words in _ENDINGS):
+        return None
     found: tuple[Step, ...] | None = None
     steps: list[Step] = []
     thing, end = "", 0
@@ -153,6 +156,10 @@ def parse(text: str) -> tuple[Step, ...] | None:
             found, steps = tuple(steps), []
         end = match.end()
     return found
+
+
+_ENDINGS: Final = tuple(template.partition("{t}")[0] for template in _END)
+"""How the last sentence of every problem begins."""
 
 
 def _pattern(group: str, template: str) -> str:

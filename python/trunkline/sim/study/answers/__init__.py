@@ -1,0 +1,1 @@
+"""Aggregators compared on the simulator: many answers to one question into one, at the price of so many chains."""

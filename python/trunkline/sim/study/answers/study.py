@@ -1,0 +1,63 @@
+"""The whole study of aggregators: every preset in every world, in several processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trunkline.sim.study.answers.cell import Cell, run_cell
+from trunkline.sim.study.study import in_processes, worlds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trunkline.sim.study.answers.cell import Asked
+
+__all__ = ["Plan", "run_study"]
+
+
+class Plan(NamedTuple):
+    """How large a study is.
+
+    Attributes:
+        presets: How the model errs.
+        seeds: Worlds, from ``FIRST_SEED`` on.
+        questions: Of each world.
+        pool: Chains of each question.
+        most: Chains that the budget pays for.
+        windows: Groups of each size of a question's chains.
+        processes: How many work at a time; 0 for this one alone.
+    """
+
+    presets: tuple[str, ...]
+    seeds: int = 5
+    questions: int = 40
+    pool: int = 16
+    most: int = 8
+    windows: int = 2
+    processes: int = 2
+
+
+def run_study(plan: Plan, tell: Callable[[str], None]) -> list[Asked]:
+    """Run a study; what comes out depends on the plan's sizes alone, not on the processes.
+
+    Args:
+        plan: How large it is.
+        tell: Told of each cell that is done.
+
+    Raises:
+        WorkerError: A process was killed.
+
+    Returns:
+        What came of each question, in the order of the plan.
+    """
+    with worlds(plan.seeds, plan.questions) as files:
+        cells = [
+            Cell(preset, seed, *files[seed], plan.questions, plan.pool, plan.most, plan.windows)
+            for preset in plan.presets
+            for seed in files
+        ]
+        found = []
+        for cell, asked in zip(cells, in_processes(run_cell, cells, plan.processes), strict=True):
+            tell(f"{cell.preset}, world {cell.seed}")
+            found += asked
+        return found

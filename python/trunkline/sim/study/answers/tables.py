@@ -1,0 +1,103 @@
+"""The tables of the study of aggregators, in Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trunkline.score.metrics import calibration
+from trunkline.sim.study.answers.cell import SOURCES
+from trunkline.sim.study.answers.checks import LEAST, LITTLE, gains, nulls
+from trunkline.sim.study.answers.compare import by_preset, compare
+from trunkline.sim.study.tables import plain, rows, scope, signed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trunkline.score.metrics.reliability import Ratio
+    from trunkline.sim.study.answers.cell import Asked
+    from trunkline.sim.study.answers.checks import Check, Gain, Null
+    from trunkline.sim.study.answers.compare import Compared
+
+__all__ = ["checks_of", "markdown"]
+
+_NAMES = {"logprob": "log-prob", "verbalised": "stated"}
+
+
+def markdown(asked: Sequence[Asked]) -> str:
+    """All tables of a study.
+
+    Args:
+        asked: What came of its questions.
+    """
+    parts = []
+    for preset, own in by_preset(asked).items():
+        head = ["aggregator", "chains", "tokens", "cost", "accuracy", "to one try", "to majority"]
+        parts.append(f"## {preset}\n\n{scope(own)}\n\n{rows(head, [_compared(one) for one in compare(own)])}")
+    parts.append(_calibration(asked))
+    found = nulls(asked)
+    if found:
+        parts.append(_nulls(found))
+    voted = gains(asked)
+    if voted:
+        parts.append(_gains(voted))
+    return "\n".join(parts)
+
+
+def checks_of(asked: Sequence[Asked]) -> list[Check]:
+    """All that a study is held against.
+
+    Args:
+        asked: What came of its questions.
+    """
+    voted = [one.check for one in gains(asked) if one.check is not None]
+    return [*(one.check for one in nulls(asked)), *voted]
+
+
+def _compared(one: Compared) -> list[str]:
+    cells = [one.arm, f"{one.chains:.2f}", f"{one.tokens.value:.0f}", f"{one.cost.value:.0f}", plain(one.right, 3)]
+    return [*cells, signed(one.to_one), signed(one.to_majority)]
+
+
+def _calibration(asked: Sequence[Asked]) -> str:
+    body = []
+    for preset, own in by_preset(asked).items():
+        for source in SOURCES:
+            found = calibration([one.sure[source] for one in own], [one.rewards for one in own])
+            if found is not None:
+                error = "-" if found.ece is None else f"{found.ece:.3f}"
+                cells = [_ratio(found.auroc, ".3f"), _ratio(found.gap, "+.3f"), error]
+                body.append([preset, _NAMES[source], f"{found.tries:,}", f"{found.right:.3f}", *cells])
+    head = ["preset", "confidence", "tries", "right", "AUROC", "overconfidence", "ECE"]
+    text = "How sure the chains are of their last turn, beside how often they are right."
+    return f"## Calibration\n\n{text}\n\n{rows(head, body)}"
+
+
+def _ratio(found: Ratio | None, form: str) -> str:
+    if found is None:
+        return "-"
+    if found.low is None or found.high is None:
+        return format(found.value, form)
+    return f"{found.value:{form}} [{found.low:{form}}, {found.high:{form}}]"
+
+
+def _nulls(found: Sequence[Null]) -> str:
+    body = [
+        [one.arm, f"{one.theory:.4f}", plain(one.found, 4), "yes" if one.check.passed else "**NO**"] for one in found
+    ]
+    text = f"No aggregator may be above theory. {len(found)} intervals that hold together with 95 % (Bonferroni)."
+    return f"## The check of null\n\n{text}\n\n{rows(['aggregator', 'theory', 'found', 'held'], body)}"
+
+
+def _gains(found: Sequence[Gain]) -> str:
+    body = [[one.of, signed(one.found), _held(one.check)] for one in found]
+    text = (
+        "What the majority gains over one try. Where draws are wrong alike it must be little: the interval ends below "
+        f"{LITTLE}, and by default it is more. This is checked from {LEAST} questions on."
+    )
+    return f"## The check of shared-misbelief\n\n{text}\n\n{rows(['preset', 'gain', 'held'], body)}"
+
+
+def _held(check: Check | None) -> str:
+    if check is None:
+        return "-"
+    return "yes" if check.passed else "**NO**"
