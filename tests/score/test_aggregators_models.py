@@ -19,6 +19,7 @@ from trunkline.score.aggregators.picking import read_pick
 from trunkline.score.aggregators.prompts import fenced
 from trunkline.score.aggregators.synthesis import Synthesis
 from trunkline.score.aggregators.votes import BestOfN, Majority, Weighted
+from trunkline.score.reports.extract import extract
 
 KINDS = [Synthesis, Integrate]
 
@@ -265,8 +266,10 @@ async def test_reports_that_lack_are_written_at_once_and_one_that_fails_costs_no
     told = shown(last)
     assert "Report of try 0" in told["Paris"]
     assert "Report of try 3" in told["Paris"]
-    assert "try 1 ends" in told["Rome"], "what the try said last stands for its report"
-    assert "hm" not in told["Rome"]
+    extracted = extract(messages(1), answer="Rome")
+    assert "- look() -> page </transcript> of try 1" in extracted
+    assert fenced(extracted, 4000) in told["Rome"], "what can be extracted stands for the report that failed"
+    assert 'clear="no"' not in told["Rome"].partition(extracted[:20])[0]
     assert "<report>" in told["Oslo"]
     assert "report" not in told["Bern"]
 
@@ -294,6 +297,13 @@ async def test_a_report_without_a_clear_answer_counts_half() -> None:
         ("so it was Paris, after all", "paris", True),
         ("Parisian life", "Paris", False),
         ("<answer>Rome</answer>", "Paris", False),
+        ("Paris was refuted. <answer>Rome</answer>", "Paris", False),
+        ("<answer>Paris, France</answer>", "Paris", True),
+        ("So it is 1/3.", "1/3", True),
+        ("So it is 1/2.", "1/2", True),
+        ("Answer: 50 %", "50 percent", True),
+        ("Answer: 0.5", "1/2", True),
+        ("no", "\u200b", False),
         ("anything", None, False),
     ],
 )

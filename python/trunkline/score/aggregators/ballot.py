@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from trunkline.errors import UsageError
 from trunkline.score.aggregators.aggregator import Party
-from trunkline.score.aggregators.clusters import Same, cluster
+from trunkline.score.aggregators.clusters import Same, cluster, votes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,7 +104,7 @@ def weights(candidates: Sequence[Candidate], by: By) -> tuple[dict[int, float] |
     Raises:
         UsageError: A confidence is negative, or a number is infinite or above 1e15.
     """
-    voters = [candidate for candidate in candidates if (candidate.answer or "").strip()]
+    voters = [candidate for candidate in candidates if votes(candidate.answer)]
     if not voters:
         return None, ""
     known = {one.id: _read(one, by) for one in voters}
