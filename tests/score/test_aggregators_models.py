@@ -92,6 +92,13 @@ async def test_the_order_of_the_candidates_changes_neither_the_request_nor_the_d
     assert one.asked == other.asked
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_pick_between_equal_votes_is_no_tie_and_no_fallback(kind) -> None:
+    even = [Candidate(id=1, answer="b"), Candidate(id=2, answer="a")]
+    decision = await kind(picks("b"), "m").decide("?", even)
+    assert (decision.answer, decision.tied, decision.fallback) == ("b", False, False)
+
+
 async def test_ids_do_not_reach_the_model() -> None:
     first, second = picks("Rome"), picks("Rome")
     await Synthesis(first, "m").decide("?", PARIS)
@@ -148,7 +155,7 @@ async def test_after_a_second_such_reply_the_weighted_vote_decides(kind) -> None
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_model_that_fails_leaves_the_decision_to_the_votes(kind) -> None:
     decision = await kind(says(LLMError("it \x1b[2J broke")), "m").decide("?", PARIS)
-    assert decision.answer == "Rome"
+    assert (decision.answer, decision.fallback) == ("Rome", True)
     assert decision.why == "the model gave no reply: it \\x1b[2J broke, so the votes decide"
     decision = await kind(says("?", LLMError("again")), "m").decide("?", PARIS)
     assert (decision.answer, decision.usage.calls) == ("Rome", 1)

@@ -159,6 +159,16 @@ async def test_an_answer_of_invisible_characters_is_none_and_no_part_of_the_mean
     assert (await Majority().decide("?", tries[2:])).answer is None
 
 
+@pytest.mark.parametrize("aggregator", [Weighted(), BestOfN(by="confidence")], ids=["weighted", "best"])
+async def test_what_is_no_number_or_no_answer_is_named(aggregator) -> None:
+    for wrong in ("high", None, 10**400):
+        with pytest.raises(UsageError, match="candidate 3: its confidence must be a number, not "):
+            await aggregator.decide("?", [Candidate(id=3, answer="a", confidence=wrong)])
+    for each in (aggregator, Majority()):
+        with pytest.raises(UsageError, match="candidate 3: its answer must be text or None, not 5"):
+            await each.decide("?", [Candidate(id=3, answer=5)])
+
+
 async def test_one_id_for_two_is_refused() -> None:
     pair = [Candidate(id=2, answer="a"), Candidate(id=2, answer="b")]
     for aggregator in ALL:

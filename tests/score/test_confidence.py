@@ -162,6 +162,8 @@ def test_only_rollouts_that_ended_well_are_candidates() -> None:
         (3, None, 0.0, 0.0),
     ]
     assert all(one.messages == () and one.report == "" for one in found)
+    tree.core.report(tree.rollouts[3].leaf.id, "It ran out of turns.")
+    assert [one.report for one in candidates(tree)] == ["", "It ran out of turns."]
     (first, _) = candidates(tree, "reward", messages=True)
     assert [message["role"] for message in first.messages] == ["user", "assistant"]
     with pytest.raises(ConfigError, match="by must be one of logprob, entropy, verbalised, reward, value, not 'luck'"):
