@@ -16,7 +16,7 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.score.aggregators.aggregator import Aggregator, Candidate, Decision
 from trunkline.score.aggregators.integrate import Integrate, states
 from trunkline.score.aggregators.picking import read_pick
-from trunkline.score.aggregators.prompts import fenced
+from trunkline.score.aggregators.prompts import Option, Shown, fenced, options_text
 from trunkline.score.aggregators.synthesis import Synthesis
 from trunkline.score.aggregators.votes import BestOfN, Majority, Weighted
 from trunkline.score.reports.extract import extract
@@ -238,6 +238,16 @@ def test_a_fenced_text_is_short_and_has_no_tag_of_ours(text: str, limit: int) ->
     told = fenced(text, limit)
     assert len(told.replace("&lt;", "<")) <= limit + len("[...] ")
     assert not re.search(r"<[^A-Za-z0-9<>]{0,8}(?:answer|choice|report)(?![A-Za-z])", told, re.IGNORECASE)
+
+
+@pytest.mark.parametrize(("count", "most"), [(1, 4000), (60, 2000), (1000, 200)])
+def test_many_reports_are_cut_short_and_the_end_of_each_is_kept(count: int, most: int) -> None:
+    reports = [Shown(f"{'long ' * 2000} end of {place}") for place in range(count)]
+    told = options_text("?", [Option("a", count, reports), Option("b", 1, [])])
+    parts = re.findall(r"<report>\n(.*?)\n</report>", told)
+    assert len(parts) == count
+    assert {int(part.rpartition(" ")[2]) for part in parts} == set(range(count))
+    assert all(most - 10 <= len(part.removeprefix("[...] ")) <= most for part in parts)
 
 
 async def test_reports_that_lack_are_written_at_once_and_one_that_fails_costs_no_other() -> None:
