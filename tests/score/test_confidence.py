@@ -138,6 +138,9 @@ def test_value_is_that_of_the_last_state_shared_with_another_rollout() -> None:
     assert [value(one) for one in tree.rollouts] == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1.0, 1.0, 2 / 3])
     chains = grove([Try(["a", "a1"], 1.0), Try(["b", "b1"], 0.0)])
     assert [value(one) for one in chains.rollouts] == [0.5, 0.5], "chains share the prompt alone"
+    twins = grove([Try(["a", "x"], 1.0), Try(["a", "x"], 0.0), Try(["a", "y"], 0.0), Try(["b"], 1.0)])
+    assert twins.rollouts[0].leaf.id == twins.rollouts[1].leaf.id
+    assert value(twins.rollouts[0]) == pytest.approx(1 / 3), "a leaf is no state that it came from, shared or not"
     negative = grove([Try(["a", "a1"], -1.0), Try(["a", "a2"], -1.0)])
     assert [value(one) for one in negative.rollouts] == [0.0, 0.0]
     assert [one.value for one in candidates(negative)] == [-1.0, -1.0], "who compares values sees them as they are"
