@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from commands import trunkline
+from groves import Try, grove
 from pickers import Scripted
 
 from trunkline.cli.answers import answers_of
@@ -185,6 +186,46 @@ async def test_a_url_is_opened_for_a_decision_and_closed_after_it(server: str, k
     assert found[0].usage.prompt > 0
 
 
+class Raising:
+    """Fails for every question, in a way that is no model's."""
+
+    async def decide(self, question: str, candidates: list[Candidate]) -> Decision:
+        raise KeyError("\x1b[2J")
+
+
+class Plain:
+    """Is no coroutine."""
+
+    def decide(self, question: str, candidates: list[Candidate]) -> Decision:
+        return Decision(answer="a")
+
+
+class Loud:
+    """Says what nobody should print."""
+
+    async def decide(self, question: str, candidates: list[Candidate]) -> Decision:
+        return Decision(answer="0.5", why="\x1b[2J\nno", fallback=True)
+
+
+def test_an_aggregator_of_ones_own_that_fails_is_no_traceback(folder: Path, tmp_path: Path) -> None:
+    done = trunkline(folder, "answers", "a.run", "-a", f"{__name__}:Raising")
+    assert done.returncode == 1
+    assert "sure    -         0/0  failed: KeyError: '\\x1b[2J'" in done.stdout
+    done = trunkline(folder, "answers", "a.run", "-a", f"{__name__}:Raising", "--out", tmp_path / "a.jsonl")
+    assert "failed    5 tasks: KeyError" in done.stdout, "also where no table says so"
+    done = trunkline(folder, "answers", "a.run", "-a", f"{__name__}:Plain")
+    assert (done.returncode, "Plain.decide must be a coroutine function" in done.stderr) == (2, True)
+    done = trunkline(folder, "answers", "a.run", "-a", f"{__name__}:Loud")
+    assert (done.returncode, "fallback  5 tasks: \\x1b[2J\\nno" in done.stdout) == (0, True)
+    assert "\x1b" not in done.stdout
+
+
+async def test_an_answer_is_compared_with_accepted_ones_as_votes_are_counted() -> None:
+    tree = grove([Try(["0.5"]), Try(["1/2"]), Try(["0.5"])], accepted="1/2")
+    (found,) = await answers_of([tree], Majority(), "logprob")
+    assert (found.answer, found.votes, found.correct) == ("0.5", 3, True)
+
+
 class Failing:
     """Fails for some questions, and tells how many it decides at once."""
 
@@ -207,5 +248,6 @@ async def test_an_aggregator_that_fails_costs_one_task_its_answer(folder: Path) 
         found = await answers_of(reader.trees(), deciding, "logprob")
     assert [one.task for one in found] == list(SAID)
     assert [one.failed for one in found] == [False, False, True, False, False]
+    assert [one.row()["failed"] for one in found] == [False, False, True, False, False]
     assert (found[2].answer, found[2].correct, found[2].decision.why) == (None, None, "no\\nway")
     assert deciding.most == 5

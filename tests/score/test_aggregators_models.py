@@ -16,9 +16,10 @@ from trunkline.llm.spec import EndpointSpec
 from trunkline.score.aggregators.aggregator import Aggregator, Candidate, Decision
 from trunkline.score.aggregators.integrate import Integrate, states
 from trunkline.score.aggregators.picking import read_pick
-from trunkline.score.aggregators.prompts import fenced
+from trunkline.score.aggregators.prompts import Option, Shown, fenced, options_text
 from trunkline.score.aggregators.synthesis import Synthesis
 from trunkline.score.aggregators.votes import BestOfN, Majority, Weighted
+from trunkline.score.reports.extract import extract
 
 KINDS = [Synthesis, Integrate]
 
@@ -91,6 +92,13 @@ async def test_the_order_of_the_candidates_changes_neither_the_request_nor_the_d
     assert one.asked == other.asked
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_pick_between_equal_votes_is_no_tie_and_no_fallback(kind) -> None:
+    even = [Candidate(id=1, answer="b"), Candidate(id=2, answer="a")]
+    decision = await kind(picks("b"), "m").decide("?", even)
+    assert (decision.answer, decision.tied, decision.fallback) == ("b", False, False)
+
+
 async def test_ids_do_not_reach_the_model() -> None:
     first, second = picks("Rome"), picks("Rome")
     await Synthesis(first, "m").decide("?", PARIS)
@@ -147,7 +155,7 @@ async def test_after_a_second_such_reply_the_weighted_vote_decides(kind) -> None
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_model_that_fails_leaves_the_decision_to_the_votes(kind) -> None:
     decision = await kind(says(LLMError("it \x1b[2J broke")), "m").decide("?", PARIS)
-    assert decision.answer == "Rome"
+    assert (decision.answer, decision.fallback) == ("Rome", True)
     assert decision.why == "the model gave no reply: it \\x1b[2J broke, so the votes decide"
     decision = await kind(says("?", LLMError("again")), "m").decide("?", PARIS)
     assert (decision.answer, decision.usage.calls) == ("Rome", 1)
@@ -232,6 +240,16 @@ def test_a_fenced_text_is_short_and_has_no_tag_of_ours(text: str, limit: int) ->
     assert not re.search(r"<[^A-Za-z0-9<>]{0,8}(?:answer|choice|report)(?![A-Za-z])", told, re.IGNORECASE)
 
 
+@pytest.mark.parametrize(("count", "most"), [(1, 4000), (60, 2000), (1000, 200)])
+def test_many_reports_are_cut_short_and_the_end_of_each_is_kept(count: int, most: int) -> None:
+    reports = [Shown(f"{'long ' * 2000} end of {place}") for place in range(count)]
+    told = options_text("?", [Option("a", count, reports), Option("b", 1, [])])
+    parts = re.findall(r"<report>\n(.*?)\n</report>", told)
+    assert len(parts) == count
+    assert {int(part.rpartition(" ")[2]) for part in parts} == set(range(count))
+    assert all(most - 10 <= len(part.removeprefix("[...] ")) <= most for part in parts)
+
+
 async def test_reports_that_lack_are_written_at_once_and_one_that_fails_costs_no_other() -> None:
     def say(system: str, user: str):
         if "<transcript>" not in user:
@@ -265,8 +283,10 @@ async def test_reports_that_lack_are_written_at_once_and_one_that_fails_costs_no
     told = shown(last)
     assert "Report of try 0" in told["Paris"]
     assert "Report of try 3" in told["Paris"]
-    assert "try 1 ends" in told["Rome"], "what the try said last stands for its report"
-    assert "hm" not in told["Rome"]
+    extracted = extract(messages(1), answer="Rome")
+    assert "- look() -> page </transcript> of try 1" in extracted
+    assert fenced(extracted, 4000) in told["Rome"], "what can be extracted stands for the report that failed"
+    assert 'clear="no"' not in told["Rome"].partition(extracted[:20])[0]
     assert "<report>" in told["Oslo"]
     assert "report" not in told["Bern"]
 
@@ -294,6 +314,13 @@ async def test_a_report_without_a_clear_answer_counts_half() -> None:
         ("so it was Paris, after all", "paris", True),
         ("Parisian life", "Paris", False),
         ("<answer>Rome</answer>", "Paris", False),
+        ("Paris was refuted. <answer>Rome</answer>", "Paris", False),
+        ("<answer>Paris, France</answer>", "Paris", True),
+        ("So it is 1/3.", "1/3", True),
+        ("So it is 1/2.", "1/2", True),
+        ("Answer: 50 %", "50 percent", True),
+        ("Answer: 0.5", "1/2", True),
+        ("no", "\u200b", False),
         ("anything", None, False),
     ],
 )

@@ -146,6 +146,29 @@ async def test_nobody_and_nobody_with_an_answer_are_decided_too(name: str) -> No
     assert (decision.answer, decision.parties, decision.tied, decision.voters) == (None, (), False, ())
 
 
+async def test_an_answer_of_invisible_characters_is_none_and_no_part_of_the_mean() -> None:
+    tries = [
+        Candidate(id=0, answer="a", confidence=0.2),
+        Candidate(id=1, answer="b"),
+        Candidate(id=2, answer="\u200b\u2060", confidence=1.0),
+        Candidate(id=3, answer="'"),
+    ]
+    decision = await Weighted().decide("?", tries)
+    assert [(party.answer, party.weight) for party in decision.parties] == [("a", 0.2), ("b", 0.2)]
+    assert decision.why == "1 of 2 tries have no confidence and count as the mean, 0.2"
+    assert (await Majority().decide("?", tries[2:])).answer is None
+
+
+@pytest.mark.parametrize("aggregator", [Weighted(), BestOfN(by="confidence")], ids=["weighted", "best"])
+async def test_what_is_no_number_or_no_answer_is_named(aggregator) -> None:
+    for wrong in ("high", None, 10**400):
+        with pytest.raises(UsageError, match="candidate 3: its confidence must be a number, not "):
+            await aggregator.decide("?", [Candidate(id=3, answer="a", confidence=wrong)])
+    for each in (aggregator, Majority()):
+        with pytest.raises(UsageError, match="candidate 3: its answer must be text or None, not 5"):
+            await each.decide("?", [Candidate(id=3, answer=5)])
+
+
 async def test_one_id_for_two_is_refused() -> None:
     pair = [Candidate(id=2, answer="a"), Candidate(id=2, answer="b")]
     for aggregator in ALL:

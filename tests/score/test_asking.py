@@ -9,7 +9,7 @@ import openai
 import pytest
 from foreign import error, message, serving
 
-from trunkline.errors import BadRequest, ConfigError
+from trunkline.errors import BadRequest, ConfigError, LLMError, ReplyError
 from trunkline.llm.protocol import Choice, Reply, Request
 from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
@@ -110,10 +110,38 @@ async def test_what_a_server_refuses_is_raised_and_counted_nowhere():
         await asker.close()
 
 
+class Broken:
+    """An LLM of somebody's own that lets out what its reader raised, or has no choices."""
+
+    def __init__(self, reply: Reply | ReplyError) -> None:
+        self._reply = reply
+
+    async def complete(self, _request: Request) -> Reply:
+        if isinstance(self._reply, ReplyError):
+            raise self._reply
+        return self._reply
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (ReplyError("its \x1b[2J is no JSON", 3), r"^what m\\n answered is no reply: its \\x1b\[2J is no JSON$"),
+        (Reply([], 7, 0, 0, 1, 10), r"^m\\n gave no completion$"),
+    ],
+    ids=["unreadable", "empty"],
+)
+async def test_what_is_no_reply_is_the_models_failure_whoever_read_it(reply: Reply | ReplyError, words: str):
+    with pytest.raises(LLMError, match=words):
+        await Asker(Broken(reply), "m\n").ask(QUESTION)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": " "}, "model is empty"),
+        ({"model": " "}, "^model is empty"),
         ({"sampling": {"temperature": 1}}, "sampling must be Sampling"),
         ({"seed": -1}, "seed must"),
         ({"llm": 7}, "is no LLM"),

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.score.aggregators.clusters import cluster, key_of
+from trunkline.score.aggregators.clusters import cluster, key_of, votes
+from trunkline.score.aggregators.votes import Majority
 from trunkline.tree.vote import vote
 
 WORDS = ["Paris", "paris", "The Paris", "Paris, France", "Paris Texas", "France", "not Paris", "Paris or Rome", "Rome"]
@@ -54,6 +55,12 @@ def naive(answers, pairs):
         ("-3/4", "\u22120.75", True),
         ("1/1000", "1e-3", True),
         ("10/5", "2", True),
+        ("1\u00bd", "1.5", True),
+        ("-1 1/2", "\u22121\u00bd", True),
+        ("1\u00bd", "11/2", False),
+        ("10\u00bc miles", "10 1/4 miles", True),
+        ("1/2.", "0.5", True),
+        ("$(1/2)$", "1/2", True),
         ("1/0", "1", False),
         ("1/2", "1-2", False),
         ("the Paris!", "paris", True),
@@ -113,6 +120,13 @@ def test_a_relation_of_ones_own_is_closed_as_a_naive_closure_closes_it(answers) 
 
 
 @settings(max_examples=60, deadline=None)
+@given(st.text("a1\u00bd'\u200b\u2060\u0301 -.\u2026\u00b0", max_size=5))
+def test_an_answer_votes_if_it_has_a_key(answer: str) -> None:
+    assert votes(answer) is bool(key_of(answer)) is (len(cluster([answer])) == 1)
+    assert not votes(None)
+
+
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from([*WORDS, None, ""]), max_size=12))
 def test_without_numbers_clusters_are_the_classes_of_a_vote(answers) -> None:
     expected = {(votes.answer, votes.voters) for votes in vote(answers)}
@@ -130,6 +144,10 @@ def test_without_numbers_clusters_are_the_classes_of_a_vote(answers) -> None:
         (["Paris", "Rome", "Paris and Rome"], 3),
         (["Paris", "Paris, France", "Paris, Texas"], 3),
         (["5", "5 million"], 2),
+        (["5", "minus 5"], 2),
+        (["5", "more than 5"], 2),
+        (["Paris", "Rome rather than Paris"], 2),
+        (["Paris", "anything except Paris"], 2),
         (["5", "July 5, 1962"], 2),
         (["Paris", "Paris France", "Paris France Europe"], 1),
         (["Paris", f"Paris {'word ' * 60}"], 2),
@@ -158,6 +176,8 @@ async def later(_one: str, _other: str) -> bool:
 def test_a_function_that_fails_or_says_nothing_is_named() -> None:
     with pytest.raises(ConfigError, match=r"same raised RuntimeError.*no\\x1b"):
         cluster(["a", "b"], same=raises)
+    with pytest.raises(ConfigError, match="Majority: same must be a plain function of two answers, not a coroutine"):
+        Majority(same=later)
     with pytest.raises(ConfigError, match="same must return True or False, not None"):
         cluster(["a", "b"], same=lambda _one, _other: None)
     with pytest.raises(ConfigError, match=r"same must return True or False, not 1\.0"):

@@ -95,6 +95,19 @@ def test_entropy_is_one_over_the_perplexity_of_the_last_turn() -> None:
         ("<think>Confidence: 0.1</think>Confidence: 0.4", 0.4),
         ("<think>Confidence: 0.1", NAN),
         ("Confidence: -0.5", NAN),
+        ("Confidence: 8 out of 10", 0.8),
+        ("Confidence: 85 out of 100", 0.85),
+        ("Confidence: 1 out of 5", NAN),
+        ("Confidence: 1% of it", NAN),
+        ("Confidence: 1 - 5%", NAN),
+        ("Confidence: 1% to 5%", NAN),
+        ("Confidence: 1 /10.5", NAN),
+        ('{"confidence": 0.8}', 0.8),
+        ("I am not 100% sure.", NAN),
+        ("I'm not quite 100 % certain", NAN),
+        ("I don't feel 90% sure; I am 40% sure", 0.4),
+        ("less than 50% sure", NAN),
+        ("The 95% confidence interval is 12 to 15", NAN),
         ("Confidence: 5", NAN),
         ("Confidence: 10", NAN),
         ("Confidence: 300%", NAN),
@@ -125,6 +138,9 @@ def test_value_is_that_of_the_last_state_shared_with_another_rollout() -> None:
     assert [value(one) for one in tree.rollouts] == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1.0, 1.0, 2 / 3])
     chains = grove([Try(["a", "a1"], 1.0), Try(["b", "b1"], 0.0)])
     assert [value(one) for one in chains.rollouts] == [0.5, 0.5], "chains share the prompt alone"
+    twins = grove([Try(["a", "x"], 1.0), Try(["a", "x"], 0.0), Try(["a", "y"], 0.0), Try(["b"], 1.0)])
+    assert twins.rollouts[0].leaf.id == twins.rollouts[1].leaf.id
+    assert value(twins.rollouts[0]) == pytest.approx(1 / 3), "a leaf is no state that it came from, shared or not"
     negative = grove([Try(["a", "a1"], -1.0), Try(["a", "a2"], -1.0)])
     assert [value(one) for one in negative.rollouts] == [0.0, 0.0]
     assert [one.value for one in candidates(negative)] == [-1.0, -1.0], "who compares values sees them as they are"
@@ -149,6 +165,8 @@ def test_only_rollouts_that_ended_well_are_candidates() -> None:
         (3, None, 0.0, 0.0),
     ]
     assert all(one.messages == () and one.report == "" for one in found)
+    tree.core.report(tree.rollouts[3].leaf.id, "It ran out of turns.")
+    assert [one.report for one in candidates(tree)] == ["", "It ran out of turns."]
     (first, _) = candidates(tree, "reward", messages=True)
     assert [message["role"] for message in first.messages] == ["user", "assistant"]
     with pytest.raises(ConfigError, match="by must be one of logprob, entropy, verbalised, reward, value, not 'luck'"):

@@ -62,6 +62,9 @@ def test_without_evidence_it_goes_by_the_tries_and_the_clear_reports():
     options = [Option("a", 2, []), Option("b", 1, [Shown("b it is"), Shown("b!")]), Option("c", 2, [Shown("?", False)])]
     assert picked(SYNTHESIS, options_text("Which letter?", options)) == 1
 
+    even = [Option("c", 2, []), Option("b", 2, []), Option("a", 2, [])]
+    assert picked(SYNTHESIS, options_text("Which letter?", even)) == 0, "of equals the first"
+
 
 def test_it_errs_at_the_rates_of_the_dials():
     question = SUMS[0]

@@ -40,9 +40,9 @@ def said(role: str, content: str) -> bytes:
     return json.dumps({"role": role, "content": content}, separators=(",", ":")).encode()
 
 
-def grove(tries: Sequence[Try], id: str = "q") -> Tree:
+def grove(tries: Sequence[Try], id: str = "q", accepted: str = "yes") -> Tree:
     """Make a tree; between two turns of a rollout stands an observation."""
-    tree = Tree(Task.ask("what?", "yes", id=id))
+    tree = Tree(Task.ask("what?", accepted, id=id))
     core = tree.core
     prompt = core.append(0, PROMPT, said("user", "what?"))
     agent = core.name("agent")

@@ -14,17 +14,17 @@ import msgspec
 
 from trunkline.cli.named import make_named
 from trunkline.cli.output import put
-from trunkline.errors import ConfigError, LLMError
+from trunkline.errors import ConfigError, LLMError, TrunklineError
 from trunkline.llm.spec import EndpointSpec
-from trunkline.printable import cells, printable
+from trunkline.printable import cells, printable, said
 from trunkline.score.aggregators.aggregate import aggregate, check_aggregator
 from trunkline.score.aggregators.aggregator import Aggregator, Decision
 from trunkline.score.aggregators.catalog import AGGREGATORS
+from trunkline.score.aggregators.clusters import key_of
 from trunkline.score.aggregators.picking import Picker
 from trunkline.score.confidence import CONFIDENCES
 from trunkline.score.metrics import Estimate, accuracy
 from trunkline.store.reader import RunReader
-from trunkline.tree.vote import normalise
 from trunkline.types import UNSCORED, Usage
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ __all__ = ["Answered", "answers", "answers_of"]
 _AT_ONCE: Final = 64
 """Tasks that are decided at once, where a model is asked."""
 
-_TASK, _ANSWER = 24, 60  # cells
+_TASK, _ANSWER, _WHY = 24, 60, 300  # cells
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -69,6 +69,7 @@ class Answered(msgspec.Struct, frozen=True):
             "votes": self.votes,
             "voters": self.voters,
             "correct": self.correct,
+            "failed": self.failed,
         }
         evidence: dict[str, Any] = msgspec.to_builtins(self.decision)
         evidence.pop("answer")
@@ -80,7 +81,7 @@ async def answers_of(trees: Iterable[Tree], aggregator: Aggregator, by: str) -> 
 
     Args:
         trees: The trees; as many as are decided at once are in memory.
-        aggregator: What decides. Where it asks a model that fails, a task has no answer and the others go on.
+        aggregator: What decides. Where it fails, a task has no answer and the others go on.
         by: Where confidences come from.
 
     Raises:
@@ -108,7 +109,11 @@ async def _answered(tree: Tree, aggregator: Aggregator, by: str) -> Answered:
     try:
         decision, failed = await aggregate(tree, aggregator, by=by), False
     except LLMError as problem:
-        decision, failed = Decision(answer=None, why=printable(str(problem), 300)), True
+        decision, failed = Decision(answer=None, why=said(problem)), True
+    except TrunklineError:
+        raise
+    except Exception as problem:  # noqa: BLE001 - an aggregator, and what it asks, may be anybody's code
+        decision, failed = Decision(answer=None, why=printable(f"{type(problem).__name__}: {said(problem)}", 300)), True
     voters = sum(len(party.voters) for party in decision.parties)
     correct = None if failed else _correct(tree, decision.answer)
     return Answered(tree.task.id, decision.answer, len(decision.voters), voters, correct, decision, failed)
@@ -116,11 +121,12 @@ async def _answered(tree: Tree, aggregator: Aggregator, by: str) -> Answered:
 
 def _correct(tree: Tree, answer: str | None) -> bool | None:
     """Whether an answer is an accepted one; no answer is none, but where every try broke nothing was measured."""
-    accepted = {normalise(reference) for reference in tree.task.reference}
+    # As the votes were counted: which spelling of a number was chosen must make no difference.
+    accepted = {key_of(reference) for reference in tree.task.reference}
     tried = any((ended := one.termination) is not None and ended not in UNSCORED for one in tree.rollouts)
     if not accepted or not tried:
         return None
-    return answer is not None and normalise(answer) in accepted
+    return answer is not None and key_of(answer) in accepted
 
 
 @click.command()
@@ -247,7 +253,7 @@ def _table(found: Iterable[Answered]) -> str:
     for one in found:
         answer = "-" if one.answer is None else printable(one.answer, _ANSWER)
         note = "tied" if one.decision.tied else ""
-        note = f"failed: {one.decision.why}" if one.failed else note
+        note = f"failed: {printable(one.decision.why, _WHY)}" if one.failed else note
         rows.append((printable(one.task, _TASK), answer, f"{one.votes}/{one.voters}", note))
     widths = [max(cells(row[column]) for row in rows) for column in range(3)]
     lines = []
@@ -264,11 +270,14 @@ def _summary(found: list[Answered], measured: Estimate | None, spent: Usage, tar
     if measured is not None:
         span = "" if measured.low is None else f" (95 %: {measured.low:.3f} to {measured.high:.3f})"
         lines.append(f"accuracy  {measured.value:.3f}{span} of {measured.tasks:,} tasks with accepted answers")
-    fallen = [one.decision.why for one in found if one.decision.fallback]
-    if fallen:
-        (why, often), *others = Counter(fallen).most_common(2)
-        more = f" ({often:,} times; others say why in --out)" if others else ""
-        lines.append(f"fallback  {len(fallen):,} tasks: {why}{more}")
+    for name, said_of in (
+        ("fallback", [one.decision.why for one in found if one.decision.fallback]),
+        ("failed", [one.decision.why for one in found if one.failed]),
+    ):
+        if said_of:
+            (why, often), *others = Counter(said_of).most_common(2)
+            more = f" ({often:,} times; others say why in --out)" if others else ""
+            lines.append(f"{name:<10}{len(said_of):,} tasks: {printable(why, _WHY)}{more}")
     if spent.calls:
         lines.append(
             f"model     {spent.calls:,} calls, {spent.prompt:,} prompt and {spent.generated:,} generated tokens"

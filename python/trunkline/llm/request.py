@@ -97,14 +97,18 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         _extra(self.extra)
 
 
-def head(model: str) -> bytes:
+def head(model: str, name: str = "Agent: model") -> bytes:
     """The body up to the first message.
+
+    Args:
+        model: The model's name.
+        name: What it is called where it was given, for the message.
 
     Raises:
         ConfigError: The model's name is empty or no text.
     """
-    if not text("Agent: model", model).strip():
-        raise ConfigError("Agent: model is empty; name the model as its endpoint does")
+    if not text(name, model).strip():
+        raise ConfigError(f"{name} is empty; name the model as its endpoint does")
     return b'{"model":' + _encoder.encode(model) + b',"messages":['
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline.bounds import shown, whole
-from trunkline.errors import ConfigError, ReplyError
+from trunkline.errors import ConfigError, LLMError, ReplyError
 from trunkline.llm import messages as chat
 from trunkline.llm import request as body
 from trunkline.llm.client import as_llm
@@ -16,6 +16,7 @@ from trunkline.llm.dialects.thinking import spoken
 from trunkline.llm.protocol import LLM, Request
 from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
+from trunkline.printable import printable, said
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Asker:
         self._llm: LLM | None = None if self._spec is not None else as_llm(llm)
         if not isinstance(sampling, Sampling):
             raise ConfigError(f"sampling must be Sampling(...), not {shown(sampling)}")
-        self._head = body.head(model)
+        self._head = body.head(model, "model")
         self._constant = body.constant(sampling)
         self._seed = whole("seed", seed, 0, 2**63 - 1)
         self.model = model
@@ -81,17 +82,21 @@ class Asker:
             EndpointError: Its endpoint serves nobody.
             ConfigError: The key is missing, or the messages are none.
         """
-        said = b",".join(chat.encode(message) for message in messages)
-        prompt = self._head + said + self._constant
+        told = b",".join(chat.encode(message) for message in messages)
+        prompt = self._head + told + self._constant
         # Below 2^53, so that servers in any language read the same number.
         digest = hashlib.blake2b(b"%d %d " % (self._seed, draw) + prompt, digest_size=8).digest()
         seed = int.from_bytes(digest, "little") >> 11
         content = prompt + body.draws(seed)
-        key = int.from_bytes(hashlib.blake2b(said[:256], digest_size=4).digest(), "little")
+        key = int.from_bytes(hashlib.blake2b(told[:256], digest_size=4).digest(), "little")
         request = Request(content, key, seed=seed, constant=len(prompt), model=self.model)
-        reply = await self._open().complete(request)
+        # A user's own object need not read its replies as our clients do: whoever asks knows one error for all of them.
+        try:
+            reply = await self._open().complete(request)
+        except ReplyError as problem:
+            raise LLMError(f"what {printable(self.model, 60)} answered is no reply: {said(problem)}") from problem
         if not reply.choices:
-            raise ReplyError(f"{self.model} gave no completion")
+            raise LLMError(f"{printable(self.model, 60)} gave no completion")
         usage = _usage(reply)
         self.usage += usage
         choice = reply.choices[0]

@@ -32,11 +32,23 @@ _ALL: Final = 2
 _SEARCHED: Final = 4_000
 """Characters at the end of a turn in which a confidence is looked for."""
 
-_AMOUNT: Final = r"(?<![\w.,/-])([0-9]{1,3}(?:\.[0-9]{1,6})?|\.[0-9]{1,6})[ \t]{0,2}(%|percent|/[ ]?100?(?![0-9.])|)"
+_AMOUNT: Final = (
+    r"(?<![\w.,/-])([0-9]{1,3}(?:\.[0-9]{1,6})?|\.[0-9]{1,6})"
+    r"[ \t]{0,2}(%|percent|(?:/|out of)[ ]?100?(?![0-9.])|)"
+)
+_ENDS: Final = r"(?!\w|[.,][0-9]|[ \t]{0,2}(?:[%/]|percent|(?:out[ ])?of\b|(?:[-\u2013\u2014]|to\b)[ ]{0,2}[0-9]))"
+"""What an amount is not followed by: more of a number, a unit, what it is a part of, or the end of a range."""
+
+_DENIED: Final = re.compile(
+    r"(?:\bnot|n['\u2019]t|\bnever|\bthan)(?:[ ][a-z]{1,12}){0,2}[ ]{1,2}[0-9.]{1,9}[ ]{0,2}(?:%|percent)",
+    re.IGNORECASE,
+)
+"""A confidence that is not had: not 100 % sure, less than 50 %."""
+
 _STATED: Final = re.compile(
     rf"<confidence>\s{{0,20}}{_AMOUNT}\s{{0,20}}</confidence>"
-    rf"|\bconfidence(?:[ ][a-z]{{1,12}}){{0,4}}[*_ \t]{{0,4}}(?::|=|\bis\b|\bof\b)[*_ \t]{{0,4}}{_AMOUNT}"
-    r"(?![\w/]|[.,][0-9])"
+    rf"|\bconfidence(?![ ](?:interval|limit|bound|band|region))(?:[ ][a-z]{{1,12}}){{0,4}}[*_\"' \t]{{0,4}}"
+    rf"(?::|=|\bis\b|\bof\b)[*_\"' \t]{{0,4}}{_AMOUNT}{_ENDS}"
     rf"|{_AMOUNT}[ \t]{{1,2}}(?:confident|sure|certain)\b",
     re.IGNORECASE,
 )
@@ -89,8 +101,9 @@ def stated(text: str) -> float:
     """Read a stated confidence: the last of ``<confidence>0.8</confidence>``, ``Confidence: 80 %``, ``80 % sure``.
 
     A number counts as it is up to 1, above 10 in percent, and with its unit where it has one (``%``, ``percent``,
-    ``/10``, ``/100``). In between, without a unit, nobody can say what it means. Thinking is left out, and of what
-    is left only the last 4,000 characters are read.
+    ``/10``, ``out of 100``). In between, without a unit, nobody can say what it means, and neither of a range. What a
+    model says that it is not (``not 100 % sure``) is none. Thinking is left out, and of what is left only the last
+    4,000 characters are read.
 
     Args:
         text: What a model wrote.
@@ -98,11 +111,11 @@ def stated(text: str) -> float:
     Returns:
         From 0 to 1; NaN where none is stated, or none that can be one.
     """
-    said = [match.groups() for match in _STATED.finditer(spoken(text)[-_SEARCHED:])]
+    said = [match.groups() for match in _STATED.finditer(_DENIED.sub("", spoken(text)[-_SEARCHED:]))]
     if not said:
         return math.nan
     amount, unit = next(pair for pair in zip(said[-1][::2], said[-1][1::2], strict=True) if pair[0])
-    number, unit = float(amount), unit.casefold().replace(" ", "")
+    number, unit = float(amount), unit.casefold().replace("out of", "/").replace(" ", "")
     if not unit and 1 < number <= 10:
         return math.nan
     share = number / (10 if unit == "/10" else 100 if unit or number > 1 else 1)
@@ -171,7 +184,7 @@ def candidates(tree: Tree, by: str = "logprob", *, messages: bool = False) -> li
             answer=rollout.answer,
             confidence=sure(rollout),
             reward=rollout.reward,
-            report=getattr(rollout.leaf, "compressed_reasoning", None) or "",
+            report=rollout.leaf.compressed_reasoning or "",
             value=_shared_value(rollout),
             messages=tuple(rollout.messages) if messages else (),
         )

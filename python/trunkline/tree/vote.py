@@ -13,7 +13,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["DIGITS", "LONG", "Votes", "fold", "majority", "normalise", "vote"]
+__all__ = ["DIGITS", "LONG", "Votes", "compatible", "fold", "majority", "normalise", "vote"]
 
 LONG = 4_000
 """Characters of the longest answer that is folded; a longer one is a text, and compares as one."""
@@ -28,6 +28,8 @@ _SIGNS = str.maketrans({"\u2212": "-"})
 # positive numbers.
 _NUMBER = re.compile(rf"(?<![\w.])(?:(?<![^\s(=$€£¥])[-+])?[$€£¥]?{DIGITS}(?:e[-+]?[0-9]{{1,2}})?(?!\w)")
 _CURRENCY = re.compile(r"[$€£¥,+]")
+# Before a fraction that is one character, behind a whole number.
+_MIXED = re.compile(r"(?<=[0-9])(?=[\u00bc-\u00be\u2150-\u215f\u2189])")
 _INITIALS = re.compile(r"(?<=[^\W\d_])\.(?=[^\W\d_]|\s|$)")
 _LANGUAGE = re.compile(r"(?<!\w)([^\W\d_])(\+\+|#)(?!\w)")
 
@@ -66,8 +68,17 @@ def _words(text: str) -> list[str]:
     return [_number(word) if _NUMBER.fullmatch(word) else word for word in words]
 
 
+def compatible(text: str) -> str:
+    """A text in Unicode's compatibility form, in which 1\u00bd is ``1 1\u20442`` and not ``11\u20442``, another number.
+
+    Args:
+        text: Any text.
+    """
+    return unicodedata.normalize("NFKC", _MIXED.sub(" ", text))
+
+
 def _fold(text: str) -> str:
-    text = unicodedata.normalize("NFKC", text).casefold()
+    text = compatible(text).casefold()
     text = unicodedata.normalize("NFKC", text).translate(_QUOTES).translate(_SIGNS)
     return "".join(char for char in text if unicodedata.category(char) != "Cf")
 

@@ -76,7 +76,7 @@ async def integrate(
         client: An ``AsyncOpenAI`` client, through which every request goes.
         model: Who reads and picks.
         reports: ``stored`` writes the reports that are missing, ``model`` writes all of them anew. Where a request for
-            one fails, what the rollout said last stands for it.
+            one fails or brings nothing, an extracted report stands for it.
 
     Returns:
         One of the answers; where the model picks none, or its request fails, the votes decide, of which those count

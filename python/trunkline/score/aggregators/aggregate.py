@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import isawaitable
 from typing import TYPE_CHECKING
 
 from trunkline.bounds import shown
@@ -52,7 +53,11 @@ async def aggregate(tree: Tree, aggregator: Aggregator = Majority(), *, by: str 
     """
     decider = check_aggregator("aggregator", aggregator)
     wanted = bool(getattr(decider, "reads_messages", False))
-    decision: object = await decider.decide(tree.task.question, candidates(tree, by, messages=wanted))
+    # What is annotated need not be what somebody's own class does.
+    asked: object = decider.decide(tree.task.question, candidates(tree, by, messages=wanted))
+    if not isawaitable(asked):
+        raise ConfigError(f"{type(decider).__name__}.decide must be a coroutine function: async def decide(...)")
+    decision: object = await asked
     if not isinstance(decision, Decision):
         raise ConfigError(f"{type(decider).__name__}.decide must return a Decision, not {shown(decision)}")
     return decision

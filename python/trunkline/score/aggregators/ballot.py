@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
+from trunkline.bounds import shown
 from trunkline.errors import UsageError
 from trunkline.score.aggregators.aggregator import Party
-from trunkline.score.aggregators.clusters import Same, cluster
+from trunkline.score.aggregators.clusters import Same, cluster, votes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trunkline.score.aggregators.aggregator import Candidate
 
-__all__ = ["SOURCES", "Ballot", "By", "poll", "weights"]
+__all__ = ["SOURCES", "Ballot", "By", "number_of", "poll", "weights"]
 
 By = Literal["confidence", "reward", "value"]
 """Which number of a candidate says what its vote weighs."""
@@ -70,8 +71,9 @@ def poll(
 
     Raises:
         ConfigError: ``same`` failed.
-        UsageError: Two candidates have one id.
+        UsageError: Two candidates have one id, or an answer is no text.
     """
+    _voting(candidates)
     ids = [candidate.id for candidate in candidates]
     if len(set(ids)) < len(ids):
         twice = next(one for one in ids if ids.count(one) > 1)
@@ -102,9 +104,9 @@ def weights(candidates: Sequence[Candidate], by: By) -> tuple[dict[int, float] |
         The weight of each voter's id, or None for equal weights; and why these, where it is not the plain rule.
 
     Raises:
-        UsageError: A confidence is negative, or a number is infinite or above 1e15.
+        UsageError: A confidence is negative, a number is none, or infinite or above 1e15, or an answer is no text.
     """
-    voters = [candidate for candidate in candidates if (candidate.answer or "").strip()]
+    voters = _voting(candidates)
     if not voters:
         return None, ""
     known = {one.id: _read(one, by) for one in voters}
@@ -119,13 +121,39 @@ def weights(candidates: Sequence[Candidate], by: By) -> tuple[dict[int, float] |
     return {one: mean if math.isnan(value) else value for one, value in known.items()}, why
 
 
+def number_of(candidate: Candidate, by: By) -> float:
+    """A number of a candidate, whatever it is; NaN where it has none.
+
+    Raises:
+        UsageError: It is no number.
+    """
+    value: object = getattr(candidate, by)
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"candidate {candidate.id}: its {by} must be a number, not {shown(value)}") from None
+
+
+def _voting(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates that have an answer.
+
+    Raises:
+        UsageError: What stands for an answer is no text.
+    """
+    for one in candidates:
+        answer: object = one.answer
+        if answer is not None and not isinstance(answer, str):
+            raise UsageError(f"candidate {one.id}: its answer must be text or None, not {shown(answer)}")
+    return [one for one in candidates if votes(one.answer)]
+
+
 def _read(candidate: Candidate, by: By) -> float:
     """The number of a candidate that its vote weighs; NaN where it has none.
 
     Raises:
         UsageError: It is no weight.
     """
-    value = float(getattr(candidate, by))
+    value = number_of(candidate, by)
     if math.isnan(value):
         return value
     if not -_HEAVIEST <= value <= _HEAVIEST:

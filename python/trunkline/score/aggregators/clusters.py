@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cached_property
+from inspect import iscoroutinefunction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -16,12 +16,12 @@ import msgspec
 from trunkline.bounds import shown
 from trunkline.errors import ConfigError
 from trunkline.printable import said
-from trunkline.tree.vote import LONG, normalise
+from trunkline.tree.vote import LONG, compatible, normalise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Cluster", "Same", "check_same", "cluster", "key_of"]
+__all__ = ["Cluster", "Same", "check_same", "cluster", "key_of", "votes"]
 
 Same = Callable[[str, str], bool]
 """Says whether two answers mean the same; a plain function of both, never a coroutine function."""
@@ -29,7 +29,12 @@ Same = Callable[[str, str], bool]
 _WORDS: Final = 40
 """Words of the longest answer in which others are looked for: a longer one is a text that may mention any of them."""
 
-_FRACTION: Final = re.compile(r"([-+]?[0-9]{1,30})\s*[/\u2044]\s*([0-9]{1,30})")
+_FRACTION: Final = re.compile(r"([-+]?)(?:([0-9]{1,30})\s+)?([0-9]{1,30})\s*[/\u2044]\s*([0-9]{1,30})")
+"""A fraction, also behind a whole number."""
+
+_AROUND: Final = " \t\r\n.,;:!$()[]{}"
+"""What may stand around a fraction and says nothing of its value."""
+
 _PERCENT: Final = re.compile(r"(-?[0-9]*\.?[0-9]+) per ?cent")
 _NUMBER: Final = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 _SCALES: Final = frozenset(
@@ -51,6 +56,20 @@ _UNSURE: Final = frozenset(
         "or",
         "either",
         "maybe",
+        "wrong",
+        "false",
+        "incorrect",
+        "except",
+        "without",
+        "unlike",
+        "rather",
+        "instead",
+        "than",
+        "dont",
+        "doesnt",
+        "didnt",
+        "minus",
+        "negative",
     )
 )
 
@@ -72,21 +91,28 @@ class Cluster(msgspec.Struct, frozen=True):
 def key_of(answer: str) -> str:
     """The form in which an answer is compared: :func:`trunkline.tree.vote.normalise`, with a word for numbers.
 
-    An answer that is a fraction of two whole numbers is its value, exactly: ``1/2`` is ``0.5``, and ``2/6`` is
-    ``1/3``, which no decimal number equals. A percentage is the number before the sign: ``50 %``, ``50 percent`` and
-    ``50`` are one, and ``0.5`` is another, since who is asked for a percentage may leave the sign away.
+    An answer that is a fraction of two whole numbers is its value, exactly: ``1/2`` is ``0.5``, ``1 1/2`` is ``1.5``,
+    and ``2/6`` is ``1/3``, which no decimal number equals. A percentage is the number before the sign: ``50 %``,
+    ``50 percent`` and ``50`` are one, and ``0.5`` is another, since who is asked for a percentage may leave the sign
+    away.
 
     Args:
         answer: An answer; blank for none.
     """
     if len(answer) <= 200:
-        plain = unicodedata.normalize("NFKC", answer).strip().replace("\u2212", "-")
+        plain = compatible(answer).strip(_AROUND).replace("\u2212", "-")
         found = _FRACTION.fullmatch(plain)
-        if found is not None and int(found[2]):
-            return _written(Fraction(int(found[1]), int(found[2])))
+        if found is not None and int(found[4]):
+            value = int(found[2] or 0) + Fraction(int(found[3]), int(found[4]))
+            return _written(-value if found[1] == "-" else value)
     key = normalise(answer)
     percent = _PERCENT.fullmatch(key) if len(key) <= 200 else None
     return percent[1] if percent is not None else key
+
+
+def votes(answer: str | None) -> bool:
+    """Whether an answer is one: there is something in it that can be compared, not invisible characters alone."""
+    return answer is not None and (any(map(str.isalnum, answer)) or bool(key_of(answer)))
 
 
 def _written(value: Fraction) -> str:
@@ -112,10 +138,12 @@ def check_same(name: str, same: object) -> None:
         same: What was given; None for nothing.
 
     Raises:
-        ConfigError: It cannot be called.
+        ConfigError: It cannot be called, or is a coroutine function.
     """
     if same is not None and not callable(same):
         raise ConfigError(f"{name} must be a function of two answers, not {shown(same)}")
+    if iscoroutinefunction(same):
+        raise ConfigError(f"{name} must be a plain function of two answers, not a coroutine function")
 
 
 def cluster(answers: Sequence[str | None], *, contain: bool = False, same: Same | None = None) -> list[Cluster]:
@@ -129,8 +157,8 @@ def cluster(answers: Sequence[str | None], *, contain: bool = False, same: Same 
         answers: The answers; None and blank ones are in no cluster.
         contain: Whether an answer counts as one that holds it as whole words, as ``1962`` and ``it was in 1962``. An
             answer is not taken for another that it holds if it holds several that are not part of one another, if it
-            denies or doubts (``not``, ``or``), if it is longer than 40 words, or if a number in it goes on
-            (``5 million``). Neither is one that stands in several which are not part of one another.
+            denies or doubts (``not``, ``or``, ``rather than``), if it is longer than 40 words, or if a number in it
+            goes on (``5 million``). Neither is one that stands in several which are not part of one another.
         same: Whether two answers mean the same; asked of the most frequent spellings of each pair.
 
     Returns:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from trunkline.llm.dialects.thinking import spoken
+from trunkline.errors import RolloutError
 from trunkline.score.aggregators.ballot import poll, weights
-from trunkline.score.aggregators.clusters import key_of
-from trunkline.score.aggregators.picking import GAVE_UP, Picker, pick
+from trunkline.score.aggregators.clusters import key_of, votes
+from trunkline.score.aggregators.picking import Picker, pick
 from trunkline.score.aggregators.prompts import INTEGRATE, REPORT, Shown, transcript
 from trunkline.score.answers import extract_answer, tail
-from trunkline.tree.node import message_text
-from trunkline.tree.vote import fold
+from trunkline.score.reports.extract import extract
+from trunkline.tree.vote import fold, normalise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,6 @@ __all__ = ["UNCLEAR", "Integrate"]
 UNCLEAR: Final = 0.5
 """What the vote of a try counts whose report does not state its answer, as a share of that of another."""
 
-_EXTRACT: Final = 4_000
 _SEARCHED: Final = 20_000
 
 
@@ -33,10 +33,10 @@ class Integrate(Picker, frozen=True):
     """The answer that a model picks after it has read a report of every try, after ParallelMuse (arXiv 2510.24698).
 
     A try without a report gets one: a model writes it from the candidate's messages, for all of them at once. Where
-    there are no messages the answer stands alone, and where that call fails, what the try said last stands for the
-    report. A report that does not state its try's answer is marked as unclear, and the try's vote counts half. Then one
-    call over all reports picks one of the answers, as for :class:`.synthesis.Synthesis`. Where all tries agree, nothing
-    is asked.
+    there are no messages the answer stands alone, and where that call fails or brings nothing, an extracted report
+    stands for it (:func:`trunkline.score.reports.extract.extract`). A report that does not state its try's answer is
+    marked as unclear, and the try's vote counts half. Then one call over all reports picks one of the answers, as for
+    :class:`.synthesis.Synthesis`. Where all tries agree, nothing is asked.
 
     Args:
         llm: Who is asked; see :class:`.picking.Picker`, as for the other options.
@@ -74,7 +74,7 @@ class Integrate(Picker, frozen=True):
                 one.id: (1.0 if weigh is None else weigh[one.id])
                 * (UNCLEAR if one.id in reports and not reports[one.id].clear else 1.0)
                 for one in candidates
-                if (one.answer or "").strip()
+                if votes(one.answer)
             }
             halved = sum(not reports[one].clear for one in counted if one in reports)
             if halved:
@@ -87,17 +87,20 @@ class Integrate(Picker, frozen=True):
 
 
 def states(report: str, answer: str | None) -> bool:
-    """Whether a report states an answer: between answer tags or in a box, or else as whole words at its end.
+    """Whether a report states an answer: between answer tags or in a box where it has any, else as words at its end.
 
     Args:
         report: The report.
         answer: The answer; None is stated by none.
     """
-    key = key_of(answer or "")
-    if not key:
+    if answer is None or not votes(answer):
         return False
     ending = tail(report.strip(), _SEARCHED)
-    return key_of(extract_answer(ending)) == key or f" {key} " in f" {fold(ending)} "
+    # Without tags and without a box this is all that was said.
+    stated = extract_answer(ending)
+    key = key_of(answer)
+    words = f" {fold(stated)} "
+    return key_of(stated) == key or any(f" {form} " in words for form in (key, normalise(answer)))
 
 
 async def _reports(asker: Asker, question: str, candidates: Sequence[Candidate]) -> list[str]:
@@ -118,14 +121,8 @@ async def _report(asker: Asker, question: str, candidate: Candidate) -> str:
     if candidate.report.strip() or not candidate.messages:
         return candidate.report
     told = transcript(question, candidate.messages)
-    try:
+    with contextlib.suppress(RolloutError):
         reply = await asker.ask([{"role": "system", "content": REPORT}, {"role": "user", "content": told}])
-    except GAVE_UP:
-        return _extract(candidate)
-    return reply.text.strip() or _extract(candidate)
-
-
-def _extract(candidate: Candidate) -> str:
-    """What a try said last, in place of a report."""
-    said = [spoken(message_text(message)) for message in candidate.messages if message.get("role") == "assistant"]
-    return tail("\n".join(text.strip() for text in said if text.strip()), _EXTRACT)
+        if reply.text.strip():
+            return reply.text.strip()
+    return extract(candidate.messages, answer=candidate.answer or "")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from trunkline.bounds import text
-from trunkline.errors import ConfigError, ReplyError, RolloutError
+from trunkline.errors import ConfigError, RolloutError
 from trunkline.llm.request import Sampling
 from trunkline.llm.spec import EndpointSpec
 from trunkline.printable import printable, said
 from trunkline.score.aggregators.aggregator import Decision
 from trunkline.score.aggregators.ballot import Ballot, By
-from trunkline.score.aggregators.clusters import Same, key_of
+from trunkline.score.aggregators.clusters import Same, key_of, votes
 from trunkline.score.aggregators.prompts import REMINDER, Option, Shown, options_text
 from trunkline.score.aggregators.votes import check_options
 from trunkline.score.answers import extract_answer
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
     from trunkline.score.aggregators.aggregator import Candidate
 
-__all__ = ["GAVE_UP", "Picker", "pick", "read_pick"]
-
-GAVE_UP: Final = (RolloutError, ReplyError)
-"""What a model raises that gives nothing usable; an endpoint that serves nobody is not among them."""
+__all__ = ["Picker", "pick", "read_pick"]
 
 _CHOICE: Final = re.compile(r"<choice>([^<>]{0,1000})(?:</choice>|\Z)", re.IGNORECASE)
 _WHY: Final = 300
@@ -150,7 +147,7 @@ async def pick(
         for party in parties
     ]
     numbers = {key_of(answers[one]): place for place, party in enumerate(parties) for one in party.voters}
-    undecided = [reports[one] for one, answer in answers.items() if not answer.strip() and one in reports]
+    undecided = [reports[one] for one, answer in answers.items() if not votes(answer) and one in reports]
     shown = options_text(question, options, undecided)
     chosen, why = await _asked(asker, instructions, shown, len(parties), numbers)
     if chosen is None:
@@ -175,7 +172,7 @@ async def _asked(
         messages = [{"role": "system", "content": instructions}, {"role": "user", "content": question}]
         try:
             reply = await asker.ask(messages, draw)
-        except GAVE_UP as problem:
+        except RolloutError as problem:  # an endpoint that serves nobody is none
             return None, f"the model gave no reply: {said(problem, _WHY)}"
         chosen = read_pick(reply.text, count, numbers)
         if chosen is not None:

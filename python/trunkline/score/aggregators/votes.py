@@ -9,7 +9,7 @@ import msgspec
 
 from trunkline.bounds import choice
 from trunkline.score.aggregators.aggregator import Decision
-from trunkline.score.aggregators.ballot import SOURCES, Ballot, By, poll, weights
+from trunkline.score.aggregators.ballot import SOURCES, Ballot, By, number_of, poll, weights
 from trunkline.score.aggregators.clusters import Same, check_same
 from trunkline.score.filters.options import flag
 
@@ -93,7 +93,8 @@ class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
     answers. Parties weigh what they have of votes. Where no try has a number, most votes decide.
 
     Args:
-        by: What is best: the candidates' ``reward``, ``confidence`` or ``value``. Here they may be negative.
+        by: What is best: the candidates' ``reward``, ``confidence`` or ``value``. Here they may be negative; one that
+            is infinite is none.
         contain: See :class:`Majority`.
         same: See :class:`Majority`.
 
@@ -112,7 +113,7 @@ class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
         """See :meth:`.Aggregator.decide`."""
         ballot = poll(candidates, contain=self.contain, same=self.same)
-        values = {one.id: float(getattr(one, self.by)) for one in candidates}
+        values = {one.id: number_of(one, self.by) for one in candidates}
         best = [_best([values[voter] for voter in party.voters]) for party in ballot.parties]
         top = max(best, default=-math.inf)
         if top == -math.inf:
