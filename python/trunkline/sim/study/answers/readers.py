@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trunkline.errors import ReplyError, RolloutError
+from trunkline.errors import RolloutError
 from trunkline.score.aggregators.prompts import transcript
 from trunkline.score.asking import Asker
 from trunkline.sim.server.settings import Settings
@@ -81,7 +81,7 @@ async def judge(reader: Reader, question: str, candidate: Candidate) -> Judged:
     told = f"{transcript(question, candidate.messages)}\n\nProposed: <answer>{candidate.answer or 'none'}</answer>"
     try:
         reply = await asker.ask([{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": told}])
-    except (RolloutError, ReplyError):
+    except RolloutError:
         return Judged(0.0, asker.usage)
     said = _VERDICT.findall(reply.text)
     return Judged(float(bool(said) and said[-1] == "yes"), asker.usage)
