@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from scored_runs import BROKE, RIGHT, WRONG, Tries, write
 
 from trunkline.cli.compare import compare as command
 from trunkline.errors import RunFileError, UsageError
+from trunkline.runtime.rescoring import arescore, rescore
 from trunkline.score.metrics import accuracy, majority_at_n
 from trunkline.store.compare import compare
 from trunkline.store.measures import measures
 from trunkline.store.reader import RunReader
+from trunkline.tree.trajectory import Trajectory
 from trunkline.types import Task
 
 HOSTILE = "q\x1b[2J\u202e"
@@ -118,6 +121,45 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
         compare(scored, scored, "accuracies")
     with pytest.raises(RunFileError, match="no such run file"):
         compare(scored, tmp_path / "none")
+
+
+def shout(rollout: Trajectory) -> float:
+    return float(rollout.answer == "yes")
+
+
+async def in_part(path: Path) -> None:
+    """Begin to score a run again, and stop."""
+    asked = asyncio.Event()
+
+    async def endless(rollout: Trajectory) -> float:
+        asked.set()
+        return await asyncio.get_running_loop().create_future()
+
+    scoring = asyncio.create_task(arescore(path, endless))
+    await asked.wait()
+    scoring.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await scoring
+
+
+def test_runs_that_were_scored_again(tmp_path: Path) -> None:
+    """By another reward they are refused, and in part, too; by one reward they are compared."""
+    first = write(tmp_path / "a", {"x": [RIGHT, WRONG], "y": [RIGHT, WRONG]})
+    second = write(tmp_path / "b", {"x": [RIGHT, RIGHT], "y": [WRONG, WRONG]})
+    rescore(second, shout)
+    with pytest.raises(UsageError, match=r'a was scored by "exact" and .*b was scored by ".*shout".*trunkline score'):
+        compare(first, second)
+    rescore(first, shout)
+    found = compare(first, second)
+    assert found.reward is not None
+    assert found.reward.endswith("shout")
+    assert (found.paired.better, found.paired.worse) == (1, 1)
+    for path in (first, second):
+        asyncio.run(in_part(path))
+    with pytest.raises(UsageError, match=r'a is scored by ".*endless" in part, .*trunkline score'):
+        compare(first, second)
+    done = CliRunner().invoke(command, [str(second), str(first)])
+    assert isinstance(done.exception, UsageError)
 
 
 def test_rewards_that_are_no_shares(tmp_path: Path) -> None:
