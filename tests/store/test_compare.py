@@ -171,6 +171,11 @@ def test_rewards_that_are_no_shares(tmp_path: Path) -> None:
     assert found.paired.high > 1
     out = CliRunner().invoke(command, [str(first), str(second)]).output
     assert "B less A        +5.667  (95 %: " in out
+    third = write(tmp_path / "c", {"x": [("a", 0.25)], "y": [("a", 0.5)], "z": [("a", 0.5)]})
+    lines = CliRunner().invoke(command, [str(first), str(third)]).output.splitlines()
+    assert [line.split()[3] for line in lines if line.startswith("accuracy of")] == ["-0.333", "0.417"]
+    lines = CliRunner().invoke(command, [str(third), str(third)]).output.splitlines()
+    assert [line.split()[3:5] for line in lines if line.startswith("accuracy of")] == [["41.7", "%"]] * 2
 
 
 def test_the_screen_is_safe_and_tells_all(pair: tuple[Path, Path]) -> None:
