@@ -13,7 +13,7 @@ from scored_runs import BROKE, RIGHT, WRONG, Tries, write
 from trunkline.cli.compare import compare as command
 from trunkline.errors import RunFileError, UsageError
 from trunkline.runtime.rescoring import arescore, rescore
-from trunkline.score.metrics import accuracy, majority_at_n
+from trunkline.score.metrics import accuracy, majority_at_n, paired
 from trunkline.store.compare import compare
 from trunkline.store.measures import measures
 from trunkline.store.reader import RunReader
@@ -233,3 +233,30 @@ def test_nothing_is_measured_where_nothing_is_scored(tmp_path: Path) -> None:
         found = measures(reader)
     assert (found.tries, found.accuracy, found.best, found.pass_at, found.majority) == (0, None, None, {}, {})
     assert (found.tokens_per_solved, found.cost_per_solved) == (None, None)
+
+
+def test_prices_and_intervals_are_of_the_compared_tasks(tmp_path: Path) -> None:
+    """Three tasks of four tries are in both: 7 tokens a try, each at a price of 1."""
+    same: Tries = {"x": [RIGHT] * 4, "y": [WRONG] * 4}
+    first = write(tmp_path / "a", same | {"z": [RIGHT, RIGHT, WRONG, WRONG], "only": [RIGHT] * 4}, priced=True)
+    second = write(tmp_path / "b", same | {"z": [RIGHT, RIGHT, RIGHT, WRONG]})
+    found = compare(first, second)
+    assert found.a.spent is not None
+    assert (found.a.spent.money, found.b.spent) == (3 * 4 * 7, None)
+    columns = [1.0, 0.0, 0.5], [1.0, 0.0, 0.75]
+    assert found.paired == paired(*columns, draws=4) != paired(*columns)
+
+
+def test_chances_are_bounded_whatever_rewards_are(tmp_path: Path) -> None:
+    first = write(tmp_path / "a", {"x": [("a", 3.0)], "y": [("a", 3.0)]})
+    second = write(tmp_path / "b", {"x": [("a", 5.0)], "y": [("a", 5.0)]})
+    found = compare(first, second, "pass@1")
+    assert found.paired == paired([1.0, 1.0], [1.0, 1.0])
+    assert compare(first, second).paired.low == compare(first, second).paired.high == 2.0
+
+
+def test_solved_is_a_whole_reward(tmp_path: Path) -> None:
+    with RunReader.open(write(tmp_path / "run", {"x": [("a", 0.5)], "y": [RIGHT]})) as reader:
+        found = measures(reader)
+    assert found.tokens_per_solved is not None
+    assert (found.tokens_per_solved.solved, found.tokens_per_solved.value) == (1, 14)
