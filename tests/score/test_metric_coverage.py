@@ -43,6 +43,12 @@ def test_few_tasks_make_wide_intervals(figure: str) -> None:
     assert covered(figure, EXTREME, 5, 4, 400) >= 0.94
 
 
+@pytest.mark.parametrize("figure", ["pass@4", "pass^4"])
+def test_few_tasks_of_many_tries_may_agree_by_chance(figure: str) -> None:
+    """With all 16 tries for the size of the sample, it would hold the truth nine times in ten."""
+    assert covered(figure, EVEN, 5, 16, 400) >= 0.95
+
+
 def test_a_brier_score_of_few_tasks_is_less_certain_than_it_says() -> None:
     """The t interval of a skewed mean: ten tasks of which most are all right or all wrong."""
     assert 0.87 <= covered("brier", EXTREME, 10, 4, 400) < 0.95

@@ -104,6 +104,33 @@ def test_shares_of_many_tries_are_exact() -> None:
     assert shares((), 3, 2) == ()
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(0, 4), st.data())
+def test_shares_are_those_of_every_count_of_votes(sizes: list[int], blank: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, sum(sizes) + blank))
+    won = [0.0] * len(sizes)
+    for votes in itertools.product(*(range(size + 1) for size in sizes)):
+        if sum(votes) <= k and any(votes):
+            ways = math.prod(map(math.comb, sizes, votes)) * math.comb(blank, k - sum(votes))
+            leaders = [place for place, got in enumerate(votes) if got == max(votes)]
+            for place in leaders:
+                won[place] += ways / len(leaders)
+    subsets = math.comb(sum(sizes) + blank, k)
+    ordered = sorted(range(len(sizes)), key=lambda place: -sizes[place])
+    found = shares(tuple(sizes[place] for place in ordered), blank, k)
+    assert found == pytest.approx([won[place] / subsets for place in ordered])
+
+
+def test_a_thousand_tries_with_a_long_tail_are_counted() -> None:
+    """In any order of classes; who leads is all but certain, and chances that are all but 0 are none."""
+    sizes = (450, 350, 50, 20, 10, *[2] * 10, *[1] * 90)
+    found = shares(sizes, 10, 512)
+    assert sum(found) == pytest.approx(1)
+    assert 0 < found[1] < 1e-3
+    assert found[-1] == 0
+    assert shares(sizes[::-1], 10, 512) == found[::-1]
+
+
 def test_avg_at_k_is_the_mean_of_tasks_with_enough_tries() -> None:
     found = avg_at_k([[1.0, 0.0, 0.0], [1.0, NAN], [1.0, 1.0]], 2)
     assert found is not None

@@ -50,6 +50,35 @@ def test_many_changes_take_the_normal_approximation(better: int, worse: int) -> 
     assert p == pytest.approx(min(1.0, 2 * tail), abs=0.004)
 
 
+@pytest.mark.parametrize("sizes", [(1, 1, 2, 4), (2, 3), (3, 4, 6, 12)], ids=["quarters", "no unit", "mixed tries"])
+def test_many_changes_of_several_sizes_are_near_all_assignments(sizes: tuple[int, ...]) -> None:
+    """Sums of whole numbers of steps: how many assignments lead to each is counted."""
+    dice = Random(5)
+    for _ in range(8):
+        steps = [dice.choice(sizes) * dice.choice((1, 1, -1)) for _ in range(40)]
+        sums = {0: 1}
+        for step in map(abs, steps):
+            grown: dict[int, int] = {}
+            for total, ways in sums.items():
+                for moved in (total + step, total - step):
+                    grown[moved] = grown.get(moved, 0) + ways
+            sums = grown
+        wanted = sum(ways for total, ways in sums.items() if abs(total) >= abs(sum(steps))) / 2**40
+        p, exact = sign_flip([step / 12 for step in steps])
+        assert not exact
+        assert p == pytest.approx(wanted, abs=0.008)
+
+
+def test_changes_of_any_size_have_no_step() -> None:
+    """Turning all signs, or a change of the scale, changes nothing, and a size that fits no step does no harm."""
+    dice = Random(6)
+    sizes = [dice.choice((1.0, 0.5, math.pi / 4)) * dice.choice((1, 1, -1)) for _ in range(50)]
+    spread = math.sqrt(2 * math.fsum(size * size for size in sizes))
+    assert sign_flip(sizes) == (pytest.approx(math.erfc(abs(math.fsum(sizes)) / spread)), False)
+    third = [1 / 3] * 30 + [-1 / 3] * 10
+    assert sign_flip(third)[0] == pytest.approx(sign_flip([1000 * size for size in third])[0])
+
+
 def test_the_interval_is_that_of_bonett_and_price_for_single_tries() -> None:
     first, second = [1.0] * 3 + [0.0] * 9 + [1.0] * 38, [0.0] * 3 + [1.0] * 9 + [1.0] * 38
     found = paired(first, second)

@@ -181,6 +181,7 @@ async def impatient(_trajectory: Trajectory) -> float:
         (cancel_later, "cancel_later raised CancelledError: "),
         (impatient, "impatient raised TimeoutError: its own"),
         (lambda _: Odd(), "<lambda> returned Odd, expected a finite number, a bool or None"),
+        (lambda _: -1e308, "<lambda> returned -1e+308, which is beyond 1e+100: no mean could be taken of it"),
     ],
 )
 async def test_a_reward_cannot_end_the_process(reward: Callable[[Trajectory], object], problem: str) -> None:

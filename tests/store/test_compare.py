@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from scored_runs import BROKE, RIGHT, WRONG, Tries, write
 
 from trunkline.cli.compare import compare as command
 from trunkline.errors import RunFileError, UsageError
-from trunkline.score.metrics import accuracy, majority_at_n
+from trunkline.runtime.rescoring import arescore, rescore
+from trunkline.score.metrics import accuracy, majority_at_n, paired
 from trunkline.store.compare import compare
 from trunkline.store.measures import measures
 from trunkline.store.reader import RunReader
+from trunkline.tree.trajectory import Trajectory
 from trunkline.types import Task
 
 HOSTILE = "q\x1b[2J\u202e"
@@ -120,6 +123,45 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
         compare(scored, tmp_path / "none")
 
 
+def shout(rollout: Trajectory) -> float:
+    return float(rollout.answer == "yes")
+
+
+async def in_part(path: Path) -> None:
+    """Begin to score a run again, and stop."""
+    asked = asyncio.Event()
+
+    async def endless(rollout: Trajectory) -> float:
+        asked.set()
+        return await asyncio.get_running_loop().create_future()
+
+    scoring = asyncio.create_task(arescore(path, endless))
+    await asked.wait()
+    scoring.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await scoring
+
+
+def test_runs_that_were_scored_again(tmp_path: Path) -> None:
+    """By another reward they are refused, and in part, too; by one reward they are compared."""
+    first = write(tmp_path / "a", {"x": [RIGHT, WRONG], "y": [RIGHT, WRONG]})
+    second = write(tmp_path / "b", {"x": [RIGHT, RIGHT], "y": [WRONG, WRONG]})
+    rescore(second, shout)
+    with pytest.raises(UsageError, match=r'a was scored by "exact" and .*b was scored by ".*shout".*trunkline score'):
+        compare(first, second)
+    rescore(first, shout)
+    found = compare(first, second)
+    assert found.reward is not None
+    assert found.reward.endswith("shout")
+    assert (found.paired.better, found.paired.worse) == (1, 1)
+    for path in (first, second):
+        asyncio.run(in_part(path))
+    with pytest.raises(UsageError, match=r'a is scored by ".*endless" in part, .*trunkline score'):
+        compare(first, second)
+    done = CliRunner().invoke(command, [str(second), str(first)])
+    assert isinstance(done.exception, UsageError)
+
+
 def test_rewards_that_are_no_shares(tmp_path: Path) -> None:
     first = write(tmp_path / "a", {"x": [("a", -2.0)], "y": [("a", 0.0)], "z": [("a", 1.0)]})
     second = write(tmp_path / "b", {"x": [("a", 3.0)], "y": [("a", 4.0)], "z": [("a", 9.0)]})
@@ -129,6 +171,11 @@ def test_rewards_that_are_no_shares(tmp_path: Path) -> None:
     assert found.paired.high > 1
     out = CliRunner().invoke(command, [str(first), str(second)]).output
     assert "B less A        +5.667  (95 %: " in out
+    third = write(tmp_path / "c", {"x": [("a", 0.25)], "y": [("a", 0.5)], "z": [("a", 0.5)]})
+    lines = CliRunner().invoke(command, [str(first), str(third)]).output.splitlines()
+    assert [line.split()[3] for line in lines if line.startswith("accuracy of")] == ["-0.333", "0.417"]
+    lines = CliRunner().invoke(command, [str(third), str(third)]).output.splitlines()
+    assert [line.split()[3:5] for line in lines if line.startswith("accuracy of")] == [["41.7", "%"]] * 2
 
 
 def test_the_screen_is_safe_and_tells_all(pair: tuple[Path, Path]) -> None:
@@ -186,3 +233,30 @@ def test_nothing_is_measured_where_nothing_is_scored(tmp_path: Path) -> None:
         found = measures(reader)
     assert (found.tries, found.accuracy, found.best, found.pass_at, found.majority) == (0, None, None, {}, {})
     assert (found.tokens_per_solved, found.cost_per_solved) == (None, None)
+
+
+def test_prices_and_intervals_are_of_the_compared_tasks(tmp_path: Path) -> None:
+    """Three tasks of four tries are in both: 7 tokens a try, each at a price of 1."""
+    same: Tries = {"x": [RIGHT] * 4, "y": [WRONG] * 4}
+    first = write(tmp_path / "a", same | {"z": [RIGHT, RIGHT, WRONG, WRONG], "only": [RIGHT] * 4}, priced=True)
+    second = write(tmp_path / "b", same | {"z": [RIGHT, RIGHT, RIGHT, WRONG]})
+    found = compare(first, second)
+    assert found.a.spent is not None
+    assert (found.a.spent.money, found.b.spent) == (3 * 4 * 7, None)
+    columns = [1.0, 0.0, 0.5], [1.0, 0.0, 0.75]
+    assert found.paired == paired(*columns, draws=4) != paired(*columns)
+
+
+def test_chances_are_bounded_whatever_rewards_are(tmp_path: Path) -> None:
+    first = write(tmp_path / "a", {"x": [("a", 3.0)], "y": [("a", 3.0)]})
+    second = write(tmp_path / "b", {"x": [("a", 5.0)], "y": [("a", 5.0)]})
+    found = compare(first, second, "pass@1")
+    assert found.paired == paired([1.0, 1.0], [1.0, 1.0])
+    assert compare(first, second).paired.low == compare(first, second).paired.high == 2.0
+
+
+def test_solved_is_a_whole_reward(tmp_path: Path) -> None:
+    with RunReader.open(write(tmp_path / "run", {"x": [("a", 0.5)], "y": [RIGHT]})) as reader:
+        found = measures(reader)
+    assert found.tokens_per_solved is not None
+    assert (found.tokens_per_solved.solved, found.tokens_per_solved.value) == (1, 14)

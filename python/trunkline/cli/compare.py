@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from trunkline.cli.output import put
-from trunkline.cli.table import cost, share
+from trunkline.cli.table import cost, is_share, share
 from trunkline.printable import cells, printable
 from trunkline.store.compare import compare as compared
 
@@ -26,21 +26,21 @@ _IDS: Final = 5  # ids in a line
 Row = tuple[str, str]
 
 
+def _shares(found: Comparison) -> bool:
+    """Whether both runs are shown in per cent; they have one scale."""
+    return is_share(found.a.estimate) and is_share(found.b.estimate)
+
+
 def _sides(found: Comparison) -> Iterator[Row]:
     for label, side in (("A", found.a), ("B", found.b)):
         scored = side.estimate.scored
         tries = f"{side.rollouts:,} rollouts" + ("" if scored == side.rollouts else f", {scored:,} of them count")
-        yield f"{found.metric} of {label}", f"{share(side.estimate, '-')}  {tries}"
+        yield f"{found.metric} of {label}", f"{share(side.estimate, '-', percent=_shares(found))}  {tries}"
 
 
 def _difference(found: Comparison) -> Iterator[Row]:
     paired = found.paired
-    shares = all(
-        0 <= end <= 1
-        for side in (found.a, found.b)
-        for end in (side.estimate.value, side.estimate.low or 0.0, side.estimate.high or 0.0)
-    )
-    scale, unit, digits = (100, " points", 1) if shares else (1, "", 3)
+    scale, unit, digits = (100, " points", 1) if _shares(found) else (1, "", 3)
     text = f"{paired.difference * scale:+.{digits}f}{unit}"
     if paired.low is not None and paired.high is not None:
         text += f"  (95 %: {paired.low * scale:+.{digits}f} to {paired.high * scale:+.{digits}f})"

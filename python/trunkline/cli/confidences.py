@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from trunkline.cli.named import make_named
 from trunkline.errors import ConfigError
 from trunkline.printable import said
+from trunkline.score.confidence import CONFIDENCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trunkline.tree.trajectory import Trajectory
 
-__all__ = ["CONFIDENCES", "read_confidence"]
-
-_HOME: Final = "trunkline.score.confidence"
-
-CONFIDENCES: Final = ("logprob", "entropy", "verbalised", "reward", "value")
-"""Functions of that module; it is imported when one is asked for."""
+__all__ = ["read_confidence"]
 
 
 def read_confidence(given: str) -> Callable[[Trajectory], float]:
     """Return what says how sure a rollout is.
 
     Args:
-        given: One of :data:`CONFIDENCES`, or ``MODULE:FUNCTION``.
+        given: One of :data:`~trunkline.score.confidence.CONFIDENCES`, or ``MODULE:FUNCTION``.
 
     Raises:
         ConfigError: There is none such, or it cannot be called; later, where it fails or returns no number.
     """
-    found: Any = make_named(given, "--confidence", CONFIDENCES, _own)
+    found: Any = make_named(given, "--confidence", CONFIDENCES, CONFIDENCES.__getitem__)
     if not callable(found):
         raise ConfigError(f"--confidence {given!r}: it is no function of a rollout")
 
@@ -42,7 +37,3 @@ def read_confidence(given: str) -> Callable[[Trajectory], float]:
             raise ConfigError(f"--confidence {given}: {type(problem).__name__}: {said(problem)}") from problem
 
     return sure
-
-
-def _own(name: str) -> Any:
-    return getattr(importlib.import_module(_HOME), name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from trunkline.cli.agents import agents_table
-from trunkline.cli.confidences import CONFIDENCES, read_confidence
+from trunkline.cli.confidences import read_confidence
 from trunkline.cli.endpoints import calls_table
 from trunkline.cli.measures import calibration_table, metrics_table
 from trunkline.cli.output import put
@@ -19,6 +19,7 @@ from trunkline.cli.table import rows_of, table
 from trunkline.cli.tasks import tasks_table
 from trunkline.cli.times import times_table
 from trunkline.printable import printable
+from trunkline.score.confidence import CONFIDENCES
 from trunkline.store.measures import calibrated, measures
 from trunkline.store.reader import RunReader
 from trunkline.store.scorings import scorings

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trunkline.store.summary import Summary, Taken
     from trunkline.store.tasks import Length
 
-__all__ = ["cost", "duration", "money", "rows_of", "share", "table", "taken_over"]
+__all__ = ["cost", "duration", "is_share", "money", "rows_of", "share", "table", "taken_over"]
 
 Row = tuple[str, str]
 
@@ -52,18 +52,22 @@ def cost(spent: Spending, details: str = "") -> str:
     return f"{known}; not priced: {requests} whose usage is not known"
 
 
-def share(estimate: Estimate | None, missing: str) -> str:
+def is_share(estimate: Estimate) -> bool:
+    """Whether an estimate reads as per cent: rewards need not be shares, only those between 0 and 1 are."""
+    return all(0 <= end <= 1 for end in (estimate.value, estimate.low, estimate.high) if end is not None)
+
+
+def share(estimate: Estimate | None, missing: str, *, percent: bool = True) -> str:
     """An estimate with its interval, in per cent where it is a share.
 
     Args:
         estimate: The estimate.
         missing: What to say where there is none.
+        percent: Whether a share is shown in per cent.
     """
     if estimate is None:
         return missing
-    # Rewards need not be shares; only those between 0 and 1 are read as per cent.
-    inside = 0 <= estimate.value <= 1 and (estimate.low is None or estimate.low >= 0)
-    scale, unit, digits = (100, " %", 1) if inside and (estimate.high or 0) <= 1 else (1, "", 3)
+    scale, unit, digits = (100, " %", 1) if percent and is_share(estimate) else (1, "", 3)
     text = f"{estimate.value * scale:.{digits}f}{unit}"
     if estimate.low is None or estimate.high is None:
         return text

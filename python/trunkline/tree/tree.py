@@ -104,7 +104,10 @@ class Tree:
 
     @property
     def answer(self) -> str | None:
-        """What most rollouts answered, after normalisation; rollouts that broke or were cut do not vote."""
+        """What most rollouts answered, after normalisation; rollouts that broke or were cut do not vote.
+
+        Aggregators (:func:`trunkline.aggregate`) also join answers that are equal as numbers, as 1/2 and 0.5.
+        """
         ended = (self.core.rollout(number) for number in range(self.core.rollouts))
         return majority(facts.answer for facts in ended if facts.termination not in UNSCORED)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Paired", "paired", "sign_flip"]
 
 _EXACT: Final = 32  # changed tasks up to which every assignment of signs is counted: two halves of 2 ** 16 sums
+_PARTS: Final = 64  # of the least change; a finer step than that is none to be corrected for
 _SAME: Final = 1e-9  # two means of the same rewards may differ by their rounding
 
 
@@ -117,7 +119,8 @@ def sign_flip(differences: Sequence[float]) -> tuple[float, bool]:
     """The two-sided p value of a sum of differences if each could as well have had the other sign.
 
     With at most 32 differences all assignments of signs are counted, by the sums of two halves; with more the normal
-    approximation of their distribution is taken, with a correction for continuity where all are of one size.
+    approximation of their distribution is taken, with a correction for continuity where all are multiples of one step,
+    as means of a few tries are.
 
     Args:
         differences: Those that are not 0.
@@ -138,9 +141,25 @@ def sign_flip(differences: Sequence[float]) -> tuple[float, bool]:
             for value in left
         )
         return min(1.0, beyond / (len(left) * len(right))), True
-    step = max(sizes) if max(sizes) - min(sizes) <= slack else 0.0
     spread = math.sqrt(2 * math.fsum(size * size for size in sizes))
-    return math.erfc(max(0.0, seen - step) / spread), False
+    return math.erfc(max(0.0, seen - _step(sizes)) / spread), False
+
+
+def _step(sizes: Sequence[float]) -> float:
+    """Return the largest step that all sizes are multiples of; 0 if it is not a sizeable part of the least of them.
+
+    One sign turned moves the sum by two of its sizes, so sums lie two steps apart: half of that is the correction.
+    """
+    least = min(sizes)
+    over, under = 0, 1
+    for size in sizes:
+        ratio = Fraction(size / least).limit_denominator(_PARTS)
+        if abs(ratio - size / least) > _SAME * ratio:
+            return 0.0
+        over, under = math.gcd(over, ratio.numerator), math.lcm(under, ratio.denominator)
+        if under > _PARTS:
+            return 0.0
+    return least * over / under
 
 
 def _sums(sizes: Sequence[float]) -> list[float]:

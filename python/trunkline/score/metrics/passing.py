@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from trunkline.errors import UsageError
 from trunkline.score.metrics.estimate import Estimate, Rewards, estimate, scored
 
@@ -100,4 +102,7 @@ def _mean(
         raise UsageError(f"{name}{k} has no meaning: k must be at least 1")
     tasks = [found for found in map(scored, rewards) if len(found) >= k]
     means = [chance(len(task), sum(reward >= threshold for reward in task), k) for task in tasks]
-    return estimate(means, sum(map(len, tasks)), sum(map(len, rewards)), bounded=True)
+    # As many sets of k could have been drawn with tries of their own; more would make the interval too narrow where few
+    # tasks agree by chance.
+    found = estimate(means, sum(len(task) // k for task in tasks), sum(map(len, rewards)), bounded=True)
+    return None if found is None else msgspec.structs.replace(found, scored=sum(map(len, tasks)))

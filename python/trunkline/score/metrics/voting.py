@@ -47,8 +47,9 @@ def majority_at_n(answers: Sequence[Sequence[str | None]], rewards: Rewards) -> 
     """The mean over tasks of the reward of the answer with the most votes.
 
     This is self-consistency (Wang et al. 2023).
-    Answers are compared after normalisation, and a class of equal answers is worth the mean reward of its
-    scored members. A tie counts as its expectation under a fair draw between the classes in it.
+    Answers are compared after normalisation (:func:`trunkline.tree.vote.normalise`), and a class of equal answers is
+    worth the mean reward of its scored members. A tie counts as its expectation under a fair draw between the classes
+    in it. Aggregators join more answers than that, as 1/2 and 0.5, so one may find another majority.
 
     Args:
         answers: For each task the answers of its tries; None does not vote.
@@ -95,9 +96,9 @@ def worth_of_k(answers: Sequence[str | None], rewards: Sequence[float], k: int) 
 def majority_at_k(answers: Sequence[Sequence[str | None]], rewards: Rewards, k: int) -> Estimate | None:
     """The mean over tasks of what a vote among k of their tries is worth, over all subsets of k tries.
 
-    It is what :func:`majority_at_n` would give in the mean if only k tries had been made: exact, as subsets are counted
-    and not drawn, and with k the number of tries the same. Tries without an answer are tries, and do not vote; a subset
-    without a vote is worth 0. Tries that were not scored are left out.
+    It is what :func:`majority_at_n` would give in the mean if only k tries had been made, with answers compared alike:
+    exact, as subsets are counted and not drawn, and with k the number of tries the same. Tries without an answer are
+    tries, and do not vote; a subset without a vote is worth 0. Tries that were not scored are left out.
 
     Args:
         answers: For each task the answers of its tries.

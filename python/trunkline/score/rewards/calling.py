@@ -28,6 +28,9 @@ __all__ = ["apply", "ask", "ask_all", "cancelled", "close", "opened", "report", 
 _WIDTH = 300
 """Cells of a reason that are kept."""
 
+_LARGEST = 1e100
+"""Beyond this a reward is none: squares of such are to be added up, and a float holds no more than 1e308."""
+
 _log = logging.getLogger("trunkline.score")
 
 
@@ -126,6 +129,10 @@ def _read(name: Callable[[], str], result: object) -> Scored:
         value = math.nan
     if not math.isfinite(value):
         return Scored(math.nan, f"{name()} returned {shown(result)}, expected a finite number, a bool or None")
+    if abs(value) > _LARGEST:
+        return Scored(
+            math.nan, f"{name()} returned {value}, which is beyond {_LARGEST:g}: no mean could be taken of it"
+        )
     return Scored(value)
 
 
