@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.score import history, verdicts
-from trunkline.score.notes import Graded, graded
+from trunkline.score.notes import Graded, graded, why_unscored
 from trunkline.score.rewards.reward import Part, Scored
 from trunkline.score.verdicts import Verdict
 from trunkline.tree.tree import Tree
@@ -70,7 +70,7 @@ def test_the_last_reward_counts_and_those_before_are_on_record(data: st.DataObje
             assert history.earlier(rollout.note) == number(mine[-2].value)
         if math.isnan(mine[-1].value):
             why = [part.problem for part in mine[-1].parts if part.problem] or [mine[-1].problem or ""]
-            assert history.why_unscored(rollout.note) == why[0]
+            assert why_unscored(rollout.note) == why[0]
 
 
 def number(value: float) -> float | None:
@@ -88,7 +88,7 @@ def test_who_had_no_reward_function_has_no_history():
 def test_a_reason_is_not_told_twice():
     tree = planted(["answer"])
     history.write(tree, "judge", {0: Scored(math.nan, "no reply")})
-    assert history.why_unscored(tree.rollouts[0].note) == "no reply"
+    assert why_unscored(tree.rollouts[0].note) == "no reply"
     history.set_aside(tree, "judge")
     assert graded(tree.rollouts[0].note) == [Graded("judge", None, None, "no reply")]
-    assert history.why_unscored(tree.rollouts[0].note) == ""
+    assert why_unscored(tree.rollouts[0].note) == ""

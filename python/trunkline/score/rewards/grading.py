@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Final, Self
 
 from trunkline.score.rewards.calling import ask, ask_all, close, opened, unseen
+from trunkline.score.rewards.naming import full_name
 from trunkline.score.rewards.policy import policy_of
 from trunkline.score.rewards.reward import Scored
 from trunkline.tools.threads import Threads
@@ -43,11 +44,15 @@ class Grader:
     Args:
         reward: The reward.
 
+    Attributes:
+        name: What run files call it.
+
     Raises:
         ConfigError: What it says of how it is asked cannot be.
     """
 
     def __init__(self, reward: Reward) -> None:
+        self.name = full_name(reward)
         self._reward = opened(reward)
         self._policy = policy_of(self._reward)
         self._threads = Threads(_THREADS) if self._policy.thread else None
