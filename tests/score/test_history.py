@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from groves import Try, grove
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,10 +86,11 @@ def test_who_had_no_reward_function_has_no_history():
     assert len(verdicts.read(tree.rollouts[0].note)) == 2, "nobody's verdicts were to be taken off"
 
 
-def test_a_reason_is_not_told_twice():
+@pytest.mark.parametrize("name", ["judge", "judge" * 100], ids=["short", "long"])
+def test_a_reason_is_not_told_twice(name: str):
     tree = planted(["answer"])
-    history.write(tree, "judge", {0: Scored(math.nan, "no reply")})
+    history.write(tree, name, {0: Scored(math.nan, "no reply")})
     assert why_unscored(tree.rollouts[0].note) == "no reply"
-    history.set_aside(tree, "judge")
-    assert graded(tree.rollouts[0].note) == [Graded("judge", None, None, "no reply")]
+    history.set_aside(tree, name)
+    assert graded(tree.rollouts[0].note) == [Graded(name, None, None, "no reply")]
     assert why_unscored(tree.rollouts[0].note) == ""

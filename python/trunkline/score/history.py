@@ -50,9 +50,10 @@ def _keep(core: Core, rollout: Trajectory, reward: str) -> None:
     found = verdicts.entries(rollout.note)
     value = None if math.isnan(rollout.reward) else rollout.reward
     # Why there is none stands there already.
-    own = [one for one in found if isinstance(one, Graded) and one.weight is not None and one.reward == reward]
+    noted = Graded(reward, value)  # which may have made a long name shorter
+    own = [one for one in found if isinstance(one, Graded) and one.weight is not None and one.reward == noted.reward]
     past = [msgspec.structs.replace(one, weight=None) if isinstance(one, Graded) else one for one in found]
-    _put(core, rollout, past if own and value is None else [*past, Graded(reward, value)])
+    _put(core, rollout, past if own and value is None else [*past, noted])
 
 
 def write(tree: Tree, reward: str, said: Mapping[int, Scored]) -> None:
