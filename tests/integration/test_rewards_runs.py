@@ -156,6 +156,8 @@ def test_a_reward_that_cannot_be_asked_as_it_says_is_refused_before_anything_is_
     with serving(capital_cities) as server:
         with pytest.raises(ConfigError, match="Counting: reward: batch must be"):
             atlas_run(server.url, Counting(batch=0))
+        with pytest.raises(ConfigError, match=r"not the class F1: give one of it, F1\(\)"):
+            atlas_run(server.url, tl.F1)
         assert server.bodies == []
 
 

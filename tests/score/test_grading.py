@@ -192,6 +192,8 @@ async def test_a_grader_that_is_closed_leaves_nobody_waiting() -> None:
     await grader.close()
     ended = await asyncio.gather(asked, waiting, return_exceptions=True)
     assert [type(one) for one in ended] == [asyncio.CancelledError] * 2
+    with pytest.raises(RuntimeError, match="closed"):
+        await grader.score(ending("x"))
 
 
 def together(answer: Any) -> Callable[[list[Trajectory]], Any]:
@@ -295,6 +297,19 @@ async def test_what_a_reward_holds_open_is_closed(caplog: pytest.LogCaptureFixtu
     await grade(reward, [ending("x")] * 2)
     assert reward.log == ["opened", "asked", "asked", "closed"]
     assert "Opens could not be closed: RuntimeError: and broke" in caplog.text
+
+
+class Unopened(Opens):
+    """What it holds cannot be had."""
+
+    def opened(self) -> Opens:
+        raise OSError("no\x1b such place")
+
+
+async def test_what_cannot_be_opened_is_said() -> None:
+    for ask in (score(Unopened(), ending("x")), grade(Unopened(), [ending("x")])):
+        with pytest.raises(ConfigError, match=r"Unopened could not be opened: OSError: no\\x1b such place"):
+            await ask
 
 
 class Named(msgspec.Struct, frozen=True):

@@ -59,6 +59,7 @@ class Grader:
         self._waiting: list[_Waiting] = []
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -111,7 +112,8 @@ class Grader:
         return [Scored(math.nan) if one is None else one for one in found]
 
     async def close(self) -> None:
-        """Let go of calls that nobody waits for, and of what the reward holds open."""
+        """Let go of calls that nobody waits for, and of what the reward holds open. Nothing is asked afterwards."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         for _, future in self._waiting:
@@ -127,6 +129,8 @@ class Grader:
 
     async def _gathered(self, trajectory: Trajectory, most: int) -> Scored:
         """Wait with others for a batch to be full, or for the first of it to have waited long enough."""
+        if self._closed:
+            raise RuntimeError("the grader is closed")  # nobody would send what waits
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Scored] = loop.create_future()
         self._waiting.append((trajectory, future))
