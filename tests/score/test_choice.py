@@ -191,6 +191,17 @@ def test_options_of_its_own_are_checked(options: dict[str, Any]) -> None:
         Choice(**options)
 
 
+@pytest.mark.parametrize("right", list("AB"))
+def test_two_options_are_wrong_whichever_is_right(right: str) -> None:
+    assert Choice()(ending("A or B", right, choices=CITIES)) == 0.0
+
+
+def test_more_options_than_letters_have_no_labels() -> None:
+    said = Choice()(ending("A", "A", choices=[str(number) for number in range(27)]))
+    assert isinstance(said, Scored)
+    assert math.isnan(said.value)
+
+
 @pytest.mark.parametrize("piece", ["(", "answer ", "A or ", "not ", "The answer is ", "[ ", "A,", "\\", "Paris, "])
 def test_no_answer_takes_long(piece: str) -> None:
     assert Choice()(ending((piece * 4_000)[:4_000], "B", choices=[*CITIES, "not " * 30])) in {0.0, 1.0}

@@ -326,6 +326,7 @@ class Named(msgspec.Struct, frozen=True):
 
 def test_names_tell_options_apart_that_change_a_value_and_no_others() -> None:
     assert full_name(Named()) == full_name(Named(timeout=9.0)) == "Named"
+    assert full_name(Lengths(batch=2)) == "Lengths"
     assert full_name(Named("strict")) == "Named(rubric=strict)"
     assert full_name(Named(parts={"a": Named("b"), "c": tl.exact_match})) == (
         "Named(parts={a: Named(rubric=b), c: exact_match})"

@@ -58,6 +58,7 @@ OTHER = [
 
 async def test_what_is_equal_and_what_is_not_and_what_no_accepted_answer_can_say() -> None:
     unreadable = [ending("3", accepted) for accepted in ("see [the page]", "the_fruit")]
+    unreadable.append(ending("3", "a yellow fruit", "see [the page]"))
     asked = [ending(answer, accepted) for answer, accepted in EQUAL + OTHER]
     # All by the same processes, whose start is most of what it costs.
     said = await grade(Maths(timeout=60), [*asked, *unreadable])

@@ -178,6 +178,18 @@ async def test_parts_stand_in_the_note_and_are_not_told_twice() -> None:
     assert read(tree.rollouts[0].note) == [Verdict("one", "mask")]
 
 
+async def test_what_was_cut_is_shown_to_the_parts_where_it_is_shown_to_the_whole() -> None:
+    cut = ending("x", termination="censored")
+    assert (await score(weighted({"half": half}), cut, cut=True)).value == 0.5
+    assert math.isnan((await score(weighted({"half": half}), cut)).value)
+
+
+@pytest.mark.parametrize(("given", "value"), [(1.05, 1.0), (1.2, 0.0)])
+def test_differences_of_ones_own(given: float, value: float) -> None:
+    assert Numeric(relative=0.1)(ending(str(given), "1")) == value
+    assert Numeric(absolute=0.1)(ending(str(given), "1")) == value
+
+
 async def asked(trajectory: Trajectory, reward: Any, *, value: Any = None) -> Trajectory:
     scores = Scores(trajectory.tree, reward, value)
     await scores.ask(0, Termination.ANSWER, spent=value is not None)
