@@ -119,7 +119,7 @@ def test_ones_own_classes_are_made_from_their_constructors():
         ("no_such_module:Class", "cannot import 'no_such_module'"),
         ("test_named:Nothing:n=1", "'test_named' has no 'Nothing'"),
         ("test_named:READY:n=1", "test_named:READY is no class, so it takes no options"),
-        ("test_named:Unhinted", "TypeError: .*size"),
+        ("test_named:Unhinted", "test_named:Unhinted needs size: --strategy test_named:Unhinted:size="),
         ("test_named:Unhinted:rest=1", "its options are size$"),
         ("test_named:Raising", r"RuntimeError: \\x1b\[31mnot today"),
     ],

@@ -73,6 +73,8 @@ def test_a_class_of_ones_own_takes_options() -> None:
         ([""], "is none of exact_match"),
         (["@2"], "is none of exact_match"),
         (["none", "f1"], "none leaves everything unscored: give it alone"),
+        (["none@1"], "give it alone, and without a weight"),
+        (["judge"], "--reward judge needs model: --reward judge:model=..."),
         (["exact_match:a=1"], "exact_match is no class, so it takes no options"),
         (["f1:a=1"], "'a=1' is no option=value"),
         (["choice:reference=word"], "reference must be"),
@@ -81,7 +83,7 @@ def test_a_class_of_ones_own_takes_options() -> None:
         (["trunkline.absent:one"], "cannot import 'trunkline.absent'"),
         ([f"{__name__}:Odd"], "Odd is not callable"),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_what_cannot_be_is_said(names: list[str], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from appraisers import Counting, lengths, patient
 from atlas import CAPITALS, agent, tasks
+from commands import trunkline as here
 from foreign import capital_cities, error, serving
 from test_cli_run import only_line, trunkline
 
@@ -74,14 +75,36 @@ def test_mathematics_is_compared_by_processes_of_a_worker() -> None:
     assert list(rewards_of(result).values()) == [[0.0], [0.0]]
 
 
-def test_what_is_late_in_a_thread_leaves_its_rollouts_unscored_and_no_others() -> None:
+def test_what_is_late_in_a_thread_leaves_its_rollouts_unscored_and_no_others(tmp_path: Path) -> None:
+    reward = tl.weighted({"patience": patient, "exact": tl.exact_match})
     with serving(capital_cities) as server:
-        result = atlas_run(server.url, tl.weighted({"patience": patient, "exact": tl.exact_match}))
+        result = atlas_run(server.url, reward, out=tmp_path / "late.run")
     found = rewards_of(result)
     assert all(math.isnan(value) for value in found.pop("Japan"))
     assert set(map(tuple, found.values())) == {(2.0,) * 3}
     said = graded(result["Japan"].rollouts[0].note)
     assert said == [Graded("patience", None, 1.0, "patience gave no result within 0.2 s"), Graded("exact", 1.0, 1.0)]
+    shown = here(tmp_path, "show", "late.run", "--metrics").stdout
+    parts = {line.split()[1]: line.split()[2] for line in shown.splitlines() if line.startswith("part ")}
+    assert parts == {"patience": "4", "exact": "5"}
+    drawn = here(tmp_path, "show", "late.run", "--task", "Japan").stdout
+    assert "unscored: patience gave no result within 0.2 s" in drawn
+    data = json.loads(here(tmp_path, "show", "late.run", "--task", "Japan", "--json").stdout)
+    assert data["metrics"]["parts"]["exact"]["value"] == 1.0
+    assert data["tree"]["rollouts"][0]["graded"][1] == {"reward": "exact", "value": 1.0, "weight": 1.0, "why": ""}
+
+
+def test_why_a_reward_has_no_value_is_shown_and_is_no_part_of_it(tmp_path: Path) -> None:
+    with serving(capital_cities) as server:
+        said = atlas_run(server.url, broken, out=tmp_path / "b.run")
+    why = "broken raised RuntimeError: no\\x1b judge"
+    assert graded(said["Japan"].rollouts[0].note) == [Graded("broken", None, 1.0, why)]
+    assert f"unscored: {why}" in here(tmp_path, "show", "b.run", "--task", "Japan").stdout
+    assert "no metrics: nothing is scored" in here(tmp_path, "show", "b.run", "--metrics").stdout
+
+
+def broken(trajectory: Trajectory) -> float:
+    raise RuntimeError("no\x1b judge")
 
 
 class Opens:
@@ -133,6 +156,8 @@ def test_a_reward_that_cannot_be_asked_as_it_says_is_refused_before_anything_is_
     with serving(capital_cities) as server:
         with pytest.raises(ConfigError, match="Counting: reward: batch must be"):
             atlas_run(server.url, Counting(batch=0))
+        with pytest.raises(ConfigError, match=r"not the class F1: give one of it, F1\(\)"):
+            atlas_run(server.url, tl.F1)
         assert server.bodies == []
 
 
@@ -141,19 +166,18 @@ def test_several_rewards_with_weights_on_the_command_line(tmp_path: Path) -> Non
     (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = ["--reward", "f1@0.5", "--reward", "appraisers:Counting:letter=o@0.25"]
 
-    def started(*more: str) -> Any:
-        return trunkline(
-            "run", "questions.jsonl", "-m", "m", "--base-url", server.url, "--tools", "atlas:lookup", "-w", "0",
-            "--out", "r.run", "--seed", "1", "--json", *more, cwd=tmp_path,
-        )  # fmt: skip
-
     with serving(capital_cities) as server:
-        done = started(*given)
+        command = (
+            "run", "questions.jsonl", "-m", "m", "--base-url", server.url, "--tools", "atlas:lookup", "-w", "0",
+            "--out", "r.run", "--seed", "1", "--json",
+        )  # fmt: skip
+        done = trunkline(*command, *given, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        other = started("--reward", "f1@0.75", *given[2:])
+        # What is refused needs no process of its own.
+        other = here(tmp_path, *command, "--reward", "f1@0.75", *given[2:])
         assert other.returncode == 2
         assert "reward" in other.stderr
-        unknown = started("--reward", "f2")
+        unknown = here(tmp_path, *command, "--reward", "f2")
         assert unknown.returncode == 2
         assert "'f2' is none of exact_match" in only_line(unknown.stderr)
     with RunReader.open(tmp_path / "r.run") as reader:

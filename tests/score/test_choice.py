@@ -47,6 +47,23 @@ CITIES = ["Oslo", "Paris", "Rome", "Paris, Texas"]
         "Rome and Oslo are others, so the answer is B",
         "Neither the first nor the third, so (B)",
         "<think>A? C?</think>B",
+        "answer is b",
+        "The answer is: **b**",
+        "The right option is (b)",
+        "I think that it is (b)",
+        "b) because it is on the Seine",
+        "B\n\nExplanation: option A is in Norway, and C in Italy.",
+        "Option A is Oslo. Option C is Rome.\n\nB",
+        "A. Oslo is in Norway. C. Rome is in Italy. The answer is B.",
+        "Option A is wrong. The answer is B.",
+        "The answer is not A, it is B",
+        "It is not option A but B",
+        "The answer is Paris, not Rome",
+        "B rather than (C), not (D)",
+        "Neither Rome nor Oslo: Paris",
+        "'B'",
+        "\uff22",
+        "\uff08\uff22\uff09",
     ],
 )
 def test_an_answer_that_names_the_right_option(answer: str) -> None:
@@ -77,6 +94,14 @@ def test_an_answer_that_names_the_right_option(answer: str) -> None:
         "The answer is a mystery",
         "ABBA",
         "vitamin-B",
+        "The answer is not B.",
+        "It is not (B)",
+        "It is not Paris",
+        "It isn't B",
+        "The answer is b-flat",
+        "B\n\nA",
+        "B\n\nSo the answer is C",
+        "Option B is likely, option C is, too",
     ],
 )
 def test_an_answer_that_names_another_option_or_several_or_none(answer: str | None) -> None:
@@ -107,6 +132,12 @@ def test_every_label_is_found_in_every_form(label: str, form: str) -> None:
         (["3", "2", "1"], "B", "2"),
         ([3, 2, 1], "2", "B"),
         (["True", "False"], "False", "false"),
+        ({"a": "Oslo", "b": "Rome"}, "b", "The answer is B"),
+        ({"a": "Oslo", "b": "Rome"}, "b", "It is a Roman town: B"),
+        ({"a": "Oslo", "b": "Rome"}, "a", "The answer is a"),
+        (CITIES, "\\boxed{C}", "C"),
+        (["legal", "not legal"], "B", "It is not legal"),
+        ({"1": "Oslo", "2": "Rome"}, "2", "The answer is 2, and not 1.5"),
         (["x+1", "x-1", "$x^2$"], "x-1", "x-1"),
         (["x+1", "x-1", "$x^2$"], "$x^2$", "\\boxed{x^2}"),
         (["-5", "5"], "B", "5"),
@@ -158,3 +189,19 @@ def test_whatever_a_model_says_is_right_or_wrong(answer: str, options: list[str]
 def test_options_of_its_own_are_checked(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="Choice: "):
         Choice(**options)
+
+
+@pytest.mark.parametrize("right", list("AB"))
+def test_two_options_are_wrong_whichever_is_right(right: str) -> None:
+    assert Choice()(ending("A or B", right, choices=CITIES)) == 0.0
+
+
+def test_more_options_than_letters_have_no_labels() -> None:
+    said = Choice()(ending("A", "A", choices=[str(number) for number in range(27)]))
+    assert isinstance(said, Scored)
+    assert math.isnan(said.value)
+
+
+@pytest.mark.parametrize("piece", ["(", "answer ", "A or ", "not ", "The answer is ", "[ ", "A,", "\\", "Paris, "])
+def test_no_answer_takes_long(piece: str) -> None:
+    assert Choice()(ending((piece * 4_000)[:4_000], "B", choices=[*CITIES, "not " * 30])) in {0.0, 1.0}

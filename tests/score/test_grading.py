@@ -192,6 +192,8 @@ async def test_a_grader_that_is_closed_leaves_nobody_waiting() -> None:
     await grader.close()
     ended = await asyncio.gather(asked, waiting, return_exceptions=True)
     assert [type(one) for one in ended] == [asyncio.CancelledError] * 2
+    with pytest.raises(RuntimeError, match="closed"):
+        await grader.score(ending("x"))
 
 
 def together(answer: Any) -> Callable[[list[Trajectory]], Any]:
@@ -297,6 +299,19 @@ async def test_what_a_reward_holds_open_is_closed(caplog: pytest.LogCaptureFixtu
     assert "Opens could not be closed: RuntimeError: and broke" in caplog.text
 
 
+class Unopened(Opens):
+    """What it holds cannot be had."""
+
+    def opened(self) -> Opens:
+        raise OSError("no\x1b such place")
+
+
+async def test_what_cannot_be_opened_is_said() -> None:
+    for ask in (score(Unopened(), ending("x")), grade(Unopened(), [ending("x")])):
+        with pytest.raises(ConfigError, match=r"Unopened could not be opened: OSError: no\\x1b such place"):
+            await ask
+
+
 class Named(msgspec.Struct, frozen=True):
     """A reward with options."""
 
@@ -311,6 +326,7 @@ class Named(msgspec.Struct, frozen=True):
 
 def test_names_tell_options_apart_that_change_a_value_and_no_others() -> None:
     assert full_name(Named()) == full_name(Named(timeout=9.0)) == "Named"
+    assert full_name(Lengths(batch=2)) == "Lengths"
     assert full_name(Named("strict")) == "Named(rubric=strict)"
     assert full_name(Named(parts={"a": Named("b"), "c": tl.exact_match})) == (
         "Named(parts={a: Named(rubric=b), c: exact_match})"

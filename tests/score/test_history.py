@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from groves import Try, grove
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.score import history, verdicts
-from trunkline.score.notes import Graded, graded
+from trunkline.score.notes import Graded, graded, why_unscored
 from trunkline.score.rewards.reward import Part, Scored
 from trunkline.score.verdicts import Verdict
 from trunkline.tree.tree import Tree
@@ -70,7 +71,7 @@ def test_the_last_reward_counts_and_those_before_are_on_record(data: st.DataObje
             assert history.earlier(rollout.note) == number(mine[-2].value)
         if math.isnan(mine[-1].value):
             why = [part.problem for part in mine[-1].parts if part.problem] or [mine[-1].problem or ""]
-            assert history.why_unscored(rollout.note) == why[0]
+            assert why_unscored(rollout.note) == why[0]
 
 
 def number(value: float) -> float | None:
@@ -85,10 +86,11 @@ def test_who_had_no_reward_function_has_no_history():
     assert len(verdicts.read(tree.rollouts[0].note)) == 2, "nobody's verdicts were to be taken off"
 
 
-def test_a_reason_is_not_told_twice():
+@pytest.mark.parametrize("name", ["judge", "judge" * 100], ids=["short", "long"])
+def test_a_reason_is_not_told_twice(name: str):
     tree = planted(["answer"])
-    history.write(tree, "judge", {0: Scored(math.nan, "no reply")})
-    assert history.why_unscored(tree.rollouts[0].note) == "no reply"
-    history.set_aside(tree, "judge")
-    assert graded(tree.rollouts[0].note) == [Graded("judge", None, None, "no reply")]
-    assert history.why_unscored(tree.rollouts[0].note) == ""
+    history.write(tree, name, {0: Scored(math.nan, "no reply")})
+    assert why_unscored(tree.rollouts[0].note) == "no reply"
+    history.set_aside(tree, name)
+    assert graded(tree.rollouts[0].note) == [Graded(name, None, None, "no reply")]
+    assert why_unscored(tree.rollouts[0].note) == ""

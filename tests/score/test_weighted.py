@@ -16,8 +16,8 @@ import trunkline as tl
 from trunkline.crossing import Crossing, load, pack
 from trunkline.errors import ConfigError
 from trunkline.rollout.scores import Scores
-from trunkline.score.notes import Graded, graded
-from trunkline.score.rewards import F1, Numeric, Part, Scored, WeightedRewards, contains, exact_match, weighted
+from trunkline.score.notes import Graded, graded, why_unscored
+from trunkline.score.rewards import F1, Choice, Numeric, Part, Scored, WeightedRewards, contains, exact_match, weighted
 from trunkline.score.rewards.calling import score
 from trunkline.score.rewards.grading import grade
 from trunkline.score.rewards.naming import full_name
@@ -52,11 +52,17 @@ async def test_the_sum_of_what_they_say_with_the_weights_as_they_are() -> None:
     assert said.parts == (Part("f1", pytest.approx(2 / 3), 0.5), Part("exact", 0.0, 1.0), Part("half", 0.5, -2))
 
 
-@given(st.dictionaries(st.text(min_size=1, max_size=5).filter(str.strip), st.floats(-10, 10), min_size=1, max_size=5))
-def test_any_weights(weights: dict[str, float]) -> None:
-    reward = WeightedRewards(dict.fromkeys(weights, half), weights)
-    said = asyncio.run(score(reward, ending("x")))
-    assert said.value == pytest.approx(0.5 * math.fsum(weights.values()))
+def test_any_weights() -> None:
+    names = st.text(min_size=1, max_size=5).filter(str.strip)
+    trajectory = ending("x")
+    with asyncio.Runner() as loop:  # one for all examples: making a loop takes longer than a sum
+
+        @given(st.dictionaries(names, st.floats(-10, 10), min_size=1, max_size=5))
+        def check(weights: dict[str, float]) -> None:
+            said = loop.run(score(WeightedRewards(dict.fromkeys(weights, half), weights), trajectory))
+            assert said.value == pytest.approx(0.5 * math.fsum(weights.values()))
+
+        check()
 
 
 @pytest.mark.parametrize(
@@ -70,6 +76,15 @@ async def test_without_one_part_there_is_no_sum(part: Any, problem: str) -> None
     assert said.problem == problem
     assert said.parts[0] == Part("half", 0.5, 1.0)
     assert math.isnan(said.parts[1].value)
+
+
+@pytest.mark.parametrize("weights", [(1e100, 1.0), (10.0, -10.0), (1.0, 1.0)], ids=str)
+async def test_a_sum_that_is_no_number_is_none_and_keeps_its_parts(weights: tuple[float, float]) -> None:
+    huge = weighted({"a": (lambda _: 1e308, weights[0]), "b": (lambda _: 1e308, weights[1])})
+    said = await score(huge, ending("x"))
+    assert math.isnan(said.value)
+    assert said.problem == "the weighted sum is too large for a number"
+    assert said.parts == (Part("a", 1e308, weights[0]), Part("b", 1e308, weights[1]))
 
 
 async def test_parts_are_asked_at_once_and_in_batches() -> None:
@@ -163,13 +178,51 @@ async def test_parts_stand_in_the_note_and_are_not_told_twice() -> None:
     assert read(tree.rollouts[0].note) == [Verdict("one", "mask")]
 
 
-async def test_a_reward_without_parts_notes_nothing() -> None:
-    trajectory = ending("x", "x")
-    scores = Scores(trajectory.tree, exact_match, None)
-    await scores.ask(0, Termination.ANSWER, spent=False)
+async def test_what_was_cut_is_shown_to_the_parts_where_it_is_shown_to_the_whole() -> None:
+    cut = ending("x", termination="censored")
+    assert (await score(weighted({"half": half}), cut, cut=True)).value == 0.5
+    assert math.isnan((await score(weighted({"half": half}), cut)).value)
+
+
+@pytest.mark.parametrize(("given", "value"), [(1.05, 1.0), (1.2, 0.0)])
+def test_differences_of_ones_own(given: float, value: float) -> None:
+    assert Numeric(relative=0.1)(ending(str(given), "1")) == value
+    assert Numeric(absolute=0.1)(ending(str(given), "1")) == value
+
+
+async def asked(trajectory: Trajectory, reward: Any, *, value: Any = None) -> Trajectory:
+    scores = Scores(trajectory.tree, reward, value)
+    await scores.ask(0, Termination.ANSWER, spent=value is not None)
     scores.write()
-    assert trajectory.tree.rollouts[0].reward == 1.0
-    assert trajectory.tree.rollouts[0].note is None
+    return trajectory.tree.rollouts[0]
+
+
+@pytest.mark.parametrize(("reward", "value"), [(exact_match, 1.0), (nothing, math.nan)], ids=["scored", "no value"])
+async def test_a_reward_without_parts_or_a_reason_notes_nothing(reward: Any, value: float) -> None:
+    scored = await asked(ending("x", "x"), reward)
+    assert scored.reward == pytest.approx(value, nan_ok=True)
+    assert scored.note is None
+
+
+async def test_why_a_rollout_is_unscored_stands_in_its_note_until_it_is_scored() -> None:
+    trajectory = ending("x", "x", choices="x, y")
+    why = "Choice: the task's 'options' is no list or dict of options"
+    trajectory.tree.task.metadata["options"] = "x, y"
+    assert graded((await asked(trajectory, Choice("options"))).note) == [
+        Graded("Choice(options=options)", None, 1.0, why)
+    ]
+    said = await asked(trajectory, exact_match, value=broken)
+    assert graded(said.note) == [Graded("broken", None, 1.0, "broken raised RuntimeError: down")]
+    assert why_unscored(said.note) == "broken raised RuntimeError: down"
+    assert (await asked(trajectory, exact_match)).reward == 1.0
+    assert not trajectory.tree.rollouts[0].note
+
+
+async def test_a_reason_that_a_part_says_is_not_told_twice() -> None:
+    said = await asked(ending("x", "x"), weighted({"a": exact_match, "b": broken}))
+    assert graded(said.note) == [Graded("a", 1.0, 1.0), Graded("b", None, 1.0, "broken raised RuntimeError: down")]
+    said = await asked(ending("x", "x"), weighted({"a": nothing}))
+    assert graded(said.note)[1] == Graded("WeightedRewards(rewards={a: nothing})", None, 1.0, "a: it gave no value")
 
 
 def test_what_is_said_is_a_plain_value() -> None:

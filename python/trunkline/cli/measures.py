@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from trunkline.cli.table import money, share
+from trunkline.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,6 +22,8 @@ pass@k: at least one of k tries is right (a reward of 1 or more); pass^k: all of
 each is the mean over all ways to pick k of a task's scored tries, and the 95 % intervals take tasks as the sample
 tasks: those with k scored tries; a try that broke is not scored, and counts neither as right nor as wrong"""
 
+_PARTS: Final = "part: what one of the rewards gave that the reward is made of, before its weight"
+
 Row = tuple[str, str, str]
 
 
@@ -30,12 +33,12 @@ def metrics_table(found: Measures) -> str:
     Args:
         found: What :func:`trunkline.store.measures.measures` returns.
     """
-    if found.accuracy is None:
+    if found.accuracy is None and not found.parts:
         return "no metrics: nothing is scored"
     rows = [("metric", "tasks", "value"), *_rows(found)]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     lines = [f"{name:<{widths[0]}}  {tasks:>{widths[1]}}  {value}" for name, tasks, value in rows]
-    return "\n".join([*lines, "", _NOTES])
+    return "\n".join([*lines, "", *([_PARTS] if found.parts else []), _NOTES])
 
 
 def calibration_table(name: str, found: Calibration | None) -> str:
@@ -77,6 +80,8 @@ def _ratio(found: Ratio) -> str:
 
 def _rows(found: Measures) -> Iterator[Row]:
     yield from _row("accuracy of one try", found.accuracy)
+    for name, mean in found.parts.items():
+        yield from _row(f"part {printable(name, 40)}", mean)
     yield from _of_k("pass@", found.pass_at)
     yield from _of_k("pass^", found.pass_hat)
     yield from _of_k("majority@", found.majority)

@@ -70,6 +70,10 @@ def make_named(
     known, others = _parameters(kind), beside(kind)
     open_ = {name: hint for name, hint in known.items() if name not in others}
     values = _read(options, f"{option} {name}", open_)
+    needed = [key for key in _required(kind) if key not in values and key not in others]
+    if needed:
+        says = ",".join(f"{key}=..." for key in needed)
+        raise ConfigError(f"{option} {name} needs {', '.join(needed)}: {option} {name}:{says}")
     try:
         return kind(**values, **{name: value for name, value in others.items() if name in known})
     except UsageError as problem:
@@ -91,6 +95,15 @@ def _parameters(kind: type) -> Mapping[str, Any]:
         hints = {}
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return {parameter.name: hints.get(parameter.name, str) for parameter in taken if parameter.kind in named}
+
+
+def _required(kind: type) -> list[str]:
+    """The options of a class that it cannot be made without."""
+    known = _parameters(kind)
+    if not known:
+        return []
+    taken = inspect.signature(kind).parameters.values()
+    return [one.name for one in taken if one.name in known and one.default is one.empty]
 
 
 def _read(text: str, what: str, known: Mapping[str, Any]) -> dict[str, Any]:

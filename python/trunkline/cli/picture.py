@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trunkline.printable import cells, printable, quoted
+from trunkline.score.notes import why_unscored
 from trunkline.score.verdicts import read
 from trunkline.tree.node import Kind, Node
 
@@ -95,6 +96,8 @@ def _ends(rollouts: list[Trajectory], width: int) -> list[str]:
             # Nothing stands behind a failure: it may take what the line has.
             said = "" if failure is None else printable(failure.message, width)
         reward = "" if math.isnan(rollout.reward) else f"reward {rollout.reward:g}"
+        why = why_unscored(rollout.note) if math.isnan(rollout.reward) else ""
+        reward = f"unscored: {printable(why, width)}" if why else reward
         judged = ", ".join(f"{_DONE[one.action]} by {one.filter}" for one in read(rollout.note))
         alike[word, said, reward, judged].append(f"#{rollout.id}")
     lines: list[str] = []

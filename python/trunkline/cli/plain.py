@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline.cli.output import put
+from trunkline.score.notes import graded
 from trunkline.score.verdicts import read
 from trunkline.tree.tokens import Tokens
 
@@ -67,6 +68,7 @@ def tree_data(tree: Tree) -> dict[str, Any]:
                 "reward": rollout.reward,
                 "error": rollout.error,
                 "verdicts": read(rollout.note),
+                "graded": [msgspec.structs.asdict(one) for one in graded(rollout.note)],
                 "turns": rollout.turns,
                 "nodes": [node.id for node in rollout.nodes],
             }

@@ -55,12 +55,11 @@ def read_rewards(names: Sequence[str], default: str = _NONE) -> Reward | None:
     Raises:
         ConfigError: One is unknown, has an option it cannot have, or cannot be called; or ``none`` is not alone.
     """
-    given = list(names) or [default]
-    if _NONE in given:
-        if len(given) > 1:
-            raise ConfigError(f"{_OPTION} {_NONE} leaves everything unscored: give it alone")
+    read = [_weight(one) for one in names or [default]]
+    if any(text == _NONE for text, _ in read):
+        if read != [(_NONE, None)]:
+            raise ConfigError(f"{_OPTION} {_NONE} leaves everything unscored: give it alone, and without a weight")
         return None
-    read = [_weight(one) for one in given]
     if len(read) == 1 and read[0][1] is None:
         return _reward(read[0][0])
     seen: Counter[str] = Counter()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trunkline.score.notes import as_graded
+from trunkline.score.notes import as_noted
 from trunkline.score.rewards.calling import report, score
 from trunkline.score.rewards.grading import Grader
+from trunkline.score.rewards.naming import full_name
 from trunkline.score.verdicts import grade
 from trunkline.tree.trajectory import Trajectory
 from trunkline.types import UNSCORED, Termination
@@ -32,7 +33,7 @@ class Scores:
         self._tree = tree
         self._grader = reward if reward is None or isinstance(reward, Grader) else Grader(reward)
         self._value = value
-        self._worth: dict[int, Scored] = {}
+        self._worth: dict[int, tuple[str, Scored]] = {}
 
     async def ask(self, number: int, termination: Termination, *, spent: bool) -> None:
         """Ask what an ended rollout is worth.
@@ -44,19 +45,21 @@ class Scores:
         """
         trajectory = Trajectory(self._tree, number)
         if spent and self._value is not None:
-            said = await score(self._value, trajectory, cut=True)
+            name, said = full_name(self._value), await score(self._value, trajectory, cut=True)
         elif not spent and self._grader is not None and termination not in UNSCORED:
-            said = await self._grader.score(trajectory)
+            name, said = self._grader.name, await self._grader.score(trajectory)
         else:
             return
         report(trajectory, said)
-        self._worth[number] = said
+        self._worth[number] = name, said
 
     def write(self) -> None:
-        """Score a round in logical order: sums of rewards, which decide ties, must not depend on who was faster."""
+        """Score a round in logical order: sums of rewards, which decide ties, must not depend on who was faster.
+
+        What rewards are made of, and why there is none, stands in the rollouts' notes.
+        """
         for number in sorted(self._worth):
-            said = self._worth[number]
+            name, said = self._worth[number]
             self._tree.core.score(number, said.value)
-            if said.parts:
-                grade(self._tree.core, number, *map(as_graded, said.parts))
+            grade(self._tree.core, number, *as_noted(name, said))
         self._worth.clear()

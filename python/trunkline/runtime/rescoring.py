@@ -22,6 +22,7 @@ from trunkline.score import history
 from trunkline.score.filters.filter import judge
 from trunkline.score.filters.group import Group
 from trunkline.score.metrics import Estimate
+from trunkline.score.notes import why_unscored
 from trunkline.score.rewards.grading import Grader
 from trunkline.score.rewards.policy import policy_of
 from trunkline.store.amend import Amender
@@ -205,7 +206,7 @@ class _Scoring:
             changed += row.reward != before
             if row.reward is None:
                 unscored += 1
-                reasons.update(filter(None, [history.why_unscored(row.note)]))
+                reasons.update(filter(None, [why_unscored(row.note)]))
         return Rescored(
             path=self._run.path,
             reward=last.reward,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.score import verdicts
-from trunkline.score.notes import Graded, as_graded, graded
+from trunkline.score.notes import Graded, as_noted, graded
 from trunkline.score.verdicts import Verdict
 from trunkline.types import UNSCORED
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trunkline.tree.trajectory import Trajectory
     from trunkline.tree.tree import Tree
 
-__all__ = ["earlier", "seen", "set_aside", "why_unscored", "write"]
+__all__ = ["earlier", "seen", "set_aside", "write"]
 
 
 def seen(tree: Tree) -> list[Trajectory]:
@@ -50,9 +50,10 @@ def _keep(core: Core, rollout: Trajectory, reward: str) -> None:
     found = verdicts.entries(rollout.note)
     value = None if math.isnan(rollout.reward) else rollout.reward
     # Why there is none stands there already.
-    own = [one for one in found if isinstance(one, Graded) and one.weight is not None and one.reward == reward]
+    noted = Graded(reward, value)  # which may have made a long name shorter
+    own = [one for one in found if isinstance(one, Graded) and one.weight is not None and one.reward == noted.reward]
     past = [msgspec.structs.replace(one, weight=None) if isinstance(one, Graded) else one for one in found]
-    _put(core, rollout, past if own and value is None else [*past, Graded(reward, value)])
+    _put(core, rollout, past if own and value is None else [*past, noted])
 
 
 def write(tree: Tree, reward: str, said: Mapping[int, Scored]) -> None:
@@ -64,23 +65,14 @@ def write(tree: Tree, reward: str, said: Mapping[int, Scored]) -> None:
         said: What it said, by rollout.
     """
     for number in sorted(said):
-        value, problem, parts = said[number]
-        tree.core.score(number, value)
-        noted = [as_graded(part) for part in parts]
-        if problem is not None and not any(one.why for one in noted):
-            noted.append(Graded(reward, None, 1.0, problem))
-        verdicts.note(tree.core, number, *noted)
+        tree.core.score(number, said[number].value)
+        verdicts.note(tree.core, number, *as_noted(reward, said[number]))
 
 
 def earlier(note: str | None) -> float | None:
     """Return the reward that a rollout had before the one it has, by its note; None where there was none."""
     past = [one for one in graded(note) if one.weight is None]
     return past[-1].value if past else None
-
-
-def why_unscored(note: str | None) -> str:
-    """Return why a rollout has no reward, by its note; empty where its reward gave no reason."""
-    return next((one.why for one in graded(note) if one.weight is not None and one.value is None and one.why), "")
 
 
 def _put(core: Core, rollout: Trajectory, found: list[Verdict | Graded | str]) -> None:

@@ -12,9 +12,9 @@ from trunkline.errors import ConfigError
 from trunkline.printable import printable
 
 if TYPE_CHECKING:
-    from trunkline.score.rewards.reward import Part
+    from trunkline.score.rewards.reward import Part, Scored
 
-__all__ = ["Graded", "as_graded", "graded"]
+__all__ = ["Graded", "as_graded", "as_noted", "graded", "why_unscored"]
 
 _WIDTH = 300
 """Cells of a reason that are kept."""
@@ -66,6 +66,19 @@ def as_graded(part: Part) -> Graded:
     return Graded(part.name, part.value, part.weight, part.problem or "")
 
 
+def as_noted(reward: str, scored: Scored) -> list[Graded]:
+    """Return what notes hold of what a reward said: its parts, and why there is no value where none of them says it.
+
+    Args:
+        reward: What the reward is called.
+        scored: What it said.
+    """
+    noted = [as_graded(part) for part in scored.parts]
+    if scored.problem is not None and not any(one.why for one in noted):
+        noted.append(Graded(reward, None, 1.0, scored.problem))
+    return noted
+
+
 _decoder = msgspec.json.Decoder(list[Graded | dict[str, Any] | str])
 
 
@@ -83,3 +96,8 @@ def graded(note: str | None) -> list[Graded]:
     except (msgspec.MsgspecError, ConfigError, UnicodeError, RecursionError):
         return []
     return [entry for entry in found if isinstance(entry, Graded)]
+
+
+def why_unscored(note: str | None) -> str:
+    """Return why a rollout has no reward, by its note; empty where its reward gave no reason."""
+    return next((one.why for one in graded(note) if one.weight is not None and one.value is None and one.why), "")

@@ -127,16 +127,18 @@ def note(core: Core, rollout: int, *said: _Entry) -> None:
 
 
 def grade(core: Core, rollout: int, *parts: Graded) -> None:
-    """Note what the parts of a rollout's reward said, in place of what they said before.
+    """Note what is to be said of a rollout's reward, in place of what was said before.
 
     Args:
         core: The tree.
         rollout: The rollout's id.
-        parts: What each said; one that has no weight is no part of the reward, and none of these is taken away.
+        parts: What each part said, or why there is no reward. What stands there without a weight is of an earlier
+            reward, and is not taken away.
     """
     found = entries(core.rollout(rollout).note)
     left = [entry for entry in found if not (isinstance(entry, Graded) and entry.weight is not None)]
-    core.note(rollout, encode([*left, *parts]))
+    if [*left, *parts] != found:
+        core.note(rollout, encode([*left, *parts]) if left or parts else "")
 
 
 def clear(core: Core, rollout: int) -> None:

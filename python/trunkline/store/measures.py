@@ -13,6 +13,7 @@ from trunkline.score.metrics.passing import mean_pass_at_k, mean_pass_hat_k
 from trunkline.score.metrics.reliability import Calibration, calibration
 from trunkline.score.metrics.solving import PerSolved, per_solved
 from trunkline.score.metrics.voting import majority_at_k
+from trunkline.score.notes import graded
 from trunkline.store.tasks import tried
 from trunkline.types import UNSCORED
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from trunkline.score.diversity import Try
     from trunkline.store.calls import Spending
     from trunkline.store.reader import RunReader
+    from trunkline.store.schema import RolloutRow
     from trunkline.tree.trajectory import Trajectory
     from trunkline.types import Usage
 
@@ -45,6 +47,8 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
         tokens_per_solved: Prompt tokens, cached ones included, and generated ones for each solved task.
         cost_per_solved: Money for each solved task; None also without a price for every call.
         unreported: Calls without usage, which are in no count of tokens.
+        parts: Of a reward that is made of several, the mean of each over the tries of which it has a value, as it is
+            before its weight, by name.
     """
 
     tries: int
@@ -57,6 +61,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_solved: PerSolved | None
     cost_per_solved: PerSolved | None
     unreported: int
+    parts: dict[str, Estimate]
 
 
 def measures(reader: RunReader) -> Measures:
@@ -70,12 +75,33 @@ def measures(reader: RunReader) -> Measures:
     """
     tasks = reader.by_task()
     found: dict[int, list[Try]] = {number: [] for number, _row in reader.rows()}
+    parts = _Parts()
     for number, row in reader.rollouts():
         if number in found:
             found[number].append(tried(row))
+            parts.add(number, row)
     costs = reader.costs()
     spent = [costs.get(task.task) for task in tasks] if reader.prices else None
-    return _measures(list(found.values()), [task.usage for task in tasks], spent)
+    return _measures(list(found.values()), [task.usage for task in tasks], spent, parts.means())
+
+
+class _Parts:
+    """What the parts of a run's reward said."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, dict[int, list[float]]] = {}
+
+    def add(self, task: int, row: RolloutRow) -> None:
+        """Take up what a rollout's note says."""
+        for one in graded(row.note):
+            if one.weight is not None:
+                value = math.nan if one.value is None else one.value
+                self._said.setdefault(one.reward, {}).setdefault(task, []).append(value)
+
+    def means(self) -> dict[str, Estimate]:
+        """The mean of each; the whole reward, of which a note may say why it has no value, has no mean here."""
+        found = {name: accuracy(list(by_task.values())) for name, by_task in self._said.items()}
+        return {name: mean for name, mean in found.items() if mean is not None}
 
 
 def calibrated(reader: RunReader, sure: Callable[[Trajectory], float]) -> Calibration | None:
@@ -101,7 +127,10 @@ def calibrated(reader: RunReader, sure: Callable[[Trajectory], float]) -> Calibr
 
 
 def _measures(
-    tries: Sequence[Sequence[Try]], usage: Sequence[Usage], costs: Sequence[Spending | None] | None
+    tries: Sequence[Sequence[Try]],
+    usage: Sequence[Usage],
+    costs: Sequence[Spending | None] | None,
+    parts: dict[str, Estimate],
 ) -> Measures:
     rewards = [[given.reward for given in task] for task in tries]
     answers = [[given.answer for given in task] for task in tries]
@@ -121,6 +150,7 @@ def _measures(
         tokens_per_solved=per_solved([each.prompt + each.generated for each in usage], solved) if reported else None,
         cost_per_solved=_cost(costs, solved),
         unreported=unreported,
+        parts=parts,
     )
 
 

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any, cast
 
 from trunkline.bounds import shown
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, TrunklineError
 from trunkline.printable import printable, said
 from trunkline.score.notes import as_graded
 from trunkline.score.rewards.policy import policy_of
@@ -220,9 +220,20 @@ async def score(reward: Reward, trajectory: Trajectory, *, cut: bool = False) ->
 
 
 def opened(reward: Reward) -> Reward:
-    """Return what is asked in place of a reward while something lasts: what it opens for that, or itself."""
+    """Return what is asked in place of a reward while something lasts: what it opens for that, or itself.
+
+    Raises:
+        ConfigError: It could not be opened.
+    """
     make = None if isinstance(reward, type) else getattr(reward, "opened", None)
-    return make() if callable(make) else reward
+    try:
+        return make() if callable(make) else reward
+    except TrunklineError:
+        raise
+    except Exception as problem:
+        raise ConfigError(
+            f"{_name(reward)} could not be opened: {type(problem).__name__}: {said(problem)}"
+        ) from problem
 
 
 async def close(reward: Reward) -> None:

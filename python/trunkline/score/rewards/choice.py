@@ -24,11 +24,29 @@ __all__ = ["Choice", "Options"]
 _DRESS: Final = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|boldsymbol|bf|rm)\b|[*_`${}]|\\[(),\[\] ]")
 """What may stand around a letter without a meaning here: LaTeX's text commands, Markdown's stars."""
 
+_WIDE: Final = {0xFEE0 + code: code for code in range(0x21, 0x7F)}
+"""The full-width forms of ASCII's characters."""
+
 _WORDS: Final = frozenset({"A", "I"})
 """Labels that are words, too."""
 
 _GOES_ON: Final = r"(?!\s+(?!(?:and|as|because|but|due|for|is|nor|or|since|was|which|with)\b)[a-z])"
 """After a label that is a word as well: no sentence goes on as it would after the word."""
+
+
+_END: Final = r"(?=[\s).\]]*$)"
+"""After a small letter that is a word as well: the end of the answer."""
+
+_SIGN: Final = r"(?![\w'\u2019]|-\w|[.,]\d)"
+"""After a label that is no part of a word or number."""
+
+_DENIED: Final = "".join(
+    rf"(?<!\b{word} )(?<!\b{word} [(\[])" for word in ("not", "nor", "than", "neither", "except", "isn't", "not option")
+)
+"""Before a label that an answer does not deny; words, so that labels and options of any language are read."""
+
+_REFUSED: Final = "".join(rf"(?<!\b{word} )" for word in ("not", "nor", "than", "neither", "except", "isnt"))
+"""The same in a text that is folded."""
 
 
 class Options:
@@ -43,10 +61,10 @@ class Options:
         self._exact = {label: _undressed(option) for label, option in texts.items()}
         self._texts = {label: normalise(option) for label, option in texts.items()}
         self._order = list(texts)
-        self._label = "|".join(
-            re.escape(label) + (_GOES_ON if label.upper() in _WORDS else "")
-            for label in sorted(texts, key=len, reverse=True)
-        )
+        by_length = sorted(texts, key=len, reverse=True)
+        self._label = "(?i:" + "|".join(map(re.escape, by_length)) + ")"
+        self._stated = "|".join(_stated(label) for label in by_length)
+        self._alone = "|".join(_alone(label) for label in by_length)
 
     @classmethod
     def of(cls, given: object) -> Options | None:
@@ -77,7 +95,7 @@ class Options:
                 fits.
         """
         plain = reference.strip()
-        if written in {"auto", "label"} and (label := self._labels.get(plain.strip("().").casefold())) is not None:
+        if written in {"auto", "label"} and (label := self._label_of(plain)) is not None:
             return label
         if written in {"auto", "text"} and len(labels := self._saying(_undressed(plain))) == 1:
             return labels[0]
@@ -88,38 +106,57 @@ class Options:
     def named(self, answer: str) -> str | None:
         """Return the label of the one option that an answer names; None if it names none, or several.
 
-        The whole answer is looked at first, then what it begins with, then what it says that the answer is, then which
-        labels and options stand anywhere in it. The first of these that names anything decides.
+        The whole answer is looked at first, and whether it begins or ends with a line that is a label; then what it
+        says that the answer is, what it begins with, and which labels and options stand anywhere in it without being
+        denied ("not B"). The first of these that names anything decides.
 
         Args:
             answer: What the model answered.
         """
-        plain = _undressed(tail(extract_answer(answer), LONG))
-        for found in self._readings(plain):
+        lines = [line for line in map(_undressed, tail(extract_answer(answer), LONG).splitlines()) if line]
+        for found in self._readings(" ".join(lines), lines) if lines else ():
             if found:
                 return found.pop() if len(found) == 1 else None
         return None
 
-    def _readings(self, plain: str) -> Iterator[set[str]]:
+    def _readings(self, plain: str, lines: Sequence[str]) -> Iterator[set[str]]:
         """What an answer names, by ever less certain readings."""
-        whole = re.fullmatch(rf"[(\[]?\s*({self._label})\s*[)\]]?[.:,;]?", plain, re.IGNORECASE)
-        yield {self._known(whole[1])} if whole else set()
+        stated = self._said(plain, r"\s*(?:(?:is|are|must be|would be|should be)\b\s*[:=]?|[:=])")
+        # A label on a line of its own: the answer after its reasons, or before them.
+        first, last = ({label} if (label := self._line(line)) else set() for line in (lines[0], lines[-1]))
+        yield first | last if last or not first else first | stated
         yield set(self._saying(plain))
-        first = re.match(rf"(?:[(\[]\s*({self._label})\s*[)\]]|({self._label})\s*[).:])[.:,]?\s+(.+)", plain, re.DOTALL)
-        if first:
+        yield stated
+        begins = re.match(rf"(?:[(\[]\s*({self._label})\s*[)\]]|({self._label})\s*[).:])[.:,]?\s+(.+)", plain)
+        if begins:
             # "(B) Paris": where the text is that of another option, the answer says two things.
-            yield {self._known(first[1] or first[2]), *self._saying(first[3])}
+            yield {self._known(begins[1] or begins[2]), *self._saying(begins[3])}
+        # "Option B" alone says less than "the answer is B": it may be turned down.
+        yield self._said(plain, "")
+        alone = re.finditer(
+            rf"(?i:{_DENIED})(?:[(\[]\s*({self._label})\s*[)\]]|(?<![\w'\u2019\\-])({self._alone}){_SIGN}(?!-))", plain
+        )
+        yield {self._known(one[1] or one[2]) for one in alone} | self._spoken(plain)
+
+    def _line(self, line: str) -> str | None:
+        """The label that is all of a line."""
+        found = re.fullmatch(rf"[(\[\"'\u201c\u2018]*\s*({self._label})\s*[)\]\"'\u201d\u2019]*[.:,;]?", line)
+        return self._known(found[1]) if found else None
+
+    def _said(self, plain: str, verb: str) -> set[str]:
+        """The labels after "the answer", "choice" or "option" and a verb."""
         stated = re.finditer(
-            r"(?i:\b(?:answer|choice|option)s?\b(?:\s+(?:is|are|must be|would be|should be))?)\s*[:=]?\s*"
-            rf"(?i:(?:option|choice)\s+)?[(\[]?\s*({self._label})(?![\w'])"
+            rf"(?i:{_DENIED}\b(?:answer|choice|option)s?\b{verb})\s*(?i:(?:option|choice)\s+)?"
+            rf"(?:[(\[]\s*({self._label})(?=\s*[)\]])|[(\[]?\s*({self._stated}){_SIGN})"
             # "A or B" says both.
-            rf"((?:\s*[)\]]?\s*(?:[,/&]|\b(?:or|and)\b)\s*[(\[]?\s*(?:{self._label})(?![\w']))*)",
+            rf"((?:\s*[)\]]?\s*(?:[,/&]|\b(?:or|and)\b)\s*[(\[]?\s*(?:{self._alone}){_SIGN})*)",
             plain,
         )
-        named = [(one[1], *re.findall(rf"(?<!\w)(?:{self._label})(?!\w)", one[2])) for one in stated]
-        yield {self._known(label) for labels in named for label in labels}
-        alone = re.finditer(rf"[(\[]\s*({self._label})\s*[)\]]|(?<![\w'\\-])({self._label})(?![\w'-])", plain)
-        yield {self._known(one[1] or one[2]) for one in alone} | self._spoken(plain)
+        named = [(one[1] or one[2], *re.findall(rf"(?<!\w)(?:{self._alone})(?!\w)", one[3])) for one in stated]
+        return {self._known(label) for labels in named for label in labels}
+
+    def _label_of(self, reference: str) -> str | None:
+        return self._labels.get(_undressed(extract_answer(reference)).strip("()[]. ").casefold())
 
     def _known(self, label: str) -> str:
         return self._labels[label.casefold()]
@@ -133,15 +170,33 @@ class Options:
 
     def _spoken(self, plain: str) -> set[str]:
         """The options whose text stands in an answer, but for those that stand there within a longer one's."""
-        searched = f" {fold(plain)} "
-        found = [option for option in self._texts.values() if option and f" {option} " in searched]
+        searched = fold(plain)
+        found = [
+            option
+            for option in self._texts.values()
+            if option and option in searched and re.search(rf"{_REFUSED}(?<!\S){re.escape(option)}(?!\S)", searched)
+        ]
         longest = {one for one in found if not any(one != other and f" {one} " in f" {other} " for other in found)}
         return {label for label, option in self._texts.items() if option in longest}
 
 
 def _undressed(text: str) -> str:
     """A text without what a letter may be dressed in, on one line."""
-    return " ".join(_DRESS.sub(" ", text).split())
+    return " ".join(_DRESS.sub(" ", text.translate(_WIDE)).split())
+
+
+def _stated(label: str) -> str:
+    """Pattern of a label after "the answer is": in any case, if it is no word."""
+    if label.upper() not in _WORDS:
+        return f"(?i:{re.escape(label)})"
+    return f"{label.upper()}{_GOES_ON}|{label.lower()}{_GOES_ON if label.islower() else _END}"
+
+
+def _alone(label: str) -> str:
+    """Pattern of a label anywhere: as it is written, or its capital."""
+    if label.upper() not in _WORDS:
+        return "|".join(re.escape(one) for one in dict.fromkeys((label, label.upper())))
+    return f"{label.upper()}{_GOES_ON}|{label.lower()}{_END}"
 
 
 class Choice(msgspec.Struct, frozen=True):

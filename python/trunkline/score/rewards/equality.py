@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from trunkline.tools.tool import tool
 
-__all__ = ["same"]
+__all__ = ["is_text", "same"]
 
 _COMMAND: Final = re.compile(r"\\[a-zA-Z]+")
 _PROSE: Final = re.compile(
@@ -17,7 +17,29 @@ _PROSE: Final = re.compile(
 )
 """A word that names no function: text around mathematics, and not a product of letters."""
 
+_SIGNS: Final = re.compile(r"[\d\\$=+*/^<>|{}\[\]_]")
+
+_EXPONENT: Final = re.compile(r"(?<![A-Za-z\d.])(\d+(?:\.\d+)?|\.\d+)[eE]([-+]?\d{1,4})(?![\w.])")
+_NAMED: Final = re.compile(
+    r"(?<![A-Za-z\\])(?:(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp)(?=\s*[(^])|(?<![A-Za-z\\])pi(?![A-Za-z])"
+)
+"""Functions and the one constant that stand in plain text as LaTeX has them as commands."""
+
 _MARKED: Final = re.compile(r"\$|\\\(|\\\[|\\boxed|\\begin")
+
+
+def is_text(answer: str) -> bool:
+    """Whether an accepted answer is words and no mathematics, such as a name.
+
+    Args:
+        answer: An accepted answer.
+    """
+    return _SIGNS.search(answer) is None and _PROSE.search(answer) is not None
+
+
+def _formula(text: str) -> str:
+    """A formula in plain text, as LaTeX writes it."""
+    return _EXPONENT.sub(r"\1*10^{\2}", _NAMED.sub(r"\\\g<0>", text.replace("**", "^")))
 
 
 def _readings(text: str) -> list[Any]:
@@ -26,7 +48,7 @@ def _readings(text: str) -> list[Any]:
 
     plain = bool(_MARKED.search(text) or _PROSE.search(_COMMAND.sub(" ", text)))
     # Its own limits of time would call an answer that takes long a wrong one.
-    found: list[Any] = parse(text if plain else f"${text.replace('**', '^')}$", parsing_timeout=None)
+    found: list[Any] = parse(text if plain else f"${_formula(text)}$", parsing_timeout=None)
     return found
 
 

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Final, Self
 
 from trunkline.score.rewards.calling import ask, ask_all, close, opened, unseen
+from trunkline.score.rewards.naming import full_name
 from trunkline.score.rewards.policy import policy_of
 from trunkline.score.rewards.reward import Scored
 from trunkline.tools.threads import Threads
@@ -43,17 +44,22 @@ class Grader:
     Args:
         reward: The reward.
 
+    Attributes:
+        name: What run files call it.
+
     Raises:
         ConfigError: What it says of how it is asked cannot be.
     """
 
     def __init__(self, reward: Reward) -> None:
+        self.name = full_name(reward)
         self._reward = opened(reward)
         self._policy = policy_of(self._reward)
         self._threads = Threads(_THREADS) if self._policy.thread else None
         self._waiting: list[_Waiting] = []
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,7 +112,8 @@ class Grader:
         return [Scored(math.nan) if one is None else one for one in found]
 
     async def close(self) -> None:
-        """Let go of calls that nobody waits for, and of what the reward holds open."""
+        """Let go of calls that nobody waits for, and of what the reward holds open. Nothing is asked afterwards."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         for _, future in self._waiting:
@@ -122,6 +129,8 @@ class Grader:
 
     async def _gathered(self, trajectory: Trajectory, most: int) -> Scored:
         """Wait with others for a batch to be full, or for the first of it to have waited long enough."""
+        if self._closed:
+            raise RuntimeError("the grader is closed")  # nobody would send what waits
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Scored] = loop.create_future()
         self._waiting.append((trajectory, future))

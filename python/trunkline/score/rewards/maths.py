@@ -15,8 +15,8 @@ import msgspec
 
 from trunkline.bounds import number
 from trunkline.errors import ConfigError, TrunklineError
-from trunkline.score.answers import tail
-from trunkline.score.rewards.equality import same
+from trunkline.score.answers import extract_answer, tail
+from trunkline.score.rewards.equality import is_text, same
 from trunkline.score.rewards.reward import Scored
 from trunkline.tools.processes import Processes
 from trunkline.tree.vote import LONG, normalise
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Maths", "OpenMaths"]
 
-_WORDS: Final = re.compile(r"[^\W\d_]{3,}(?:[\s.]+[^\W\d_]{3,})*[\s.]*")
-"""Words and nothing else; signs and brackets mean something in mathematics, and single letters are variables."""
+_TEXT: Final = re.compile(r"\\(?:text|textbf|textit|textrm|mbox|mathrm)\s*\{([^{}]*)\}|\$")
+"""What stands around words in LaTeX."""
 
 _RESULT: Final = 1000
 """Characters of what a process says that are kept."""
@@ -37,8 +37,9 @@ class Maths(msgspec.Struct, frozen=True):
     """1.0 if the answer is mathematically equal to an accepted one, else 0.0; needs the ``maths`` extra.
 
     What is written alike counts as equal. The rest is compared by math-verify: numbers, fractions, expressions,
-    equations, intervals, sets and matrices, plain or in LaTeX. An answer that is no mathematics scores 0. One over
-    which the comparison takes too long, or too much memory, leaves the rollout unscored.
+    equations, intervals, sets and matrices, plain or in LaTeX. An answer that is no mathematics scores 0; accepted ones
+    that are words are compared as words. An answer over which the comparison takes too long, or too much memory, leaves
+    the rollout unscored.
 
     Args:
         timeout: Seconds that one comparison may take; its process is then killed.
@@ -103,6 +104,9 @@ class OpenMaths:
         if not well:
             return Scored(math.nan, f"Maths: {said.removeprefix('Error: ')}")
         if said == "unknown":
+            # Also a wrong answer has to count, or the right ones alone would: those need no process.
+            if all(map(is_text, references)):
+                return 0.0
             return Scored(math.nan, "Maths: no accepted answer can be read as mathematics")
         return float(said == "equal")
 
@@ -112,7 +116,8 @@ class OpenMaths:
 
 
 def _is_alike(answer: str, reference: str) -> bool:
-    """Whether two texts are the same but for white space, or the same words."""
+    """Whether two texts are the same but for white space, or the same words; signs mean something in mathematics."""
     if "".join(answer.split()) == "".join(reference.split()):
         return True
-    return all(map(_WORDS.fullmatch, (answer, reference))) and normalise(answer) == normalise(reference)
+    words, accepted = (_TEXT.sub(r"\1", text) for text in (extract_answer(answer), reference))
+    return is_text(accepted) and normalise(words) == normalise(accepted)

@@ -22,7 +22,7 @@ MOST: Final = 4096
 
 _HELD: Final = "__trunkline_reward__"
 
-_FUNCTIONS: Final = (FunctionType, BuiltinFunctionType, MethodType, type)
+_FUNCTIONS: Final = (FunctionType, BuiltinFunctionType, MethodType)
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
@@ -111,8 +111,11 @@ def policy_of(reward: object) -> Policy:
         reward: A function, or any other object that can be called.
 
     Raises:
-        ConfigError: An attribute has a value it cannot have.
+        ConfigError: It is a class, or an attribute has a value it cannot have.
     """
+    if isinstance(reward, type):
+        name = reward.__name__
+        raise ConfigError(f"reward must be a function of a trajectory, not the class {name}: give one of it, {name}()")
     held = getattr(reward, _HELD, None)
     if isinstance(held, Policy):
         return held

@@ -15,7 +15,7 @@ from trunkline.score.rewards.policy import policy_of
 from trunkline.score.rewards.reward import Part, Scored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from trunkline.score.rewards.reward import Reward
     from trunkline.tree.trajectory import Trajectory
@@ -107,12 +107,22 @@ class OpenRewards:
         missing = [f"{part.name}: {part.problem or 'it gave no value'}" for part in parts if math.isnan(part.value)]
         if missing:
             return Scored(math.nan, "; ".join(missing), parts)
-        return Scored(math.fsum(part.weight * part.value for part in parts), None, parts)
+        whole = _sum([part.weight * part.value for part in parts])
+        return Scored(whole, None if math.isfinite(whole) else "the weighted sum is too large for a number", parts)
 
     async def close(self) -> None:
         """Close all of them."""
         for grader, _weight in self._graders.values():
             await grader.close()
+
+
+def _sum(values: Sequence[float]) -> float:
+    """The sum of numbers in any order; NaN if it, or one of them, is too large."""
+    try:
+        whole = math.fsum(values)
+    except (OverflowError, ValueError):
+        return math.nan
+    return whole if math.isfinite(whole) else math.nan
 
 
 def weighted(rewards: Mapping[str, Reward | tuple[Reward, float]]) -> WeightedRewards:
