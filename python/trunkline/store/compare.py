@@ -127,8 +127,8 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
 
     Raises:
         RunFileError: A file is not a readable run.
-        UsageError: There is no such metric; the runs were scored by different rewards, or one is not scored; they have
-            different tasks under one id, or no task that can be compared.
+        UsageError: There is no such metric; the runs were scored by different rewards, or one is not scored or scored
+            again in part; they have different tasks under one id, or no task that can be compared.
     """
     wanted = named(metric)
     first, second = _read(Path(a)), _read(Path(b))
@@ -173,6 +173,7 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
 
 def _read(path: Path) -> _Read:
     with RunReader.open(path) as reader:
+        reader.require_one_reward()
         tasks = reader.tasks()
         names = [task.id for task in tasks]
         tries = {names[number]: _Tries([], []) for number, _row in reader.rows()}
