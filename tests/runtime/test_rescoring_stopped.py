@@ -21,7 +21,7 @@ from trunkline.score.rewards import contains
 from trunkline.store.compare import compare
 from trunkline.store.export.export import export
 from trunkline.store.reader import RunReader
-from trunkline.store.scorings import scorings, under_way
+from trunkline.store.scorings import Scoring, reward_of, scorings, under_way
 from trunkline.tree.trajectory import Trajectory
 
 KILLED = """
@@ -128,3 +128,12 @@ def test_what_is_scored_in_part_is_neither_measured_nor_trained_on(
     written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert {record["reward"] for record in written} == {0.0}
     assert len(list(Run(path, "done"))) == 3
+
+
+def test_which_reward_a_task_has_is_known_of_every_place():
+    done = Scoring(reward="b", before="a", accuracy=None, at=0.0, trunkline="1", done=5, finished=True)
+    first = Scoring(reward="c", before="b", accuracy=None, at=0.0, trunkline="1", done=3)
+    second = Scoring(reward="d", before="c", accuracy=None, at=0.0, trunkline="1", done=1)
+    assert [reward_of([done], "b", place) for place in range(5)] == ["b"] * 5
+    assert [reward_of([done, first], "c", place) for place in range(5)] == ["c", "c", "c", "b", "b"]
+    assert [reward_of([done, first, second], "d", place) for place in range(5)] == ["d", "c", "c", "b", "b"]
