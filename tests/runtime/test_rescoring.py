@@ -320,6 +320,8 @@ async def test_another_reward_begins_anew_and_knows_which_one_each_task_had(
 def test_a_run_that_is_resumed_has_one_reward(path: Path):
     undo(path, "Japan", "Chile")
     rescore(path, contains)
+    with RunReader.open(path) as reader:
+        assert '"contains"' in reader.meta["job"], "the stored job has the new reward"
     with served() as url:
         with pytest.raises(ConfigError, match='reward: "contains" there, "exact_match" here'):
             made(path, url, resume=True, filters=JUDGES)
