@@ -140,11 +140,17 @@ def test_what_was_written_before_an_end_stays_and_is_not_asked_again(path):
     async def run(scribe):
         return await report_run(path, Reporter(scribe, "m"))
 
+    def noted():
+        with RunReader.open(path) as reader:
+            return [(one["written"], one["usage"]["calls"]) for one in json.loads(reader.meta[REPORTS])]
+
     with pytest.raises(EndpointError, match="gone"):
         asyncio.run(run(Ending()))
+    assert noted() == [(3, 3)], "it was paid for"
     rest = Scribe()
     reported = asyncio.run(run(rest))
     assert (reported.skipped, reported.written, len(rest.asked)) == (3, 7, 7)
+    assert noted() == [(3, 3), (7, 7)]
     assert trunkline(path.parent, "check", path.name).returncode == 0
 
 
@@ -163,9 +169,30 @@ def test_a_mistake_is_one_line(path, options, problem):
     assert problem in done.stderr
 
 
-def test_a_file_that_is_no_run_is_refused(tmp_path):
-    done = trunkline(tmp_path, "report", "none.run", "--extract")
-    assert (done.returncode, "no such run file" in done.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "a.run: no such run file"),
+        (b"", "a.run is empty"),
+        (b"a text " * 200, "a.run is not a Trunkline run"),
+    ],
+    ids=["none", "empty", "text"],
+)
+def test_a_file_that_is_no_run_is_refused(tmp_path, content, problem):
+    if content is not None:
+        (tmp_path / "a.run").write_bytes(content)
+    done = trunkline(tmp_path, "report", "a.run", "--extract")
+    assert (done.returncode, done.stderr.startswith(f"error: {problem}")) == (2, True), done.stderr
+
+
+def test_a_try_that_said_nothing_has_nothing_to_extract_and_that_is_said(tmp_path):
+    path = stored(tmp_path / "s.run", [grove([Try([""], 0.0), Try(["A"], 1.0)], id="s")])
+    done = trunkline(tmp_path, "report", path.name, "--extract")
+    assert done.returncode == 0
+    assert "1 written, 0 there before" in done.stdout
+    assert "1: nothing was said that could be extracted" in done.stdout
+    again = trunkline(tmp_path, "report", path.name, "--extract")
+    assert (again.returncode, "0 written, 1 there before" in again.stdout) == (0, True)
 
 
 def test_trees_of_all_forks_are_reported_on_too(tmp_path):

@@ -226,9 +226,9 @@ async def test_a_reward_that_fails_leaves_unscored_and_takes_no_old_value(path: 
 
 
 def weighed(rollout: Trajectory) -> Scored:
-    """A sum of two."""
+    """A sum of two, one of which is called as the sum is."""
     value = exact_match(rollout) or 0.0
-    return Scored(value / 2 + 0.25, None, (Part("exact", value, 0.5), Part("even", 1.0, 0.25)))
+    return Scored(value / 2 + 0.25, None, (Part("exact", value, 0.5), Part("weighed", 1.0, 0.25)))
 
 
 def test_parts_of_a_reward_have_no_part_in_the_next(path: Path):
@@ -240,7 +240,7 @@ def test_parts_of_a_reward_have_no_part_in_the_next(path: Path):
     assert graded(rollout.note) == [
         Graded("exact_match", 1.0),
         Graded("exact", 1.0),
-        Graded("even", 1.0),
+        Graded("weighed", 1.0),
         Graded("weighed", 0.75),
     ]
 
@@ -320,6 +320,8 @@ async def test_another_reward_begins_anew_and_knows_which_one_each_task_had(
 def test_a_run_that_is_resumed_has_one_reward(path: Path):
     undo(path, "Japan", "Chile")
     rescore(path, contains)
+    with RunReader.open(path) as reader:
+        assert '"contains"' in reader.meta["job"], "the stored job has the new reward"
     with served() as url:
         with pytest.raises(ConfigError, match='reward: "contains" there, "exact_match" here'):
             made(path, url, resume=True, filters=JUDGES)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 from groves import D6, E6, Try, grove
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trunkline.score.reports.segments import Segment, reported_leaves, segments
@@ -69,6 +69,12 @@ def test_an_uneven_tree_is_cut_at_its_forks_and_a_flat_group_is_not_cut():
     assert segments(grove([])) == []
 
 
+def test_a_leaf_of_two_rollouts_has_the_answer_that_one_of_them_gave():
+    tree = grove([Try(["A"], 1.0), Try(["A"], 0.0, ended="max_turns")])
+    assert tree.rollouts[0].leaf.id == tree.rollouts[1].leaf.id
+    assert list(reported_leaves(tree).values()) == ["A"]
+
+
 @st.composite
 def woods(draw):
     """Segments with their sizes, at most nine, parents first."""
@@ -104,7 +110,12 @@ def cost(found, sizes, chosen, known, cached):
     return total
 
 
+FORKED = [Segment(1, None, (1,), False, 2), Segment(2, 0, (2,), True, 0), Segment(3, 0, (3,), True, 0)]
+
+
 @given(woods(), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+# It would pay if the first request below a report did not read that in full.
+@example((FORKED, Sizes(1.0, 100.0, [1050.0, 1.0, 1.0]), set()), 0.5)
 def test_no_other_choice_is_estimated_to_cost_less(wood, cached):
     found, sizes, known = wood
     free = [at for at, one in enumerate(found) if not one.leaf and at not in known]

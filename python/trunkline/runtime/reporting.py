@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trunkline.score.reports.reporter import Reporter
+    from trunkline.tree.tree import Tree
 
 __all__ = ["REPORTS", "extract_run", "report_run"]
 
@@ -44,29 +45,26 @@ async def report_run(path: str | Path, reporter: Reporter) -> Reported:
         InfrastructureError: The file cannot be written.
     """
     with Amender.open(path) as run:
-        total = Reported()
+        record = _Record(run, reporter.model)
         waiting = iter(run.task_ids())
 
-        async def work() -> None:
-            nonlocal total
+        async def write() -> None:
             for name in waiting:
                 tree = run.tree(name)
+                work = reporter.work_on(tree)
                 try:
-                    found = await reporter.write(tree)
-                    # Not in one step: what others added while this one waited must count.
-                    total += found
+                    await work.execute()
                 finally:
                     # What came before a failure or an interruption was paid for, too.
-                    run.commit(name, tree)
+                    record.commit(name, tree, work.reported)
 
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(_TOGETHER):
-                    group.create_task(work())
+                    group.create_task(write())
         except BaseExceptionGroup as problems:
             raise problems.exceptions[0] from None
-        _note(run, reporter.model, total)
-        return total
+        return record.total
 
 
 def extract_run(path: str | Path, *, limit: int, again: bool = False) -> Reported:
@@ -83,23 +81,39 @@ def extract_run(path: str | Path, *, limit: int, again: bool = False) -> Reporte
         InfrastructureError: The file cannot be written.
     """
     with Amender.open(path) as run:
-        total = Reported()
+        record = _Record(run, None)
         for name in run.task_ids():
             tree = run.tree(name)
-            total += extract_tree(tree, limit=limit, again=again)
-            run.commit(name, tree)
-        _note(run, None, total)
-        return total
+            record.commit(name, tree, extract_tree(tree, limit=limit, again=again))
+        return record.total
 
 
-def _note(run: Amender, model: str | None, total: Reported) -> None:
-    """Record who wrote, unless nothing was."""
-    if not total.written:
-        return
-    try:
-        listed = msgspec.json.decode(run.reader.meta.get(REPORTS, "[]"), type=list[Any])
-    except msgspec.MsgspecError:
-        listed = []
-    usage = {name: count for name, count in msgspec.structs.asdict(total.usage).items() if count}
-    one = {"model": model, "written": total.written, "failed": total.failed, "usage": usage, "at": time.time()}
-    run.note(**{REPORTS: [*listed, one]})
+class _Record:
+    """Who writes into a run file and what that has cost so far: it is written with each tree, and survives any end.
+
+    Args:
+        run: The open file.
+        model: The model's name; None where none is asked.
+    """
+
+    def __init__(self, run: Amender, model: str | None) -> None:
+        self.total = Reported()
+        self._run = run
+        self._model = model
+        try:
+            self._before = msgspec.json.decode(run.reader.meta.get(REPORTS, "[]"), type=list[Any])
+        except msgspec.MsgspecError:
+            self._before = []
+
+    def commit(self, name: str, tree: Tree, found: Reported) -> None:
+        """Write a tree, and with it what its reports cost."""
+        self.total += found
+        facts: dict[str, Any] = {}
+        if self.total.written or self.total.usage.calls:
+            facts[REPORTS] = [*self._before, self._entry()]
+        self._run.commit(name, tree, **facts)
+
+    def _entry(self) -> dict[str, Any]:
+        usage = {name: count for name, count in msgspec.structs.asdict(self.total.usage).items() if count}
+        written, failed = self.total.written, self.total.failed
+        return {"model": self._model, "written": written, "failed": failed, "usage": usage, "at": time.time()}

@@ -26,7 +26,7 @@ from trunkline.score.notes import why_unscored
 from trunkline.score.rewards.grading import Grader
 from trunkline.score.rewards.policy import policy_of
 from trunkline.store.amend import Amender
-from trunkline.store.copies import copy_run
+from trunkline.store.copies import copied
 from trunkline.store.identify import is_stub
 from trunkline.store.reader import RunReader
 from trunkline.store.scorings import SCORINGS, Scoring, reward_of, scorings, under_way
@@ -258,7 +258,8 @@ async def arescore(
         # First: what is wrong with the run is said before anything is written.
         judges = _Judges(reader, keep=keep_verdicts)
     if out is not None and not _is_begun(path, target, reward_name(reward)):
-        await asyncio.to_thread(copy_run, path, target)
+        await asyncio.to_thread(_copy, path, target, reward, judges)
+        anew = False
     with Amender.open(target) as run:
         scoring = _Scoring(run, reward, judges, anew=anew)
         await scoring.execute()
@@ -288,6 +289,12 @@ def rescore(
 
 async def _nothing() -> None:
     """Nothing is left to be done."""
+
+
+def _copy(path: Path, out: Path, reward: Reward, judges: _Judges) -> None:
+    """Copy a run; the copy says from the first that it is to be scored, so that the next call goes on with it."""
+    with copied(path, out) as part, Amender.open(part) as run:
+        _Scoring(run, reward, judges, anew=True)
 
 
 def _is_begun(path: Path, out: Path, reward: str) -> bool:

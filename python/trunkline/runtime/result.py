@@ -47,7 +47,7 @@ class Run:
         self._shelf = shelf
 
     def __iter__(self) -> Iterator[Tree]:
-        """Yield the tree of each task, in the order of the tasks."""
+        """Yield the tree of each task, in the order of the tasks; refused while the run is scored again in part."""
         with RunReader.open(self.path) as reader:
             yield from reader.trees()
 

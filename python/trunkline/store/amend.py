@@ -72,9 +72,8 @@ class Amender:
             InfrastructureError: It may not be written, or the disk is full.
         """
         path = Path(path)
-        name = printable(str(path))
-        if not path.is_file():
-            raise RunFileError(f"{name} is a directory, expected a run file" if path.is_dir() else _none(name))
+        # What is no run is said as everybody says it who opens one.
+        RunReader.open(path).close()
         lock = Lock.take(path)
         connection: sqlite3.Connection | None = None
         try:
@@ -82,6 +81,8 @@ class Amender:
             with written(path):
                 try:
                     _check(path, connection)
+                except RunFileError:
+                    raise
                 except (ValueError, sqlite3.OperationalError) as problem:
                     if getattr(problem, "sqlite_errorcode", None) is not None:
                         raise
@@ -226,10 +227,6 @@ class Amender:
 
     def _is_taken(self, number: int) -> bool:
         return self._connection.execute("SELECT 1 FROM taken WHERE task = ?", (number,)).fetchone() is not None
-
-
-def _none(name: str) -> str:
-    return f"{name}: no such run file"
 
 
 def _as_meta(facts: Mapping[str, JSON]) -> dict[str, str]:

@@ -16,7 +16,6 @@ from trunkline.score.metrics.naming import metric as named
 from trunkline.score.metrics.pairing import Paired, paired
 from trunkline.store.calls import Spending
 from trunkline.store.reader import RunReader
-from trunkline.store.scorings import under_way
 from trunkline.store.tasks import tried
 from trunkline.types import Usage
 
@@ -128,8 +127,8 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
 
     Raises:
         RunFileError: A file is not a readable run.
-        UsageError: There is no such metric; the runs were scored by different rewards, or one is not scored, or in part
-            by another reward; they have different tasks under one id, or no task that can be compared.
+        UsageError: There is no such metric; the runs were scored by different rewards, or one is not scored or scored
+            again in part; they have different tasks under one id, or no task that can be compared.
     """
     wanted = named(metric)
     first, second = _read(Path(a)), _read(Path(b))
@@ -174,11 +173,7 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
 
 def _read(path: Path) -> _Read:
     with RunReader.open(path) as reader:
-        if (scoring := under_way(reader.meta)) is not None:
-            raise UsageError(
-                f"{printable(str(path))} is scored by {quoted(scoring.reward, 80)} in part, so its rewards are of two"
-                " kinds: go on with that first (trunkline score)"
-            )
+        reader.require_one_reward()
         tasks = reader.tasks()
         names = [task.id for task in tasks]
         usage = {each.task: each.usage for each in reader.by_task()}

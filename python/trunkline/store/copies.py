@@ -14,17 +14,25 @@ from trunkline.store.lock import Lock, is_written, taken_by
 from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["copy_run"]
+__all__ = ["copied"]
 
 
-def copy_run(path: Path, out: Path) -> None:
+@contextlib.contextmanager
+def copied(path: Path, out: Path) -> Iterator[Path]:
     """Copy a run file that no process writes. Missing folders above the copy are made too.
+
+    The copy takes its place when the block ends, with all that was written into it there: a process that is killed
+    before leaves an empty file at ``out`` and a part of one beside it, which the next copy to that place removes.
 
     Args:
         path: The file.
         out: Where to; nothing may be there but what a process left that was killed while it copied.
+
+    Yields:
+        Where the copy stands meanwhile.
 
     Raises:
         RunFileError: The file is no run that can be read here, or is being written; or something is at ``out``.
@@ -38,16 +46,22 @@ def copy_run(path: Path, out: Path) -> None:
     remove_stub(out)
     made = [folder for folder in out.absolute().parents if not folder.exists()]
     lock = Lock.make(out)
+    # Whoever holds the lock on the copy's place owns this one, too.
+    part = out.with_name(f".{out.name}.trunkline-copy")
     try:
-        with (
-            contextlib.closing(connect(path)) as source,
-            contextlib.closing(connect_to_write(out)) as copy,
-            written(out),
-        ):
-            # One transaction of the copy: a process that is killed in it leaves an empty file.
-            source.backup(copy)
+        with written(out):
+            remove(part, ())
+            part.touch()
+            with contextlib.closing(connect(path)) as source, contextlib.closing(connect_to_write(part)) as copy:
+                source.backup(copy)
+        yield part
+        with written(out):
+            part.replace(out)
     except BaseException:
+        remove(part, ())
         remove(out, made)
         raise
     finally:
+        # Of what took its place, a log that could not be written back may be left.
+        remove(part, ())
         lock.release()

@@ -119,7 +119,7 @@ def calibrated(reader: RunReader, sure: Callable[[Trajectory], float]) -> Calibr
     """
     confidences: list[list[float]] = []
     rewards: list[list[float]] = []
-    for tree in reader.trees():
+    for tree in reader.trees(mixed=True):
         counted = [one for one in tree.rollouts if one.termination is not None and one.termination not in UNSCORED]
         confidences.append([sure(one) for one in counted])
         rewards.append([one.reward for one in counted])

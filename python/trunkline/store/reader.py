@@ -38,6 +38,7 @@ from trunkline.store.schema import (
     ToolRow,
     TreeRow,
 )
+from trunkline.store.scorings import under_way
 from trunkline.store.summary import Summary, summarise, wall_seconds
 from trunkline.store.tasks import TaskSummary, by_task
 from trunkline.tree.tree import Tree
@@ -213,8 +214,29 @@ class RunReader:
         """
         return self._tree(self.number(task_id))
 
-    def trees(self) -> Iterator[Tree]:
-        """The trees of all finished tasks, one at a time, in the order of the tasks."""
+    def require_one_reward(self) -> None:
+        """Refuse a run that is scored again in part: what is trained or measured on two rewards means nothing.
+
+        Raises:
+            UsageError: It is.
+        """
+        if (scoring := under_way(self.meta)) is not None:
+            raise UsageError(
+                f"{printable(str(self.path))} is scored by {printable(scoring.reward, 80)} in part, so its rewards are "
+                "of two kinds: finish that first, with `trunkline score` (rescore)"
+            )
+
+    def trees(self, *, mixed: bool = False) -> Iterator[Tree]:
+        """The trees of all finished tasks, one at a time, in the order of the tasks.
+
+        Args:
+            mixed: Also of a run that is scored again in part.
+
+        Raises:
+            UsageError: The run is scored again in part.
+        """
+        if not mixed:
+            self.require_one_reward()
         for (number,) in self._query("SELECT task FROM trees ORDER BY task"):
             yield self._tree(number)
 

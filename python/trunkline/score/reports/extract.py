@@ -10,7 +10,7 @@ import msgspec
 from trunkline.bounds import whole
 from trunkline.printable import printable
 from trunkline.score.answers import extract_answer
-from trunkline.score.reports.outcome import Reported
+from trunkline.score.reports.outcome import Problem, Reported
 from trunkline.score.reports.segments import reported_leaves
 from trunkline.score.reports.steps import steps, without_prompt
 from trunkline.tree.node import Kind, message_text
@@ -88,13 +88,14 @@ def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> Repo
         again: Whether a leaf that has a report gets another one.
 
     Returns:
-        How many reports were written, and how many were there.
+        How many reports were written, how many were there, and on which leaves there is nothing to report.
 
     Raises:
         ConfigError: The limit is less than 200.
     """
     whole("limit", limit, LEAST)
     written = skipped = 0
+    problems: list[Problem] = []
     for leaf, answer in reported_leaves(tree).items():
         if not again and tree.core.report_of(leaf) is not None:
             skipped += 1
@@ -103,7 +104,9 @@ def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> Repo
         if text:
             tree.core.report(leaf, text)
             written += 1
-    return Reported(written=written, skipped=skipped)
+        else:
+            problems.append(Problem(leaf, "nothing was said that could be extracted"))
+    return Reported(written=written, skipped=skipped, problems=tuple(problems))
 
 
 def messages_of(tree: Tree, nodes: Iterable[int]) -> list[Message]:

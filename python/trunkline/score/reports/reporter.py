@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trunkline.score.reports.sharing import Share
     from trunkline.tree.tree import Tree
 
-__all__ = ["Reporter"]
+__all__ = ["Reporter", "Work"]
 
 _CHARACTERS: Final = 4
 """Characters of a token, for estimates."""
@@ -117,13 +117,17 @@ class Reporter:
             EndpointError: The endpoint serves nobody.
             ConfigError: The key is missing.
         """
-        work = _Work(tree, self, self._asker)
-        try:
-            async with asyncio.TaskGroup() as group:
-                work.begin(group)
-        except BaseExceptionGroup as problems:
-            raise problems.exceptions[0] from None
-        return Reported(work.usage, work.written, work.skipped, tuple(sorted(work.problems)))
+        work = self.work_on(tree)
+        await work.execute()
+        return work.reported
+
+    def work_on(self, tree: Tree) -> Work:
+        """What :meth:`write` does, for those who want to know what came of it also where it ends early.
+
+        Args:
+            tree: The tree.
+        """
+        return Work(tree, self, self._asker)
 
     async def close(self) -> None:
         """Close what was opened here. May be called more than once."""
@@ -131,14 +135,20 @@ class Reporter:
             await self._asker.close()
 
 
-class _Work:
-    """The reports of one tree, while they are written."""
+class Work:
+    """The reports of one tree, while they are written.
+
+    Args:
+        tree: The tree.
+        reporter: Who writes them, and how.
+        asker: Asks the model.
+    """
 
     def __init__(self, tree: Tree, reporter: Reporter, asker: Asker) -> None:
-        self.usage = Usage()
-        self.written = 0
-        self.skipped = 0
-        self.problems: list[Problem] = []
+        self._usage = Usage()
+        self._written = 0
+        self._skipped = 0
+        self._problems: list[Problem] = []
         self._core = tree.core
         self._asker = asker
         self._reporter = reporter
@@ -150,7 +160,20 @@ class _Work:
         self._known = self._reports(again=reporter.again)
         self._wanted = choose(self._found, self._sizes(), reporter.share, self._known, reporter.cached)
 
-    def begin(self, group: asyncio.TaskGroup) -> None:
+    @property
+    def reported(self) -> Reported:
+        """What has come of it so far."""
+        return Reported(self._usage, self._written, self._skipped, tuple(sorted(self._problems)))
+
+    async def execute(self) -> None:
+        """Write them all; raises what :meth:`Reporter.write` does."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._begin(group)
+        except BaseExceptionGroup as problems:
+            raise problems.exceptions[0] from None
+
+    def _begin(self, group: asyncio.TaskGroup) -> None:
         """Begin with the segments that follow the prompt; each begins those below it."""
         first: list[int] = []
         for at, segment in enumerate(self._found):
@@ -162,7 +185,7 @@ class _Work:
         """Of each segment the report that is there and stays."""
         found = {} if again else {at: self._core.report_of(one.node) for at, one in enumerate(self._found)}
         known = {at: text for at, text in found.items() if text is not None}
-        self.skipped = len(known)
+        self._skipped = len(known)
         return known
 
     def _sizes(self) -> Sizes:
@@ -202,14 +225,14 @@ class _Work:
             try:
                 reply = await self._asker.ask(request, draw)
             except LLMError as problem:
-                self.problems.append(Problem(segment.node, said(problem)))
+                self._problems.append(Problem(segment.node, said(problem)))
                 return None
-            self.usage += reply.usage
+            self._usage += reply.usage
             finish = printable(reply.finish, 40)
             text = clipped(scrub(reply.text).strip(), _LONG * self._reporter.words)
             if text:
                 self._core.report(segment.node, text)
-                self.written += 1
+                self._written += 1
                 return text
-        self.problems.append(Problem(segment.node, f"{printable(self._asker.model, 60)} wrote nothing ({finish})"))
+        self._problems.append(Problem(segment.node, f"{printable(self._asker.model, 60)} wrote nothing ({finish})"))
         return None

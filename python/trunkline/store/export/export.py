@@ -176,7 +176,7 @@ def export(
 
     Raises:
         ConfigError: An option cannot be used, the file is there already or cannot be made, or pyarrow is missing.
-        UsageError: The run has no such task.
+        UsageError: The run has no such task, or is scored again in part.
         RunFileError: The run cannot be read.
         InfrastructureError: The file cannot be written, as on a full disk.
     """
@@ -184,6 +184,7 @@ def export(
     choice = Choice(tasks=_listed("tasks", tasks, "ids"), ended=ended, scored=scored, min_reward=min_reward)
     to_stdout = str(out) == STDOUT
     with RunReader.open(run) as reader, contextlib.ExitStack() as stack:
+        reader.require_one_reward()
         shape = FORMATS[named](reader.settings)
         fields = _kept(shape, named, wanted)
         if to_stdout:

@@ -2,7 +2,10 @@
 #![allow(missing_docs)]
 #![allow(clippy::unwrap_used)]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod format;
+mod travel;
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +13,7 @@ use common::script::{message, play, run, script};
 use common::{payload, portrait, seal};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use trunkline_core::{DeltaError, Error, FORMAT, Kind, NameId, NodeId, Termination, TokenBuffer, Tree};
+use trunkline_core::{DeltaError, Error, Kind, NameId, NodeId, Termination, Tree};
 
 /// Play a script and take a delta after each operation whose bit is set, and one at the end.
 fn record(cmds: &[common::script::Cmd], cuts: &[bool]) -> (Tree, Vec<Vec<u8>>) {
@@ -301,102 +304,4 @@ fn lengths_that_lie_reserve_nothing() {
     // Ids that are there, and columns that are not.
     let ids = [&[10u8, 4][..], &[0; 51]].concat();
     assert!(tree.apply(&seal(0, 0, &ids)).unwrap_err().to_string().ends_with("it ends too early"));
-}
-
-#[test]
-fn messages_travel_once() {
-    let mut tree = small();
-    let long = format!("{{\"content\":\"{}\"}}", "x".repeat(10_000));
-    tree.turn(0.into(), long.as_bytes(), None, common::call(1, 1)).unwrap();
-    assert!(tree.delta().unwrap().unwrap().len() > 10_000);
-    tree.turn(0.into(), long.as_bytes(), None, common::call(1, 1)).unwrap();
-    assert!(tree.delta().unwrap().unwrap().len() < 64);
-}
-
-#[test]
-fn tokens_travel_once() {
-    let mut tree = small();
-    let tokens = TokenBuffer::sampled((0..1000).collect(), vec![-0.5; 1000], 3).unwrap();
-    let tokens = Some(tokens.as_slice());
-    tree.turn(0.into(), &message(1), tokens, common::call(1, 1)).unwrap();
-    assert!(tree.delta().unwrap().unwrap().len() > 13_000);
-    // The same turn once more, said in other words, and the same tokens elsewhere.
-    let other = tree.open(1.into(), &[1], 0).unwrap();
-    assert_eq!(tree.turn(other, &message(2), tokens, common::call(1, 1)), Ok(2.into()));
-    assert_eq!(tree.message(2.into()).unwrap(), message(1));
-    assert_eq!(tree.observe(other, &message(1), tokens, NameId::EMPTY, 0, false), Ok(3.into()));
-    assert!(tree.delta().unwrap().unwrap().len() < 64);
-    assert_eq!(tree.check(), Ok(()));
-}
-
-#[test]
-fn reports_travel_and_are_in_no_digest() {
-    let mut tree = small();
-    let (leaf, digest) = (tree.turn(0.into(), &message(1), None, common::call(1, 1)).unwrap(), tree.digest());
-    let mut copy = Tree::new();
-    let mut follow = |tree: &mut Tree| {
-        assert_eq!(copy.apply(&tree.delta().unwrap().unwrap()), Ok(true));
-        assert_eq!(portrait(&copy), portrait(tree));
-        copy.report_of(leaf).unwrap().map(str::to_owned)
-    };
-    assert_eq!(follow(&mut tree), None);
-    tree.report(leaf, "counted").unwrap();
-    assert_eq!(follow(&mut tree).as_deref(), Some("counted"));
-    tree.report(leaf, "counted twice").unwrap();
-    assert_eq!((follow(&mut tree).as_deref(), tree.digest()), (Some("counted twice"), digest));
-    tree.report(leaf, "").unwrap();
-    assert_eq!((follow(&mut tree), tree.check()), (None, Ok(())));
-    assert!(tree.report(NodeId::ROOT, "x").unwrap_err().to_string().contains("the root"));
-    assert!(tree.report(99.into(), "x").is_err() && tree.report_of(99.into()).is_err());
-    assert_eq!(tree.delta(), Ok(None));
-}
-
-/// Written down once, with every kind of operation in it: bytes that change without [`FORMAT`] would orphan every run file.
-#[test]
-fn the_format_is_fixed() {
-    let mut tree = Tree::new();
-    let agent = tree.name("a").unwrap();
-    let prompt = tree.append(NodeId::ROOT, Kind::Prompt, b"{}", None, agent).unwrap();
-    let rollout = tree.open(prompt, &[0, 300], 2).unwrap();
-    let mut call = common::call(9, 1);
-    (call.agent, call.retries, call.micros, call.aside) = (agent, 1, 70_000, Some("hm"));
-    call.context = Some(tree.context(&[0]).unwrap());
-    (call.uncertainty.entropy[2], call.uncertainty.opening) = (0.5, 2.0);
-    let tokens = TokenBuffer::sampled(vec![7, 300], vec![-0.5, -1.0], 3).unwrap();
-    tree.turn(rollout, br#"{"n":1}"#, Some(tokens.as_slice()), call).unwrap();
-    tree.tokenise(prompt, TokenBuffer::given(vec![9]).as_slice()).unwrap();
-    tree.observe(rollout, b"{}", None, NameId::EMPTY, 5, true).unwrap();
-    tree.close(rollout, Termination::Answer, Some("2"), None).unwrap();
-    tree.score(rollout, 1.0).unwrap();
-    tree.note(rollout, "é").unwrap();
-    tree.mark("m").unwrap();
-    tree.report(prompt, "r").unwrap();
-    let delta = tree.delta().unwrap().unwrap();
-    let hex: Vec<String> = delta.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(FORMAT, 7);
-    let expected = [
-        "544b444c0700000000000000a00000000000000000000000", // header
-        "010161",                                           // name
-        "02027b7d",                                         // fragment
-        "040001000100",                                     // append
-        "05010200ac0202",                                   // open
-        "030100",                                           // context
-        "02077b226e223a317d",                               // fragment
-        "0a02",                                             // run: ids, log-probabilities, versions, flags
-        "070000002c010000000000bf000080bf03000000030000000101",
-        "060001010100000a000201f0a20403686d01", // turn
-        "01",                                   // and its uncertainty
-        "0000c07f0000c07f0000003f0000c07f0000c07f0000c07f00000040",
-        "0a010900000000000000ffffffff00", // run
-        "0b0101",                         // tokenise
-        "07000000000501",                 // observe
-        "080000023200",                   // close
-        "0900000000000000f03f",           // score
-        "0c0002c3a9",                     // note
-        "0d016d",                         // mark
-        "0f010172",                       // report
-        "1be6d7dd321a1ee7",               // checksum
-    ];
-    assert_eq!(hex.concat(), expected.concat());
-    assert_eq!(format!("{:032x}", tree.digest()), "b5ae06593e2ca739bc100fa26faa238b");
 }
