@@ -156,7 +156,7 @@ def test_runs_that_were_scored_again(tmp_path: Path) -> None:
     assert (found.paired.better, found.paired.worse) == (1, 1)
     for path in (first, second):
         asyncio.run(in_part(path))
-    with pytest.raises(UsageError, match=r'a is scored by ".*endless" in part, .*trunkline score'):
+    with pytest.raises(UsageError, match=r"a is scored by .*endless in part, .*trunkline score"):
         compare(first, second)
     done = CliRunner().invoke(command, [str(second), str(first)])
     assert isinstance(done.exception, UsageError)
