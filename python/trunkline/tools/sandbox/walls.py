@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 __all__ = [
+    "WAYS",
     "Limits",
     "Refused",
     "Way",
@@ -83,6 +84,10 @@ class Way(StrEnum):
     def uid(self) -> bool:
         """Whether there is a user id of its own."""
         return self in {Way.ROOT, Way.UID}
+
+
+WAYS: Final = (Way.ROOT.value, Way.USER.value, Way.UID.value)
+"""Ways that keep a program from this user's files, processes and their environment."""
 
 
 class Limits(NamedTuple):
