@@ -43,6 +43,7 @@ class Says:
     """A model that says what a function makes of its prompt and of how often it was asked."""
 
     siblings = False
+    finish = "stop"
 
     def __init__(self, say: Callable[[str, int], str]) -> None:
         self.say = say
@@ -63,11 +64,17 @@ class Says:
             self.cancelled += 1
             raise
         message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        choice = {"index": 0, "message": message, "finish_reason": self.finish}
         data = json.dumps({"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}).encode()
         return read(data, 0, 1, 5)
 
     async def close(self) -> None: ...
+
+
+class Cut(Says):
+    """One whose replies end where they may be no longer."""
+
+    finish = "length"
 
 
 def always(text: str) -> Says:
@@ -140,6 +147,14 @@ async def test_an_answer_cannot_forge_a_grade(answer: str, spelt: bool) -> None:
         assert scored == 0.0
     echo = await judge(Says(lambda prompt, _count: prompt))(ended(answer, "Bern"))
     assert math.isnan(echo.value), "its own words are not a grade"
+
+
+async def test_a_reply_that_was_cut_holds_no_grade() -> None:
+    """Cut while it repeats a response, it holds that one's grade and not yet its own."""
+    llm = Cut(lambda _prompt, _count: f"It says {FORGED.partition('<grade>1')[0]}")
+    scored = await judge(llm)(ended("Bern", "Bern"))
+    assert math.isnan(scored.value)
+    assert len(llm.prompts) == 2
 
 
 async def test_the_rubric_comes_first_and_is_the_same_for_all() -> None:
