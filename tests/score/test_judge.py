@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -359,13 +359,19 @@ async def test_against_a_server(answer: str) -> None:
         assert await grader(ended(answer, "Bern", "Berne")) == value, "it can be opened again"
 
 
+@pytest.fixture(scope="module")
+def honest() -> Iterator[str]:
+    """A judge in a process of its own, that takes no bad answer for good nor the other way round."""
+    with simulator("default", False, "--dial", "false_accept=0", "--dial", "false_reject=0") as url:
+        yield url
+
+
 @pytest.mark.parametrize("workers", [0, 1])
-def test_in_a_run(workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_in_a_run(workers: int, honest: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     problems = [make(Random(number)) for number in range(6)]
     tasks = [tl.Task.ask(problem.text, problem.answer) for problem in problems]
-    with simulator("default", False, "--dial", "false_accept=0", "--dial", "false_reject=0") as url:
-        grader = Judge("sim-judge", llm=url, cache=str(tmp_path / "grades"))
-        run = tl.run(tl.Agent(model="sim-solver"), tasks, llm=tl.LLM(url), reward=grader, workers=workers, seed=1)
+    grader = Judge("sim-judge", llm=honest, cache=str(tmp_path / "grades"))
+    run = tl.run(tl.Agent(model="sim-solver"), tasks, llm=tl.LLM(honest), reward=grader, workers=workers, seed=1)
     rewards = [rollout.reward for tree in run for rollout in tree.rollouts]
     expected = [float(str(rollout.answer).strip() in tree.task.reference) for tree in run for rollout in tree.rollouts]
     assert rewards == expected

@@ -151,7 +151,9 @@ async def test_limits(way: str) -> None:
 # Each is bounded in time by the deadline only; what keeps them is the kernel's limit, seen to hold before each run.
 ENDLESS = {
     "own session": "import os\nif os.fork(): os._exit(0)\nos.setsid()\nwhile True:\n    os.fork()\n",
-    "stubborn": "import os\nwhile True:\n    try: os.fork() or os.setsid()\n    except OSError: pass\n",
+    "stubborn": (
+        "import os, time\nwhile True:\n    try: os.fork() or os.setsid()\n    except OSError: time.sleep(0.02)\n"
+    ),
     "plain": "import os\nwhile True:\n    os.fork()\n",
     "threads": "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,)).start()",
 }
@@ -169,7 +171,7 @@ async def held(way: str, bomb: str) -> Ran:
 
     before = len(descendants(os.getpid()))
     watching = asyncio.ensure_future(watch())
-    async with Sandbox(LIMITS._replace(seconds=0.4), (way,)) as box:
+    async with Sandbox(LIMITS._replace(seconds=1.0), (way,)) as box:
         ran = await box.run(ENDLESS[bomb])
         # The supervisor, and in namespaces two who wait.
         assert len(descendants(os.getpid())) <= before + 1
@@ -204,7 +206,7 @@ async def test_whoever_left_the_session_is_gone_too(way: str, ends: bool) -> Non
         f"if not os.fork():\n    os.setsid()\n    if not os.fork(): copy({mark!r})\n    os._exit(0)\n"
         f"os.wait()\ntime.sleep({0.1 if ends else 99})\nprint('done')\n"
     )
-    async with Sandbox(LIMITS._replace(seconds=20 if ends else 1), (way,)) as box:
+    async with Sandbox(LIMITS._replace(seconds=20.0 if ends else 1.0), (way,)) as box:
         ran = await box.run(source)
         assert (ran.ended, ran.out) == (("exit", b"done\n") if ends else ("time", b""))
         assert marked(mark) == []
@@ -228,7 +230,7 @@ async def test_cancelling_ends_a_program(way: str) -> None:
     task = asyncio.ensure_future(run_in(source, way))
     while len(marked(mark)) < 2:
         assert not task.done()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
@@ -260,7 +262,7 @@ def test_nothing_is_left_of_a_program_whose_worker_was_killed(way: str) -> None:
     try:
         while len(marked(mark)) < 3:
             assert worker.poll() is None
-            time.sleep(0.01)
+            time.sleep(0.05)
         below = descendants(worker.pid)
     finally:
         worker.send_signal(signal.SIGKILL)
@@ -358,18 +360,18 @@ async def test_a_supervisor_that_is_killed_is_our_fault_and_leaves_nobody(way: s
         running = asyncio.ensure_future(box.run(source))
         while len(marked(mark)) < 2:
             assert not running.done()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
         box._process.kill()
         with pytest.raises(NoSandbox, match="the process that runs programs ended"):
             await running
     # In namespaces the kernel ends them, soon.
     while marked(mark):
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("way", ["root", "user"], indirect=True)
 async def test_one_that_is_killed_as_a_program_begins_leaves_nobody_either(way: str) -> None:
-    for pause in (0.0, 0.002, 0.004, 0.006, 0.009, 0.013, 0.018, 0.025):
+    for pause in (0.0, 0.004, 0.01, 0.02):
         async with Sandbox(LIMITS._replace(seconds=600.0), (way,)) as box:
             running = asyncio.ensure_future(box.run("import time; time.sleep(600)"))
             await asyncio.sleep(pause)

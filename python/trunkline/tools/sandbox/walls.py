@@ -9,7 +9,6 @@ import ctypes
 import errno
 import os
 import resource
-import secrets
 import signal
 import sys
 from contextlib import suppress
@@ -211,7 +210,7 @@ def unused() -> int:
     if high - low < 1000:
         raise Refused("there is no user id to spare in this user namespace")
     used = {uid for uid, _ in _threads()}
-    while (drawn := low + secrets.randbelow(high - low)) in used:
+    while (drawn := low + int.from_bytes(os.urandom(8), "little") % (high - low)) in used:
         pass
     return drawn
 
