@@ -353,7 +353,10 @@ async def test_where_the_limit_of_processes_is_not_kept_nothing_is_run(monkeypat
 
 
 @pytest.mark.parametrize("way", ["root", "user", "uid"], indirect=True)
-async def test_a_supervisor_that_is_killed_is_our_fault_and_leaves_nobody(way: str) -> None:
+async def test_a_supervisor_that_is_killed_is_our_fault_and_leaves_nobody(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-programs")
     mark = f"abandoned-{way}-{os.getpid()}"
     source = f"{NAMED}\nif not os.fork():\n    os.setsid()\n    copy({mark!r})\ncopy({mark!r})\n"
     async with Sandbox(LIMITS._replace(seconds=600.0), (way,)) as box:
@@ -361,6 +364,9 @@ async def test_a_supervisor_that_is_killed_is_our_fault_and_leaves_nobody(way: s
         while len(marked(mark)) < 2:
             assert not running.done()
             await asyncio.sleep(0.05)
+        environment = Path(f"/proc/{box._process.pid}/environ").read_bytes()
+        assert b"TMPDIR" in environment
+        assert b"sk-not-for-programs" not in environment
         box._process.kill()
         with pytest.raises(NoSandbox, match="the process that runs programs ended"):
             await running
