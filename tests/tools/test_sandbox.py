@@ -410,6 +410,8 @@ def test_what_is_said_of_the_end() -> None:
     assert how(status=256, err=b"BlockingIOError: [Errno 11] Resource temporarily unavailable\n") == (
         "started too many processes"
     )
+    mixed = b"BlockingIOError: [Errno 11] Resource temporarily unavailable\nTraceback (most recent call last):\n"
+    assert how(status=256, err=mixed) == "started too many processes"
     assert how(status=256, err=b"RuntimeError: can't start new thread") == "started too many processes"
     assert how("time", many=True) == "started too many processes"
     assert how(status=256, err=b"ValueError: \x1b[31m\xff") == "ended with exit code 1: ValueError: \\x1b[31m\ufffd"

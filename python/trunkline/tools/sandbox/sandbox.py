@@ -85,7 +85,9 @@ class Ran(NamedTuple):
         """
         words = self.err.decode("utf-8", "replace").strip().splitlines()
         last = words[-1] if words else ""
-        if self.many or "Resource temporarily unavailable" in last or "can't start new thread" in last:
+        # Of processes that fail at once, the lines are mixed: whose is the last one is chance.
+        refused = ("Resource temporarily unavailable", "can't start new thread")
+        if self.many or any(why in line for line in words for why in refused):
             return "started too many processes"
         if self.ended == "time":
             return f"took longer than {limits.seconds:g} s"
