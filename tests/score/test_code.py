@@ -1,26 +1,31 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import math
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from foreign import message, serving
 from hypothesis import given
 from hypothesis import strategies as st
+from walled import refuse_all
 
 import trunkline as tl
 from trunkline.crossing import load, pack
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, InfrastructureError
 from trunkline.score.rewards.code import cases
 from trunkline.score.rewards.code.cases import Case, program_in
 from trunkline.score.rewards.code.code import Code
 from trunkline.score.rewards.reward import Scored
 from trunkline.tools.sandbox import sandbox
-from trunkline.tools.sandbox.sandbox import Ran
+from trunkline.tools.sandbox.sandbox import NoWay, Ran, find_way
+from trunkline.tools.sandbox.walls import WAYS, Limits
 from trunkline.tree.trajectory import Trajectory
 from trunkline.tree.tree import Tree
 
@@ -30,6 +35,20 @@ SQUARE = {
     "code_tests": "def check(f):\n    assert f(3) == 9\n    assert [f(n) for n in range(3)] == [0, 1, 4]\n",
     "entry_point": "square",
 }
+
+
+@functools.cache
+def here() -> tuple[str, ...]:
+    """Ways for the tests: as by default, or what there is on a system without."""
+    try:
+        find_way(Limits(20.0, 512 << 20, 64, 1 << 20, 1 << 20), WAYS)
+    except NoWay:
+        return (*WAYS, "limit")
+    return WAYS
+
+
+def code(**options: Any) -> Code:
+    return Code(ways=here(), **options)
 
 
 def ended(answer: str | None, metadata: dict[str, Any]) -> Trajectory:
@@ -50,7 +69,8 @@ def ended(answer: str | None, metadata: dict[str, Any]) -> Trajectory:
         ("```\nprint(1)\n```\nwhich prints\n```text\n1\n```", "print(1)"),
         ("~~~~ python title=x\nprint('''\n```\n''')\n~~~~", "print('''\n```\n''')"),
         ("```python\nprint(1)", "print(1)"),
-        ("  ```python\n  if 1:\n      print(1)\n  ```", "  if 1:\n      print(1)"),
+        ("1. So:\n   ```python\n   if 1:\n       print(1)\n  print(2)\n   ```", "if 1:\n    print(1)\nprint(2)"),
+        ("```python\r\nprint('\u2028\x0c')\r\nx\r\n```", "print('\u2028\x0c')\nx"),
         ("```bash\nls\n```", "```bash\nls\n```"),
         ("", ""),
     ],
@@ -112,7 +132,7 @@ def test_how_outputs_are_compared(out: str, expected: str, passed: bool) -> None
     ],
 )
 async def test_programs_pass_or_not(answer: str | None, metadata: dict[str, Any], value: float | None) -> None:
-    assert await Code()(ended(answer, metadata)) == value
+    assert await code()(ended(answer, metadata)) == value
 
 
 @pytest.mark.parametrize(
@@ -125,8 +145,8 @@ async def test_programs_pass_or_not(answer: str | None, metadata: dict[str, Any]
     ],
 )
 async def test_shares(answer: str, metadata: dict[str, Any], value: float) -> None:
-    assert await Code(partial=True)(ended(answer, metadata)) == value
-    assert await Code()(ended(answer, metadata)) == float(value == 1)
+    assert await code(partial=True)(ended(answer, metadata)) == value
+    assert await code()(ended(answer, metadata)) == float(value == 1)
 
 
 @pytest.mark.parametrize(
@@ -146,16 +166,16 @@ async def test_a_failing_program_scores_zero_and_the_log_says_why(
     program: str, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "trunkline.score")
-    code = Code(timeout=0.5 if "while True: pass" in program else 10.0)
-    assert await code(ended(program, {"tests": [{"input": "", "output": "x"}]})) == 0.0
+    made = code(timeout=0.5 if "while True: pass" in program else 10.0)
+    assert await made(ended(program, {"tests": [{"input": "", "output": "x"}]})) == 0.0
     said = [record.getMessage() for record in caplog.records if record.name == "trunkline.score"]
     assert said == [f"task t, rollout 0: in case 0 the program {why}"]
 
 
 async def test_output_that_is_no_utf_8_equals_nothing_else() -> None:
     program = "import sys; sys.stdout.buffer.write(b'\\xff')"
-    assert await Code()(ended(program, {"tests": [{"output": "\xff"}]})) == 0.0
-    assert await Code()(ended("print('\\xff\\U0001f600')", {"tests": [{"output": "\xff\U0001f600"}]})) == 1.0
+    assert await code()(ended(program, {"tests": [{"output": "\xff"}]})) == 0.0
+    assert await code()(ended("print('\\xff\\U0001f600')", {"tests": [{"output": "\xff\U0001f600"}]})) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -171,30 +191,32 @@ async def test_output_that_is_no_utf_8_equals_nothing_else() -> None:
     ],
 )
 async def test_tests_that_make_no_sense_leave_the_rollout_unscored(metadata: dict[str, Any], why: str) -> None:
-    scored = await Code()(ended(RIGHT, metadata))
+    scored = await code()(ended(RIGHT, metadata))
     assert isinstance(scored, Scored)
     assert math.isnan(scored.value)
     assert f"the task's tests cannot be used: {why}" in str(scored.problem)
 
 
 async def test_other_fields_of_the_metadata() -> None:
-    code = Code(tests="cases", code_tests="asserts", entry_point="name")
-    assert await code(ended("print(1)", {"cases": [{"output": "1"}], "tests": "not read"})) == 1.0
+    made = code(tests="cases", code_tests="asserts", entry_point="name")
+    assert await made(ended("print(1)", {"cases": [{"output": "1"}], "tests": "not read"})) == 1.0
     asked = {"asserts": "def check(f): assert f() == 1", "name": "one"}
-    assert await code(ended("def one(): return 1", asked)) == 1.0
-    assert await code(ended("one = lambda: 2", asked)) == 0.0
+    assert await made(ended("def one(): return 1", asked)) == 1.0
+    assert await made(ended("one = lambda: 2", asked)) == 0.0
 
 
 async def test_without_a_sandbox_nothing_is_run_and_nothing_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    here()
+    assert (await code()(ended(RIGHT, DOUBLE))) == 1.0
     monkeypatch.setattr(sandbox, "_BOOT", "raise SystemExit")
-    scored = await Code()(ended(RIGHT, DOUBLE))
+    scored = await code()(ended(RIGHT, DOUBLE))
     assert isinstance(scored, Scored)
     assert math.isnan(scored.value)
     assert scored.problem == "the program was not run: the process that runs programs ended"
 
 
 async def test_many_at_once() -> None:
-    live = Code().opened()
+    live = code().opened()
     asked = [live(ended(f"print({number} * int(input()))", DOUBLE)) for number in range(6)]
     assert await asyncio.gather(*asked) == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     await live.close()
@@ -210,6 +232,7 @@ async def test_many_at_once() -> None:
         ({"memory": 1000}, "Code: memory"),
         ({"output": 0}, "Code: output"),
         ({"ways": "root"}, "ways must be a list"),
+        ({"ways": ()}, "ways is empty; it may be root, user, uid, limit"),
         ({"ways": ("docker",)}, "ways may be root, user, uid, limit"),
     ],
 )
@@ -237,6 +260,48 @@ def test_in_a_run(workers: int, caplog: pytest.LogCaptureFixture) -> None:
         for name, output in (("right", "7"), ("wrong", "8"))
     ]
     with serving(lambda _body: message("```python\nprint(3 + 4)\n```")) as server:
-        run = tl.run(tl.Agent(model="m"), tasks, llm=tl.LLM(server.url), reward=Code(), workers=workers, seed=1)
+        run = tl.run(tl.Agent(model="m"), tasks, llm=tl.LLM(server.url), reward=code(), workers=workers, seed=1)
     assert {tree.task.id: tree.rollouts[0].reward for tree in run} == {"right": 1.0, "wrong": 0.0}
     assert not caplog.records
+
+
+SEVEN = {"tests": [{"input": "", "output": "7"}]}
+REFUSED = re.escape('Code(ways=("root", "user", "uid", "limit")), or --reward code:ways=root/user/uid/limit')
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_run_is_refused_before_it_asks_where_no_way_works(
+    alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_all(monkeypatch)
+    reward = Code() if alone else tl.weighted({"code": Code(), "exact": tl.exact_match})
+    asked: list[Any] = []
+    tasks = [tl.Task(id=name, messages=[{"role": "user", "content": "?"}], metadata=SEVEN) for name in "abc"]
+    with serving(lambda body: asked.append(body) or message("print(7)")) as server:
+        with pytest.raises(ConfigError, match=f"^Code: no program can be run here: .*user: .*{REFUSED}"):
+            tl.run(tl.Agent(model="m"), tasks, llm=tl.LLM(server.url), reward=reward, out=tmp_path / "run", workers=0)
+        assert asked == []
+        assert list(tmp_path.iterdir()) == []
+        run = tl.run(tl.Agent(model="m"), tasks, llm=tl.LLM(server.url), reward=None, out=tmp_path / "run", workers=0)
+    assert len(run) == 3
+    before = (tmp_path / "run").read_bytes()
+    for out in (None, tmp_path / "copy"):
+        with pytest.raises(ConfigError, match=f"no program can be run here: .*{REFUSED}"):
+            tl.rescore(tmp_path / "run", reward, out=out)
+    assert (tmp_path / "run").read_bytes() == before, "the file is not of a reward that never ran"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+async def test_what_may_be_tried_is_said_and_the_weakest_way_must_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_all(monkeypatch)
+    assert "limit" not in Code().ways
+    with pytest.raises(ConfigError, match=r"here: user: .*ways=\(\"user\", \"limit\"\)"):
+        Code(ways=("user",)).opened()
+    if os.geteuid():
+        assert await Code(ways=("user", "limit"))(ended("print(7)", SEVEN)) == 1.0
+    else:
+        with pytest.raises(ConfigError, match=r"limit: the kernel keeps no limit of processes for this user$"):
+            Code(ways=("limit",)).opened()
+    monkeypatch.setattr(sandbox, "_BOOT", "raise SystemExit")
+    with pytest.raises(InfrastructureError, match="Code: the process that runs programs ended"):
+        Code().opened()

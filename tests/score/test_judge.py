@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -43,6 +43,7 @@ class Says:
     """A model that says what a function makes of its prompt and of how often it was asked."""
 
     siblings = False
+    finish = "stop"
 
     def __init__(self, say: Callable[[str, int], str]) -> None:
         self.say = say
@@ -63,11 +64,17 @@ class Says:
             self.cancelled += 1
             raise
         message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        choice = {"index": 0, "message": message, "finish_reason": self.finish}
         data = json.dumps({"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}).encode()
         return read(data, 0, 1, 5)
 
     async def close(self) -> None: ...
+
+
+class Cut(Says):
+    """One whose replies end where they may be no longer."""
+
+    finish = "length"
 
 
 def always(text: str) -> Says:
@@ -140,6 +147,14 @@ async def test_an_answer_cannot_forge_a_grade(answer: str, spelt: bool) -> None:
         assert scored == 0.0
     echo = await judge(Says(lambda prompt, _count: prompt))(ended(answer, "Bern"))
     assert math.isnan(echo.value), "its own words are not a grade"
+
+
+async def test_a_reply_that_was_cut_holds_no_grade() -> None:
+    """Cut while it repeats a response, it holds that one's grade and not yet its own."""
+    llm = Cut(lambda _prompt, _count: f"It says {FORGED.partition('<grade>1')[0]}")
+    scored = await judge(llm)(ended("Bern", "Bern"))
+    assert math.isnan(scored.value)
+    assert len(llm.prompts) == 2
 
 
 async def test_the_rubric_comes_first_and_is_the_same_for_all() -> None:
@@ -344,13 +359,19 @@ async def test_against_a_server(answer: str) -> None:
         assert await grader(ended(answer, "Bern", "Berne")) == value, "it can be opened again"
 
 
+@pytest.fixture(scope="module")
+def honest() -> Iterator[str]:
+    """A judge in a process of its own, that takes no bad answer for good nor the other way round."""
+    with simulator("default", False, "--dial", "false_accept=0", "--dial", "false_reject=0") as url:
+        yield url
+
+
 @pytest.mark.parametrize("workers", [0, 1])
-def test_in_a_run(workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_in_a_run(workers: int, honest: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     problems = [make(Random(number)) for number in range(6)]
     tasks = [tl.Task.ask(problem.text, problem.answer) for problem in problems]
-    with simulator("default", False, "--dial", "false_accept=0", "--dial", "false_reject=0") as url:
-        grader = Judge("sim-judge", llm=url, cache=str(tmp_path / "grades"))
-        run = tl.run(tl.Agent(model="sim-solver"), tasks, llm=tl.LLM(url), reward=grader, workers=workers, seed=1)
+    grader = Judge("sim-judge", llm=honest, cache=str(tmp_path / "grades"))
+    run = tl.run(tl.Agent(model="sim-solver"), tasks, llm=tl.LLM(honest), reward=grader, workers=workers, seed=1)
     rewards = [rollout.reward for tree in run for rollout in tree.rollouts]
     expected = [float(str(rollout.answer).strip() in tree.task.reference) for tree in run for rollout in tree.rollouts]
     assert rewards == expected

@@ -160,18 +160,21 @@ class _Scoring:
         self._known[-1] = msgspec.structs.replace(self._known[-1], **changed)
         return {SCORINGS: msgspec.to_builtins(self._known)}
 
-    async def execute(self) -> None:
-        """Score what is not scored yet, some tasks at a time."""
+    async def execute(self, grader: Grader) -> None:
+        """Score what is not scored yet, some tasks at a time.
+
+        Args:
+            grader: Asks the reward.
+        """
         place = self._known[-1].done
-        async with Grader(self._reward) as grader:
-            while place < len(self._names):
-                trees: list[Tree] = []
-                rollouts = 0
-                while place + len(trees) < len(self._names) and rollouts < _TOGETHER:
-                    trees.append(self._set_aside(place + len(trees)))
-                    rollouts += trees[-1].core.rollouts
-                await self._score(grader, trees, place)
-                place += len(trees)
+        while place < len(self._names):
+            trees: list[Tree] = []
+            rollouts = 0
+            while place + len(trees) < len(self._names) and rollouts < _TOGETHER:
+                trees.append(self._set_aside(place + len(trees)))
+                rollouts += trees[-1].core.rollouts
+            await self._score(grader, trees, place)
+            place += len(trees)
         self._run.note(**self._stands(finished=True))
 
     def _set_aside(self, place: int) -> Tree:
@@ -257,13 +260,14 @@ async def arescore(
     with RunReader.open(path) as reader:
         # First: what is wrong with the run is said before anything is written.
         judges = _Judges(reader, keep=keep_verdicts)
-    if out is not None and not _is_begun(path, target, reward_name(reward)):
-        await asyncio.to_thread(_copy, path, target, reward, judges)
-        anew = False
-    with Amender.open(target) as run:
-        scoring = _Scoring(run, reward, judges, anew=anew)
-        await scoring.execute()
-        return scoring.result()
+    async with Grader(reward) as grader:  # one that cannot be opened here changes nothing
+        if out is not None and not _is_begun(path, target, reward_name(reward)):
+            await asyncio.to_thread(_copy, path, target, reward, judges)
+            anew = False
+        with Amender.open(target) as run:
+            scoring = _Scoring(run, reward, judges, anew=anew)
+            await scoring.execute(grader)
+            return scoring.result()
 
 
 def rescore(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -72,12 +73,16 @@ def begin(place: Place, limits: Limits, others: int, source: str, folder: Path, 
         namespaces(way)
         new_root(str(folder), limits.disk)
         (folder / "work" / "main.py").write_text(source, "utf-8", "replace")
+        above, held = os.pipe()
         init = os.fork()
         if init:
             _leave(pipes)
             os.waitpid(init, 0)
             os._exit(0)
         die_with(0)
+        os.close(held)
+        if select.select([above], [], [], 0)[0]:
+            os._exit(1)  # it is of another namespace, so only its pipe tells that the parent was gone before
         shut()
         os.chroot(folder)
         work = Path("/work")

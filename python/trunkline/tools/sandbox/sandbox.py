@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
 
 from trunkline.printable import printable
+from trunkline.tools.sandbox.walls import WAYS
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from trunkline.tools.sandbox.walls import Limits
 
-__all__ = ["NoSandbox", "Ran", "Sandbox"]
+__all__ = ["NoSandbox", "NoWay", "Ran", "Sandbox", "find_way"]
 
 _HEAD: Final = 4
 _LONGEST: Final = 1 << 28
@@ -36,6 +39,7 @@ _ROOT: Final = str(Path(__file__).parents[3])
 _BOOT: Final = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from trunkline.tools.sandbox.supervisor import main; main()"
 )
+_BURY: Final = "import os, sys; uid = int(sys.argv[1]); os.setgroups([]); os.setresuid(uid, uid, uid); os.kill(-1, 9)"
 
 _log = logging.getLogger("trunkline.tools")
 
@@ -45,6 +49,10 @@ _found: dict[tuple[str, ...], dict[str, str]] = {}
 
 class NoSandbox(Exception):
     """No program can be run here, or could be just now; the message says why. Nothing is known of the program."""
+
+
+class NoWay(NoSandbox):
+    """No program can be run here in any of the ways that may be used; the message says why for each."""
 
 
 class Ran(NamedTuple):
@@ -77,7 +85,9 @@ class Ran(NamedTuple):
         """
         words = self.err.decode("utf-8", "replace").strip().splitlines()
         last = words[-1] if words else ""
-        if self.many or "Resource temporarily unavailable" in last or "can't start new thread" in last:
+        # Of processes that fail at once, the lines are mixed: whose is the last one is chance.
+        refused = ("Resource temporarily unavailable", "can't start new thread")
+        if self.many or any(why in line for line in words for why in refused):
             return "started too many processes"
         if self.ended == "time":
             return f"took longer than {limits.seconds:g} s"
@@ -101,10 +111,10 @@ class Sandbox:
     Args:
         limits: What each program may use.
         ways: Ways of shutting a program in that may be used, as :class:`trunkline.tools.sandbox.walls.Way` names
-            them; empty for all.
+            them; the best of them that there is here is taken.
     """
 
-    def __init__(self, limits: Limits, ways: tuple[str, ...] = ()) -> None:
+    def __init__(self, limits: Limits, ways: tuple[str, ...] = WAYS) -> None:
         self._limits = limits
         self._ways = ways
         self._process: subprocess.Popen[bytes] | None = None
@@ -112,6 +122,7 @@ class Sandbox:
         self._transports: list[asyncio.BaseTransport] = []
         self._writer: asyncio.WriteTransport | None = None
         self._folder = ""
+        self._uid = 0
         self.way = ""
 
     async def __aenter__(self) -> Self:
@@ -161,7 +172,7 @@ class Sandbox:
         said = await self._read(_START)
         self._folder = said["folder"]
         if "refused" in said:
-            raise NoSandbox(printable(said["refused"], 500))
+            raise NoWay(printable(said["refused"], 1000))
         if not known and said["way"] == "limit":
             _log.warning(
                 "programs are run as the user of this process, without namespaces: they are limited and killed, but "
@@ -169,6 +180,7 @@ class Sandbox:
             )
         _found[self._ways] = {name: said[name] for name in ("way", "python")}
         self.way = said["way"]
+        self._uid = said["uid"]
 
     def _write(self, message: dict[str, Any]) -> None:
         assert self._writer is not None
@@ -181,10 +193,10 @@ class Sandbox:
             async with asyncio.timeout(seconds):
                 size = int.from_bytes(await self._reader.readexactly(_HEAD), "little")
                 said: dict[str, Any] = msgspec.json.decode(await self._reader.readexactly(min(size, _LONGEST)))
-        except (OSError, EOFError, msgspec.MsgspecError):
-            raise NoSandbox("the process that runs programs ended") from None
         except TimeoutError:
             raise NoSandbox("the process that runs programs gives no answer") from None
+        except (OSError, EOFError, msgspec.MsgspecError):
+            raise NoSandbox("the process that runs programs ended") from None
         return said
 
     async def _leave(self) -> None:
@@ -219,7 +231,38 @@ class Sandbox:
         await asyncio.sleep(0)  # in which they do
         if process.returncode and self._folder:
             # It was killed, and has not tidied up.
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            await asyncio.to_thread(self._tidy)
+
+    def _tidy(self) -> None:
+        """End what a supervisor has left, where that can be told from others, and remove its files."""
+        if self._uid:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run([sys.executable, "-I", "-S", "-c", _BURY, str(self._uid)], check=False, timeout=_LEAVE)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def find_way(limits: Limits, ways: tuple[str, ...]) -> str:
+    """Return the best way of some that programs can be run in here; it is tried once a process.
+
+    Waits for that in this thread, a tenth of a second as a rule.
+
+    Args:
+        limits: What a program may use.
+        ways: As for :class:`Sandbox`.
+
+    Raises:
+        NoWay: There is none.
+        NoSandbox: Nothing could be tried.
+    """
+
+    async def enter() -> str:
+        async with Sandbox(limits, ways) as sandbox:
+            return sandbox.way
+
+    if ways in _found:
+        return _found[ways]["way"]
+    with ThreadPoolExecutor(1) as pool:  # this thread may have an event loop already
+        return pool.submit(lambda: asyncio.run(enter())).result()
 
 
 def _started() -> subprocess.Popen[bytes]:

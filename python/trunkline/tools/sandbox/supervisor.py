@@ -72,7 +72,8 @@ class Supervisor:
         except Refused as refused:
             _send({"refused": str(refused), "folder": self._folder})
             return
-        _send({"way": place.way, "python": place.python, "folder": self._folder})
+        uid = place.uid if place.way is Way.UID else 0
+        _send({"way": place.way, "python": place.python, "folder": self._folder, "uid": uid})
         while True:
             request = self._next()
             _send(self.run(place, limits, request["source"], request["stdin"].encode("utf-8", "replace")))
@@ -106,8 +107,11 @@ class Supervisor:
         problems: list[str] = []
         root = os.geteuid() == 0
         limits = limits._replace(seconds=_TRIAL_SECONDS)
-        for way in (Way.ROOT, Way.USER, Way.UID, Way.LIMIT):
-            if (way.uid and not root) or (ways and way not in ways):
+        for way in Way:
+            if way not in ways:
+                continue
+            if way.uid and not root:
+                problems.append(f"{way.value}: this is not root")
                 continue
             own = [] if way is not Way.UID else [path for path in _PYTHONS if Path(path).exists()]
             for python in (sys.executable, *own):
@@ -121,7 +125,7 @@ class Supervisor:
                     return place
                 why = result["refused"] or f"{python} does not run there"
                 problems.append(f"{way.value}: {why}")
-        raise Refused("; ".join(problems))
+        raise Refused("; ".join(dict.fromkeys(problems)))
 
     def run(self, place: Place, limits: Limits, source: str, text: bytes) -> dict[str, Any]:
         """Run a program to its end.

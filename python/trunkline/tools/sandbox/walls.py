@@ -9,7 +9,6 @@ import ctypes
 import errno
 import os
 import resource
-import secrets
 import signal
 import sys
 from contextlib import suppress
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 __all__ = [
+    "WAYS",
     "Limits",
     "Refused",
     "Way",
@@ -83,6 +83,10 @@ class Way(StrEnum):
     def uid(self) -> bool:
         """Whether there is a user id of its own."""
         return self in {Way.ROOT, Way.UID}
+
+
+WAYS: Final = (Way.ROOT.value, Way.USER.value, Way.UID.value)
+"""Ways that keep a program from this user's files, processes and their environment."""
 
 
 class Limits(NamedTuple):
@@ -206,7 +210,7 @@ def unused() -> int:
     if high - low < 1000:
         raise Refused("there is no user id to spare in this user namespace")
     used = {uid for uid, _ in _threads()}
-    while (drawn := low + secrets.randbelow(high - low)) in used:
+    while (drawn := low + int.from_bytes(os.urandom(8), "little") % (high - low)) in used:
         pass
     return drawn
 

@@ -75,18 +75,20 @@ def program_in(answer: str) -> str:
         answer: What the model said.
     """
     found: dict[str, str] = {}
-    fence, language, block = "", "", list[str]()
-    for line in answer.splitlines():
+    fence, language, indent, block = "", "", 0, list[str]()
+    # Other ends of a line that Unicode knows may stand in a string of the program.
+    for line in answer.replace("\r\n", "\n").split("\n"):
         word = line.strip()
         if fence:
             if word.startswith(fence) and not word.strip(fence[0]):
                 found[language] = "\n".join(block)
                 fence = ""
             else:
-                block.append(line)
+                block.append(line[min(indent, len(line) - len(line.lstrip(" "))) :])
         elif word[:3] in {"```", "~~~"}:
             rest = word.lstrip(word[0])
             fence, block = word[: len(word) - len(rest)], []
+            indent = len(line) - len(line.lstrip(" "))
             words = rest.lower().split()
             language = "" if not words else "python" if words[0] in _PYTHON else "other"
     if fence:

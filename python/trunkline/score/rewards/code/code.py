@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from trunkline.bounds import number, shown, text, whole
-from trunkline.errors import ConfigError
+from trunkline.errors import ConfigError, InfrastructureError
 from trunkline.printable import printable
 from trunkline.score.rewards.code.cases import BadTests, cases_of, program_in
 from trunkline.score.rewards.reward import Scored
-from trunkline.tools.sandbox.sandbox import NoSandbox, Sandbox
-from trunkline.tools.sandbox.walls import Limits, Way
+from trunkline.tools.sandbox.sandbox import NoSandbox, NoWay, Sandbox, find_way
+from trunkline.tools.sandbox.walls import WAYS, Limits, Way
 
 if TYPE_CHECKING:
     from trunkline.score.rewards.code.cases import Case
@@ -53,8 +53,9 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
         timeout: Seconds for each case.
         memory: Bytes of address space of each process.
         output: Bytes that a program may print in a case.
-        ways: Ways of shutting programs in that may be used, from ``root``, ``user``, ``uid`` and ``limit``; empty for
-            all.
+        ways: Ways of shutting programs in that may be used; the best one that works here is taken. ``limit`` must be
+            asked for: in it a program may read the files of this user and the environment of its other processes, stop
+            them, and use the network.
 
     Raises:
         ConfigError: An option has a value it cannot have.
@@ -67,7 +68,7 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = 10.0
     memory: int = 512 * _MIB
     output: int = _MIB
-    ways: tuple[str, ...] = ()
+    ways: tuple[str, ...] = WAYS
 
     def __post_init__(self) -> None:
         for name in ("tests", "code_tests", "entry_point"):
@@ -81,6 +82,8 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
         given: object = self.ways
         if not isinstance(given, list | tuple):
             raise ConfigError(f"Code: ways must be a list of words, not {shown(given)}")
+        if not given:
+            raise ConfigError(f"Code: ways is empty; it may be {', '.join(Way)}")
         for way in given:
             if way not in set(Way):
                 raise ConfigError(f"Code: ways may be {', '.join(Way)}, not {shown(way)}")
@@ -95,8 +98,20 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
         return await self.opened()(trajectory)
 
     def opened(self) -> OpenCode:
-        """Return what runs tests while a run lasts."""
-        return OpenCode(self)
+        """Return what runs tests while a run lasts.
+
+        Raises:
+            ConfigError: No program can be run here in any of the ways; the message says why for each.
+            InfrastructureError: No process could be started to try them.
+        """
+        live = OpenCode(self)
+        try:
+            find_way(live.limits, self.ways)
+        except NoWay as problem:
+            raise ConfigError(f"Code: no program can be run here: {problem}{_hint(self.ways)}") from None
+        except NoSandbox as problem:
+            raise InfrastructureError(f"Code: {problem}") from None
+        return live
 
 
 class OpenCode:
@@ -104,13 +119,16 @@ class OpenCode:
 
     Args:
         code: What is to be run.
+
+    Attributes:
+        limits: What each program may use.
     """
 
     timeout = math.inf
 
     def __init__(self, code: Code) -> None:
         self._code = code
-        self._limits = Limits(code.timeout, code.memory, _PROCESSES, _DISK, code.output)
+        self.limits = Limits(code.timeout, code.memory, _PROCESSES, _DISK, code.output)
         self._slots = asyncio.Semaphore(len(os.sched_getaffinity(0)))
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
@@ -138,16 +156,27 @@ class OpenCode:
     async def _passed(self, cases: list[Case], trajectory: Trajectory) -> int:
         """Count the cases that pass; without shares, up to the first that does not."""
         passed = 0
-        async with Sandbox(self._limits, self._code.ways) as sandbox:
+        async with Sandbox(self.limits, self._code.ways) as sandbox:
             for place, case in enumerate(cases):
                 ran = await sandbox.run(case.source, case.text)
                 if case.passed(ran):
                     passed += 1
                     continue
                 if _log.isEnabledFor(logging.DEBUG):
-                    why = "printed something else" if ran.ok else ran.how(self._limits)
+                    why = "printed something else" if ran.ok else ran.how(self.limits)
                     task = printable(trajectory.task.id, 80)
                     _log.debug("task %s, rollout %d: in case %d the program %s", task, trajectory.id, place, why)
                 if not self._code.partial:
                     break
         return passed
+
+
+def _hint(ways: tuple[str, ...]) -> str:
+    """What may be done where no way works."""
+    if Way.LIMIT in ways:
+        return ""
+    listed = ", ".join(f'"{way}"' for way in (*ways, Way.LIMIT))
+    return (
+        f". Code(ways=({listed})), or --reward code:ways={'/'.join((*ways, Way.LIMIT))}, allows the way limit, too, in "
+        "which a program may read this user's files and the environment of its other processes, and use the network"
+    )

@@ -211,7 +211,8 @@ class OpenJudge:
         try:
             for draw in range(_DRAWS):
                 reply = await self._asker.ask(asked, draw)
-                grade = grade_in(reply.text, self._judge.scale)
+                # One that was cut may repeat a grade of the response, and has not come to its own.
+                grade = None if reply.finish == "length" else grade_in(reply.text, self._judge.scale)
                 if grade is not None:
                     self._grades.keep(key, grade)
                     if self._file is not None:

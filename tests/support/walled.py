@@ -1,0 +1,21 @@
+"""A system that refuses namespaces and user ids of their own, as some that run tests do."""
+
+from __future__ import annotations
+
+import pytest
+
+from trunkline.tools.sandbox import sandbox
+
+_REFUSING = """\
+from trunkline.tools.sandbox import begin, supervisor, walls
+def no(*given): raise walls.Refused("namespaces: not permitted")
+begin.namespaces = no
+supervisor.unused = no
+"""
+
+
+def refuse_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let supervisors that are started from now on be refused every way but ``limit``."""
+    path, main = sandbox._BOOT.split("; from ", 1)
+    monkeypatch.setattr(sandbox, "_BOOT", f"{path}\n{_REFUSING}from {main}")
+    monkeypatch.setattr(sandbox, "_found", {})
