@@ -13,7 +13,7 @@ from trunkline.errors import ConfigError, TrunklineError
 from trunkline.printable import printable, said
 from trunkline.score.notes import as_graded
 from trunkline.score.rewards.policy import policy_of
-from trunkline.score.rewards.reward import REWARD_TIMEOUT, Reward, Scored
+from trunkline.score.rewards.reward import LARGEST, REWARD_TIMEOUT, Reward, Scored
 from trunkline.tools.threads import ExhaustedError, Threads
 from trunkline.types import UNSCORED, Termination
 
@@ -27,9 +27,6 @@ __all__ = ["apply", "ask", "ask_all", "cancelled", "close", "opened", "report", 
 
 _WIDTH = 300
 """Cells of a reason that are kept."""
-
-_LARGEST = 1e100
-"""Beyond this a reward is none: squares of such are to be added up, and a float holds no more than 1e308."""
 
 _log = logging.getLogger("trunkline.score")
 
@@ -129,10 +126,8 @@ def _read(name: Callable[[], str], result: object) -> Scored:
         value = math.nan
     if not math.isfinite(value):
         return Scored(math.nan, f"{name()} returned {shown(result)}, expected a finite number, a bool or None")
-    if abs(value) > _LARGEST:
-        return Scored(
-            math.nan, f"{name()} returned {value}, which is beyond {_LARGEST:g}: no mean could be taken of it"
-        )
+    if abs(value) > LARGEST:
+        return Scored(math.nan, f"{name()} returned {value}, which is beyond {LARGEST:g}: no mean could be taken of it")
     return Scored(value)
 
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from trunkline.tree.trajectory import Trajectory
 
-__all__ = ["REWARD_TIMEOUT", "Part", "Reward", "Scored"]
+__all__ = ["LARGEST", "REWARD_TIMEOUT", "Part", "Reward", "Scored"]
+
+LARGEST = 1e100
+"""The largest reward, or weight of one, of which sums and squares are still numbers."""
 
 REWARD_TIMEOUT = 300.0
 """Seconds that a reward has to give its result, unless it says otherwise."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -12,17 +12,15 @@ from trunkline.bounds import number, shown
 from trunkline.errors import ConfigError
 from trunkline.score.rewards.grading import Grader
 from trunkline.score.rewards.policy import policy_of
-from trunkline.score.rewards.reward import Part, Scored
+from trunkline.score.rewards.reward import LARGEST, Part, Scored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from trunkline.score.rewards.reward import Reward
     from trunkline.tree.trajectory import Trajectory
 
 __all__ = ["WeightedRewards", "weighted"]
-
-_MOST: Final = 1e100
 
 
 class WeightedRewards(msgspec.Struct, frozen=True):
@@ -62,7 +60,7 @@ class WeightedRewards(msgspec.Struct, frozen=True):
         for name, weight in weights.items():
             if name not in rewards:
                 raise ConfigError(f"weighted: there is a weight of {shown(name)}; the rewards are {', '.join(rewards)}")
-            number(f"weighted: weight of {name}", weight, -_MOST, _MOST)
+            number(f"weighted: weight of {name}", weight, -LARGEST, LARGEST)
 
     async def __call__(self, trajectory: Trajectory) -> Scored:
         """Ask all of them about one trajectory.
@@ -107,22 +105,15 @@ class OpenRewards:
         missing = [f"{part.name}: {part.problem or 'it gave no value'}" for part in parts if math.isnan(part.value)]
         if missing:
             return Scored(math.nan, "; ".join(missing), parts)
-        whole = _sum([part.weight * part.value for part in parts])
-        return Scored(whole, None if math.isfinite(whole) else "the weighted sum is too large for a number", parts)
+        whole = math.fsum(part.weight * part.value for part in parts)
+        if abs(whole) > LARGEST:
+            return Scored(math.nan, "the weighted sum is too large for a number", parts)
+        return Scored(whole, None, parts)
 
     async def close(self) -> None:
         """Close all of them."""
         for grader, _weight in self._graders.values():
             await grader.close()
-
-
-def _sum(values: Sequence[float]) -> float:
-    """The sum of numbers in any order; NaN if it, or one of them, is too large."""
-    try:
-        whole = math.fsum(values)
-    except (OverflowError, ValueError):
-        return math.nan
-    return whole if math.isfinite(whole) else math.nan
 
 
 def weighted(rewards: Mapping[str, Reward | tuple[Reward, float]]) -> WeightedRewards:
