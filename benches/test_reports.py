@@ -14,7 +14,7 @@ from trunkline.score.reports.extract import extract_tree
 from trunkline.score.reports.reporter import Reporter
 from trunkline.sim.server.settings import Settings
 from trunkline.sim.study.engine import SimLLM
-from trunkline.sim.study.reporting import GROWN, reporting_markdown, run_reporting
+from trunkline.sim.study.reporting import GROWN, Reporting, reporting_markdown, run_reporting
 from trunkline.tree.tree import Tree
 from trunkline.types import Task
 
@@ -24,8 +24,13 @@ OUTPUTS = (0, 1500)
 KINDS = [(grown, hops) for grown in GROWN for hops in (HOPS if grown != "chains" else HOPS[1:2])]
 
 
-def test_tokens_of_reports(capsys: pytest.CaptureFixture[str]) -> None:
-    found = [run_reporting(grown, hops, QUESTIONS, outputs) for outputs in OUTPUTS for grown, hops in KINDS]
+def test_tokens_of_reports(benchmark, capsys: pytest.CaptureFixture[str]) -> None:
+    """What counts are the tokens in the table; the time is that of growing and reporting all of its trees."""
+
+    def measure() -> list[Reporting]:
+        return [run_reporting(grown, hops, QUESTIONS, outputs) for outputs in OUTPUTS for grown, hops in KINDS]
+
+    found = benchmark.pedantic(measure, rounds=1)
     with capsys.disabled():
         print("\n" + reporting_markdown(found))
     for one in found:
