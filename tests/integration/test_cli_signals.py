@@ -98,3 +98,31 @@ def test_ctrl_c_in_a_terminal_reaches_the_controller_alone(demo: subprocess.Pope
     assert "stopped by SIGINT" in said
     assert "Traceback" not in said
     assert_clean(tmp_path)
+
+
+LOST = """
+import signal, sys, time
+from trunkline.cli import app
+
+class Dying:
+    def __del__(self):
+        signal.raise_signal(getattr(signal, sys.argv[1]))
+
+def main(**_):
+    Dying()
+    print("went on", flush=True)
+    time.sleep(60)
+
+app.app.main = main
+app.run_app()
+"""
+
+
+@pytest.mark.parametrize("signum", list(EXIT))
+def test_a_signal_that_comes_where_nothing_can_be_raised_is_not_lost(signum: signal.Signals):
+    command = [sys.executable, "-c", LOST, signum.name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == "went on\n"
+    assert done.returncode == EXIT[signum]
+    assert "ignored" not in done.stderr
+    assert "Traceback" not in done.stderr

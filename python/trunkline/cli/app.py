@@ -7,6 +7,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -34,6 +35,9 @@ _COMMANDS = {
     "bench": ("trunkline.cli.bench:bench", "Compare strategies, or aggregators, on the simulator."),
     "sim": ("trunkline.cli.sim:sim", "The embedded world: write its files, serve its models."),
 }
+
+_AGAIN = 0.01
+"""Seconds after which a signal is sent again that was lost."""
 
 _EPILOG = """\b
 Exit codes:
@@ -103,6 +107,8 @@ def run_app() -> NoReturn:
     for signum in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) == signal.SIG_DFL:
             signal.signal(signum, _terminate)
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _unraisable
     try:
         code = app.main(standalone_mode=False)
         sys.stdout and sys.stdout.flush()
@@ -143,6 +149,17 @@ class _Terminated(KeyboardInterrupt):
 
 def _terminate(signum: int, _frame: FrameType | None) -> None:
     raise _Terminated(signum)
+
+
+def _unraisable(lost: sys.UnraisableHookArgs) -> None:
+    """Send a signal again that came where nothing can be raised, as in the weakref callbacks of every import."""
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    signum = int(getattr(lost.exc_value, "signum", signal.SIGINT))
+    again = threading.Timer(_AGAIN, signal.pthread_kill, (threading.main_thread().ident, signum))
+    again.daemon = True
+    again.start()
 
 
 def _exit_code(end: click.exceptions.Exit | SystemExit) -> int:
