@@ -265,9 +265,9 @@ def test_what_is_no_run_that_can_be_amended_is_refused(path: Path, tmp_path: Pat
         Amender.open(tmp_path / "none")
     with pytest.raises(RunFileError, match="is a directory"):
         Amender.open(tmp_path)
-    RunWriter.create(tmp_path / "stub", {}, TASKS, command=[], state="beginning").finish("beginning")
+    RunWriter.create(tmp_path / "beginning", {}, TASKS, command=[], state="beginning").finish("beginning")
     with pytest.raises(RunFileError, match="stopped before it began"):
-        Amender.open(tmp_path / "stub")
+        Amender.open(tmp_path / "beginning")
     held = path.read_bytes()
     with sqlite3.connect(path) as connection:
         connection.execute(
