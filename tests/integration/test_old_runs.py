@@ -1,0 +1,193 @@
+"""Run files of an earlier version are read, compared, exported, scored and gone on with as they were then.
+
+``tests/fixtures/runs/make.py`` says how the files were made; what was read of them then stands in ``figures.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from commands import Done, trunkline
+from old_runs import FIGURES, digests, dotted, figures, names, unpack, write_questions
+from resuming import undo
+from sim_engine import SimEngine
+
+import trunkline as tl
+from trunkline.cli.demo import simulator
+from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
+
+KNOWN = json.loads(FIGURES.read_text("utf-8"))
+RUNS = KNOWN["runs"]
+INTERRUPTED = [name for name in RUNS if "whole" in RUNS[name]]
+
+SCRIPTS = ["batch"]
+"""Files that no command can go on with: their engine is an object of a script."""
+
+ELSEWHERE = {
+    "enough": "which tries are done first depends on the time",
+    "judge": "its judge is asked at an address of its own",
+    "partial": "its trees were taken over",
+}
+"""Finished files of which no task can be grown again here, and why."""
+
+FINISHED = [name for name in RUNS if name not in (*INTERRUPTED, *SCRIPTS)]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with simulator("default", False) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def corpus(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CORPUS_VARIABLE, str(world / "corpus.jsonl"))
+
+
+def said(done: Done) -> str:
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def begun(path: Path) -> dict[int, bytes]:
+    """What has grown in a run, by its numbers."""
+    with closing(sqlite3.connect(path)) as connection:
+        return dict(connection.execute("SELECT delta, data FROM deltas"))
+
+
+def test_there_are_figures_of_every_file() -> None:
+    assert names() == sorted(RUNS)
+    assert len(INTERRUPTED) == 4
+
+
+def test_the_names_of_modules_in_the_files_are_those_that_were_there(tmp_path: Path) -> None:
+    found = dotted(unpack(name, tmp_path) for name in names())
+    assert found == KNOWN["names"]
+    ours = {
+        place.removeprefix("meta.job.packed.")
+        for place, listed in found.items()
+        if any(name.startswith("trunkline.") for name in listed)
+    }
+    assert {"strategy", "reward", "filters[]", "tools[]", "program", "dialect", "meta.settings.program"} <= ours
+    assert {"reward.fields.rewards.f1", "program.fields.tool"} <= ours, "code that other code is made of"
+    assert "old_runs:twice" in found["meta.job.packed.program"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_file_is_sound_and_says_what_it_said(name: str, tmp_path: Path) -> None:
+    path = unpack(name, tmp_path)
+    held = path.read_bytes()
+    assert said(trunkline(tmp_path, "check", path.name)).count("\n") == 1
+    known = {field: value for field, value in RUNS[name].items() if field != "whole"}
+    assert figures(path) == known
+    tables = said(trunkline(tmp_path, "show", path.name, "--tasks", "--metrics", "--calls", "--time"))
+    assert f"{known['finished']} of {known['tasks']}" in tables
+    for task in list(known["digests"])[:2]:
+        assert said(trunkline(tmp_path, "show", path.name, "--task", task)).count(f"task {task}:") == 1
+    assert path.read_bytes() == held
+
+
+@pytest.mark.parametrize("name", FINISHED)
+def test_a_finished_run_is_gone_on_with_where_a_task_is_undone(name: str, tmp_path: Path, url: str) -> None:
+    path, whole = unpack(name, tmp_path), RUNS[name]["digests"]
+    if name not in ELSEWHERE:
+        undo(path, list(whole)[-1])
+        assert len(digests(path)) == len(whole) - 1
+    options = ["--llm", f"other={url}"] if name == "experts" else []
+    said(trunkline(tmp_path, "resume", path.name, "--base-url", url, *options, "--fail-on-error", "9"))
+    assert digests(path) == whole
+    said(trunkline(tmp_path, "check", path.name))
+
+
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_an_interrupted_run_comes_to_what_it_would_have_come_to(name: str, tmp_path: Path, url: str) -> None:
+    path, known = unpack(name, tmp_path), RUNS[name]
+    before = begun(path)
+    assert 0 < known["finished"] < len(known["digests"]) < known["tasks"], "some done, some begun, some untouched"
+    options = ("--workers", "1" if name == "killed-program" else "0", "--fail-on-error", "9", "--json")
+    summary = json.loads(said(trunkline(tmp_path, "resume", path.name, "--base-url", url, *options)))
+    assert (summary["state"], summary["finished"]) == ("done", known["tasks"])
+    assert digests(path) == known["whole"]
+    assert before.items() < begun(path).items(), "what had grown is gone on with"
+    said(trunkline(tmp_path, "check", path.name))
+
+
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_the_command_that_began_a_run_goes_on_with_it(name: str, tmp_path: Path, world: Path, url: str) -> None:
+    path = unpack(name, tmp_path)
+    write_questions(world, tmp_path)
+    with tl.RunReader.open(path) as reader:
+        command = json.loads(reader.meta["command"])[1:]
+    command[command.index("--base-url") + 1] = url
+    done = trunkline(tmp_path, *command, "-w", "0", "--fail-on-error", "9")
+    said(done)
+    assert f"resumes {path.name}: {RUNS[name]['finished']} of" in done.stderr
+    assert digests(path) == RUNS[name]["whole"]
+
+
+def test_a_script_goes_on_with_what_it_began(tmp_path: Path, url: str) -> None:
+    path = unpack("stopped-math", tmp_path)
+    team = tl.MathTeam(model="sim-team", rounds=2)
+    made = tl.run(
+        team, llm=url, strategy=tl.Chain(2), reward=tl.exact_match, seed=5, workers=0, out=path, resume=True
+    )  # fmt: skip
+    assert {tree.task.id: tree.digest() for tree in made} == RUNS["stopped-math"]["whole"]
+
+
+def test_a_script_with_an_engine_of_its_own_goes_on(tmp_path: Path) -> None:
+    path = unpack("batch", tmp_path)
+    known = RUNS["batch"]["digests"]
+    undo(path, list(known)[-1])
+    agent, engine = tl.Agent(model="sim-agent", tools=[search, visit]), SimEngine()
+    made = tl.run(
+        agent, llm=tl.BatchLLM(engine.generate), strategy=tl.Chain(2), reward=tl.exact_match, seed=5, workers=0,
+        out=path, resume=True,
+    )  # fmt: skip
+    assert {tree.task.id: tree.digest() for tree in made} == known
+    assert engine.batches
+
+
+def test_the_trees_of_a_run_go_on_in_a_new_one(tmp_path: Path, url: str) -> None:
+    unpack("chain", tmp_path)
+    tools = (word for tool in (search, visit) for word in ("--tools", f"{tool.module}:{tool.qualname}"))
+    given = ("-m", "sim-agent", *tools, "--strategy", "partial:initial=1,budget=7", "--base-url", url, "-w", "0")
+    said(trunkline(tmp_path, "run", "--from", "chain.run", *given, "-o", "on.run"))
+    assert digests(tmp_path / "on.run") == RUNS["partial"]["digests"]
+    unpack("partial", tmp_path)
+    found = json.loads(said(trunkline(tmp_path, "compare", "partial.run", "on.run", "--json")))
+    assert (found["reward"], found["changed"]) == ("exact_match", [])
+    assert found["a"]["estimate"] == found["b"]["estimate"]
+
+
+@pytest.mark.parametrize(("a", "b"), [("chain", "tree-grpo"), ("math", "own-team")])
+def test_two_runs_are_compared(a: str, b: str, tmp_path: Path) -> None:
+    for name in (a, b):
+        unpack(name, tmp_path)
+    found = json.loads(said(trunkline(tmp_path, "compare", f"{a}.run", f"{b}.run", "--json")))
+    assert [found[side]["estimate"]["value"] for side in "ab"] == [RUNS[name]["accuracy"] for name in (a, b)]
+
+
+@pytest.mark.parametrize("name", ["chain", "filters", "rescored", "math", "reports", "judge"])
+def test_a_run_is_scored_by_another_reward_and_by_its_own_again(name: str, tmp_path: Path) -> None:
+    path, known = unpack(name, tmp_path), RUNS[name]
+    said(trunkline(tmp_path, "score", path.name, "--reward", "f1@2", "--reward", "contains", "-o", "again.run"))
+    assert digests(path) == known["digests"]
+    again = figures(tmp_path / "again.run")
+    assert (again["scored"], again["answers"]) == (known["scored"], known["answers"])
+    assert again["accuracy"] != known["accuracy"]
+    if name in {"chain", "filters", "math"}:
+        said(trunkline(tmp_path, "score", "again.run", "--reward", "exact_match"))
+        assert figures(tmp_path / "again.run")["accuracy"] == known["accuracy"]
+
+
+@pytest.mark.parametrize("aggregator", ["weighted", "best"])
+def test_tries_are_weighed_by_what_stands_in_the_file(aggregator: str, tmp_path: Path) -> None:
+    unpack("chain", tmp_path)
+    decided = json.loads(said(trunkline(tmp_path, "answers", "chain.run", "--aggregator", aggregator, "--json")))
+    assert [one["task"] for one in decided["answers"]] == list(RUNS["chain"]["answers"])
+    assert {one["method"] for one in decided["answers"]} == {aggregator}
