@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trunkline.bounds import JSON
 import math
 from enum import StrEnum
 from operator import add, sub
@@ -16,10 +17,8 @@ from trunkline.printable import quoted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["FAILED", "JSON", "UNSCORED", "Message", "Task", "Termination", "Usage", "accepted"]
+__all__ = ["FAILED", "UNSCORED", "Message", "Task", "Termination", "Usage", "accepted"]
 
-JSON = Any
-"""A value that JSON can hold."""
 
 Message = dict[str, Any]
 """One chat message in the OpenAI form: ``role``, ``content`` and, where present, ``tool_calls``."""

@@ -1,149 +1,165 @@
-"""Options that commands share, and what their values stand for."""
+"""Things with options on the command line: ``NAME:OPTION=VALUE,...``, of the library's own or ``MODULE:CLASS:...``."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import math
-import os
-import re
-import sys
-from datetime import UTC, datetime
-from itertools import count
-from pathlib import Path
-from typing import Any
+import inspect
+from collections.abc import Callable
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-import click
+import msgspec
 
-from trunkline.errors import ConfigError
-from trunkline.llm.price import Price, read_price
-from trunkline.rollout.budget import Budget, read_budget
-from trunkline.rollout.stopping import ANSWER
-from trunkline.tools.tool import Tool
+from trunkline.bounds import shown
+from trunkline.cli.options import load_named
+from trunkline.errors import ConfigError, UsageError
+from trunkline.printable import said
 
-__all__ = ["BudgetOption", "PriceOption", "Settled", "Threshold", "load_named", "load_tools", "run_path", "safe_name"]
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
 
+__all__ = ["make_named", "read_value"]
 
-class Threshold(click.ParamType[float]):
-    """How many rollouts may break: a count, or a share below 1."""
-
-    name = "threshold"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Read the number."""
-        try:
-            number = float(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a count nor a share", param, ctx)
-        if not 0 <= number < math.inf or (number > 1 and number != int(number)):
-            self.fail(f"{value!r} must be a share below 1, or a whole number", param, ctx)
-        return number
+_WORDS: Final[dict[Any, str]] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    NoneType: "none",
+}
 
 
-class BudgetOption(click.ParamType[Budget]):
-    """The most that may be spent."""
-
-    name = "budget"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Budget:
-        """Read the limits."""
-        try:
-            return value if isinstance(value, Budget) else read_budget(value)
-        except ConfigError as problem:
-            self.fail(str(problem), param, ctx)
-
-
-class Settled(click.ParamType["str | float"]):
-    """When a task is settled."""
-
-    name = "settled"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | float:
-        """Read ``answer``, or a reward."""
-        if value == ANSWER:
-            return ANSWER
-        try:
-            return float(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither answer nor a reward", param, ctx)
-
-
-class PriceOption(click.ParamType[Price]):
-    """What tokens cost."""
-
-    name = "price"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Price:
-        """Read the price."""
-        try:
-            return value if isinstance(value, Price) else read_price(value)
-        except ConfigError as problem:
-            self.fail(str(problem), param, ctx)
-
-
-def load_named(name: str, what: str) -> Any:
-    """Import ``module:attribute``, with the current folder on the path as Python itself would have it.
-
-    Raises:
-        ConfigError: Naming the option, the module and what went wrong in it.
-    """
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not re.fullmatch(r"[\w.]+", module_name):
-        raise ConfigError(f"{what} {name!r}: write module:attribute, for example mytools:search")
-    with contextlib.suppress(OSError):
-        here = str(Path.cwd())
-        if here not in sys.path:
-            sys.path.insert(0, here)
-    try:
-        found = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{what} {name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
-    for part in filter(None, attribute.split(".")):
-        if not hasattr(found, part):
-            raise ConfigError(f"{what} {name!r}: {module_name!r} has no {attribute!r}")
-        found = getattr(found, part)
-    return found
-
-
-def load_tools(names: tuple[str, ...], what: str = "--tools") -> list[Tool]:
-    """Load tools: each name leads to a tool, a list of tools, or a module whose tools are all taken.
+def make_named(
+    given: str,
+    option: str,
+    names: Collection[str],
+    find: Callable[[str], Any],
+    beside: Callable[[type], Mapping[str, Any]] = lambda _kind: {},
+) -> Any:
+    """Make what a value of an option names.
 
     Args:
-        names: The names.
-        what: What they were given as, for messages.
+        given: ``NAME`` or ``NAME:OPTION=VALUE,...``, where NAME is one of ours or ``MODULE:CLASS``. The values of an
+            option that takes several stand between slashes, ``temperatures=0.6/0.8/1.0``; a function is written
+            ``module:function``.
+        option: The option, for messages.
+        names: Ours.
+        find: From one of them to its class.
+        beside: From a class to options that it is given by other means, which the value cannot give.
+
+    Returns:
+        What the class made of the options; or what ``MODULE:OBJECT`` leads to, if that is no class.
 
     Raises:
-        ConfigError: If a name leads to anything else.
+        ConfigError: Of what is unknown, with a list of what there is; or of a value that cannot be.
     """
-    tools: list[Tool] = []
-    for name in names:
-        found = load_named(name, what)
-        if ":" not in name:
-            found = [value for value in vars(found).values() if isinstance(value, Tool)]
-            if not found:
-                raise ConfigError(f"{what} {name!r}: the module defines no tool; decorate its functions with @tool")
-        listed = list(found) if isinstance(found, list | tuple) else [found]
-        for item in listed:
-            if not isinstance(item, Tool):
-                raise ConfigError(
-                    f"{what} {name!r}: {type(item).__name__} is not a tool; decorate the function with @tool"
-                )
-        tools += listed
-    return tools
+    name, _, options = given.partition(":")
+    if name in names:
+        kind = find(name)
+    else:
+        attribute, _, options = options.partition(":")
+        if not attribute or "=" in attribute:
+            raise ConfigError(
+                f"{option} {given!r}: {name!r} is none of {', '.join(names)}; your own is written module:Class"
+            )
+        name = f"{name}:{attribute}"
+        kind = load_named(name, option)
+    if not isinstance(kind, type):
+        if options:
+            raise ConfigError(f"{option} {given!r}: {name} is no class, so it takes no options")
+        return kind
+    known, others = _parameters(kind), beside(kind)
+    open_ = {name: hint for name, hint in known.items() if name not in others}
+    values = _read(options, f"{option} {name}", open_)
+    needed = [key for key in _required(kind) if key not in values and key not in others]
+    if needed:
+        says = ",".join(f"{key}=..." for key in needed)
+        raise ConfigError(f"{option} {name} needs {', '.join(needed)}: {option} {name}:{says}")
+    try:
+        return kind(**values, **{name: value for name, value in others.items() if name in known})
+    except UsageError as problem:
+        raise ConfigError(f"{option} {name}: {problem}") from None
+    except Exception as problem:
+        raise ConfigError(f"{option} {name}: {type(problem).__name__}: {said(problem)}") from problem
 
 
-def run_path(out: str | None, label: str) -> Path:
-    """Return where a run file goes: as told, or ``runs/TIME-LABEL.run``."""
-    if out is not None:
-        if not out:
-            raise ConfigError("--out is empty; name a file")
-        return Path(out)
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    # Names sort by time, also those of one second.
-    names = (f"{stamp}{'' if number == 1 else f'.{number}'}-{safe_name(label)}.run" for number in count(1))
-    return next(path for name in names if not os.path.lexists(path := Path("runs") / name))
+def _parameters(kind: type) -> Mapping[str, Any]:
+    """The options of a class and their types: what its constructor can be given by name."""
+    try:
+        taken = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    try:
+        # Of a struct or dataclass the hints are those of its fields, of another class those of its constructor.
+        hints = get_type_hints(kind) | get_type_hints(kind.__init__)  # type: ignore[misc]
+    except Exception:  # noqa: BLE001 - a name in somebody's annotation that leads nowhere; values are text then
+        hints = {}
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {parameter.name: hints.get(parameter.name, str) for parameter in taken if parameter.kind in named}
 
 
-def safe_name(label: str) -> str:
-    """Return a text as it may stand in the name of a file."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")[:60] or "run"
+def _required(kind: type) -> list[str]:
+    """The options of a class that it cannot be made without."""
+    known = _parameters(kind)
+    if not known:
+        return []
+    taken = inspect.signature(kind).parameters.values()
+    return [one.name for one in taken if one.name in known and one.default is one.empty]
+
+
+def _read(text: str, what: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Read ``OPTION=VALUE,...`` into the types of the options."""
+    values: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
+        key, equals, value = part.partition("=")
+        key = key.strip()
+        if not equals or key not in known:
+            there = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise ConfigError(f"{what}: {part.strip()!r} is no option=value that it knows; {there}")
+        if key in values:
+            raise ConfigError(f"{what}: option {key} is given twice")
+        values[key] = read_value(value.strip(), f"{what}: {key}", known[key])
+    return values
+
+
+def read_value(text: str, what: str, kind: Any) -> Any:
+    """Read one value into a type; several between slashes where the type holds several.
+
+    Args:
+        text: The value as it was written.
+        what: What to call it, for messages.
+        kind: The type.
+
+    Raises:
+        ConfigError: It is no value of that type.
+    """
+
+    def load(_kind: type, name: object) -> Any:
+        if not isinstance(name, str):
+            raise TypeError
+        return load_named(name, what)
+
+    for form in (*([None] if text == "none" else []), text, text.split("/")):
+        try:
+            return msgspec.convert(form, kind, strict=False, dec_hook=load)
+        except msgspec.ValidationError as problem:
+            if isinstance(problem.__cause__, UsageError):
+                raise problem.__cause__ from None
+        except TypeError:
+            return text  # a type that msgspec does not know
+    raise ConfigError(f"{what} must be {_type_name(kind)}, not {shown(text)}")
+
+
+def _type_name(kind: Any) -> str:
+    """A type in words that do not need Python."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if origin in (Union, UnionType):
+        return " or ".join(map(_type_name, parts))
+    if origin is Literal:
+        return " or ".join(map(str, parts))
+    if origin in (tuple, list) and parts:
+        return f"{_type_name(parts[0])}, or several between slashes"
+    if origin is Callable:
+        return "a function, written module:name"
+    return f"a {getattr(kind, '__name__', kind)}"

@@ -1,60 +1,118 @@
-"""Standard output, for what a command was asked to print."""
+"""What ``trunkline run --dry-run`` prints."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
+import json
+from typing import TYPE_CHECKING, Any, Final
 
-import click
+import msgspec
 
-from trunkline.errors import InfrastructureError
+from trunkline.cli.output import put
+from trunkline.cli.table import taken_over
 from trunkline.printable import printable
+from trunkline.team.team import Team
 
-__all__ = ["put", "silence", "tell"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trunkline.runtime.outline import Outline
+
+__all__ = ["print_outline"]
+
+_EVERY_TEAM: Final = tuple(field.name for field in msgspec.structs.fields(Team))
+"""Settings that every team has; the others are a team's own."""
 
 
-def put(text: str) -> None:
-    """Print a text, a line break after it, on standard output, and see it off.
-
-    Where nobody reads any more (``| head``) or standard output was closed from the start, nothing is printed, so that
-    the exit code still tells how the command ended. What the output's encoding lacks is escaped.
+def print_outline(outline: Outline, *, as_json: bool = False) -> None:
+    """Print what a run would do on stdout.
 
     Args:
-        text: What to print, safe for a terminal.
-
-    Raises:
-        InfrastructureError: It cannot be written, as on a full disk.
+        outline: What it would do.
+        as_json: As one JSON object.
     """
-    stream = sys.stdout
-    if stream is None or stream.closed:
+    if as_json:
+        put(json.dumps(msgspec.to_builtins(outline), indent=2))
         return
-    try:
-        try:
-            stream.write(text + "\n")
-        except UnicodeEncodeError:
-            encoding = stream.encoding or "ascii"
-            stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-        stream.flush()
-    except BrokenPipeError:
-        silence()
-    except OSError as problem:
-        silence()
-        raise InfrastructureError(f"cannot write to standard output: {problem.strerror or problem}") from None
+    rows = list(_rows(outline))
+    width = max(len(label) for label, _ in rows)
+    put("\n".join(f"{label:<{width}}  {printable(value)}" for label, value in rows))
 
 
-def tell(line: str) -> None:
-    """Print one line for people on standard error, safe for a terminal; nowhere if nobody reads there."""
-    with contextlib.suppress(OSError, ValueError):
-        click.echo(printable(line), err=True)
+def _rows(outline: Outline) -> Iterator[tuple[str, str]]:
+    """The lines, each a label and a value."""
+    agent, strategy, team = (outline.settings[part] for part in ("agent", "strategy", "team"))
+    yield "dry run", "nothing was sent, and no file made"
+    refill = outline.settings["refill"]
+    groups = f" at most, until {refill['groups']:,} groups were kept" if refill else ""
+    yield "tasks", f"{outline.tasks:,}{groups}"
+    if outline.taken is not None:
+        yield "continues", taken_over(outline.taken)
+    yield from _models(outline.settings)
+    yield from [("tools", _tools(agent) or "none")] if team is None else _team(outline.settings["program"], team)
+    yield "strategy", strategy["kind"] + _options(strategy["options"])
+    yield "rollouts a task", outline.formula
+    yield "rollouts", f"{outline.tasks * outline.rollouts:,} at most"
+    yield "model turns", f"{outline.calls:,} at most  ({agent['max_turns']} a rollout)"
+    if outline.generated is None:
+        yield "generated tokens", "no bound: set --max-tokens"
+    else:
+        yield "generated tokens", f"{outline.generated:,} at most  ({outline.generated // outline.calls:,} a turn)"
+    for label, name in (("budget of the run", "budget"), ("budget of a task", "task_budget")):
+        if given := outline.settings[name]:
+            yield label, ", ".join(f"{currency} {limit:,g}" for currency, limit in given.items())
+    stopping = outline.settings["stopping"]
+    if stopping["enough"] is not None:
+        yield "enough", f"{stopping['enough']} of {outline.rollouts}, the others: {stopping['tail']}"
+    if stopping["settled"] is not None:
+        yield "settled", f"{stopping['settled']}"
+    if outline.settings["program"] and team is None:
+        yield "program", outline.settings["program"]
+    yield "reward", outline.settings["reward"] or "none: rollouts stay unscored"
+    for judging in outline.settings["filters"]:
+        yield "filter", judging["kind"] + _options(judging["options"])
+    yield "workers", f"{outline.workers}" if outline.workers else "none but this process"
+    seed = outline.settings["seed"]
+    yield "seed", "drawn when the run starts" if seed is None else f"{seed}"
+    there = "" if outline.finished is None else f", which would be resumed: {outline.finished:,} tasks are finished"
+    yield "run file", (outline.out or "a temporary one") + there
 
 
-def silence() -> None:
-    """Send what is still to be written on standard output nowhere, since its reader has left or it failed."""
-    # What is still in the buffer is written once more when the interpreter ends, and would fail once more.
-    with contextlib.suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(null, sys.stdout.fileno())
-        finally:
-            os.close(null)
+def _models(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Who is asked, and where."""
+    agent, llm = settings["agent"], settings["llm"]
+    yield "model", agent["model"] + ("" if llm is None else f" at {_where(llm)}")
+    for name, other in (settings["llms"] or {}).items():
+        yield f"llm {name}", _where(other)
+
+
+def _where(llm: Mapping[str, Any]) -> str:
+    return ", ".join(llm.get("base_urls", [llm.get("kind", "")]))
+
+
+def _options(options: Mapping[str, Any] | str) -> str:
+    """A strategy's options behind its name, as far as they are data."""
+    if isinstance(options, str):
+        return ""
+    return f" ({', '.join(f'{name}={value}' for name, value in options.items())})" if options else ""
+
+
+def _tools(agent: Mapping[str, Any]) -> str:
+    return ", ".join(tool["function"]["name"] for tool in agent["tools"])
+
+
+def _team(name: str, team: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """A team: its own settings, its roles, its switches."""
+    yield "team", name + _options({setting: value for setting, value in team.items() if setting not in _EVERY_TEAM})
+    yield from (("role " + role, _role(described)) for role, described in team["roles"].items())
+    off = [switch for switch in _EVERY_TEAM if team[switch] is False]
+    yield "switches", f"all on but {', '.join(off)}" if off else "all on"
+    if team["max_context_length"] is not None:
+        yield "context", f"{team['max_context_length']:,} characters at most"
+
+
+def _role(role: Mapping[str, Any]) -> str:
+    """A role in a line: its model and where that is, how it is sampled, its tools."""
+    asked = role["model"] + (f" at {role['llm']}" if role.get("llm") else "")
+    sampled = [f"{name} {value}" for name, value in role["sampling"].items() if value is not None]
+    tools = [f"tools {_tools(role)}"] if role["tools"] else []
+    return ", ".join([asked, *sampled, *tools])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trunkline.rollout.outcome import Finished
 import time
 from typing import TYPE_CHECKING, NoReturn
 
@@ -31,27 +32,13 @@ if TYPE_CHECKING:
     from trunkline.rollout.turns import Turn
     from trunkline.types import Task
 
-__all__ = ["Finished", "Rollout", "usable"]
+__all__ = ["Rollout", "usable"]
 
 
 _BROKEN_OFF = frozenset({"error", "abort", "aborted"})
 """Finish reasons of a server that gave up in the middle; what there is of the reply is no answer."""
 
 
-class Finished(Exception):
-    """Ends the program of a rollout where it stands.
-
-    Args:
-        termination: Why it ends.
-        answer: Its answer, if it has one.
-        reason: What the record says of it, where the termination does not say it all.
-    """
-
-    def __init__(self, termination: Termination, answer: str | None, reason: str = "") -> None:
-        super().__init__(reason or termination.value)
-        self.termination = termination
-        self.answer = answer
-        self.reason = reason
 
 
 class Rollout:

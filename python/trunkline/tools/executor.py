@@ -1,105 +1,135 @@
-"""Runs the calls of one tool where its policy wants them, and turns whatever comes of one into text."""
+"""Threads for sync tools: bounded, reused, and expendable when a tool hangs in one.
+
+The standard executor joins its threads when the interpreter ends and never replaces one that hangs. A tool is
+foreign code that may never return, so here threads are daemons, and one that overran its time stops counting.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import traceback
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from trunkline.printable import printable
-from trunkline.tools.foreign import Raised
-from trunkline.tools.processes import Processes
-from trunkline.tools.result import as_text, describe
-from trunkline.tools.threads import ExhaustedError
+import contextlib
+import contextvars
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from trunkline.tools.call import Call
-    from trunkline.tools.foreign import Foreign
-    from trunkline.tools.tool import Tool
+    from collections.abc import Callable
 
-__all__ = ["Executor"]
+__all__ = ["ExhaustedError", "Threads"]
 
-_log = logging.getLogger("trunkline.tools")
+STUCK_FACTOR: Final = 4
+"""How many times the pool's size may be stuck in tools that never return, before calls are refused."""
+
+IDLE: Final = 10.0
+"""Seconds after which a thread without work ends."""
+
+_Job = tuple["Callable[[], Any]", asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
-class Executor:
-    """Runs calls of one tool.
+class ExhaustedError(RuntimeError):
+    """Too many threads hang in tools that never returned."""
+
+
+class Threads:
+    """A pool of daemon threads.
 
     Args:
-        tool: The tool.
-        foreign: Runs it in this process, unless it is isolated.
-        timeout: Seconds a call may take when the tool sets no limit.
-        limit: Characters of a result that are kept.
-
-    Raises:
-        ConfigError: The tool is isolated and cannot be found in another process.
+        size: Most calls that run at once.
     """
 
-    def __init__(self, tool: Tool[..., Any], foreign: Foreign, timeout: float, limit: int) -> None:
-        policy = tool.policy
-        self._tool = tool
-        self._foreign = foreign
-        self._timeout = timeout if policy.timeout is None else policy.timeout
-        self._limit = limit
-        self._processes = Processes(tool) if policy.isolated else None
-        self._gate = None if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
-        self._warned = False
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._slots = asyncio.Semaphore(size)
+        self._lock = threading.Condition()
+        self._jobs: deque[_Job] = deque()
+        self._idle = 0
+        self._stuck = 0
+        self._closed = False
 
-    async def run(
-        self, positional: list[Any], named: dict[str, Any], arguments: str, call: Call | None
-    ) -> tuple[str, bool]:
-        """Run a call.
+    async def run(self, function: Callable[[], Any], timeout: float) -> Any:  # noqa: ASYNC109
+        """Run a function in a thread and wait for it.
+
+        Waiting for a free thread does not count against the timeout. After it the thread is left behind:
+        Python cannot stop it, but it takes no slot.
 
         Args:
-            positional: Positional arguments of the function.
-            named: Its keyword arguments.
-            arguments: The text they were read from.
-            call: Which call it is, if that is known.
+            function: Called without arguments, in a copy of the current context.
+            timeout: Seconds the function may run.
 
         Returns:
-            What the model is told, and whether the tool returned.
+            What the function returned.
+
+        Raises:
+            TimeoutError: It ran too long.
+            ExhaustedError: Too many earlier calls still hang.
+            BaseException: Whatever the function raised.
         """
-        if self._processes is not None:
-            return await self._processes.run(arguments, call, self._limit, self._timeout)
-        function = partial(self._tool.__wrapped__, *positional, **named)
-        if self._gate is None:
-            return await self._run_here(function)
-        async with self._gate:
-            return await self._run_here(function)
+        async with self._slots:
+            if self._stuck >= STUCK_FACTOR * self.size:
+                raise ExhaustedError(
+                    f"{self._stuck} earlier tool calls never returned; @tool(isolated=True) would run them in "
+                    "processes that are killed"
+                )
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[Any] = loop.create_future()
+            context = contextvars.copy_context()
+            self._submit((lambda: context.run(function), loop, future))
+            try:
+                await asyncio.wait({future}, timeout=timeout)
+            finally:
+                # Timed out or cancelled: the thread goes on alone until its function returns.
+                if not future.done():
+                    self._stuck += 1
+                    future.add_done_callback(self._unstick)
+            if not future.done():
+                raise TimeoutError
+            kind, value = future.result()
+            if kind == "raised":
+                raise value
+            return value
 
-    async def close(self) -> None:
-        """End the tool's processes."""
-        if self._processes is not None:
-            await self._processes.close()
+    def close(self) -> None:
+        """Let idle threads end. Threads that hang end with the process."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
 
-    async def _run_here(self, function: partial[Any]) -> tuple[str, bool]:
-        name = self._tool.name
-        try:
-            value = await self._foreign.run(function, self._tool.is_async, self._timeout)
-            if isinstance(value, Raised):
-                return self._failed(value.error), False
-            return as_text(value, self._limit), True
-        except TimeoutError:
-            self._warn()
-            return f"Error: {name} gave no result within {self._timeout:g} s and was stopped.", False
-        except (ExhaustedError, TypeError) as error:
-            return f"Error: {name} gave no result: {error}.", False
+    def _submit(self, job: _Job) -> None:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the toolbox is closed")
+            self._jobs.append(job)
+            if self._idle >= len(self._jobs):
+                self._lock.notify()
+                return
+        threading.Thread(target=self._work, name="trunkline-tool", daemon=True).start()
 
-    def _failed(self, error: BaseException) -> str:
-        if _log.isEnabledFor(logging.DEBUG):
-            lines = "\n".join(map(printable, traceback.format_exception(error)))
-            _log.debug("tool %s failed:\n%s", self._tool.name, lines)
-        return describe(self._tool.name, error)
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                while not self._jobs:
+                    if self._closed or self._idle >= self.size:
+                        return
+                    self._idle += 1
+                    called = self._lock.wait(IDLE)
+                    self._idle -= 1
+                    if not called and not self._jobs:
+                        return
+                function, loop, future = self._jobs.popleft()
+            result: tuple[str, Any]
+            try:
+                result = ("returned", function())
+            except BaseException as error:  # noqa: BLE001  (a tool may raise anything, SystemExit included)
+                result = ("raised", error)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_settle, future, result)
+            del function, loop, future, result
 
-    def _warn(self) -> None:
-        """Say once that a thread goes on, which takes the interpreter from everybody where it is stuck in C code."""
-        if not self._tool.is_async and not self._warned:
-            self._warned = True
-            _log.warning(
-                "tool %s did not return within %g s, and its thread goes on: Python cannot stop one. "
-                "@tool(isolated=True) runs it in a process that is killed (said once)",
-                self._tool.name,
-                self._timeout,
-            )
+    def _unstick(self, _future: asyncio.Future[Any]) -> None:
+        self._stuck -= 1
+
+
+def _settle(future: asyncio.Future[Any], result: tuple[str, Any]) -> None:
+    if not future.done():
+        future.set_result(result)

@@ -1,97 +1,114 @@
-"""How long a reply takes: a queue, prefill of uncached tokens, decoding that slows with the batch, a tail."""
+"""The simulated prefix cache: blocks of 16 tokens under chained hashes, dropped by least recent use."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import math
-from contextlib import asynccontextmanager
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Annotated
+from collections import OrderedDict
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
+from trunkline.sim.model.chat import Message, encoded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Sequence
 
-__all__ = ["Engine", "Latency", "Span"]
+__all__ = ["BLOCK", "Prefix", "PrefixCache", "of_messages"]
 
-# The upper ends leave out infinity, which no clock can wait for.
-Rate = Annotated[float, msgspec.Meta(gt=0.0, le=1e12)]
-Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=86400.0)]
-
-_NORMAL = NormalDist()
+BLOCK: Final = 16
+"""Tokens in a block; only whole blocks are shared."""
 
 
-class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The latency model.
-
-    A reply waits for a place in the batch, then takes ``overhead + uncached / prefill`` seconds to its
-    first token and ``tokens * token * (1 + slowdown * batch / max_batch)`` more, where ``batch`` counts
-    the replies being decoded when it starts. The sum is multiplied by a lognormal factor of median 1.
+class Prefix(NamedTuple):
+    """A token sequence as the cache sees it.
 
     Attributes:
-        overhead: Seconds before anything happens.
-        prefill: Uncached prompt tokens a second.
-        token: Seconds for a generated token in an otherwise empty batch.
-        slowdown: How much slower a token is in a full batch: 1 means twice the time.
-        max_batch: Replies decoded at once; the others queue in order of arrival.
-        tail: Sigma of the lognormal factor.
+        blocks: Hashes of its whole blocks, each chained to the one before it.
+        rest: The tokens after the last whole block.
+        tokens: How many tokens there are.
     """
 
-    overhead: Seconds = 0.015
-    prefill: Rate = 20000.0
-    token: Seconds = 0.002
-    slowdown: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)] = 1.0
-    max_batch: Annotated[int, msgspec.Meta(ge=1)] = 96
-    tail: Annotated[float, msgspec.Meta(ge=0.0, le=5.0)] = 0.3
+    blocks: tuple[int, ...] = ()
+    rest: tuple[int, ...] = ()
+    tokens: int = 0
+
+    def then(self, ids: Sequence[int]) -> Prefix:
+        """The sequence with more tokens at its end."""
+        blocks, rest = _chain(self.blocks[-1] if self.blocks else 0, self.rest, tuple(ids))
+        return Prefix(self.blocks + blocks, rest, self.tokens + len(ids))
 
 
-class Span(msgspec.Struct, frozen=True):
-    """Seconds to the first token and to the last one, both since the reply left the queue."""
-
-    first: float
-    total: float
-
-
-class Engine:
-    """The batch of one server.
+class PrefixCache:
+    """Which blocks a server still holds.
 
     Args:
-        latency: The model, or ``None`` for no latency at all.
+        capacity: Size in tokens; 0 holds nothing.
     """
 
-    def __init__(self, latency: Latency | None) -> None:
-        self._latency = latency
-        self._places = asyncio.Semaphore(latency.max_batch if latency else 1)
-        self._batch = 0
+    def __init__(self, capacity: int) -> None:
+        self._most = capacity // BLOCK
+        self._held: OrderedDict[int, None] = OrderedDict()
 
-    def span(self, uncached: int, tokens: int, key: bytes) -> Span:
-        """How long a reply takes that starts now.
+    def __len__(self) -> int:
+        """Tokens held."""
+        return len(self._held) * BLOCK
 
-        Args:
-            uncached: Prompt tokens that no cache holds.
-            tokens: Tokens of the longest choice.
-            key: What the tail is drawn from, so that the same reply has the same share of bad luck.
+    def enter(self, prompt: Prefix) -> int:
+        """Take a prompt in.
+
+        Returns:
+            How many of its tokens were held. The last token of a prompt is always computed.
         """
-        model = self._latency
-        if model is None:
-            return Span(0.0, 0.0)
-        word = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
-        factor = math.exp(model.tail * _NORMAL.inv_cdf((word + 0.5) / 2**64)) if model.tail else 1.0
-        first = (model.overhead + uncached / model.prefill) * factor
-        share = min(self._batch, model.max_batch) / model.max_batch
-        return Span(first, first + tokens * model.token * (1 + model.slowdown * share) * factor)
+        if not self._most:
+            return 0
+        cached = 0
+        for block in prompt.blocks:
+            if block not in self._held:
+                break
+            cached += 1
+        self._hold(prompt.blocks)
+        return min(cached, max(prompt.tokens - 1, 0) // BLOCK) * BLOCK
 
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Hold a place in the batch; waits in order of arrival when it is full."""
-        if self._latency is None:
-            yield
-            return
-        async with self._places:
-            self._batch += 1
-            try:
-                yield
-            finally:
-                self._batch -= 1
+    def extend(self, prompt: Prefix, ids: Sequence[int]) -> None:
+        """Hold what was generated after a prompt, too."""
+        if self._most:
+            self._hold(prompt.then(ids).blocks[len(prompt.blocks) :])
+
+    def _hold(self, blocks: Sequence[int]) -> None:
+        held = self._held
+        # From the end, so that the beginning of a sequence, which others share, is the last to be dropped.
+        for block in reversed(blocks):
+            held[block] = None
+            held.move_to_end(block)
+        while len(held) > self._most:
+            held.popitem(last=False)
+
+
+def of_messages(messages: Sequence[Message]) -> Prefix:
+    """The prefix that messages make; what earlier requests had in common with it is not worked out again."""
+    blocks: list[int] = []
+    rest: tuple[int, ...] = ()
+    tokens = 0
+    last = 0
+    for message in messages:
+        more, rest, count = _message(last, rest, message)
+        if more:
+            blocks += more
+            last = more[-1]
+        tokens += count
+    return Prefix(tuple(blocks), rest, tokens)
+
+
+@lru_cache(maxsize=16384)
+def _message(last: int, rest: tuple[int, ...], message: Message) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    ids = encoded(message).ids
+    blocks, left = _chain(last, rest, ids)
+    return blocks, left, len(ids)
+
+
+def _chain(last: int, rest: tuple[int, ...], ids: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    ids = rest + ids
+    blocks = []
+    whole = len(ids) - len(ids) % BLOCK
+    for start in range(0, whole, BLOCK):
+        last = hash((last, ids[start : start + BLOCK]))
+        blocks.append(last)
+    return tuple(blocks), ids[whole:]

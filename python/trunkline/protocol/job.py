@@ -1,0 +1,353 @@
+"""A job: what a run does to every one of its tasks, and the form in which it reaches workers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trunkline.bounds import shown, whole
+from trunkline.crossing import Crossing, home_of, load, pack
+from trunkline.errors import ConfigError
+from trunkline.llm.dialects import catalog
+from trunkline.llm.names import MAIN
+from trunkline.llm.spec import EndpointSpec
+from trunkline.rollout.agent import Agent
+from trunkline.rollout.budget import Budget
+from trunkline.rollout.program import ProgramFunction, check_program
+from trunkline.rollout.stopping import Stopping
+from trunkline.rollout.strategy import Strategy, check_plan
+from trunkline.runtime.llms import AnyLLM, check_asked, describe, live, prices_of
+from trunkline.runtime.needs import check_needs
+from trunkline.score.filters.filter import Filter, check, name_of
+from trunkline.score.rewards import Reward
+from trunkline.score.rewards.naming import full_name, short_name
+from trunkline.score.rewards.policy import policy_of
+from trunkline.team.team import Team
+from trunkline.tree.weights import check_version
+
+if TYPE_CHECKING:
+    from trunkline.llm.price import Price
+
+__all__ = ["Refill", "Job", "Packed", "as_packed", "from_packed", "pack_job", "settings", "unpack_job"]
+
+
+class Refill(NamedTuple):
+    """Tasks as a pool that is drawn from until enough groups were kept.
+
+    Attributes:
+        groups: Groups to keep.
+        max_tasks: The most tasks that may be handed out for them.
+    """
+
+    groups: int
+    max_tasks: int
+
+    @classmethod
+    def of(cls, groups: int | None, max_tasks: int | None, tasks: int) -> Refill | None:
+        """Check what a run was told; None if it was told nothing.
+
+        Args:
+            groups: Groups to keep.
+            max_tasks: The most tasks to hand out; all when None.
+            tasks: Tasks of the run.
+
+        Raises:
+            ConfigError: So many groups cannot be had.
+        """
+        if groups is None:
+            if max_tasks is not None:
+                raise ConfigError("max_tasks says how many tasks groups may take: give groups as well")
+            return None
+        whole("groups", groups, 1)
+        most = tasks if max_tasks is None else min(tasks, whole("max_tasks", max_tasks, 1))
+        if groups > most:
+            raise ConfigError(f"groups is {groups}, and there are {most} tasks to make them of: give more tasks")
+        return cls(groups, most)
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """What to do with every task.
+
+    Attributes:
+        agent: Who plays.
+        strategy: Where rollouts start.
+        reward: Scores finished rollouts; None leaves them unscored.
+        llm: Endpoints as data, or a batch engine or live LLM, which stays in its process; or several by their names.
+        seed: Seed of the run; every draw's seed derives from it.
+        cache: File of answers that need not be asked for again; None for none.
+        filters: Who judges each tree once it is complete.
+        budget: The most that the run may spend.
+        task_budget: The most that each task may spend.
+        stopping: When a tree ends before its strategy is done.
+        weights: The version of the weights that the run begins with; None where nobody says.
+        program: What plays a rollout; the agent's loop when None.
+        parties: How many engines share the limits of the LLM, by leases of the controller; 0 where there is one engine,
+            and the limits are its own.
+        traced: What is told of every rollout, for traces: nothing, ``spans``, or their ``content`` as well.
+    """
+
+    agent: Agent
+    strategy: Strategy
+    reward: Reward | None
+    llm: AnyLLM | Mapping[str, AnyLLM]
+    seed: int
+    cache: str | None = None
+    filters: Sequence[Filter] = ()
+    budget: Budget | None = None
+    task_budget: Budget | None = None
+    stopping: Stopping = Stopping()
+    weights: str | None = None
+    program: ProgramFunction | None = None
+    parties: int = 0
+    traced: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.agent, Agent):
+            raise ConfigError(f"agent must be an Agent, not {self.agent!r:.60}")
+        if not isinstance(self.strategy, Strategy):
+            raise ConfigError(f"strategy must have rollouts() and start(view), which {self.strategy!r:.60} lacks")
+        if self.reward is not None and not callable(self.reward):
+            raise ConfigError(f"reward must be a function of a trajectory, not {self.reward!r:.60}")
+        policy_of(self.reward)
+        self.filters = check(self.filters, scored=self.reward is not None)
+        whole("seed", self.seed, 0, 2**63 - 1)
+        if (fits := getattr(self.strategy, "fits", None)) is not None:
+            fits(self._with_tools_of_all())
+        check_plan(self.strategy)
+        check_asked(self.llms, self.askers, alone=self.program is None or isinstance(self.program, Team))
+        for asker in self.askers:
+            check_needs(self.strategy, asker, self.llms[asker.llm])
+        for name in ("budget", "task_budget"):
+            if not isinstance(getattr(self, name), Budget | None):
+                raise ConfigError(f"{name} must be a Budget, not {shown(getattr(self, name))}")
+        check_version("weights", self.weights)
+        if self.program is not None:
+            tokens = any(isinstance(llm, EndpointSpec) and llm.tokens is not None for llm in self.llms.values())
+            check_program(self.program, self.agent, tokens=tokens)
+        self.stopping.check(self.strategy, scored=self.reward is not None)
+
+    @property
+    def llms(self) -> Mapping[str, AnyLLM]:
+        """The LLMs by their names; one alone has none."""
+        return self.llm if isinstance(self.llm, Mapping) else {MAIN: self.llm}
+
+    @property
+    def askers(self) -> list[Agent]:
+        """Agents that are known to ask: a team's roles, or the run's own, beside which a program may have more."""
+        if isinstance(self.program, Team):
+            return [member.agent for member in self.program.members.values()]
+        return [self.agent]
+
+    def _with_tools_of_all(self) -> Agent:
+        """The agent with the tools of all who are asked, for strategies that look for one by its name."""
+        tools = {tool.name: tool for agent in self.askers for tool in agent.tools}
+        return msgspec.structs.replace(self.agent, tools=tuple(tools.values()))
+
+    @property
+    def prices(self) -> dict[str, Price]:
+        """Prices by what endpoints are called on record; empty without one."""
+        return prices_of(self.llms)
+
+    @property
+    def prices_of_llm(self) -> dict[str, dict[str, Price]]:
+        """The same of each LLM alone, by its name."""
+        return {name: prices_of({name: llm}) for name, llm in self.llms.items()}
+
+    @property
+    def profiled(self) -> bool:
+        """Whether calls say who asked."""
+        return self.program.profiling if isinstance(self.program, Team) else True
+
+    @property
+    def timing(self) -> list[str]:
+        """Options that make the trees depend on who was faster."""
+        found = ["enough"] if self.stopping.enough is not None else []
+        found += ["budget"] if self.budget is not None else []
+        return found + (["deadline"] if self.task_budget is not None and self.task_budget.seconds is not None else [])
+
+
+class Packed(msgspec.Struct):
+    """A job on the wire: data as it is, user code as crossings, the keys beside it and in no file.
+
+    The agent travels without its tools, dialect and environment, which travel beside it; every other field goes along
+    by itself.
+    """
+
+    agent: Agent
+    tools: list[Crossing]
+    dialect: str | Crossing
+    environment: Crossing | None
+    strategy: Crossing
+    reward: Crossing | None
+    llms: dict[str, EndpointSpec]
+    secrets: dict[str, str]
+    seed: int
+    cache: str | None
+    filters: list[Crossing]
+    budget: Budget | None
+    task_budget: Budget | None
+    stopping: Stopping
+    weights: str | None
+    program: Crossing | None
+    parties: int
+    traced: str
+    path: list[str]
+
+
+def pack_job(job: Job) -> bytes:
+    """Encode a job for worker processes.
+
+    Raises:
+        CrossingError: Naming the first thing in it that cannot cross.
+        ConfigError: If the LLM is a live object.
+    """
+    packed = as_packed(job)
+    packed.secrets = {name: llm.secret for name, llm in packed.llms.items() if llm.secret is not None}
+    return msgspec.msgpack.encode(packed)
+
+
+def as_packed(job: Job, *, by_value: bool = True) -> Packed:
+    """Return a job as data, without its secrets.
+
+    Args:
+        job: The job.
+        by_value: Whether what has no name may be pickled.
+
+    Raises:
+        CrossingError: Naming the first thing in it that cannot cross.
+        ConfigError: If the LLM is a live object.
+    """
+    if live(job.llms):
+        raise ConfigError(
+            "a live LLM object stays in its process: run with workers=0, or give an endpoint's URL as trunkline.LLM"
+        )
+
+    def crossing(value: object, what: str) -> Crossing:
+        return pack(value, what, by_value=by_value)
+
+    dialect, environment = job.agent.dialect, job.agent.environment
+    return Packed(
+        agent=msgspec.structs.replace(job.agent, tools=(), dialect="native", environment=None),
+        tools=[crossing(tool, f"tool {tool.name!r}") for tool in job.agent.tools],
+        dialect=dialect if isinstance(dialect, str) else crossing(dialect, f"dialect {type(dialect).__name__}"),
+        environment=None if environment is None else crossing(environment, f"environment {_named(environment)}"),
+        strategy=crossing(job.strategy, f"strategy {type(job.strategy).__name__}"),
+        reward=None if job.reward is None else crossing(job.reward, f"reward {short_name(job.reward)!r}"),
+        llms={name: llm for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)},
+        secrets={},
+        seed=job.seed,
+        cache=job.cache,
+        filters=[crossing(one, f"filter {name_of(one)}") for one in job.filters],
+        budget=job.budget,
+        task_budget=job.task_budget,
+        stopping=job.stopping,
+        weights=job.weights,
+        program=None if job.program is None else crossing(job.program, f"program {_named(job.program)}"),
+        parties=job.parties,
+        traced=job.traced,
+        path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
+    )
+
+
+def unpack_job(data: bytes) -> Job:
+    """Decode a job in a worker, importing the user's code.
+
+    Raises:
+        CrossingError: If some of it cannot be imported here.
+    """
+    return from_packed(msgspec.msgpack.decode(data, type=Packed))
+
+
+def from_packed(packed: Packed) -> Job:
+    """Return the job that data stands for, importing the user's code.
+
+    Raises:
+        CrossingError: If some of it cannot be imported here.
+    """
+    sys.path[:0] = [entry for entry in packed.path if entry not in sys.path]
+    dialect = packed.dialect if isinstance(packed.dialect, str) else load(packed.dialect)
+    return Job(
+        agent=msgspec.structs.replace(
+            packed.agent,
+            tools=[load(tool) for tool in packed.tools],
+            dialect=dialect,
+            environment=None if packed.environment is None else load(packed.environment),
+        ),
+        strategy=load(packed.strategy),
+        reward=None if packed.reward is None else load(packed.reward),
+        llm={name: llm.with_secret(packed.secrets.get(name)) for name, llm in packed.llms.items()},
+        seed=packed.seed,
+        cache=packed.cache,
+        filters=[load(one) for one in packed.filters],
+        budget=packed.budget,
+        task_budget=packed.task_budget,
+        stopping=packed.stopping,
+        weights=packed.weights,
+        program=None if packed.program is None else load(packed.program),
+        parties=packed.parties,
+        traced=packed.traced,
+    )
+
+
+def settings(job: Job) -> dict[str, Any]:
+    """Describe a job for the run file: everything that gives its results meaning, and no key."""
+    agent = job.agent
+    return {
+        "agent": {
+            **msgspec.structs.asdict(agent),
+            "llm": agent.llm or None,
+            "sampling": msgspec.to_builtins(agent.sampling),
+            "tools": [tool.definition for tool in agent.tools],
+            "dialect": catalog.describe(catalog.find(agent.dialect)),
+            "environment": None if agent.environment is None else _named(agent.environment),
+        },
+        "strategy": {"kind": type(job.strategy).__name__, "options": _options(job.strategy)},
+        "filters": [{"kind": name_of(one), "options": _options(one)} for one in job.filters],
+        "reward": None if job.reward is None else reward_name(job.reward),
+        "program": None if job.program is None else _program_name(job.program),
+        "team": job.program.settings() if isinstance(job.program, Team) else None,
+        "llm": describe(job.llms[MAIN]) if MAIN in job.llms else None,
+        "llms": {name: describe(llm) for name, llm in job.llms.items() if name} or None,
+        "weights": job.weights,
+        "seed": job.seed,
+        "cache": job.cache,
+        "budget": None if job.budget is None else job.budget.given,
+        "task_budget": None if job.task_budget is None else job.task_budget.given,
+        "stopping": msgspec.to_builtins(job.stopping),
+        "timing_dependent": job.timing,
+    }
+
+
+def reward_name(reward: Reward) -> str:
+    """Return what a reward is called, with the options that its values depend on."""
+    return full_name(reward)
+
+
+def _program_name(program: ProgramFunction) -> str:
+    """Return where a program comes from, as far as it has a name."""
+    home = home_of(program)
+    return f"{home}:{_named(program)}" if home else _named(program)
+
+
+def _named(environment: Any) -> str:
+    """Return where an environment comes from, as far as it has a name."""
+    return str(getattr(environment, "__qualname__", type(environment).__name__))
+
+
+def _options(given: Strategy | Filter) -> Any:
+    """Return the options of a strategy or a filter, as far as they are data; functions are called by their names."""
+    try:
+        return msgspec.to_builtins(given, enc_hook=_called)
+    except (TypeError, msgspec.MsgspecError):
+        return repr(given)
+
+
+def _called(option: object) -> str:
+    if callable(option):
+        return short_name(option)
+    raise TypeError(f"{type(option).__name__} is no data")

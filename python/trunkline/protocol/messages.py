@@ -1,0 +1,405 @@
+"""What controller and workers say to each other: tagged msgspec structs in length-prefixed frames."""
+
+from __future__ import annotations
+
+import msgspec
+
+from trunkline.rollout.diary import Leg
+from trunkline.runtime.loans import (
+    Allot,
+    Amount,
+    Ask,
+    Denied,
+    Draw,
+    Drawn,
+    Grant,
+    Lent,
+    Recall,
+    Reclaim,
+    Refund,
+    Repaid,
+    Return,
+    Want,
+)
+from trunkline.runtime.message import Message
+from trunkline.runtime.vitals import EngineState
+from trunkline.store.schema import CallRow, RolloutRow, ToolRow, TreeRow
+from trunkline.types import Task
+
+__all__ = ["EngineState", "Door", "Slow", 
+    "MAX_FRAME",
+    "PROTOCOL",
+    "Ack",
+    "Allot",
+    "Amount",
+    "Ask",
+    "Batch",
+    "Begin",
+    "Bye",
+    "Changed",
+    "Cut",
+    "Delta",
+    "Denied",
+    "Done",
+    "Draw",
+    "Drawn",
+    "Earlier",
+    "EngineState",
+    "Fatal",
+    "FromWorker",
+    "Grant",
+    "Held",
+    "Hello",
+    "Hold",
+    "Lent",
+    "Log",
+    "Ping",
+    "Pong",
+    "Ready",
+    "Recall",
+    "Reclaim",
+    "Refund",
+    "Repaid",
+    "Return",
+    "Stop",
+    "ToWorker",
+    "Want",
+    "Weights",
+    "Work",
+    "decode_from_worker",
+    "decode_to_worker",
+    "encode",
+    "read_task",
+    "write_task",
+]
+
+PROTOCOL = 8
+"""Version of these messages; a worker of another build is refused at the hello."""
+
+MAX_FRAME = 64 * 1024 * 1024
+"""Largest frame in bytes; a longer one is a broken peer."""
+
+
+class EngineState(msgspec.Struct, array_like=True):
+    """How an engine is.
+
+    Attributes:
+        lag: Seconds that its event loop was late at most, since the last answer.
+        memory: Bytes that its process holds.
+        rollouts: Rollouts that grow.
+        requests: Requests that are out.
+        request: Seconds that the oldest of them is.
+        tools: Tool calls that run.
+        tool: Name of the tool that runs longest; empty for none.
+        tool_seconds: How long that is.
+        slow: The slowest rollouts.
+        doors: The endpoints.
+        retry: Seconds until the next request is sent again; None where none waits for that.
+    """
+
+    lag: float
+    memory: int
+    rollouts: int
+    requests: int
+    request: float
+    tools: int
+    tool: str
+    tool_seconds: float
+    slow: list[Slow] = msgspec.field(default_factory=list)
+    doors: list[Door] = msgspec.field(default_factory=list)
+    retry: float | None = None
+
+
+class Door(msgspec.Struct, array_like=True, frozen=True):
+    """An endpoint, as one engine sees it.
+
+    Attributes:
+        endpoint: Its base URL, without secrets.
+        out: Requests that are out there.
+        waiting: Requests that wait for a slot or a limit.
+        shut: Why it gets no requests for now; empty while it does.
+    """
+
+    endpoint: str
+    out: int
+    waiting: int
+    shut: str = ""
+
+
+class Slow(msgspec.Struct, array_like=True, frozen=True):
+    """A rollout that has been growing for long: the oldest of its task.
+
+    Attributes:
+        task: Id of its task, printable.
+        rollout: Its number in the tree.
+        seconds: For how long it has been growing here.
+        place: What it waits for: ``model``, ``tool``, ``budget``, ``strategy``, ``run file`` or ``program``.
+    """
+
+    task: str
+    rollout: int
+    seconds: float
+    place: str
+
+
+class Hello(Message):
+    """Controller to worker, first: who speaks.
+
+    Attributes:
+        protocol: ``PROTOCOL`` of the sender.
+        build: Trunkline's version.
+    """
+
+    protocol: int
+    build: str
+
+
+class Begin(Message):
+    """Controller to worker: a run begins; it is answered by ``Ready``. The one before has ended with ``Bye``.
+
+    Attributes:
+        job: The job, as :func:`trunkline.runtime.job.pack_job` made it.
+        level: The least level of log records that are wanted.
+    """
+
+    job: bytes
+    level: int = 30
+
+
+class Work(Message):
+    """Controller to worker: tasks to take on, each its index in the run and what :func:`write_task` made of it."""
+
+    tasks: list[tuple[int, bytes]]
+
+
+class Earlier(Message):
+    """Controller to worker, before a task that was begun: deltas of its tree. Many come in several of these.
+
+    Attributes:
+        task: The task's index in the run.
+        deltas: Its next deltas, in order.
+        taken: How many of the task's deltas, the first ones, are those of an earlier run that this one goes on from.
+    """
+
+    task: int
+    deltas: list[bytes]
+    taken: int = 0
+
+
+class Ack(Message):
+    """Controller to worker: the batch is in the run file; its turns are no longer in flight."""
+
+    batch: int
+
+
+class Stop(Message):
+    """Controller to worker: drop what is growing, send what is there, say bye.
+
+    Attributes:
+        grace: Seconds that requests and tool calls which are out have to come back before; nothing new is begun.
+    """
+
+    grace: float = 0.0
+
+
+class Ping(Message):
+    """Controller to worker: how are you? It is answered by ``Pong``."""
+
+
+class Cut(Message):
+    """Controller to worker: end the growth of every task, and report it.
+
+    Attributes:
+        word: How its trees end, see :class:`trunkline.store.schema.Ending`.
+        why: In words.
+    """
+
+    word: str
+    why: str
+
+
+class Hold(Message):
+    """Controller to worker: ask for no turn until ``Weights`` comes; answered by ``Held`` once none is in flight.
+
+    Attributes:
+        abort: Give up what is in flight, and ask for it again then.
+    """
+
+    abort: bool
+
+
+class Weights(Message):
+    """Controller to worker: turns are asked under this version of the weights from here on; answered by ``Changed``."""
+
+    version: str | None
+
+
+class Held(Message):
+    """Worker to controller: no turn is in flight, and none will be until ``Weights``."""
+
+
+class Changed(Message):
+    """Worker to controller: the version is in force."""
+
+    version: str | None
+
+
+class Pong(Message):
+    """Worker to controller: the event loop runs, and this is how it is."""
+
+    state: EngineState
+
+
+class Log(Message):
+    """Worker to controller: something was logged there.
+
+    Attributes:
+        time: When, in seconds since 1970.
+        level: How bad it is, as :mod:`logging` counts.
+        logger: Whose it is.
+        message: What was said, on one printable line.
+        fields: What it is about: task, rollout and others.
+        trace: The end of its traceback, printable as well; None without one.
+        dropped: Records before it that were not sent, as there were too many.
+    """
+
+    time: float
+    level: int
+    logger: str
+    message: str
+    fields: dict[str, str | int]
+    trace: str | None = None
+    dropped: int = 0
+
+
+class Ready(Message):
+    """Worker to controller: the job is understood.
+
+    Attributes:
+        protocol: ``PROTOCOL`` of the sender.
+        build: Trunkline's version.
+        pid: The worker's process id.
+        slots: Credits: how many tasks it takes at a time.
+    """
+
+    protocol: int
+    build: str
+    pid: int
+    slots: int
+
+
+class Delta(msgspec.Struct, array_like=True):
+    """One delta of one tree.
+
+    Attributes:
+        task: The task's index in the run.
+        seq: The delta's sequence number in its tree.
+        data: The delta.
+        turns: Model turns in it.
+        rollouts: Rollouts that ended in it.
+        calls: Requests that were answered since the last one, those that its turns came of among them.
+        tools: Tool calls that came back since then.
+        legs: What the rollouts did, where a run is traced.
+    """
+
+    task: int
+    seq: int
+    data: bytes
+    turns: int
+    rollouts: int
+    calls: list[CallRow]
+    tools: list[ToolRow] = msgspec.field(default_factory=list)
+    legs: list[Leg] = msgspec.field(default_factory=list)
+
+
+class Done(msgspec.Struct, array_like=True):
+    """A task whose tree is complete, with its rows for the run file. It returns one credit."""
+
+    task: int
+    tree: TreeRow
+    rollouts: list[RolloutRow]
+
+
+class Batch(Message):
+    """Worker to controller: what grew since the last batch.
+
+    Attributes:
+        batch: Number of the batch; acknowledged by it.
+        deltas: New deltas.
+        done: Tasks that are complete; their last delta is in this batch or an earlier one.
+        served: Who answered, as the endpoint names itself.
+    """
+
+    batch: int
+    deltas: list[Delta]
+    done: list[Done]
+    served: list[str]
+
+
+class Fatal(Message):
+    """Worker to controller: the run cannot go on.
+
+    Attributes:
+        kind: Class name in :mod:`trunkline.errors`.
+        message: One line for the user.
+    """
+
+    kind: str
+    message: str
+
+
+class Bye(Message):
+    """Worker to controller, last: everything was sent."""
+
+
+ToWorker = (
+    Hello
+    | Begin
+    | Earlier
+    | Work
+    | Ack
+    | Stop
+    | Lent
+    | Denied
+    | Recall
+    | Grant
+    | Reclaim
+    | Allot
+    | Cut
+    | Ping
+    | Hold
+    | Weights
+)
+FromWorker = (
+    Ready | Batch | Want | Drawn | Repaid | Ask | Return | Draw | Refund | Held | Changed | Fatal | Bye | Pong | Log
+)
+
+_task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)
+_encoder = msgspec.msgpack.Encoder()
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+
+
+def write_task(task: Task) -> bytes:
+    """Encode a task by itself, so that its size is known before it travels."""
+    return _encoder.encode(task)
+
+
+def read_task(data: bytes) -> Task:
+    """Decode what :func:`write_task` made; raises msgspec.MsgspecError."""
+    return _task.decode(data)
+
+
+def encode(message: ToWorker | FromWorker) -> bytes:
+    """Encode one message."""
+    return _encoder.encode(message)
+
+
+def decode_to_worker(data: bytes | memoryview) -> ToWorker:
+    """Decode a message meant for a worker; raises msgspec.MsgspecError."""
+    return _to_worker.decode(data)
+
+
+def decode_from_worker(data: bytes | memoryview) -> FromWorker:
+    """Decode a message from a worker; raises msgspec.MsgspecError."""
+    return _from_worker.decode(data)

@@ -1,0 +1,180 @@
+"""How a tree begins, and how forks become rollouts on it. Nobody is asked anything here."""
+
+from __future__ import annotations
+
+from trunkline.rollout.strategy import prompt
+import asyncio
+from typing import TYPE_CHECKING
+
+from trunkline._core import MESSAGE, PROMPT, ROOT, TURN
+from trunkline.errors import ConfigError, StrategyError, TreeError
+from trunkline.llm import messages
+from trunkline.printable import said
+from trunkline.rollout.speech import Speech
+from trunkline.rollout.strategy import INSIDE, Drop, Fork, Move, Stop
+from trunkline.rollout.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from trunkline._core import Tree as Core
+    from trunkline.rollout.agent import Agent
+    from trunkline.rollout.strategy import Strategy
+    from trunkline.tree.tree import Tree
+
+__all__ = ["begin", "check_moves", "check_size", "moves", "open_fork", "plant"]
+
+
+def plant(tree: Tree, agent: Agent) -> None:
+    """Write the prompt into a tree that has none.
+
+    Args:
+        tree: The tree.
+        agent: Who plays; its system prompt and what its dialect adds come first.
+    """
+    core, node = tree.core, ROOT
+    if len(core) > 1:
+        return
+    speech = Speech(agent.dialect, agent.tools, agent.sampling)
+    for message in speech.opening(agent.system, tree.task.messages):
+        node = core.append(node, PROMPT, message)
+
+
+
+
+def begin(tree: Tree, agent: Agent, strategy: Strategy, seed: int) -> None:
+    """Plant a tree and open the rollouts that a strategy begins with, for one that nobody will grow.
+
+    Args:
+        tree: A tree with nothing in it.
+        agent: Who was to play.
+        strategy: Where rollouts were to start.
+        seed: The run's seed.
+    """
+    plant(tree, agent)
+    for move in moves(strategy, "start", View(tree, [], seed)):
+        if isinstance(move, Fork):
+            open_fork(tree.core, move)
+
+
+def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
+    """Ask a hook, which may be anybody's code; a strategy without it has nothing to say.
+
+    Raises:
+        ConfigError: At the start: it raised, yields what is no fork, or no fork at all. Nothing is paid for yet.
+        StrategyError: Later on, or on the tree of an earlier run: it raised, or yields what is no move. That ends the
+            task alone.
+    """
+    name, task = type(strategy).__name__, view.tree.task.id
+    error = ConfigError if hook == "start" and not view.taken else StrategyError
+    ask = getattr(strategy, hook, None)
+    if ask is None:
+        return []
+    try:
+        listed = list(ask(view))
+    except (Exception, asyncio.CancelledError) as problem:
+        what = f"{type(problem).__name__}: {said(problem)}"
+        raise error(f"strategy {name} raised in {hook}() of task {task!r}: {what}") from problem
+    for move in listed:
+        if not isinstance(move, Fork if hook == "start" else Move):
+            raise error(f"strategy {name} yields {type(move).__name__} in {hook}() of task {task!r}")
+    if hook == "start" and not listed and not view.taken:
+        raise error(f"strategy {name} begins task {task!r} with no rollout; it must begin with one")
+    return listed
+
+
+def check_size(strategy: Strategy, wanted: Sequence[Move], opened: int) -> None:
+    """Refuse forks beyond the rollouts that were planned: a strategy that always wants one more would never end.
+
+    Args:
+        strategy: Whose forks they are.
+        wanted: What its hooks yield for a round.
+        opened: Rollouts it has opened before.
+
+    Raises:
+        ConfigError: At the start; nothing is paid for yet.
+        StrategyError: Later on.
+    """
+    asked, planned = sum(move.n for move in wanted if isinstance(move, Fork)), strategy.rollouts()
+    if opened + asked > planned:
+        error = StrategyError if opened else ConfigError
+        state = f"has opened {opened} rollouts and wants {asked} more, but its rollouts() plans {planned} at most"
+        raise error(f"strategy {type(strategy).__name__} {state}")
+
+
+def check_moves(
+    strategy: Strategy, wanted: Sequence[Move], core: Core, waiting: Collection[int], *, inside: bool, program: bool
+) -> None:
+    """Refuse moves that cannot be made, before any of them is.
+
+    Args:
+        strategy: Whose moves they are.
+        wanted: The moves.
+        core: The tree.
+        waiting: Who waits between two steps.
+        inside: Whether a rollout can fork inside a turn.
+        program: Whether a program plays, which may ask again before anything was observed.
+
+    Raises:
+        StrategyError: Saying which.
+    """
+    for move in wanted:
+        if isinstance(move, Drop) and move.rollout >= core.rollouts:
+            raise StrategyError(f"there is no rollout {move.rollout}, so it cannot be dropped")
+        if isinstance(move, Stop) and move.rollout not in waiting:
+            raise StrategyError(f"rollout {move.rollout} does not wait between two steps, so it cannot be stopped")
+        if isinstance(move, Fork) and move.at is not None and not inside:
+            raise StrategyError(f"{type(strategy).__name__} forks inside a turn, which needs {INSIDE}")
+        if isinstance(move, Fork) and move.at is None and not program and _is_turn(core, move.point):
+            raise StrategyError(f"node {move.point} is no fork point: it is a turn, and nothing was observed yet")
+
+
+def _is_turn(core: Core, point: int | None) -> bool:
+    return point is not None and point < len(core) and core.node(point).kind == TURN
+
+
+def open_fork(core: Core, fork: Fork) -> list[int]:
+    """Open the rollouts of a fork.
+
+    Args:
+        core: The tree.
+        fork: The fork.
+
+    Returns:
+        Their ids, in the order of their draws.
+
+    Raises:
+        StrategyError: The point is no state, or with ``at`` no turn of more tokens.
+    """
+    point = prompt(core) if fork.point is None else fork.point
+    group = fork.subgroup
+    if fork.at is not None:
+        state = _before(core, point, fork.at)
+        group = _owner(core, point) if group is None else group
+        point = state
+    try:
+        path, turn, first, subgroup = core.state(point)
+        if fork.say:
+            point = core.append(point, MESSAGE, messages.encode({"role": "user", "content": fork.say}))
+    except TreeError as error:
+        raise StrategyError(str(error)) from None
+    draws: Sequence[int] = range(first, first + fork.n)
+    group = subgroup if group is None else group
+    return [core.open(point, (*path, turn, draw), draw if group is None else group) for draw in draws]
+
+
+def _before(core: Core, turn: int, at: int) -> int:
+    """The state before a turn that is gone on from inside."""
+    if turn >= len(core) or core.node(turn).kind != TURN:
+        raise StrategyError(f"node {turn} is no model turn, so no token of it can be drawn again")
+    tokens = core.tokens_of(turn)
+    if tokens is None or at >= len(tokens):
+        count = 0 if tokens is None else len(tokens)
+        raise StrategyError(f"token {at} of turn {turn} cannot be drawn again: it has {count} tokens")
+    return core.node(turn).parent
+
+
+def _owner(core: Core, turn: int) -> int:
+    """The subgroup of the rollout that came through a turn first."""
+    facts = map(core.rollout, range(core.rollouts))
+    return next(rollout.subgroup for rollout in facts if turn in core.path(rollout.leaf))

@@ -1,1 +1,0 @@
-"""Policies over one verb, fork: which rollouts start, and where."""

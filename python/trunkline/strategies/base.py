@@ -1,0 +1,210 @@
+"""The strategy protocol: a policy says where rollouts start and which end early; the session grows them."""
+
+from __future__ import annotations
+
+from trunkline._core import PROMPT
+from trunkline._core import ROOT
+from trunkline._core import TURN
+from trunkline.types import Termination
+from trunkline.tree.failure import Failure
+from typing import Final
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import msgspec
+
+from trunkline.bounds import shown, text, whole
+from trunkline.errors import ConfigError
+from trunkline.llm.request import Sampling
+from trunkline.printable import said
+
+if TYPE_CHECKING:
+    from trunkline._core import Tree as Core
+    from trunkline._core import Rollout as Facts
+    from collections.abc import Iterable
+
+    from trunkline.rollout.view import View
+
+__all__ = ["prompt", "was_to_move", "_TOOK", "TOOK", "INSIDE", "Drop", "Fork", "Move", "Stop", "Strategy", "at_once", "check_plan", "stepwise"]
+
+INSIDE = "an endpoint that goes on from token ids: trunkline.LLM(tokens=TokenMode(api='completions')) or 'generate'"
+"""What a fork inside a turn needs."""
+
+
+TOOK = "it took the steps it was given"
+"""Why a rollout ended that had a limit of steps."""
+
+
+_TOOK: Final = Failure("Stopped", TOOK).encode()
+
+
+def prompt(core: Core) -> int:
+    """Return the last node of the prompt."""
+    node = ROOT
+    while below := [child for child in core.children(node) if core.node(child).kind == PROMPT]:
+        node = below[0]
+    return node
+
+
+def was_to_move(facts: Facts, stands_at: int) -> bool:
+    """Whether a rollout was cut off where its model was to move; calls of a turn may not have been made.
+
+    Args:
+        facts: The rollout.
+        stands_at: The kind of node it ends at.
+    """
+    if facts.termination != Termination.CENSORED:
+        return False
+    return stands_at != TURN or facts.error == _TOOK
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """Grow new rollouts from a state: a node after which the model moves.
+
+    Attributes:
+        point: Node of the state: the end of the prompt (None), the last observation of a step that a model turn
+            follows, or where a rollout stands that was cut off or waits between two steps. In rollouts of a program
+            also a model turn that another one follows at once. With ``at``, a model turn.
+        n: How many draws to take there.
+        at: Token of the turn ``point`` from which on it is drawn again; the tokens before it are kept. It needs an
+            endpoint that goes on from given tokens (``trunkline.TokenMode`` over completions or generate). Inside a
+            character it stands for that character's first token.
+        steps: Model turns that each of them may take; one that has taken them ends as ``censored``. To their own end
+            when None.
+        say: A message of the user that is put in behind the point, on the path of these rollouts.
+        subgroup: The initial chain they are expanded for. When None: that of the rollout that came to the point
+            first; at the prompt, a new one for each.
+        sampling: What the draws, which are the first turns of these rollouts, are sampled with: fields that are set
+            take the place of the agent's.
+
+    Raises:
+        ConfigError: If a field has a value it cannot have.
+    """
+
+    point: int | None = None
+    n: int = 1
+    at: int | None = None
+    steps: int | None = None
+    say: str = ""
+    subgroup: int | None = None
+    sampling: Sampling | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("point", 0), ("at", 1), ("steps", 1), ("subgroup", 0)):
+            value = getattr(self, name)
+            if value is not None:
+                whole(f"Fork: {name}", value, least, 2**32 - 2)
+        whole("Fork: n", self.n, 1, 2**20)
+        text("Fork: say", self.say)
+        if self.at is not None and (self.point is None or self.say):
+            raise ConfigError("Fork: at is a token of a model turn: name the turn as point, and say nothing")
+        if self.sampling is not None and not isinstance(self.sampling, Sampling):
+            raise ConfigError(f"Fork: sampling must be a Sampling, not {shown(self.sampling)}")
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """Something that is said of one rollout."""
+
+    rollout: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        whole(f"{name}: rollout", self.rollout, 0)
+        text(f"{name}: reason", self.reason)
+
+
+class Stop(_Said, frozen=True):
+    """End a rollout that waits between two steps, as ``censored``: kept with its reason, and never scored 0.
+
+    Attributes:
+        rollout: Its id.
+        reason: Why, for the record.
+
+    Raises:
+        ConfigError: If a field has a value it cannot have.
+    """
+
+    reason: str = "stopped by the strategy"
+
+
+class Drop(_Said, frozen=True):
+    """Leave a rollout out of what is made of the tree: it stays in it, noted as dropped; see ``score/verdicts.py``.
+
+    Attributes:
+        rollout: Its id.
+        reason: Why, for the record.
+
+    Raises:
+        ConfigError: If a field has a value it cannot have.
+    """
+
+    reason: str = "dropped by the strategy"
+
+
+Move = Fork | Stop | Drop
+"""What a hook may yield."""
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """Decides where the rollouts of one task start, and which end early.
+
+    Growth goes in rounds. :meth:`start` opens the first; once every rollout of a round has ended (or, under a strategy
+    that is ``stepwise``, waits between two steps), the hooks are asked for the next, and so on until they yield
+    nothing and nothing waits. What a hook is shown does not depend on who was faster, and its answer must not depend
+    on anything else: hooks are pure functions of the view, so that a run that was broken off can go on.
+
+    Only :meth:`rollouts` and :meth:`start` are needed. Optional:
+
+    * ``ended(view)``: rollouts have ended; they are ``view.rollouts``, in logical order (round, fork path). Yields
+      forks and drops.
+    * ``stepped(view)``: rollouts wait between two steps, likewise. Yields forks, stops and drops; who is not stopped
+      goes on.
+    * ``stepwise``: whether rollouts wait after each step until all have taken it. True where there is a ``stepped``.
+    * ``at_once()``: how many rollouts of a task grow at a time, at most; as many as it is planned to get without it.
+    * ``formula()``: how :meth:`rollouts` comes about, for people: ``"M (1 + N L) = 2 (1 + 2 x 1) = 6"``.
+    * ``value``: like a reward, for rollouts that ran out of ``Fork.steps``: what it says backs up as V(s), and is in no
+      score of the run.
+    * ``uncertain``: the region (``"think"``, ``"tool"``, ``"all"``, ``"mixed"``) whose log-probabilities it needs; a
+      server that gives none for it is refused before the run, and so is an agent that does not ask for them.
+    * ``likeliest``: how many of the likeliest tokens it needs at each place, for that; 2 without it, since one alone
+      says nothing of doubt.
+    * ``inside``: whether it forks inside turns (``Fork.at``); where that cannot be done the run is refused.
+    * ``branches``: whether it forks beyond the prompt. True where there is an ``ended`` or a ``stepped``.
+    * ``continues``: whether :meth:`start` takes up the rollouts of an earlier run: the first ``view.taken`` of the
+      tree, which have all ended by then.
+    * ``fits(agent)``: raises a ``ConfigError`` if it cannot be played by this agent.
+    """
+
+    def rollouts(self) -> int:
+        """How many rollouts a task is planned to get, at most; forks beyond that end the task."""
+        ...
+
+    def start(self, view: View) -> Iterable[Move]:
+        """Yield the forks a task begins with; the tree holds its prompt, and what an earlier run left there."""
+        ...
+
+
+def at_once(strategy: Strategy) -> int:
+    """Return how many rollouts of a task grow at a time, at most."""
+    return int(getattr(strategy, "at_once", strategy.rollouts)())
+
+
+def stepwise(strategy: Strategy) -> bool:
+    """Return whether the rollouts of a task wait after each step until all have taken it."""
+    return bool(getattr(strategy, "stepwise", hasattr(strategy, "stepped")))
+
+
+def check_plan(strategy: Strategy) -> None:
+    """Check what a strategy, which may be anybody's, says of its size.
+
+    Raises:
+        ConfigError: ``rollouts()`` or ``at_once()`` raises, or returns no number of rollouts.
+    """
+    for hook in ("rollouts", "at_once"):
+        what = f"strategy {type(strategy).__name__}: {hook}()"
+        try:
+            size = getattr(strategy, hook, strategy.rollouts)()
+        except Exception as problem:
+            raise ConfigError(f"{what} raised {type(problem).__name__}: {said(problem)}") from problem
+        whole(what, size, 1, 2**32 - 2)
