@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import trunkline as tl
-from trunkline.llm.prompt import Prompt
-from trunkline.llm.protocol import Choice, Reply, Request
-from trunkline.rollout.journal import Journal
-from trunkline.team.programs.catalog import find
+from trunkline.llm.batch.completion import Prompt
+from trunkline.llm.types import Choice, Reply, Request
+from trunkline.rollout.programs.replay import Journal
+from trunkline.team import find
 from trunkline.types import Task
 
 BATCHES = (8, 64, 256)

@@ -9,10 +9,10 @@ import time
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from trunkline.llm.http import HttpLLM
-from trunkline.llm.limits import Limits
-from trunkline.llm.protocol import Reply, Request
-from trunkline.llm.transport import Answer
+from trunkline.llm.http.client import HttpLLM
+from trunkline.llm.types import Limits
+from trunkline.llm.types import Reply, Request
+from trunkline.llm.http.transport import Answer
 
 CALLS = 5_000
 ROUNDS = 15

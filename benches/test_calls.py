@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from trunkline.llm.protocol import Choice, Reply
-from trunkline.runtime.outbox import settle
-from trunkline.runtime.snapshot import Snapshot
-from trunkline.runtime.wire import Batch, Delta, decode_from_worker, encode
-from trunkline.store.deltakey import delta_key
+from trunkline.llm.types import Choice, Reply
+from trunkline.worker.outbox import settle
+from trunkline.observability.observers import Snapshot
+from trunkline.protocol.messages import Batch, Delta, decode_from_worker, encode
+from trunkline.store.schema import delta_key
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import CALL_COLUMNS
 from trunkline.store.writer import RunWriter

@@ -28,10 +28,10 @@ import pytest
 import work
 from conftest import Stub, client_cpu
 
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.runtime.run import run
-from trunkline.runtime.snapshot import Snapshot
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
+from trunkline.runner.run import run
+from trunkline.observability.observers import Snapshot
 
 LATENCY, TURNS = 10.0, 3
 IN_FLIGHT, LIVE = 10_000, 12_500

@@ -22,12 +22,12 @@ import uvloop
 import work
 from conftest import Stub, client_cpu
 
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime import cluster
-from trunkline.runtime.pool import Pool
-from trunkline.runtime.run import run
-from trunkline.score.rewards import exact_match
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.backends import ray_cluster as cluster
+from trunkline.runner.pool import Pool
+from trunkline.runner.run import run
+from trunkline.scoring.rewards import exact_match
 
 ROLLOUTS, CALLS = 2000, 4000
 ROUNDS = 5

@@ -18,8 +18,8 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from trunkline.runtime.channel import connect
-from trunkline.runtime.wire import Batch, Delta, decode_from_worker, encode
+from trunkline.protocol.channel import connect
+from trunkline.protocol.messages import Batch, Delta, decode_from_worker, encode
 
 TOGETHER = 64
 ROUNDS = 5

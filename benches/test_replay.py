@@ -18,15 +18,15 @@ import uvloop
 
 from trunkline._core import Tree as Core
 from trunkline.errors import LLMError
-from trunkline.llm.protocol import Choice, Reply, Request
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.play import Play
-from trunkline.rollout.program import Program
-from trunkline.rollout.rounds import Taken
-from trunkline.rollout.session import Session
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.tree.tree import Tree
+from trunkline.llm.types import Choice, Reply, Request
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.resources import Program
+from trunkline.rollout.checkpoint import Taken
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.chain import Chain
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 TURNS, ROUNDS = 100, 15

@@ -10,12 +10,12 @@ import asyncio
 
 import pytest
 
-from trunkline.score.reports.extract import extract_tree
-from trunkline.score.reports.reporter import Reporter
-from trunkline.sim.server.settings import Settings
-from trunkline.sim.study.engine import SimLLM
-from trunkline.sim.study.reporting import GROWN, Reporting, reporting_markdown, run_reporting
-from trunkline.tree.tree import Tree
+from trunkline.scoring.reports.extractive import extract_tree
+from trunkline.scoring.reports.reporter import Reporter
+from trunkline.sim.server.options import Settings
+from studies.engine import SimLLM
+from studies.reporting import GROWN, Reporting, reporting_markdown, run_reporting
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 QUESTIONS = 3

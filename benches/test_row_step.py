@@ -27,13 +27,13 @@ import pytest
 import teams
 
 from trunkline._core import Talk, Tree
-from trunkline.llm.batcher import Batcher
-from trunkline.llm.protocol import Choice
-from trunkline.rollout.parked import Asked, Parked
-from trunkline.rollout.play import Play
-from trunkline.rollout.said import Answered, Sent
-from trunkline.rollout.standing import as_json
-from trunkline.team.play import TeamPlay
+from trunkline.llm.batch.batcher import Batcher
+from trunkline.llm.types import Choice
+from trunkline.rollout.sampling.turns import Asked, Parked
+from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.context import Answered, Sent
+from trunkline.rollout.programs.replay import as_json
+from trunkline.team.team import TeamPlay
 from trunkline.team.team import Team
 
 ROUNDS = {8: 400, 256: 25}

@@ -28,20 +28,20 @@ import work
 from conftest import Stub
 
 from trunkline.cli.demo import simulator
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.runtime.backend import Gone
-from trunkline.runtime.job import Job
-from trunkline.runtime.local import Local
-from trunkline.runtime.run import run
-from trunkline.runtime.wire import Ready
-from trunkline.score.rewards import exact_match
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.protocol.backend import Gone
+from trunkline.protocol.job import Job
+from trunkline.backends.local import Local
+from trunkline.runner.run import run
+from trunkline.protocol.messages import Ready
+from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
 
 DEATHS = 9
@@ -90,7 +90,7 @@ def test_a_death_is_noticed_and_another_worker_is_ready(benchmark, capsys):
     benchmark.pedantic(lambda: found.extend(uvloop.run(deaths())), rounds=1)
     noticed, ready = (1e3 * statistics.median(column) for column in zip(*found, strict=True))
     bare = 1e3 * statistics.median(start("-c", "pass") for _ in range(5))
-    modules = 1e3 * statistics.median(start("-c", "import trunkline.runtime.worker") for _ in range(5))
+    modules = 1e3 * statistics.median(start("-c", "import trunkline.worker.main") for _ in range(5))
     figures = {"noticed_ms": noticed, "ready_ms": ready, "interpreter_ms": bare, "imports_ms": modules}
     benchmark.extra_info.update(figures)
     with capsys.disabled():

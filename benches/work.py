@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trunkline.rollout.agent import Agent
+from trunkline.agent import Agent
 from trunkline.tools.tool import tool
 from trunkline.types import Task
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from trunkline.runtime import cluster
-from trunkline.runtime.pool import Pool
+from trunkline.backends import ray_cluster as cluster
+from trunkline.runner.pool import Pool
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world

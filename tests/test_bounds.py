@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.bounds import kind, number, shown, text, whole
+from trunkline._internal.validation import kind, number, shown, text, whole
 from trunkline.errors import ConfigError
 
 ANYTHING = (

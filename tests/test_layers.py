@@ -11,20 +11,24 @@ import pytest
 ROOT = Path(__file__).parent.parent / "python" / "trunkline"
 
 LAYERS = (
-    {"errors", "printable", "bounds", "types", "crossing"},
+    {"errors"},
     {"_core"},
+    {"_internal"},
+    {"types"},
     {"tree"},
     {"llm"},
     {"tools"},
-    {"score"},
-    {"store"},
+    {"agent", "scoring"},
+    {"store", "strategies"},
     {"rollout"},
-    {"team"},
-    {"train"},
-    {"runtime"},
+    {"team", "train"},
+    {"protocol"},
+    {"observability"},
+    {"controller", "worker"},
+    {"backends"},
+    {"runner"},
     {"sim"},
-    {"compat", "view"},
-    {"cli"},
+    {"cli", "compat"},
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.printable import cells, printable, quoted
+from trunkline._internal.text import cells, printable, quoted
 
 
 @settings(max_examples=300, deadline=None)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from peers.loads import ANSWER, Load, Play
-from trunkline.llm.plain import PlainTransport
+from trunkline.llm.http.connection_pool import PlainTransport
 
 
 class Function(msgspec.Struct):

@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from peers.loads import SYSTEM, Load, Play, question
-from trunkline.llm.protocol import Reply
+from trunkline.llm.types import Reply
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.session import Session
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import run
-from trunkline.score.rewards import exact_match
-from trunkline.tree.tree import Tree
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.chain import Chain
+from trunkline.runner.result import Run
+from trunkline.runner.run import run
+from trunkline.scoring.rewards import exact_match
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

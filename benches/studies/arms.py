@@ -6,21 +6,21 @@ import math
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from trunkline.errors import ConfigError
-from trunkline.rollout.strategies.adaptive import Adaptive
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.entropy_tree import EntropyTree
-from trunkline.rollout.strategies.mcts import MCTS
-from trunkline.rollout.strategies.partial import Partial
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.rollout.strategies.tree_search import TreeSearch
-from trunkline.score.rewards import exact_match
+from trunkline.strategies.adaptive import Adaptive
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.entropy_tree import EntropyTree
+from trunkline.strategies.mcts import MCTS
+from trunkline.strategies.partial import Partial
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.strategies.tree_search import TreeSearch
+from trunkline.scoring.rewards import exact_match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.rollout.strategy import Strategy
-    from trunkline.score.rewards import Reward
-    from trunkline.tree.trajectory import Trajectory
+    from trunkline.strategies.base import Strategy
+    from trunkline.scoring.rewards import Reward
+    from trunkline.tree.views import Trajectory
 
 __all__ = ["ARMS", "Arm", "confidence", "find_arms"]
 

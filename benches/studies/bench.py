@@ -12,8 +12,8 @@ import msgspec
 
 from trunkline.cli.output import put
 from trunkline.errors import ConfigError, InputError
-from trunkline.printable import printable
-from trunkline.sim.model.dials import PRESETS
+from trunkline._internal.text import printable
+from trunkline.sim.model.choices import PRESETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,9 +66,9 @@ def strategies(
     The last table is that of `bench sharing`. The exit code is 1 where a strategy does not show what theory says in
     the preset null.
     """
-    from trunkline.sim.study.arms import find_arms
-    from trunkline.sim.study.study import Plan, run_study
-    from trunkline.sim.study.tables import checks_of, markdown
+    from studies.arms import find_arms
+    from studies.study import Plan, run_study
+    from studies.tables import checks_of, markdown
 
     arms = find_arms([name for name in _COMMA.split(strategies) if name.strip()])
     size = Plan(_presets(presets), tuple(arms), processes=os.cpu_count() or 1)
@@ -132,8 +132,8 @@ def answers(
     The exit code is 1 where an aggregator is above what theory allows in the preset null, or where a vote gains much
     in shared-misbelief.
     """
-    from trunkline.sim.study.answers.study import Plan, run_study
-    from trunkline.sim.study.answers.tables import checks_of, markdown
+    from studies.answers.study import Plan, run_study
+    from studies.answers.tables import checks_of, markdown
 
     size = Plan(_presets(presets), processes=os.cpu_count() or 1)
     if quick:
@@ -153,8 +153,8 @@ def answers(
 
 def _shared(questions: int) -> str:
     """The table of what sharing saves."""
-    from trunkline.sim.study.sharing import LENGTHS, run_sharing
-    from trunkline.sim.study.tables import sharing_markdown
+    from studies.sharing import LENGTHS, run_sharing
+    from studies.tables import sharing_markdown
 
     found = []
     for length in LENGTHS:

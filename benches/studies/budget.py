@@ -12,12 +12,12 @@ import math
 from typing import TYPE_CHECKING
 
 from trunkline.errors import ConfigError
-from trunkline.sim.study.tries import Measures, measure, price
+from studies.tries import Measures, measure, price
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.sim.study.tries import Prices, Try
+    from studies.tries import Prices, Try
 
 __all__ = ["chains_measure", "chains_worth", "cost_curve"]
 

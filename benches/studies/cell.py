@@ -9,24 +9,24 @@ import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trunkline.llm.request import Sampling
-from trunkline.rollout.agent import Kit
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.sim.server.settings import Settings
-from trunkline.sim.study.arms import ARMS
-from trunkline.sim.study.engine import SimLLM
-from trunkline.sim.study.estimators import guesses
-from trunkline.sim.study.growth import agent, grow
-from trunkline.sim.study.null import deciding_turn, draws_of
-from trunkline.sim.study.tries import tries_of
-from trunkline.sim.study.truth import true_steps
+from trunkline.agent import Kit
+from trunkline.strategies.chain import Chain
+from trunkline.sim.server.options import Settings
+from studies.arms import ARMS
+from studies.engine import SimLLM
+from studies.estimators import guesses
+from studies.growth import agent, grow
+from studies.null import deciding_turn, draws_of
+from studies.tries import tries_of
+from studies.truth import true_steps
 from trunkline.sim.tools import CORPUS_VARIABLE
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 
 if TYPE_CHECKING:
-    from trunkline.sim.study.estimators import Guess
-    from trunkline.sim.study.tries import Try
-    from trunkline.sim.study.truth import Worth
-    from trunkline.tree.tree import Tree
+    from studies.estimators import Guess
+    from studies.tries import Try
+    from studies.truth import Worth
+    from trunkline.tree.views import Tree
     from trunkline.types import Task
 
 __all__ = ["POOL", "SAMPLING", "Cell", "Group", "run_cell"]

@@ -6,16 +6,16 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from trunkline.sim.study.budget import chains_measure, chains_worth, cost_curve
-from trunkline.sim.study.cell import POOL
-from trunkline.sim.study.interval import Interval, mean, ratio
-from trunkline.sim.study.tries import Measures, measure, price
+from studies.budget import chains_measure, chains_worth, cost_curve
+from studies.cell import POOL
+from studies.interval import Interval, mean, ratio
+from studies.tries import Measures, measure, price
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline.sim.study.cell import Group
-    from trunkline.sim.study.tries import Prices, Try
+    from studies.cell import Group
+    from studies.tries import Prices, Try
 
 __all__ = ["FEWEST", "Comparison", "Effective", "by_preset", "compare", "effective", "of_arm"]
 

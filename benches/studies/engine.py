@@ -8,22 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.errors import BadRequest, LLMError
-from trunkline.llm.reply import read
+from trunkline.llm.response import read
 from trunkline.llm.request import CHAT, COMPLETIONS
-from trunkline.sim.server.requests import (
-    ApiError,
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    TokenizeRequest,
-    decode,
-)
+from trunkline.sim.server.requests import ApiError, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest, decode
 from trunkline.sim.server.service import Service
 
 if TYPE_CHECKING:
-    from trunkline.llm.protocol import Reply, Request
+    from trunkline.llm.types import Reply, Request
     from trunkline.sim.server.service import Answer
-    from trunkline.sim.server.settings import Settings
+    from trunkline.sim.server.options import Settings
 
 __all__ = ["SimLLM"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from trunkline._core import estimate, node_values, to_nodes
 
 if TYPE_CHECKING:
-    from trunkline.sim.study.truth import Step
-    from trunkline.tree.tree import Tree
+    from studies.truth import Step
+    from trunkline.tree.views import Tree
 
 __all__ = ["ESTIMATORS", "Estimator", "Guess", "guesses"]
 

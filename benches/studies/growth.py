@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from trunkline.llm.renderer.choose import renderers
-from trunkline.llm.tokens import TokenMode
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.exact import Exact
-from trunkline.rollout.session import Session
-from trunkline.score.rewards import exact_match
+from trunkline.llm.token_ids.server import renderers
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.sampling.token_prompts import Exact
+from trunkline.rollout.tree_runner import Session
+from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import search, visit
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from trunkline._core import Tree as Core
-    from trunkline.llm.http import HttpLLM
-    from trunkline.llm.protocol import Reply
+    from trunkline.llm.http.client import HttpLLM
+    from trunkline.llm.types import Reply
     from trunkline.llm.request import Sampling
-    from trunkline.rollout.strategy import Strategy
-    from trunkline.score.rewards import Reward
-    from trunkline.sim.study.engine import SimLLM
+    from trunkline.strategies.base import Strategy
+    from trunkline.scoring.rewards import Reward
+    from studies.engine import SimLLM
     from trunkline.tools.tool import Tool
     from trunkline.types import Task
 

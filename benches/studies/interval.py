@@ -6,7 +6,7 @@ import math
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
-from trunkline.score.metrics import student
+from trunkline.scoring.metrics import student
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

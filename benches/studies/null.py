@@ -18,17 +18,17 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from trunkline._core import TURN
-from trunkline.sim.model.choice import Point, point_success
-from trunkline.sim.model.dials import PRESETS
+from trunkline.sim.model.choices import Point, point_success
+from trunkline.sim.model.choices import PRESETS
 from trunkline.sim.model.episode import chain_key
-from trunkline.sim.study.interval import Interval, known, mean
+from studies.interval import Interval, known, mean
 from trunkline.sim.world.language import parse_question
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.sim.study.tries import Measures
-    from trunkline.tree.tree import Tree
+    from studies.tries import Measures
+    from trunkline.tree.views import Tree
 
 __all__ = ["Check", "check", "deciding_turn", "draws_of"]
 

@@ -6,14 +6,14 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trunkline.sim.study.estimators import ESTIMATORS
-from trunkline.sim.study.interval import Interval, ratio
+from studies.estimators import ESTIMATORS
+from studies.interval import Interval, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trunkline.sim.study.cell import Group
-    from trunkline.sim.study.estimators import Guess
+    from studies.cell import Group
+    from studies.estimators import Guess
 
 __all__ = ["LEAST", "Quality", "qualities"]
 

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trunkline._core import TURN
 from trunkline.llm.request import Sampling
-from trunkline.rollout.agent import Kit
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.sim.server.settings import Settings
-from trunkline.sim.study.engine import SimLLM
-from trunkline.sim.study.growth import agent, grow
-from trunkline.sim.study.interval import Interval, ratio
-from trunkline.sim.study.study import FIRST_SEED
+from trunkline.agent import Kit
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.sim.server.options import Settings
+from studies.engine import SimLLM
+from studies.growth import agent, grow
+from studies.interval import Interval, ratio
+from studies.study import FIRST_SEED
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.rollout.strategy import Strategy
-    from trunkline.tree.tree import Tree
+    from trunkline.strategies.base import Strategy
+    from trunkline.tree.views import Tree
     from trunkline.types import Task
 
 __all__ = ["LENGTHS", "TREE", "Length", "Prompts", "Sharing", "predicted_cost", "run_sharing"]

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from trunkline.errors import WorkerError
-from trunkline.sim.study.arms import ARMS
-from trunkline.sim.study.cell import Cell, run_cell
-from trunkline.sim.study.truth import CONTINUATIONS
+from studies.arms import ARMS
+from studies.cell import Cell, run_cell
+from studies.truth import CONTINUATIONS
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trunkline.sim.study.cell import Group
+    from studies.cell import Group
 
 __all__ = ["FIRST_SEED", "Plan", "in_processes", "run_study", "worlds"]
 

@@ -6,23 +6,23 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from trunkline._core import tree_ratio, tree_steps
-from trunkline.sim.study.arms import ARMS
-from trunkline.sim.study.compare import by_preset, compare, effective, of_arm
-from trunkline.sim.study.null import check
-from trunkline.sim.study.quality import LEAST, qualities
-from trunkline.sim.study.sharing import SMALL_CACHE, TREE
-from trunkline.sim.study.tries import COSTS, TOKENS, measure
+from studies.arms import ARMS
+from studies.compare import by_preset, compare, effective, of_arm
+from studies.null import check
+from studies.quality import LEAST, qualities
+from studies.sharing import SMALL_CACHE, TREE
+from studies.tries import COSTS, TOKENS, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.sim.study.answers.cell import Asked
-    from trunkline.sim.study.cell import Group
-    from trunkline.sim.study.compare import Comparison
-    from trunkline.sim.study.interval import Interval
-    from trunkline.sim.study.null import Check
-    from trunkline.sim.study.quality import Quality
-    from trunkline.sim.study.sharing import Sharing
+    from studies.answers.cell import Asked
+    from studies.cell import Group
+    from studies.compare import Comparison
+    from studies.interval import Interval
+    from studies.null import Check
+    from studies.quality import Quality
+    from studies.sharing import Sharing
 
 __all__ = ["NOTICE", "checks_of", "markdown", "plain", "rows", "scope", "sharing_markdown", "signed"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trunkline.score.metrics import majority_at_n
+from trunkline.scoring.metrics import majority_at_n
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.tree.tree import Tree
+    from trunkline.tree.views import Tree
 
 __all__ = ["COSTS", "TOKENS", "Measures", "Prices", "Try", "measure", "price", "tries_of"]
 

@@ -9,18 +9,18 @@ import msgspec
 
 from trunkline._core import TURN
 from trunkline._core import Tree as Core
-from trunkline.rollout.strategy import Fork
-from trunkline.sim.server.settings import Settings
-from trunkline.sim.study.engine import SimLLM
-from trunkline.sim.study.growth import grow
-from trunkline.tree.tree import Tree
+from trunkline.strategies.base import Fork
+from trunkline.sim.server.options import Settings
+from studies.engine import SimLLM
+from studies.growth import grow
+from trunkline.tree.views import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline.rollout.agent import Kit
-    from trunkline.rollout.view import View
-    from trunkline.tree.trajectory import Trajectory
+    from trunkline.agent import Kit
+    from trunkline.strategies.base import View
+    from trunkline.tree.views import Trajectory
 
 __all__ = ["CONTINUATIONS", "Step", "Worth", "true_steps", "true_values"]
 

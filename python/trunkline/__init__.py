@@ -12,203 +12,192 @@ if TYPE_CHECKING:
     from trunkline import errors, train
     from trunkline._core import __version__
     from trunkline.errors import ToolError, TrunklineError
-    from trunkline.llm.batch import BatchLLM
-    from trunkline.llm.client import ClientLLM
-    from trunkline.llm.completion import Completion
-    from trunkline.llm.dialects.dialect import Dialect, Parsed
-    from trunkline.llm.dialects.hermes import Hermes
-    from trunkline.llm.dialects.search_r1 import SearchR1
-    from trunkline.llm.limits import Limits, Routing
-    from trunkline.llm.price import Price
-    from trunkline.llm.prompt import Prompt
-    from trunkline.llm.protocol import ToolCall
-    from trunkline.llm.renderer.local import tokens_with
+    from trunkline.llm.batch.batcher import BatchLLM
+    from trunkline.llm.openai_client import ClientLLM
+    from trunkline.llm.batch.completion import Completion
+    from trunkline.llm.dialects.base import Dialect, Parsed
+    from trunkline.llm.dialects.builtin import Hermes
+    from trunkline.llm.dialects.builtin import SearchR1
+    from trunkline.llm.types import Limits, Routing
+    from trunkline.llm.pricing import Price
+    from trunkline.llm.batch.completion import Prompt
+    from trunkline.llm.types import ToolCall
+    from trunkline.llm.token_ids.local import tokens_with
     from trunkline.llm.request import Sampling
-    from trunkline.llm.spec import EndpointSpec as LLM  # noqa: N814 - the name that users know it by
-    from trunkline.llm.tokens import TokenMode
-    from trunkline.rollout.agent import Agent
+    from trunkline.llm.config import EndpointSpec as LLM  # noqa: N814 - the name that users know it by
+    from trunkline.llm.token_ids.base import TokenMode
+    from trunkline.agent import Agent
     from trunkline.rollout.budget import Budget
-    from trunkline.rollout.play import Play
-    from trunkline.rollout.said import Answered, Noted
-    from trunkline.rollout.strategies.adaptive import Adaptive
-    from trunkline.rollout.strategies.chain import Chain
-    from trunkline.rollout.strategies.entropy_tree import EntropyTree
-    from trunkline.rollout.strategies.mcts import MCTS
-    from trunkline.rollout.strategies.partial import Partial
-    from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-    from trunkline.rollout.strategies.tree_search import TreeSearch
-    from trunkline.rollout.strategy import Drop, Fork, Stop, Strategy
-    from trunkline.runtime.groups import SampledGroups, asample_groups, sample_groups
-    from trunkline.runtime.logs import log_to
-    from trunkline.runtime.metrics import Metrics
-    from trunkline.runtime.options import Options
-    from trunkline.runtime.outline import Outline
-    from trunkline.runtime.plan import plan
-    from trunkline.runtime.pool import Pool
-    from trunkline.runtime.rescoring import Rescored, arescore, rescore
-    from trunkline.runtime.result import Run
-    from trunkline.runtime.run import Interrupted, arun, run, stream
-    from trunkline.runtime.snapshot import Snapshot
-    from trunkline.runtime.tracing import Tracing
-    from trunkline.score import filters, metrics, rewards
-    from trunkline.score.aggregators.aggregate import aggregate
-    from trunkline.score.aggregators.aggregator import Candidate, Decision
-    from trunkline.score.aggregators.integrate import Integrate
-    from trunkline.score.aggregators.synthesis import Synthesis
-    from trunkline.score.aggregators.votes import BestOfN, Majority, Weighted
-    from trunkline.score.filters.filter import Filter
-    from trunkline.score.notes import Graded
-    from trunkline.score.reports.extract import extract as extract_report
-    from trunkline.score.reports.reporter import Reporter
-    from trunkline.score.rewards import (
-        F1,
-        Choice,
-        Maths,
-        Numeric,
-        Scored,
-        WeightedRewards,
-        contains,
-        exact_match,
-        numeric_match,
-        weighted,
-    )
-    from trunkline.score.rewards.code.code import Code
-    from trunkline.score.rewards.judge.judge import Judge
-    from trunkline.score.rewards.policy import reward
-    from trunkline.score.verdicts import Verdict
-    from trunkline.store.compare import compare
-    from trunkline.store.dataset import load_tasks
+    from trunkline.rollout.programs.context import Play
+    from trunkline.rollout.programs.context import Answered, Noted
+    from trunkline.strategies.adaptive import Adaptive
+    from trunkline.strategies.chain import Chain
+    from trunkline.strategies.entropy_tree import EntropyTree
+    from trunkline.strategies.mcts import MCTS
+    from trunkline.strategies.partial import Partial
+    from trunkline.strategies.tree_grpo import TreeGRPO
+    from trunkline.strategies.tree_search import TreeSearch
+    from trunkline.strategies.base import Drop, Fork, Stop, Strategy
+    from trunkline.runner.dynamic_sampling import SampledGroups, asample_groups, sample_groups
+    from trunkline.observability.logging import log_to
+    from trunkline.observability.prometheus import Metrics
+    from trunkline.runner.options import Options
+    from trunkline.runner.preflight import Outline
+    from trunkline.runner.plan import plan
+    from trunkline.runner.pool import Pool
+    from trunkline.runner.amend import Rescored, arescore, rescore
+    from trunkline.runner.result import Run
+    from trunkline.runner.run import Interrupted, arun, run, stream
+    from trunkline.observability.observers import Snapshot
+    from trunkline.observability.opentelemetry import Tracing
+    from trunkline.scoring import filters, metrics, rewards
+    from trunkline.scoring.aggregators.aggregate import aggregate
+    from trunkline.scoring.aggregators.base import Candidate, Decision
+    from trunkline.scoring.aggregators.llm import Integrate
+    from trunkline.scoring.aggregators.llm import Synthesis
+    from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
+    from trunkline.scoring.filters.base import Filter
+    from trunkline.scoring.notes import Graded
+    from trunkline.scoring.reports.extractive import extract as extract_report
+    from trunkline.scoring.reports.reporter import Reporter
+    from trunkline.scoring.rewards import F1, Choice, Maths, Numeric, Scored, WeightedRewards, contains, exact_match, numeric_match, weighted
+    from trunkline.scoring.rewards.code import Code
+    from trunkline.scoring.rewards.judge import Judge
+    from trunkline.scoring.rewards.base import reward
+    from trunkline.scoring.notes import Verdict
+    from trunkline.store.stats.compare import compare
+    from trunkline.store.datasets.loader import load_tasks
     from trunkline.store.export.export import Exported, export
     from trunkline.store.reader import RunReader
-    from trunkline.team.play import Said, TeamPlay
-    from trunkline.team.programs.experts import ExpertsTeam
-    from trunkline.team.programs.math import MathTeam
-    from trunkline.team.programs.search import SearchTeam
+    from trunkline.team.team import Said, TeamPlay
+    from trunkline.team.builtin import ExpertsTeam
+    from trunkline.team.builtin import MathTeam
+    from trunkline.team.builtin import SearchTeam
     from trunkline.team.projection import Boxed, Projected, Projection, Tag, Whole
     from trunkline.team.role import Role
     from trunkline.team.team import Team
-    from trunkline.tools.call import Call, current_call
+    from trunkline.tools.calls import Call, current_call
     from trunkline.tools.environment import Environment
     from trunkline.tools.tool import Tool, tool
-    from trunkline.tree.node import Node
-    from trunkline.tree.trajectory import Trajectory
-    from trunkline.tree.tree import Tree
+    from trunkline.tree.views import Node
+    from trunkline.tree.views import Trajectory
+    from trunkline.tree.views import Tree
     from trunkline.types import Task, Termination, Usage
 
 _HOMES = {
-    "Adaptive": "rollout.strategies.adaptive",
-    "Agent": "rollout.agent",
-    "Answered": "rollout.said",
-    "BatchLLM": "llm.batch",
-    "BestOfN": "score.aggregators.votes",
+    "Adaptive": "strategies.adaptive",
+    "Agent": "agent",
+    "Answered": "rollout.programs.context",
+    "BatchLLM": "llm.batch.batcher",
+    "BestOfN": "scoring.aggregators.voting",
     "Boxed": "team.projection",
     "Budget": "rollout.budget",
-    "Call": "tools.call",
-    "Candidate": "score.aggregators.aggregator",
-    "Chain": "rollout.strategies.chain",
-    "Choice": "score.rewards",
-    "ClientLLM": "llm.client",
-    "Code": "score.rewards.code.code",
-    "Completion": "llm.completion",
-    "Decision": "score.aggregators.aggregator",
-    "Dialect": "llm.dialects.dialect",
-    "Drop": "rollout.strategy",
-    "EntropyTree": "rollout.strategies.entropy_tree",
+    "Call": "tools.calls",
+    "Candidate": "scoring.aggregators.base",
+    "Chain": "strategies.chain",
+    "Choice": "scoring.rewards",
+    "ClientLLM": "llm.openai_client",
+    "Code": "scoring.rewards.code",
+    "Completion": "llm.batch.completion",
+    "Decision": "scoring.aggregators.base",
+    "Dialect": "llm.dialects.base",
+    "Drop": "strategies.base",
+    "EntropyTree": "strategies.entropy_tree",
     "Environment": "tools.environment",
-    "ExpertsTeam": "team.programs.experts",
+    "ExpertsTeam": "team.builtin",
     "Exported": "store.export.export",
-    "F1": "score.rewards",
-    "Filter": "score.filters.filter",
-    "Fork": "rollout.strategy",
-    "Graded": "score.notes",
-    "Hermes": "llm.dialects.hermes",
-    "Integrate": "score.aggregators.integrate",
-    "Interrupted": "runtime.run",
-    "Judge": "score.rewards.judge.judge",
-    "LLM": "llm.spec:EndpointSpec",
-    "Limits": "llm.limits",
-    "MCTS": "rollout.strategies.mcts",
-    "Majority": "score.aggregators.votes",
-    "MathTeam": "team.programs.math",
-    "Maths": "score.rewards",
-    "Metrics": "runtime.metrics",
-    "Node": "tree.node",
-    "Noted": "rollout.said",
-    "Numeric": "score.rewards",
-    "Options": "runtime.options",
-    "Outline": "runtime.outline",
-    "Parsed": "llm.dialects.dialect",
-    "Partial": "rollout.strategies.partial",
-    "Play": "rollout.play",
-    "Pool": "runtime.pool",
-    "Price": "llm.price",
+    "F1": "scoring.rewards",
+    "Filter": "scoring.filters.base",
+    "Fork": "strategies.base",
+    "Graded": "scoring.notes",
+    "Hermes": "llm.dialects.builtin",
+    "Integrate": "scoring.aggregators.llm",
+    "Interrupted": "runner.run",
+    "Judge": "scoring.rewards.judge",
+    "LLM": "llm.config:EndpointSpec",
+    "Limits": "llm.types",
+    "MCTS": "strategies.mcts",
+    "Majority": "scoring.aggregators.voting",
+    "MathTeam": "team.builtin",
+    "Maths": "scoring.rewards",
+    "Metrics": "observability.prometheus",
+    "Node": "tree.views",
+    "Noted": "rollout.programs.context",
+    "Numeric": "scoring.rewards",
+    "Options": "runner.options",
+    "Outline": "runner.preflight",
+    "Parsed": "llm.dialects.base",
+    "Partial": "strategies.partial",
+    "Play": "rollout.programs.context",
+    "Pool": "runner.pool",
+    "Price": "llm.pricing",
     "Projected": "team.projection",
     "Projection": "team.projection",
-    "Prompt": "llm.prompt",
-    "Reporter": "score.reports.reporter",
-    "Rescored": "runtime.rescoring",
+    "Prompt": "llm.batch.completion",
+    "Reporter": "scoring.reports.reporter",
+    "Rescored": "runner.amend",
     "Role": "team.role",
-    "Routing": "llm.limits",
-    "Run": "runtime.result",
+    "Routing": "llm.types",
+    "Run": "runner.result",
     "RunReader": "store.reader",
-    "Said": "team.play",
-    "SampledGroups": "runtime.groups",
+    "Said": "team.team",
+    "SampledGroups": "runner.dynamic_sampling",
     "Sampling": "llm.request",
-    "Scored": "score.rewards",
-    "SearchR1": "llm.dialects.search_r1",
-    "SearchTeam": "team.programs.search",
-    "Snapshot": "runtime.snapshot",
-    "Stop": "rollout.strategy",
-    "Strategy": "rollout.strategy",
-    "Synthesis": "score.aggregators.synthesis",
+    "Scored": "scoring.rewards",
+    "SearchR1": "llm.dialects.builtin",
+    "SearchTeam": "team.builtin",
+    "Snapshot": "observability.observers",
+    "Stop": "strategies.base",
+    "Strategy": "strategies.base",
+    "Synthesis": "scoring.aggregators.llm",
     "Tag": "team.projection",
     "Task": "types",
     "Team": "team.team",
-    "TeamPlay": "team.play",
+    "TeamPlay": "team.team",
     "Termination": "types",
-    "TokenMode": "llm.tokens",
+    "TokenMode": "llm.token_ids.base",
     "Tool": "tools.tool",
-    "ToolCall": "llm.protocol",
+    "ToolCall": "llm.types",
     "ToolError": "errors",
-    "Tracing": "runtime.tracing",
-    "Trajectory": "tree.trajectory",
-    "Tree": "tree.tree",
-    "TreeGRPO": "rollout.strategies.tree_grpo",
-    "TreeSearch": "rollout.strategies.tree_search",
+    "Tracing": "observability.opentelemetry",
+    "Trajectory": "tree.views",
+    "Tree": "tree.views",
+    "TreeGRPO": "strategies.tree_grpo",
+    "TreeSearch": "strategies.tree_search",
     "TrunklineError": "errors",
     "Usage": "types",
-    "Verdict": "score.verdicts",
-    "Weighted": "score.aggregators.votes",
-    "WeightedRewards": "score.rewards",
+    "Verdict": "scoring.notes",
+    "Weighted": "scoring.aggregators.voting",
+    "WeightedRewards": "scoring.rewards",
     "Whole": "team.projection",
     "__version__": "_core",
-    "aggregate": "score.aggregators.aggregate",
-    "arescore": "runtime.rescoring",
-    "arun": "runtime.run",
-    "asample_groups": "runtime.groups",
-    "compare": "store.compare",
-    "contains": "score.rewards",
-    "current_call": "tools.call",
+    "aggregate": "scoring.aggregators.aggregate",
+    "arescore": "runner.amend",
+    "arun": "runner.run",
+    "asample_groups": "runner.dynamic_sampling",
+    "compare": "store.stats.compare",
+    "contains": "scoring.rewards",
+    "current_call": "tools.calls",
     "errors": "errors:",
-    "exact_match": "score.rewards",
+    "exact_match": "scoring.rewards",
     "export": "store.export.export",
-    "extract_report": "score.reports.extract:extract",
-    "filters": "score.filters:",
-    "load_tasks": "store.dataset",
-    "log_to": "runtime.logs",
-    "metrics": "score.metrics:",
-    "numeric_match": "score.rewards",
-    "plan": "runtime.plan",
-    "rescore": "runtime.rescoring",
-    "reward": "score.rewards.policy",
-    "rewards": "score.rewards:",
-    "run": "runtime.run",
-    "sample_groups": "runtime.groups",
-    "stream": "runtime.run",
-    "tokens_with": "llm.renderer.local",
+    "extract_report": "scoring.reports.extractive:extract",
+    "filters": "scoring.filters:",
+    "load_tasks": "store.datasets.loader",
+    "log_to": "observability.logging",
+    "metrics": "scoring.metrics:",
+    "numeric_match": "scoring.rewards",
+    "plan": "runner.plan",
+    "rescore": "runner.amend",
+    "reward": "scoring.rewards.base",
+    "rewards": "scoring.rewards:",
+    "run": "runner.run",
+    "sample_groups": "runner.dynamic_sampling",
+    "stream": "runner.run",
+    "tokens_with": "llm.token_ids.local",
     "tool": "tools.tool",
     "train": "train:",
-    "weighted": "score.rewards",
+    "weighted": "scoring.rewards",
 }
 
 __all__ = [

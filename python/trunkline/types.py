@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trunkline.bounds import JSON
+from trunkline._internal.validation import JSON
 import math
 from enum import StrEnum
 from operator import add, sub
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline.bounds import kind
+from trunkline._internal.validation import kind
 from trunkline.errors import ConfigError
-from trunkline.printable import quoted
+from trunkline._internal.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

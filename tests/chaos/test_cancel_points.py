@@ -17,10 +17,10 @@ from atlas import agent, tasks
 from foreign import capital_cities, serving
 from resuming import digests
 
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.runtime.run import arun
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.runner.run import arun
 from trunkline.store.reader import RunReader
 
 FULL = bool(os.environ.get("TRUNKLINE_FULL_FAULTS"))

@@ -24,9 +24,9 @@ TASKS, EACH = 30, 2
 SCRIPT = f"""
 import os, signal, sys
 from atlas import CAPITALS, agent
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.run import run
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.runner.run import run
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
 

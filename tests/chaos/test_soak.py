@@ -16,11 +16,11 @@ from atlas import agent
 from foreign import message, serving
 from havoc import descriptors
 
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.memory import resident
-from trunkline.runtime.run import run
-from trunkline.runtime.snapshot import Snapshot
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline._internal.resources import resident
+from trunkline.runner.run import run
+from trunkline.observability.observers import Snapshot
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 
@@ -35,7 +35,7 @@ def workers() -> Iterator[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and b"trunkline.runtime.worker" in (stat.parent / "cmdline").read_bytes():
+            if parent == os.getpid() and b"trunkline.worker.main" in (stat.parent / "cmdline").read_bytes():
                 yield int(stat.parent.name)
         except OSError:
             continue

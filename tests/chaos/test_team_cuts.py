@@ -6,7 +6,7 @@ import pytest
 from plays import cuts, play, turns
 from small_teams import TEAMS, Act, Cast, acts, rows
 
-from trunkline.rollout.strategies.chain import Chain
+from trunkline.strategies.chain import Chain
 
 
 def ends(llm: Cast) -> int:

@@ -12,24 +12,24 @@ from recorder import Recorder, replayed
 from small_teams import SURE, TEAMS, Cast, acts, rows
 
 from trunkline._core import Tree as Core
-from trunkline.rollout.agent import Agent, Kit
+from trunkline.agent import Agent, Kit
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.effects import doubts
-from trunkline.rollout.program import Program
-from trunkline.rollout.purse import Allowance
-from trunkline.rollout.rounds import Taken
-from trunkline.rollout.session import Session
-from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.tree_search import TreeSearch
-from trunkline.team.play import TeamPlay
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.side_effects import doubts
+from trunkline.rollout.programs.resources import Program
+from trunkline.rollout.task_budget import Allowance
+from trunkline.rollout.checkpoint import Taken
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.stopping import Stopping
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_search import TreeSearch
+from trunkline.team.team import TeamPlay
 from trunkline.team.projection import Projected
 from trunkline.team.role import Role
 from trunkline.team.team import Team
-from trunkline.tools.call import current_call
+from trunkline.tools.calls import current_call
 from trunkline.tools.tool import tool
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 NEVER = 10**9

@@ -14,15 +14,15 @@ from small_teams import TEAMS, Act, Cast, acts, rows
 from trunkline._core import TURN, fork_points
 from trunkline._core import Tree as Core
 from trunkline.errors import BadRequest
-from trunkline.llm.protocol import Reply, Request
-from trunkline.llm.reply import read
-from trunkline.rollout.strategies.mcts import MCTS
-from trunkline.rollout.strategies.partial import Partial
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.rollout.strategies.tree_search import TreeSearch
-from trunkline.rollout.strategy import Fork, Strategy
-from trunkline.rollout.view import View
-from trunkline.tree.trajectory import Trajectory
+from trunkline.llm.types import Reply, Request
+from trunkline.llm.response import read
+from trunkline.strategies.mcts import MCTS
+from trunkline.strategies.partial import Partial
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.strategies.tree_search import TreeSearch
+from trunkline.strategies.base import Fork, Strategy
+from trunkline.strategies.base import View
+from trunkline.tree.views import Trajectory
 
 
 class Everywhere:

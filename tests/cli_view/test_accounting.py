@@ -11,14 +11,14 @@ from click.testing import CliRunner
 from test_table import META, cells, row, totals, tree
 
 from trunkline.cli.show import show
-from trunkline.cli.tasks import tasks_table
+from trunkline.cli.tables import tasks_table
 from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow, TakenRow
-from trunkline.store.summary import Summary, summarise
-from trunkline.store.tasks import TaskSummary
+from trunkline.store.stats.summary import Summary, summarise
+from trunkline.store.stats.tasks import TaskSummary
 from trunkline.store.writer import RunWriter
 from trunkline.tree.tokens import Tokens
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task, Usage
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from duo_team import SOLO, TASKS, Duo, generate
 
-from trunkline.cli.agents import agents_table
+from trunkline.cli.tables import agents_table
 from trunkline.cli.show import show_run
-from trunkline.cli.times import times_table
-from trunkline.llm.batch import BatchLLM
-from trunkline.runtime.run import run
-from trunkline.store.calls import Times
-from trunkline.store.profile import AgentProfile, Profile
-from trunkline.store.rows import Rows
+from trunkline.cli.tables import times_table
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.runner.run import run
+from trunkline.store.stats.calls import Times
+from trunkline.store.stats.profile import AgentProfile, Profile
+from trunkline.store.stats.profile import Rows
 
 SOLVER = AgentProfile(
     name="sol\x1bver",

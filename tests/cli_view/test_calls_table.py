@@ -9,17 +9,17 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from trunkline.cli.endpoints import calls_table
+from trunkline.cli.tables import calls_table
 from trunkline.cli.show import show
-from trunkline.cli.table import cost, table
-from trunkline.llm.price import Price
-from trunkline.store.calls import Spending, by_endpoint
+from trunkline.cli.tables import cost, table
+from trunkline.llm.pricing import Price
+from trunkline.store.stats.calls import Spending, by_endpoint
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import CallRow
-from trunkline.store.summary import summarise
+from trunkline.store.stats.summary import summarise
 from trunkline.store.writer import RunWriter
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 URL = "http://h/v1"

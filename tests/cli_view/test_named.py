@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from trunkline.cli.named import make_named
+from trunkline.cli.options import make_named
 from trunkline.cli.run import _strategy
 from trunkline.errors import ConfigError
-from trunkline.rollout.strategies.catalog import STRATEGIES, find
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.mcts import MCTS
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.rollout.strategies.tree_search import TreeSearch
-from trunkline.rollout.strategy import Strategy
+from trunkline.strategies import STRATEGIES, find
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.mcts import MCTS
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.strategies.tree_search import TreeSearch
+from trunkline.strategies.base import Strategy
 
 
 class Word(enum.Enum):

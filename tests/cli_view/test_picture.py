@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.cli.picture import call_text, picture
-from trunkline.printable import cells
-from trunkline.tree.failure import Failure
-from trunkline.tree.tree import Tree
+from trunkline.cli.tree_view import call_text, picture
+from trunkline._internal.text import cells
+from trunkline.tree.records import Failure
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}

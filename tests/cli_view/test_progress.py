@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from trunkline.cli.progress import Progress, is_terminal
-from trunkline.runtime.snapshot import Snapshot
+from trunkline.cli.live import Progress, is_terminal
+from trunkline.observability.observers import Snapshot
 
 
 class Clock:
@@ -165,8 +165,8 @@ def test_no_stderr_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 LIVE = """
 import sys, time
-from trunkline.cli.progress import Progress
-from trunkline.runtime.snapshot import Snapshot
+from trunkline.cli.live import Progress
+from trunkline.observability.observers import Snapshot
 with Progress() as progress:
     for done in range(10):
         progress.update(Snapshot(tasks=10, rollouts=10, rollouts_done=done))

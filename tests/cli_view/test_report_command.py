@@ -14,13 +14,13 @@ from groves import D6, E6, Try, grove
 from reported import Scribe, record
 
 from trunkline.errors import EndpointError
-from trunkline.runtime.reporting import REPORTS, report_run
-from trunkline.score.reports.reporter import Reporter
+from trunkline.runner.amend import REPORTS, report_run
+from trunkline.scoring.reports.reporter import Reporter
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import CallRow
 from trunkline.store.writer import RunWriter
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 
 LONG = "first thought " * 900
 

@@ -17,16 +17,16 @@ from resuming import digests, environment, kill, start, undo, wait_for
 
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
-from trunkline.store.resumption import resumptions
+from trunkline.store.state import resumptions
 
 LIBRARY = """
 import sys
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.agent import Agent
-from trunkline.runtime.run import run
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.agent import Agent
+from trunkline.runner.run import run
 from atlas import agent, tasks
-from trunkline.score.rewards import exact_match
+from trunkline.scoring.rewards import exact_match
 
 def shout(trajectory):
     return float(trajectory.answer == "Paris")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from trunkline.cli.rewards import read_rewards
+from trunkline.cli.options import read_rewards
 from trunkline.errors import ConfigError
-from trunkline.score.rewards import F1, Choice, Maths, Numeric, WeightedRewards, contains, exact_match, numeric_match
-from trunkline.score.rewards.catalog import REWARDS
+from trunkline.scoring.rewards import F1, Choice, Maths, Numeric, WeightedRewards, contains, exact_match, numeric_match
+from trunkline.scoring.rewards import REWARDS
 
 
 class Odd:
@@ -36,7 +36,7 @@ class Mine:
         (["maths:timeout=3"], Maths(3.0)),
         (["none"], None),
         ([], exact_match),
-        (["trunkline.score.rewards:contains"], contains),
+        (["trunkline.scoring.rewards:contains"], contains),
         (["f1@0.5"], WeightedRewards({"f1": F1()}, {"f1": 0.5})),
         (
             ["f1@0.5", "exact_match@-1", "contains"],

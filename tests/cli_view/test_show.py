@@ -12,7 +12,7 @@ from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import CallRow
 from trunkline.store.writer import RunWriter
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 if TYPE_CHECKING:

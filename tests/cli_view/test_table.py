@@ -3,10 +3,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from trunkline.cli.table import duration, table
+from trunkline.cli.tables import duration, table
 from trunkline.store.schema import RolloutRow, TreeRow
-from trunkline.store.summary import Summary, summarise
-from trunkline.tree.failure import Failure
+from trunkline.store.stats.summary import Summary, summarise
+from trunkline.tree.records import Failure
 
 META = {"state": "done", "created": "100.0", "updated": "160.0", "finished": "162.0", "seconds": "62.0"}
 

@@ -8,10 +8,10 @@ import pytest
 from atlas import lookup
 from pair_team import Finding, Looking, Pair
 
-from trunkline.cli.teams import make_team
+from trunkline.cli.targets import make_team
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
-from trunkline.team.programs.catalog import TEAMS, find
+from trunkline.team import TEAMS, find
 from trunkline.team.team import Team
 
 NOTHING = Sampling()

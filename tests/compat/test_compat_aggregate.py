@@ -18,9 +18,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
-from trunkline.compat.parallel_rollout import aggregate_results, integrate
+from trunkline.compat import aggregate_results, integrate
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.tree.vote import normalise
+from trunkline.tree.answers import normalise
 
 ANSWERS = st.sampled_from([None, "", " ", "Paris", "paris", "The Paris", "Rome", "rome.", "1,200", "1200.0", "Bern"])
 RESULTS = st.lists(

@@ -13,17 +13,11 @@ import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from trunkline.cli.demo import simulator
-from trunkline.compat.parallel_rollout import (
-    Node,
-    agentic_loop,
-    aggregate_results,
-    integrate,
-    run_parallel_rollouts,
-)
-from trunkline.score.rewards import exact_match
+from trunkline.compat import Node, agentic_loop, aggregate_results, integrate, run_parallel_rollouts
+from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
-from trunkline.store.dataset import load_tasks
-from trunkline.tree.vote import normalise
+from trunkline.store.datasets.loader import load_tasks
+from trunkline.tree.answers import normalise
 from trunkline.types import Task
 
 TOOLS = [search.definition, visit.definition]
@@ -119,7 +113,7 @@ async def test_a_search_over_nodes(url: str, task: Task):
 SCRIPT = """
 import asyncio, json, sys
 from openai import AsyncOpenAI
-from trunkline.compat.parallel_rollout import aggregate_results, run_parallel_rollouts
+from trunkline.compat import aggregate_results, run_parallel_rollouts
 
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {
     "query": {"type": "array", "items": {"type": "string"}}}, "required": ["query"]}}}]

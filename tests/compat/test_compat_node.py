@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.compat.parallel_rollout import Node
+from trunkline.compat import Node
 from trunkline.errors import ConfigError, UsageError
 
 

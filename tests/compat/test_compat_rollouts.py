@@ -17,11 +17,11 @@ import pytest
 from foreign import Server, capital_cities, error, message, serving
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from trunkline.compat.parallel_rollout import Node, agentic_loop, aggregate_results, integrate, run_parallel_rollouts
+from trunkline.compat import Node, agentic_loop, aggregate_results, integrate, run_parallel_rollouts
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.score.rewards import exact_match
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.tools.tool import tool
 

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from trunkline._core import Choice, read_reply
-from trunkline.sim.server.serve import start_server
-from trunkline.sim.server.settings import Settings
+from trunkline.sim.server.app import start_server
+from trunkline.sim.server.options import Settings
 from trunkline.sim.world.generator import make_world
 
 QUESTION = next(question.question for question in make_world(0).questions if question.kind == "lookup")

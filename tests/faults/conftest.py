@@ -15,8 +15,8 @@ import uvloop
 from fault_client import KEY
 from secrets_kept import assert_no_secret
 
-from trunkline.llm.aio import AioTransport
-from trunkline.llm.plain import PlainTransport
+from trunkline.llm.http.aiohttp_transport import AioTransport
+from trunkline.llm.http.connection_pool import PlainTransport
 
 SUPPORT = Path(__file__).parent.parent / "support"
 

@@ -10,8 +10,8 @@ from fault_client import REQUEST, client, fails
 from fault_server import GOOD, OK, FaultServer, Peer, http
 
 from trunkline.errors import EndpointError, LLMError
-from trunkline.llm.plain import PlainTransport
-from trunkline.llm.transport import TransportError
+from trunkline.llm.http.connection_pool import PlainTransport
+from trunkline.llm.http.transport import TransportError
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 HEAD, BODY = OK.split(b"\r\n\r\n", 1)

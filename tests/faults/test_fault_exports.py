@@ -18,7 +18,7 @@ SCRIPT = """
 import json, os, secrets, sys
 from pathlib import Path
 from trunkline.errors import InfrastructureError
-from trunkline.store.export import columns
+from trunkline.store.export import parquet as columns
 from trunkline.store.export.export import export
 secrets.token_hex = lambda size: "known"
 columns._MOST_ROWS = 20

@@ -15,9 +15,9 @@ from fault_client import KEY
 from fault_server import OK, FaultServer, Peer, http, problem
 
 from trunkline.errors import EndpointError, TrunklineError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.run import arun
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.runner.run import arun
 from trunkline.store.reader import RunReader
 from trunkline.types import Termination
 

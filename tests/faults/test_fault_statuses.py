@@ -10,7 +10,7 @@ from fault_client import KEY, REQUEST, Waits, client, fails
 from fault_server import OK, FaultServer, http, problem
 
 from trunkline.errors import BadRequest, ContentFiltered, ContextTooLong, EndpointError, LLMError
-from trunkline.tree.failure import Failure
+from trunkline.tree.records import Failure
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])

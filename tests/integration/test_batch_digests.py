@@ -9,17 +9,17 @@ import pytest
 from sim_engine import AsyncSimEngine, SimEngine
 
 from trunkline.cli.demo import simulator
-from trunkline.llm.batch import BatchLLM
-from trunkline.llm.protocol import Request
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import run
-from trunkline.score.rewards import exact_match
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.types import Request
+from trunkline.agent import Agent
+from trunkline.strategies.chain import Chain
+from trunkline.runner.result import Run
+from trunkline.runner.run import run
+from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 from trunkline.types import Task
 
 TASKS, DRAWS = 8, 3

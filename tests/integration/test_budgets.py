@@ -14,20 +14,20 @@ from atlas import tasks as capitals
 from foreign import capital_cities, message, serving
 
 from trunkline.cli.demo import simulator
-from trunkline.llm.price import Price
+from trunkline.llm.pricing import Price
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.seed import base_seed
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import run
-from trunkline.score.rewards import exact_match
+from trunkline.rollout.sampling.prompt import base_seed
+from trunkline.strategies.chain import Chain
+from trunkline.runner.result import Run
+from trunkline.runner.run import run
+from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
 from trunkline.types import Task, Termination
 

@@ -17,11 +17,11 @@ from foreign import capital_cities, serving
 from small_teams import SURE, TEAMS, reply, run_here
 
 from trunkline.llm import messages
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.partial import Partial
-from trunkline.runtime.run import run
-from trunkline.score.rewards import exact_match
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.partial import Partial
+from trunkline.runner.run import run
+from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 

@@ -17,9 +17,9 @@ from foreign import message, serving
 from resuming import environment
 
 import trunkline as tl
-from trunkline.runtime.run import run
+from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
-from trunkline.store.scorings import under_way
+from trunkline.store.state import under_way
 
 OWN = """
 import asyncio, os, pathlib

@@ -16,7 +16,7 @@ from commands import trunkline
 from trunkline.cli.demo import simulator
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.store.reader import RunReader
-from trunkline.tree.node import Kind
+from trunkline.tree.views import Kind
 
 SUPPORT = Path(__file__).parent.parent / "support"
 

@@ -19,18 +19,18 @@ import pytest
 from trunkline.cli.demo import simulator
 from trunkline.errors import ConfigError, RunFileError
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.partial import Partial
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import run
-from trunkline.score.rewards import contains, exact_match
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.partial import Partial
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.runner.result import Run
+from trunkline.runner.run import run
+from trunkline.scoring.rewards import contains, exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 
@@ -39,13 +39,13 @@ SURE = Sampling(logprobs=True, top_logprobs=8)
 BROKEN_OFF = """
 import sys
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.run import run
-from trunkline.score.rewards import exact_match
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
+from trunkline.strategies.chain import Chain
+from trunkline.runner.run import run
+from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import search, visit
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 url, questions, out = sys.argv[1:]
 run(Agent(model="sim-agent", tools=[search, visit], max_turns=12, sampling=Sampling(logprobs=True, top_logprobs=8)),
     load_tasks(questions, limit=12), llm=EndpointSpec(url, max_concurrency=6), strategy=Chain(2), reward=exact_match,

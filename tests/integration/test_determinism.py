@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 import pytest
 
 from trunkline.cli.demo import simulator
-from trunkline.llm.protocol import Reply
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.session import Session
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategy import Fork
-from trunkline.rollout.view import View
-from trunkline.runtime.pool import Pool
-from trunkline.runtime.run import run
-from trunkline.score.rewards import exact_match
+from trunkline.llm.types import Reply
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.base import Fork
+from trunkline.strategies.base import View
+from trunkline.runner.pool import Pool
+from trunkline.runner.run import run
+from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
-from trunkline.store.dataset import load_tasks
-from trunkline.tree.tree import Tree
+from trunkline.store.datasets.loader import load_tasks
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

@@ -15,18 +15,18 @@ from atlas import tasks as cities
 from foreign import message, serving
 from lines import Lines
 
-from trunkline.llm.dialects.hermes import Hermes
-from trunkline.llm.dialects.search_r1 import SearchR1
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import run
-from trunkline.score.rewards import exact_match
+from trunkline.llm.dialects.builtin import Hermes
+from trunkline.llm.dialects.builtin import SearchR1
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
+from trunkline.strategies.chain import Chain
+from trunkline.runner.result import Run
+from trunkline.runner.run import run
+from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 

@@ -18,14 +18,14 @@ from batching import LONG, turns
 from foreign import message, serving
 from notebook import Clock, Liar, Notebook, Paper, account, forget, look
 
-from trunkline.cli.table import table
-from trunkline.llm.batch import BatchLLM
-from trunkline.llm.prompt import Prompt
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import arun, run
-from trunkline.score.rewards import exact_match
+from trunkline.cli.tables import table
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.batch.completion import Prompt
+from trunkline.agent import Agent
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.runner.result import Run
+from trunkline.runner.run import arun, run
+from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.tools.environment import Environment
 from trunkline.types import Task, Termination

@@ -16,23 +16,23 @@ from test_cli_run import trunkline
 from trunkline import filters, train
 from trunkline.cli.app import app
 from trunkline.cli.demo import simulator
-from trunkline.cli.picture import picture
-from trunkline.cli.table import table
+from trunkline.cli.tree_view import picture
+from trunkline.cli.tables import table
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategy import Fork
-from trunkline.rollout.view import View
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import run
-from trunkline.runtime.snapshot import Snapshot
-from trunkline.score import verdicts
-from trunkline.score.rewards import exact_match
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.base import Fork
+from trunkline.strategies.base import View
+from trunkline.runner.result import Run
+from trunkline.runner.run import run
+from trunkline.observability.observers import Snapshot
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
 
 ORDER = list(CAPITALS)  # France, Brazil, Japan, Benin, Chile

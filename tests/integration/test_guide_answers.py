@@ -14,9 +14,9 @@ import pytest
 from commands import Done, trunkline
 
 from trunkline.cli.demo import simulator
-from trunkline.score.aggregators.catalog import AGGREGATORS
-from trunkline.sim.study.answers.arms import ARMS
-from trunkline.sim.study.tables import NOTICE
+from trunkline.scoring.aggregators.aggregate import AGGREGATORS
+from studies.answers.arms import ARMS
+from studies.tables import NOTICE
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDES = ROOT / "docs" / "guide"

@@ -15,18 +15,18 @@ from test_cli_run import only_line, trunkline
 
 import trunkline as tl
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.run import run
-from trunkline.runtime.stored import stored_job
-from trunkline.score.notes import Graded, graded
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.runner.run import run
+from trunkline.runner.stored_job import stored_job
+from trunkline.scoring.notes import Graded, graded
 from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trunkline.runtime.result import Run
-    from trunkline.tree.trajectory import Trajectory
+    from trunkline.runner.result import Run
+    from trunkline.tree.views import Trajectory
 
 
 def atlas_run(url: str, reward: Any, workers: int = 0, **options: Any) -> Run:

@@ -12,17 +12,17 @@ from foreign import message, serving
 from panels import JUDGE, LEAD, Apart, Panel, asks_both, strays
 
 from trunkline.errors import ConfigError
-from trunkline.llm.batch import BatchLLM
-from trunkline.llm.limits import Limits
-from trunkline.llm.price import Price
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.types import Limits
+from trunkline.llm.pricing import Price
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.strategies.adaptive import Adaptive
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.logs import safe
-from trunkline.runtime.plan import plan
-from trunkline.runtime.run import run
+from trunkline.strategies.adaptive import Adaptive
+from trunkline.strategies.chain import Chain
+from trunkline.observability.logging import safe
+from trunkline.runner.plan import plan
+from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 

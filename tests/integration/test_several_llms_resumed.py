@@ -16,16 +16,16 @@ from click.testing import CliRunner
 from foreign import message, serving
 from panels import JUDGE, Panel, asks_both
 
-from trunkline.cli.resume import resume as resume_command
+from trunkline.cli.run import resume as resume_command
 from trunkline.cli.run import run as run_command
 from trunkline.errors import ConfigError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.job import Job, pack_job, unpack_job
-from trunkline.runtime.ray import Ray
-from trunkline.runtime.run import run
-from trunkline.store.dataset import load_tasks
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
+from trunkline.strategies.chain import Chain
+from trunkline.protocol.job import Job, pack_job, unpack_job
+from trunkline.backends.ray import Ray
+from trunkline.runner.run import run
+from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 

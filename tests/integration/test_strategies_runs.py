@@ -11,16 +11,16 @@ from every_strategy import STRATEGIES
 
 from trunkline.cli.demo import simulator
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategy import Strategy
-from trunkline.runtime.pool import Pool
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import run
-from trunkline.score.diversity import diversity, tries
-from trunkline.score.rewards import exact_match
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
+from trunkline.strategies.base import Strategy
+from trunkline.runner.pool import Pool
+from trunkline.runner.result import Run
+from trunkline.runner.run import run
+from trunkline.scoring.diversity import diversity, tries
+from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 

@@ -16,7 +16,7 @@ from own_strategy import Recheck, brevity
 
 import trunkline as tl
 from trunkline.cli.demo import simulator
-from trunkline.score.verdicts import read
+from trunkline.scoring.notes import read
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world

@@ -9,8 +9,8 @@ from driven_teams import Panel, Review, Rowed, served
 from foreign import serving
 
 import trunkline as tl
-from trunkline.rollout.journal import Journal
-from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.programs.replay import Journal
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
 TEAMS = {team.__name__: team for team in (Review, Panel)}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.llm.batch import BatchLLM
+from trunkline.llm.batch.batcher import BatchLLM
 
 
 async def test_requests_of_one_moment_leave_together_and_get_their_own_replies():

@@ -10,7 +10,7 @@ import pytest
 from batching import LONG, Gated, ask, echo, request, texts, turns
 
 from trunkline.errors import LLMError
-from trunkline.llm.batch import BatchLLM
+from trunkline.llm.batch.batcher import BatchLLM
 
 
 async def test_a_cancelled_request_leaves_the_batch_it_was_to_join():
@@ -102,7 +102,7 @@ async def test_closing_fails_what_waits_and_stops_the_engine():
 
 
 async def test_closing_does_not_wait_for_an_engine_that_ignores_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trunkline.llm.batcher._LEAVE_WITHIN", 0.02)
+    monkeypatch.setattr("trunkline.llm.batch.batcher._LEAVE_WITHIN", 0.02)
     over = asyncio.Event()
 
     async def stubborn(prompts):

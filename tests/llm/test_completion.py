@@ -13,11 +13,11 @@ from batching import echo, request
 
 from trunkline import _core
 from trunkline.errors import ContextTooLong, EndpointError, LLMError
-from trunkline.llm.batch import BatchLLM
-from trunkline.llm.completion import Completion
-from trunkline.llm.prompt import Prompt
-from trunkline.llm.protocol import Request, ToolCall
-from trunkline.llm.reply import read
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.batch.completion import Completion
+from trunkline.llm.batch.completion import Prompt
+from trunkline.llm.types import Request, ToolCall
+from trunkline.llm.response import read
 
 CALL = {"id": "", "name": "look", "arguments": '{"x":1}'}
 

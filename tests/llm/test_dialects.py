@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from lines import Lines
 
 from trunkline.errors import ConfigError
-from trunkline.llm.dialects.catalog import DIALECTS, describe, find, label
-from trunkline.llm.dialects.dialect import MOST_CALLS, Parsed
-from trunkline.llm.dialects.hermes import Hermes
-from trunkline.llm.dialects.native import Native
-from trunkline.llm.dialects.search_r1 import SearchR1
-from trunkline.llm.dialects.thinking import spoken
-from trunkline.llm.protocol import Choice, ToolCall
+from trunkline.llm.dialects.builtin import DIALECTS, describe, find, label
+from trunkline.llm.dialects.base import MOST_CALLS, Parsed
+from trunkline.llm.dialects.builtin import Hermes
+from trunkline.llm.dialects.builtin import Native
+from trunkline.llm.dialects.builtin import SearchR1
+from trunkline.llm.dialects.base import spoken
+from trunkline.llm.types import Choice, ToolCall
 from trunkline.llm.request import Sampling
 
 SEARCH = {

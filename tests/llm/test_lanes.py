@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.llm.lanes import Lanes
+from trunkline.llm.batch.activity import Lanes
 
 MOVES = {"run": "running", "ask": "asking", "leave": "away", "end": None}
 

@@ -7,8 +7,8 @@ import openai
 import pytest
 
 from trunkline.errors import BadRequest, ConfigError, ContextTooLong, EndpointError, LLMError
-from trunkline.llm.client import ClientLLM, as_llm
-from trunkline.llm.protocol import Request
+from trunkline.llm.openai_client import ClientLLM, as_llm
+from trunkline.llm.types import Request
 
 KEY = "sk-client-0123456789"
 BODY = b'{"model":"my \\"model\\"","messages":[{"role":"user","content":"hi"}],"seed":5}'

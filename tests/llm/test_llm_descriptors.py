@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from trunkline.errors import ConfigError
-from trunkline.llm import descriptors
+from trunkline._internal import resources as descriptors
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_hard_limit_that_is_too_low_is_an_error_with_both_numbers(limits):
 SCRIPT = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1000))
-from trunkline.llm.spec import EndpointSpec
+from trunkline.llm.config import EndpointSpec
 EndpointSpec("http://h/v1", max_concurrency=400).open()
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 528)
 try:

@@ -8,7 +8,7 @@ from aiohttp import web
 from llm_servers import KEY, REQUEST, client, completion, serve, serve_raw
 
 from trunkline.errors import ContextTooLong, LLMError
-from trunkline.llm.protocol import Request
+from trunkline.llm.types import Request
 
 OK = completion()
 

@@ -6,7 +6,7 @@ import pytest
 from test_llm_outage import BODY, idle, make, rollouts
 from virtual_time import REPLY, VirtualServers, VirtualTime
 
-from trunkline.llm.protocol import Request
+from trunkline.llm.types import Request
 
 
 class Bodies(VirtualServers):

@@ -5,10 +5,10 @@ import pytest
 from virtual_time import REPLY
 
 from trunkline.errors import EndpointError, TrunklineError
-from trunkline.llm.http import HttpLLM
-from trunkline.llm.protocol import Request
-from trunkline.llm.retry import Backoff
-from trunkline.llm.transport import Answer
+from trunkline.llm.http.client import HttpLLM
+from trunkline.llm.types import Request
+from trunkline.llm.http.outcome import Backoff
+from trunkline.llm.http.transport import Answer
 
 REQUEST = Request(b'{"model":"m","messages":[]}', 7)
 SECRET = "vault-0123456789abcdef"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.llm.incoming import HEAD_LIMIT, AnswerReader, Headers, inflate
-from trunkline.llm.transport import TransportError
+from trunkline.llm.http.connection import HEAD_LIMIT, AnswerReader, Headers, inflate
+from trunkline.llm.http.transport import TransportError
 
 LARGEST = 5_000
 TOKENS = st.text("abcdefghijklmnopqrstuvwxyzABCXYZ0123456789-_", min_size=1, max_size=12).filter(

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError, ReplyError
-from trunkline.llm.classify import Site, classify
-from trunkline.llm.protocol import ToolCall
-from trunkline.llm.reply import read, unusable
-from trunkline.llm.retry import Backoff, retry_after
+from trunkline.llm.http.outcome import Site, classify
+from trunkline.llm.types import ToolCall
+from trunkline.llm.response import read, unusable
+from trunkline.llm.http.outcome import Backoff, retry_after
 
 
 def body(message=None, finish="stop", **more):

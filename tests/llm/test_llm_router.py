@@ -10,13 +10,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from virtual_time import VirtualTime
 
 from trunkline.errors import LLMError
-from trunkline.llm.classify import Verdict
-from trunkline.llm.endpoint import Endpoint
-from trunkline.llm.limiter import Limiter
-from trunkline.llm.limits import Routing
-from trunkline.llm.quota import Quota
-from trunkline.llm.router import Router
-from trunkline.llm.window import Window
+from trunkline.llm.http.outcome import Verdict
+from trunkline.llm.limits.router import Endpoint
+from trunkline.llm.limits.rate_limiter import Limiter
+from trunkline.llm.types import Routing
+from trunkline.llm.limits.token_bucket import Quota
+from trunkline.llm.limits.router import Router
+from trunkline.llm.limits.adaptive_window import Window
 
 DOWN = Verdict(LLMError, "down", retry=True, status=503)
 

@@ -9,9 +9,9 @@ from aiohttp import web
 from llm_servers import completion, serve
 
 from trunkline.errors import EndpointError
-from trunkline.llm.http import HttpLLM
-from trunkline.llm.limits import Limits, Routing
-from trunkline.llm.protocol import Request
+from trunkline.llm.http.client import HttpLLM
+from trunkline.llm.types import Limits, Routing
+from trunkline.llm.types import Request
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 OK = completion()

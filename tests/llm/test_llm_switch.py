@@ -6,10 +6,10 @@ import pytest
 from fault_server import OK, FaultServer, Peer
 from llm_servers import KEY
 
-from trunkline.llm.aio import AioTransport
-from trunkline.llm.plain import PlainTransport
-from trunkline.llm.switch import SwitchTransport
-from trunkline.llm.transport import TransportError
+from trunkline.llm.http.aiohttp_transport import AioTransport
+from trunkline.llm.http.connection_pool import PlainTransport
+from trunkline.llm.http.aiohttp_transport import SwitchTransport
+from trunkline.llm.http.transport import TransportError
 
 
 @pytest.fixture(autouse=True)

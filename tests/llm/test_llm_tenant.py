@@ -8,12 +8,12 @@ import pytest
 from multidict import CIMultiDict
 from virtual_time import VirtualTime
 
-from trunkline.llm.gate import Gate
-from trunkline.llm.limiter import Limiter
-from trunkline.llm.quota import Quota
-from trunkline.llm.spec import EndpointSpec
-from trunkline.llm.tenant import Tenant
-from trunkline.llm.window import Window
+from trunkline.llm.limits.rate_limiter import Gate
+from trunkline.llm.limits.rate_limiter import Limiter
+from trunkline.llm.limits.token_bucket import Quota
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.limits.rate_limiter import Tenant
+from trunkline.llm.limits.adaptive_window import Window
 
 
 class Part:
@@ -112,7 +112,7 @@ def test_what_a_server_says_is_left_is_believed_in_equal_parts():
 
 
 async def test_a_process_wishes_for_no_more_than_it_has_descriptors(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trunkline.llm.spec.make_room", lambda least, wanted: least + 2)
+    monkeypatch.setattr("trunkline.llm.config.make_room", lambda least, wanted: least + 2)
     llm = EndpointSpec("http://h/v1", max_concurrency=40).open(4)
     assert (llm.tenant.fair, llm.tenant.most) == (10, 12)
     llm.tenant.grant([10])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.llm.window import Window
+from trunkline.llm.limits.adaptive_window import Window
 
 
 def test_a_burst_of_refusals_cuts_once():

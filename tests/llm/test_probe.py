@@ -11,14 +11,14 @@ import pytest
 from aiohttp import web
 
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.llm.probe import ABILITIES, Capabilities, needs, probe, require
+from trunkline.llm.capabilities import ABILITIES, Capabilities, needs, probe, require
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.llm.tokens import TokenMode
-from trunkline.rollout.agent import Agent
-from trunkline.runtime.run import arun
-from trunkline.sim.server.serve import start_server
-from trunkline.sim.server.settings import Settings
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.agent import Agent
+from trunkline.runner.run import arun
+from trunkline.sim.server.app import start_server
+from trunkline.sim.server.options import Settings
 from trunkline.types import Task
 
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from trunkline._core import PROMPT, ROOT, Tree
 from trunkline.llm import messages
-from trunkline.llm.protocol import Choice, ToolCall
-from trunkline.llm.recorded import recorded, steps
-from trunkline.llm.text import scrub
+from trunkline.llm.types import Choice, ToolCall
+from trunkline.llm.response import recorded, steps
+from trunkline._internal.text import scrub
 
 # Whatever begins with our own mark could be ours.
 arguments = st.one_of(

@@ -11,15 +11,15 @@ import pytest
 from aiohttp import web
 
 from trunkline.errors import ConfigError, EndpointError, LLMError
-from trunkline.llm.probe import QUESTION
-from trunkline.llm.regions import REGIONS, Regions, find_regions, require_region
+from trunkline.llm.capabilities import QUESTION
+from trunkline.llm.capabilities import REGIONS, Regions, find_regions, require_region
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.speech import Speech
-from trunkline.sim.server.serve import start_server
-from trunkline.sim.server.settings import Settings
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Speech
+from trunkline.sim.server.app import start_server
+from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import search
-from trunkline.tools.runner import Toolbox
+from trunkline.tools.toolbox import Toolbox
 
 SAMPLING = Sampling(logprobs=True, top_logprobs=5, max_tokens=400)
 

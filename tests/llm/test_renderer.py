@@ -14,14 +14,14 @@ from tokenizers import Tokenizer
 
 from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.messages import call_id
-from trunkline.llm.renderer.local import LocalRenderer, tokens_with
-from trunkline.llm.renderer.protocol import Renderer
-from trunkline.llm.renderer.server import ServerRenderer
-from trunkline.llm.renderer.suffix import Suffix
-from trunkline.llm.renderer.template import Template
-from trunkline.llm.spec import EndpointSpec
-from trunkline.sim.model.bpe import default_bpe
-from trunkline.sim.server.serve import start_server
+from trunkline.llm.token_ids.local import LocalRenderer, tokens_with
+from trunkline.llm.token_ids.base import Renderer
+from trunkline.llm.token_ids.server import ServerRenderer
+from trunkline.llm.token_ids.base import Suffix
+from trunkline.llm.token_ids.local import Template
+from trunkline.llm.config import EndpointSpec
+from trunkline.sim.model.tokenizer import default_bpe
+from trunkline.sim.server.app import start_server
 
 NAMES = tuple(chat_templates.SOURCES)
 TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}

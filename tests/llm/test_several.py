@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
 from trunkline.llm.cache import Cache
-from trunkline.llm.lanes import Lanes
-from trunkline.llm.names import check_name, named, prices_named
-from trunkline.llm.price import EVERYWHERE, Price, price_at
-from trunkline.llm.several import SeveralLanes
-from trunkline.rollout.agent import Agent, Kit
+from trunkline.llm.batch.activity import Lanes
+from trunkline.llm.pricing import check_name, named, prices_named
+from trunkline.llm.pricing import EVERYWHERE, Price, price_at
+from trunkline.llm.batch.activity import SeveralLanes
+from trunkline.agent import Agent, Kit
 
 MOVES = st.one_of(
     st.just(("run",)),

@@ -5,7 +5,7 @@ import heapq
 import itertools
 import json
 
-from trunkline.llm.transport import Answer, TransportError
+from trunkline.llm.http.transport import Answer, TransportError
 
 REPLY = json.dumps(
     {

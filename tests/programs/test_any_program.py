@@ -13,9 +13,9 @@ from plays import Actors, cuts, play, turns
 
 from trunkline._core import MESSAGE, TURN
 from trunkline.errors import BadRequest, LLMError
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.play import Play
-from trunkline.rollout.strategy import Fork
+from trunkline.agent import Agent
+from trunkline.rollout.programs.context import Play
+from trunkline.strategies.base import Fork
 from trunkline.tools.tool import tool
 
 

@@ -16,10 +16,10 @@ from plays import Actors, cuts, play, turns
 
 from trunkline._core import Tree as Core
 from trunkline.errors import BadRequest, LLMError
-from trunkline.llm.protocol import ToolCall
-from trunkline.rollout import replay
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.play import Play
+from trunkline.llm.types import ToolCall
+from trunkline.rollout.programs import replay
+from trunkline.agent import Agent
+from trunkline.rollout.programs.context import Play
 from trunkline.tools.tool import tool
 
 
@@ -315,6 +315,6 @@ async def test_a_program_may_make_its_agents_anew_each_time(monkeypatch: pytest.
             await rollout.ask(role, temperature=1.0 + turn % 2)
         return (await rollout.ask(Agent(model="b", name="b"))).text
 
-    monkeypatch.setattr("trunkline.rollout.program._MOST", 3)
+    monkeypatch.setattr("trunkline.rollout.programs.resources._MOST", 3)
     grown = await play(program, Actors(says))
     assert grown.roles == ["a"] * 20 + ["b"], grown.end

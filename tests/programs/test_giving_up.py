@@ -12,14 +12,14 @@ from recorder import Recorder
 
 from trunkline._core import Tree as Core
 from trunkline.errors import BadRequest
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.play import Play
-from trunkline.rollout.program import Program
-from trunkline.rollout.session import Session
-from trunkline.rollout.strategies.chain import Chain
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.resources import Program
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.chain import Chain
 from trunkline.tools.tool import tool
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 A, B, C = (Agent(model=name, name=name) for name in "abc")
@@ -148,7 +148,7 @@ async def test_a_loop_that_is_busy_for_longer_than_patience_is_no_divergence(mon
 
     whole = await play(program, Actors(says), strategy=Chain(20))
     core = cuts(whole.deltas)[-25]
-    monkeypatch.setattr("trunkline.rollout.replay.PATIENCE", 0.0)
+    monkeypatch.setattr("trunkline.rollout.programs.replay.PATIENCE", 0.0)
     again = await play(program, Actors(says), core, strategy=Chain(20))
     assert {again.tree.core.rollout(number).termination for number in range(20)} == {"answer"}
     assert again.tree.digest() == whole.tree.digest()

@@ -13,19 +13,19 @@ from scripted import Silent
 
 from trunkline._core import OBSERVATION, TURN
 from trunkline.errors import ConfigError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.llm.tokens import TokenMode
-from trunkline.rollout.agent import Agent, Kit
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.agent import Agent, Kit
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.play import Play
-from trunkline.rollout.program import Program
-from trunkline.rollout.purse import Allowance
-from trunkline.rollout.session import Session
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategy import Fork, Stop
-from trunkline.runtime.job import Job, pack_job, settings, unpack_job
-from trunkline.tree.tree import Tree
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.resources import Program
+from trunkline.rollout.task_budget import Allowance
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.base import Fork, Stop
+from trunkline.protocol.job import Job, pack_job, settings, unpack_job
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 A, B, C = (Agent(model=name, name=name) for name in "abc")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import trunkline as tl
-from trunkline.llm.prompt import Prompt
-from trunkline.rollout.play import Play
+from trunkline.llm.batch.completion import Prompt
+from trunkline.rollout.programs.context import Play
 from trunkline.store.reader import RunReader
 
 AGENT = tl.Agent(model="m", sampling=tl.Sampling(max_tokens=10))

@@ -9,17 +9,17 @@ from typing import Any
 from plays import Actors, cuts, play
 from scripted import Silent
 
-from trunkline.llm.protocol import ToolCall
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.effects import doubts
-from trunkline.rollout.play import Play
-from trunkline.rollout.program import Program
-from trunkline.rollout.session import Session
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.tools.call import current_call
+from trunkline.llm.types import ToolCall
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.side_effects import doubts
+from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.resources import Program
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.chain import Chain
+from trunkline.tools.calls import current_call
 from trunkline.tools.tool import tool
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 RAN: Counter[str] = Counter()

@@ -10,9 +10,9 @@ import pytest
 from plays import Actors, cuts, play, turns
 
 from trunkline.errors import BadRequest, CallFailed, LLMError
-from trunkline.llm.protocol import ToolCall
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.play import Play
+from trunkline.llm.types import ToolCall
+from trunkline.agent import Agent
+from trunkline.rollout.programs.context import Play
 from trunkline.tools.tool import tool
 
 ran: list[str] = []

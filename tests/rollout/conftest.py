@@ -9,7 +9,7 @@ import pytest
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 from trunkline.types import Task
 
 

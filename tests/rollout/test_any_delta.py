@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from scripted import look
 from worlds import Model, World, worth
 
-from trunkline.llm.price import EVERYWHERE, Price
+from trunkline.llm.pricing import EVERYWHERE, Price
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategy import Strategy
-from trunkline.score.filters import ZeroVariance
+from trunkline.strategies.stopping import Stopping
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.base import Strategy
+from trunkline.scoring.filters import ZeroVariance
 
 each = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 

@@ -19,15 +19,15 @@ from worlds import Model, World, worth
 
 from trunkline._core import TURN
 from trunkline.llm.request import Sampling
-from trunkline.llm.tokens import TokenMode
+from trunkline.llm.token_ids.base import TokenMode
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.entropy_tree import EntropyTree
-from trunkline.rollout.strategies.partial import Partial
-from trunkline.rollout.strategy import Drop, Fork, Move, Stop, Strategy
-from trunkline.rollout.view import View
-from trunkline.score.verdicts import Verdict
+from trunkline.strategies.stopping import Stopping
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.entropy_tree import EntropyTree
+from trunkline.strategies.partial import Partial
+from trunkline.strategies.base import Drop, Fork, Move, Stop, Strategy
+from trunkline.strategies.base import View
+from trunkline.scoring.notes import Verdict
 from trunkline.sim.tools import search, visit
 from trunkline.types import Task
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from trunkline.rollout.weights import Weights
+from trunkline.rollout.sampling.inflight import Weights
 
 
 async def asked(weights: Weights, seen: list[str]) -> None:

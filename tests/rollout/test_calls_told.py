@@ -8,7 +8,7 @@ import pytest
 from draws_desk import ANSWER, Table, ask_all, completion, open_table
 
 from trunkline.errors import ContentFiltered, EndpointError, LLMError, RolloutError
-from trunkline.llm.protocol import Reply, Request
+from trunkline.llm.types import Reply, Request
 from trunkline.llm.request import Sampling
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trunkline._core import MESSAGE, ROOT, Tree
 from trunkline.errors import ArgumentError, CoreError
-from trunkline.rollout.conversation import Conversation
+from trunkline.rollout.sampling.prompt import Conversation
 
 
 def said(number: int) -> bytes:

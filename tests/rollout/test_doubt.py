@@ -15,11 +15,11 @@ from recorder import replayed
 from worlds import Model, World, worth
 
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.effects import doubts
-from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategy import Strategy
-from trunkline.tools.call import current_call
+from trunkline.rollout.side_effects import doubts
+from trunkline.strategies.stopping import Stopping
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.base import Strategy
+from trunkline.tools.calls import current_call
 from trunkline.tools.tool import Tool, tool
 
 RAN: Counter[str] = Counter()

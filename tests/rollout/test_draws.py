@@ -12,7 +12,7 @@ from draws_desk import ANSWER, Counted, Table, ask_all, completion, open_table
 
 from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError
 from trunkline.llm.cache import Cache
-from trunkline.llm.protocol import Reply, Request
+from trunkline.llm.types import Reply, Request
 from trunkline.llm.request import Sampling
 from trunkline.types import Usage
 

@@ -14,11 +14,11 @@ from draws_desk import ANSWER, Counted, Table, ask_all, completion, open_table
 import trunkline as tl
 from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError
 from trunkline.llm.cache import Cache
-from trunkline.llm.dialects.dialect import MOST_CALLS
-from trunkline.llm.protocol import Choice, Reply, Request, ToolCall
+from trunkline.llm.dialects.base import MOST_CALLS
+from trunkline.llm.types import Choice, Reply, Request, ToolCall
 from trunkline.llm.request import Sampling
-from trunkline.rollout.flights import Flights
-from trunkline.runtime.outbox import settle
+from trunkline.rollout.sampling.completions import Flights
+from trunkline.worker.outbox import settle
 from trunkline.types import Task, Usage
 
 

@@ -8,15 +8,15 @@ import pytest
 
 from trunkline import _core
 from trunkline.errors import TreeError, UnknownEffect
-from trunkline.llm.protocol import ToolCall
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.desk import Desk
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.effects import Effects, doubts, lose
+from trunkline.llm.types import ToolCall
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.sampler import Desk
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.side_effects import Effects, doubts, lose
 from trunkline.rollout.rollout import Rollout
-from trunkline.tools.call import Origin, current_call
+from trunkline.tools.calls import Origin, current_call
 from trunkline.tools.tool import tool
-from trunkline.tree.failure import Failure
+from trunkline.tree.records import Failure
 from trunkline.types import Task
 
 RAN: list[str] = []

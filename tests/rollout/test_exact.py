@@ -11,14 +11,14 @@ from exact_runs import grow, serving
 from trunkline import _core
 from trunkline._core import PROMPT, ROOT, SAMPLED, TURN, Tokens, drift_of, harvest, last_ids, pack_ragged, pack_tree
 from trunkline.llm import messages
-from trunkline.llm.renderer.choose import renderers
+from trunkline.llm.token_ids.server import renderers
 from trunkline.llm.request import Sampling
-from trunkline.llm.tokens import TokenMode
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.conversation import Conversation
-from trunkline.rollout.exact import Exact
-from trunkline.sim.model.bpe import default_bpe
-from trunkline.tree.tree import Tree
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.prompt import Conversation
+from trunkline.rollout.sampling.token_prompts import Exact
+from trunkline.sim.model.tokenizer import default_bpe
+from trunkline.tree.views import Tree
 from trunkline.types import Task, Usage
 
 APIS = ("chat", "completions", "generate")

@@ -14,12 +14,13 @@ from trunkline import _core
 from trunkline._core import PROMPT, ROOT, TURN, Tokens, last_ids
 from trunkline.llm.cache import Cache
 from trunkline.llm.request import Sampling
-from trunkline.llm.tokens import TokenMode
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.conversation import Conversation
-from trunkline.rollout.exact import Exact
-from trunkline.tree.tree import Tree
-from trunkline.types import JSON, Message, Task
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.prompt import Conversation
+from trunkline.rollout.sampling.token_prompts import Exact
+from trunkline.tree.views import Tree
+from trunkline._internal.validation import JSON
+from trunkline.types import Message, Task
 
 APIS = ("chat", "completions", "generate")
 

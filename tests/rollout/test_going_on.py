@@ -15,16 +15,16 @@ from scripted import Say, Scripted, grow, look, paths
 from trunkline._core import OBSERVATION, TURN
 from trunkline._core import Tree as Core
 from trunkline.llm import messages
-from trunkline.llm.protocol import ToolCall
-from trunkline.llm.recorded import recorded
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.opening import begin
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategy import Fork
-from trunkline.score.replays import replays
+from trunkline.llm.types import ToolCall
+from trunkline.llm.response import recorded
+from trunkline.agent import Agent
+from trunkline.rollout.moves import begin
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.base import Fork
+from trunkline.scoring.notes import replays
 from trunkline.store.derive import rows, taken
-from trunkline.store.summary import summarise
-from trunkline.tree.tree import Tree
+from trunkline.store.stats.summary import summarise
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

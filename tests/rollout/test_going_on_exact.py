@@ -8,18 +8,18 @@ from recorder import Recorder, replayed
 
 from trunkline._core import TURN
 from trunkline._core import Tree as Core
-from trunkline.llm.http import HttpLLM
-from trunkline.llm.renderer.choose import renderers
+from trunkline.llm.http.client import HttpLLM
+from trunkline.llm.token_ids.server import renderers
 from trunkline.llm.request import Sampling
-from trunkline.llm.tokens import TokenMode
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.exact import Exact
-from trunkline.rollout.session import Session
-from trunkline.rollout.strategy import Fork
-from trunkline.rollout.view import View
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.sampling.token_prompts import Exact
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.base import Fork
+from trunkline.strategies.base import View
 from trunkline.sim.tools import search, visit
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

@@ -15,15 +15,15 @@ from worlds import Model, World
 
 from trunkline._core import Tree as Core
 from trunkline.errors import TreeError
-from trunkline.llm.price import EVERYWHERE, Price
-from trunkline.llm.protocol import Reply, Request
+from trunkline.llm.pricing import EVERYWHERE, Price
+from trunkline.llm.types import Reply, Request
 from trunkline.llm.request import Sampling
-from trunkline.rollout.barrier import Barrier
+from trunkline.rollout.growth import Barrier
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.purse import Allowance, Purse
-from trunkline.rollout.rounds import Opened, Past, Round, Served, Spent, Taken, write
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
+from trunkline.rollout.task_budget import Allowance, Purse
+from trunkline.rollout.checkpoint import Opened, Past, Round, Served, Spent, Taken, write
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
 
 WORLD = World(5, words=3, depth=5, stop=0.2)
 

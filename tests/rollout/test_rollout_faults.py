@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from atlas import agent, tasks
 
-from trunkline.llm.protocol import Choice, Reply, Request
-from trunkline.rollout.seed import base_seed
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.run import arun
-from trunkline.score.rewards import exact_match
+from trunkline.llm.types import Choice, Reply, Request
+from trunkline.rollout.sampling.prompt import base_seed
+from trunkline.strategies.chain import Chain
+from trunkline.runner.run import arun
+from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.types import Termination
 

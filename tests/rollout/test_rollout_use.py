@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from trunkline import _core
-from trunkline.llm.protocol import Reply, Request, ToolCall
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.desk import Desk
-from trunkline.rollout.draws import Draws
+from trunkline.llm.types import Reply, Request, ToolCall
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.sampler import Desk
+from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.rollout import Rollout
 from trunkline.store.derive import rows
 from trunkline.tools.tool import tool

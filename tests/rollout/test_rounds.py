@@ -12,18 +12,18 @@ from scripted import Say, Scripted, Silent, grow, paths
 
 from trunkline._core import OBSERVATION
 from trunkline.errors import ConfigError, StrategyError
-from trunkline.llm.dialects.dialect import Definition, Parsed
-from trunkline.llm.dialects.native import Native
-from trunkline.llm.protocol import Choice
+from trunkline.llm.dialects.base import Definition, Parsed
+from trunkline.llm.dialects.builtin import Native
+from trunkline.llm.types import Choice
 from trunkline.llm.request import Sampling
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.barrier import Barrier
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.session import Session
-from trunkline.rollout.strategy import Fork, Move, Stop
-from trunkline.rollout.view import View
-from trunkline.tree.trajectory import Trajectory
-from trunkline.tree.tree import Tree
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.growth import Barrier
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.base import Fork, Move, Stop
+from trunkline.strategies.base import View
+from trunkline.tree.views import Trajectory
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.rollout.snapshots import Snapshots
+from trunkline.rollout.environments import Snapshots
 
 # One rollout has one snapshot for each number of turns.
 puts = st.lists(

@@ -9,14 +9,14 @@ from atlas import agent, lookup, tasks
 from lines import Lines
 
 from trunkline.errors import ConfigError
-from trunkline.llm.dialects.dialect import Parsed
-from trunkline.llm.dialects.hermes import Hermes
-from trunkline.llm.dialects.search_r1 import SearchR1
-from trunkline.llm.protocol import Choice, Reply, Request, ToolCall
+from trunkline.llm.dialects.base import Parsed
+from trunkline.llm.dialects.builtin import Hermes
+from trunkline.llm.dialects.builtin import SearchR1
+from trunkline.llm.types import Choice, Reply, Request, ToolCall
 from trunkline.llm.request import Sampling
-from trunkline.rollout.agent import Kit
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import arun
+from trunkline.agent import Kit
+from trunkline.runner.result import Run
+from trunkline.runner.run import arun
 from trunkline.store.reader import RunReader
 from trunkline.tools.tool import tool
 from trunkline.types import Task, Termination

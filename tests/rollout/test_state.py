@@ -15,11 +15,11 @@ from notebook import Clock, Liar, Notebook, Paper, account, forget, look, look_a
 from scripted import Say, grow
 
 from trunkline._core import OBSERVATION
-from trunkline.rollout.seed import base_seed
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategy import Fork
-from trunkline.score.replays import noted, replays
-from trunkline.score.verdicts import Verdict, note, read
+from trunkline.rollout.sampling.prompt import base_seed
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.base import Fork
+from trunkline.scoring.notes import noted, replays
+from trunkline.scoring.notes import Verdict, note, read
 from trunkline.store.derive import rows, taken
 from trunkline.types import Termination, Usage
 

@@ -9,10 +9,10 @@ from exact_runs import grow, serving
 from notebook import Notebook, Paper, account, forget
 
 from trunkline._core import OBSERVATION
-from trunkline.llm.tokens import TokenMode
-from trunkline.rollout.strategies.entropy_tree import EntropyTree
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.rollout.strategy import Strategy
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.strategies.entropy_tree import EntropyTree
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.strategies.base import Strategy
 from trunkline.sim.tools import search as find
 from trunkline.sim.tools import visit
 from trunkline.tools.environment import Environment

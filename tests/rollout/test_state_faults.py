@@ -12,13 +12,13 @@ from notebook import Notebook, Paper, account, forget, look
 from scripted import Say, Scripted, Silent, grow
 
 from trunkline.errors import EnvironmentFailed
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.session import Session
-from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategies.chain import Chain
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.stopping import Stopping
+from trunkline.strategies.chain import Chain
 from trunkline.tools.tool import tool
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task, Termination
 
 

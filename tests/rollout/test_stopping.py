@@ -10,11 +10,11 @@ from spending import Clerk, spend
 from trunkline import _core
 from trunkline.errors import ConfigError
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.rollout.strategy import Fork
-from trunkline.score.rewards import exact_match
+from trunkline.strategies.stopping import Stopping
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.strategies.base import Fork
+from trunkline.scoring.rewards import exact_match
 from trunkline.types import Termination
 
 ANSWER, CENSORED = Termination.ANSWER, Termination.CENSORED

@@ -11,20 +11,21 @@ from spending import MOST, Book, Clerk, spend
 
 from trunkline import _core
 from trunkline.errors import LLMError
-from trunkline.llm.reply import read
+from trunkline.llm.response import read
 from trunkline.llm.request import Sampling
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.barrier import Barrier
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.growth import Barrier
 from trunkline.rollout.budget import Budget, prompt_bound
-from trunkline.rollout.desk import Desk
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.exact import Kept
-from trunkline.rollout.players import Players
-from trunkline.rollout.purse import Allowance, Denied, OutOfBudget, Purse
-from trunkline.rollout.rollout import Finished, Rollout
-from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.score.rewards import exact_match
+from trunkline.rollout.sampling.sampler import Desk
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.sampling.token_prompts import Kept
+from trunkline.rollout.growth import Players
+from trunkline.rollout.task_budget import Allowance, Denied, OutOfBudget, Purse
+from trunkline.rollout.types import Finished
+from trunkline.rollout.rollout import Rollout
+from trunkline.strategies.stopping import Stopping
+from trunkline.strategies.chain import Chain
+from trunkline.scoring.rewards import exact_match
 from trunkline.tools.environment import Environment
 from trunkline.tools.tool import tool
 from trunkline.types import Task, Termination

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spending import MOST, Clerk, spend
 
-from trunkline.llm.price import EVERYWHERE, Price
+from trunkline.llm.pricing import EVERYWHERE, Price
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.partial import Partial
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.rollout.strategy import Fork
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.partial import Partial
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.strategies.base import Fork
 from trunkline.types import Termination
 
 

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.rollout.ticks import after
+from trunkline.rollout.programs.replay import after
 
 
 @settings(max_examples=50, deadline=None)

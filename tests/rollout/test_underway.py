@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from trunkline.rollout.underway import Underway
+from trunkline.rollout.sampling.inflight import Underway
 
 
 def test_the_oldest_of_each_kind_is_told():

@@ -14,16 +14,16 @@ from trunkline._core import PROMPT, ROOT, SAMPLED, TURN, Prefix, Tokens, last_id
 from trunkline._core import Tree as Core
 from trunkline.errors import BadRequest, ConfigError, StrategyError
 from trunkline.llm.cache import Cache
-from trunkline.llm.tokens import TokenMode
-from trunkline.rollout import exact
-from trunkline.rollout.exact import Kept
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.entropy_tree import EntropyTree
-from trunkline.rollout.strategy import Fork
-from trunkline.rollout.view import View
-from trunkline.sim.model.bpe import default_bpe
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.rollout.sampling import token_prompts as exact
+from trunkline.rollout.sampling.token_prompts import Kept
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.entropy_tree import EntropyTree
+from trunkline.strategies.base import Fork
+from trunkline.strategies.base import View
+from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.store.derive import rows
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 APIS = ("completions", "generate")
@@ -313,7 +313,7 @@ async def test_a_server_that_does_not_decode_fails_the_branches_alone(
     async def refuses(*_: object) -> str:
         raise ConfigError("the server does not decode these ids")
 
-    monkeypatch.setattr("trunkline.llm.renderer.server.ServerRenderer.decode", refuses)
+    monkeypatch.setattr("trunkline.llm.token_ids.server.ServerRenderer.decode", refuses)
     mode = TokenMode(api="completions")
     async with serving(mode) as (llm, _):
         (tree,) = await grow(mode, llm, tasks[:1], strategy=Within(0, 3, 2))

@@ -14,25 +14,11 @@ from hypothesis import strategies as st
 
 from trunkline._core import __version__
 from trunkline.errors import WorkerError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.actor import Actor, portion
-from trunkline.runtime.job import Job, pack_job
-from trunkline.runtime.wire import (
-    PROTOCOL,
-    Ack,
-    Batch,
-    Begin,
-    Bye,
-    Fatal,
-    Hello,
-    Ready,
-    Stop,
-    Work,
-    decode_from_worker,
-    encode,
-    write_task,
-)
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.backends.ray import Actor, portion
+from trunkline.protocol.job import Job, pack_job
+from trunkline.protocol.messages import PROTOCOL, Ack, Batch, Begin, Bye, Fatal, Hello, Ready, Stop, Work, decode_from_worker, encode, write_task
 
 
 def begin(url: str) -> list[bytes]:

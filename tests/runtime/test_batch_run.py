@@ -14,15 +14,15 @@ from batching import LONG, Gated
 from foreign import capital_cities
 
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.llm.batch import BatchLLM
-from trunkline.llm.completion import Completion
-from trunkline.llm.prompt import Prompt
-from trunkline.llm.protocol import ToolCall
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.batch.completion import Completion
+from trunkline.llm.batch.completion import Prompt
+from trunkline.llm.types import ToolCall
 from trunkline.llm.request import Sampling
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.plan import Plan
-from trunkline.runtime.run import arun, run, stream
-from trunkline.score.rewards import exact_match
+from trunkline.strategies.chain import Chain
+from trunkline.runner.plan import Plan
+from trunkline.runner.run import arun, run, stream
+from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.tools.tool import tool
 from trunkline.types import Termination

@@ -13,19 +13,19 @@ from atlas import agent, suicide, tasks
 from foreign import capital_cities, error, message, serving
 
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.llm.batch import BatchLLM
-from trunkline.llm.client import ClientLLM
-from trunkline.llm.price import Price
-from trunkline.llm.protocol import Choice, Reply, Request
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.outbox import Growth, Outbox, settle
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import arun, run
-from trunkline.runtime.snapshot import Snapshot
-from trunkline.runtime.wire import Batch
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.openai_client import ClientLLM
+from trunkline.llm.pricing import Price
+from trunkline.llm.types import Choice, Reply, Request
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.worker.outbox import Growth, Outbox, settle
+from trunkline.runner.result import Run
+from trunkline.runner.run import arun, run
+from trunkline.observability.observers import Snapshot
+from trunkline.protocol.messages import Batch
 from trunkline.store.reader import RunReader
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task, Termination
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 60}}

@@ -15,15 +15,15 @@ from foreign import capital_cities, serving
 from trunkline_children import children
 
 import trunkline as tl
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.engine import Engine
-from trunkline.runtime.job import Job
-from trunkline.runtime.local import Local
-from trunkline.runtime.outbox import IN_FLIGHT
-from trunkline.runtime.wire import Ready
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.worker.engine import Engine
+from trunkline.protocol.job import Job
+from trunkline.backends.local import Local
+from trunkline.worker.outbox import IN_FLIGHT
+from trunkline.protocol.messages import Ready
 from trunkline.store.reader import RunReader
-from trunkline.tree.node import Kind
+from trunkline.tree.views import Kind
 
 CONCURRENCY = 4
 

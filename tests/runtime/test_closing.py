@@ -12,16 +12,16 @@ from spending import Clerk
 from trunkline._core import __version__
 from trunkline.llm.request import Sampling
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.backend import Gone
-from trunkline.runtime.closing import Closing
-from trunkline.runtime.controller import Controller
-from trunkline.runtime.engine import Engine
-from trunkline.runtime.job import Job, settings
-from trunkline.runtime.run import arun, stream
-from trunkline.runtime.spent import Spent, spent_in
-from trunkline.runtime.treasury import Treasury
-from trunkline.runtime.wire import PROTOCOL, Batch, Cut, Drawn, Lent, Ready, Recall, Want, Work, write_task
+from trunkline.strategies.chain import Chain
+from trunkline.protocol.backend import Gone
+from trunkline.controller.budget import Closing
+from trunkline.controller.controller import Controller
+from trunkline.worker.engine import Engine
+from trunkline.protocol.job import Job, settings
+from trunkline.runner.run import arun, stream
+from trunkline.controller.budget import Spent, spent_in
+from trunkline.controller.budget import Treasury
+from trunkline.protocol.messages import PROTOCOL, Batch, Cut, Drawn, Lent, Ready, Recall, Want, Work, write_task
 from trunkline.store.writer import RunWriter
 
 

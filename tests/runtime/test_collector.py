@@ -9,7 +9,7 @@ import pytest
 
 import trunkline as tl
 from trunkline.errors import EndpointError
-from trunkline.runtime.collector import Collector
+from trunkline._internal.resources import Collector
 from trunkline.types import Task
 
 OWN = (700, 10, 10)

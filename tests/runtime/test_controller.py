@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from puppets import Puppets, growth, played, poisoned
 
-import trunkline.runtime.controller as controller
+import trunkline.controller.controller as controller
 from trunkline.errors import WorkerError
 from trunkline.rollout.budget import Budget
-from trunkline.runtime.backend import Gone
-from trunkline.runtime.handout import Refill
-from trunkline.runtime.wire import Batch, Cut, EngineState, Ping, Pong, Work
+from trunkline.protocol.backend import Gone
+from trunkline.protocol.job import Refill
+from trunkline.protocol.messages import Batch, Cut, EngineState, Ping, Pong, Work
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 

@@ -14,16 +14,16 @@ from atlas import agent, lookup, tasks
 from foreign import capital_cities, serving
 from nbclient import NotebookClient
 
-import trunkline.crossing as crossing
-from trunkline.crossing import load, pack
+import trunkline._internal.serialization as crossing
+from trunkline._internal.serialization import load, pack
 from trunkline.errors import CrossingError
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.mcts import MCTS
-from trunkline.runtime.job import Job, pack_job, settings, unpack_job
-from trunkline.runtime.run import run
-from trunkline.score.rewards import exact_match
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.mcts import MCTS
+from trunkline.protocol.job import Job, pack_job, settings, unpack_job
+from trunkline.runner.run import run
+from trunkline.scoring.rewards import exact_match
 
 
 class Odd(msgspec.Struct, frozen=True):

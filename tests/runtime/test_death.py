@@ -18,17 +18,17 @@ from click.testing import CliRunner
 from foreign import capital_cities, message, serving
 
 from trunkline.cli.app import app
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.run import run
-from trunkline.score.rewards import exact_match
+from trunkline.llm.config import EndpointSpec
+from trunkline.runner.run import run
+from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.types import Termination
 
 CONTROLLER = """
 import sys
 import atlas
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.run import run
+from trunkline.llm.config import EndpointSpec
+from trunkline.runner.run import run
 who = atlas.agent(tools=[getattr(atlas, sys.argv[3])])
 run(who, atlas.tasks(), llm=EndpointSpec(sys.argv[1], max_concurrency=8), workers=2, out=sys.argv[2])
 """

@@ -12,19 +12,19 @@ from every_strategy import STRATEGIES
 
 from trunkline.cli.demo import simulator
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.strategy import Strategy
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import run
-from trunkline.runtime.snapshot import Snapshot
-from trunkline.score.filters import ZeroVariance
-from trunkline.score.rewards import exact_match
+from trunkline.strategies.base import Strategy
+from trunkline.runner.result import Run
+from trunkline.runner.run import run
+from trunkline.observability.observers import Snapshot
+from trunkline.scoring.filters import ZeroVariance
+from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 
@@ -63,7 +63,7 @@ class Killer:
 def workers() -> list[int]:
     """This process's workers."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [int(number) for number in listed if b"trunkline.runtime.worker" in command(number)]
+    return [int(number) for number in listed if b"trunkline.worker.main" in command(number)]
 
 
 def command(number: str) -> bytes:

@@ -9,14 +9,14 @@ from spending import Clerk
 
 from trunkline.llm.request import Sampling
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.seed import base_seed
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import arun
-from trunkline.score.filters.overlong import OverlongPenalty
-from trunkline.score.filters.variance import ZeroVariance
-from trunkline.score.rewards import exact_match
-from trunkline.score.verdicts import penalty, read
+from trunkline.rollout.sampling.prompt import base_seed
+from trunkline.strategies.chain import Chain
+from trunkline.runner.result import Run
+from trunkline.runner.run import arun
+from trunkline.scoring.filters.builtin import OverlongPenalty
+from trunkline.scoring.filters.builtin import ZeroVariance
+from trunkline.scoring.rewards import exact_match
+from trunkline.scoring.notes import penalty, read
 from trunkline.store.reader import RunReader
 
 SEED = 3

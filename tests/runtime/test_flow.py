@@ -8,11 +8,11 @@ from collections import deque
 import pytest
 from lending import Timers
 
-from trunkline.llm.bucket import limits_of
-from trunkline.llm.limits import Limits
-from trunkline.runtime import wire
-from trunkline.runtime.flow import _SLICE, Flow
-from trunkline.runtime.rates import LeasedRates
+from trunkline.llm.limits.token_bucket import limits_of
+from trunkline.llm.types import Limits
+from trunkline.protocol import messages as wire
+from trunkline.controller.limits import _SLICE, Flow
+from trunkline.worker.leases import LeasedRates
 
 DELAY = 0.003
 """Seconds of a message."""

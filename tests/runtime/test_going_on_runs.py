@@ -12,18 +12,18 @@ from foreign import error, message, serving
 from goers import Few, More, Squeamish
 from judges import Pairs
 
-from trunkline.cli.drive import judge
+from trunkline.cli.live import judge
 from trunkline.errors import ConfigError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime import dispatch
-from trunkline.runtime.plan import plan
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import run, stream
-from trunkline.runtime.snapshot import Snapshot
-from trunkline.score.filters import ZeroVariance
-from trunkline.score.rewards import exact_match
-from trunkline.score.verdicts import dropped, read
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.controller import scheduler as dispatch
+from trunkline.runner.plan import plan
+from trunkline.runner.result import Run
+from trunkline.runner.run import run, stream
+from trunkline.observability.observers import Snapshot
+from trunkline.scoring.filters import ZeroVariance
+from trunkline.scoring.rewards import exact_match
+from trunkline.scoring.notes import dropped, read
 from trunkline.store.reader import RunReader
 from trunkline.types import Termination
 

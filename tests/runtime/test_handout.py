@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.runtime.handout import Handout, Refill
+from trunkline.controller.scheduler import Handout
+from trunkline.protocol.job import Refill
 
 
 def play(keeps: list[bool], refill: Refill | None, choose: list[int], slots: int) -> tuple[list[int], Handout]:

@@ -10,14 +10,14 @@ import time
 import pytest
 from atlas import agent
 
-import trunkline.runtime.host as host
-import trunkline.runtime.watchdog as watchdog
+import trunkline.worker.main as host
+import trunkline.worker.health as watchdog
 from trunkline._core import __version__
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.job import Job, pack_job
-from trunkline.runtime.wire import PROTOCOL, Begin, Bye, Hello, Ping, Pong, Ready, Stop, decode_from_worker, encode
-from trunkline.runtime.worker import serve
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.protocol.job import Job, pack_job
+from trunkline.protocol.messages import PROTOCOL, Begin, Bye, Hello, Ping, Pong, Ready, Stop, decode_from_worker, encode
+from trunkline.worker.main import serve
 
 JOB = Job(
     agent=agent(),

@@ -17,13 +17,13 @@ from atlas import agent, lookup, tasks
 from foreign import capital_cities, error, message, serving
 
 from trunkline.errors import ConfigError, EndpointError, LLMError, WorkerError
-from trunkline.llm.protocol import Choice, Reply, Request
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategy import Fork
-from trunkline.rollout.view import View
-from trunkline.runtime.run import arun, run, stream
-from trunkline.score.rewards import exact_match
+from trunkline.llm.types import Choice, Reply, Request
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.base import Fork
+from trunkline.strategies.base import View
+from trunkline.runner.run import arun, run, stream
+from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.tools.tool import tool
 from trunkline.types import Task, Termination
@@ -492,8 +492,8 @@ async def test_a_stream_of_many_tasks_takes_no_longer_than_they_do():
 IN_A_LOOP = """
 import asyncio, sys
 from atlas import agent, tasks
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.run import Interrupted, run
+from trunkline.llm.config import EndpointSpec
+from trunkline.runner.run import Interrupted, run
 
 async def main():
     try:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from lending import Desk
 
-from trunkline.runtime.stock import Stock, divide
+from trunkline.controller.limits import Stock, divide
 
 PICK = st.integers(0, 10**6)
 

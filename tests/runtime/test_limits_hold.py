@@ -12,13 +12,13 @@ import pytest
 from atlas import CAPITALS, agent
 from foreign import message, serving
 
-from trunkline.llm.limits import Limits
+from trunkline.llm.types import Limits
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
+from trunkline.llm.config import EndpointSpec
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.run import run
-from trunkline.store.funds import funds
+from trunkline.strategies.chain import Chain
+from trunkline.runner.run import run
+from trunkline.store.stats.summary import funds
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 

@@ -12,11 +12,11 @@ from foreign import capital_cities, error, serving
 from openai import AsyncOpenAI, DefaultAioHttpClient, DefaultAsyncHttpxClient
 
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.llm.client import ClientLLM
-from trunkline.llm.protocol import Choice, Reply, Request, ToolCall
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.run import arun, run
-from trunkline.score.rewards import exact_match
+from trunkline.llm.openai_client import ClientLLM
+from trunkline.llm.types import Choice, Reply, Request, ToolCall
+from trunkline.strategies.chain import Chain
+from trunkline.runner.run import arun, run
+from trunkline.scoring.rewards import exact_match
 
 
 async def test_a_run_goes_through_the_users_client(tmp_path: Path):

@@ -12,13 +12,13 @@ from atlas import agent
 
 from trunkline._core import __version__
 from trunkline.errors import WorkerError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.backend import Gone
-from trunkline.runtime.job import Job, pack_job
-from trunkline.runtime.local import Local
-from trunkline.runtime.supervisor import Process
-from trunkline.runtime.wire import PROTOCOL, Begin, Hello, Ready, encode
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.protocol.backend import Gone
+from trunkline.protocol.job import Job, pack_job
+from trunkline.backends.local import Local
+from trunkline.backends.local import Process
+from trunkline.protocol.messages import PROTOCOL, Begin, Hello, Ready, encode
 
 JOB = Job(
     agent=agent(),

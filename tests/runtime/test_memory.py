@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import resource
 
-from trunkline.runtime.memory import machine_memory, resident, worker_share
+from trunkline._internal.resources import machine_memory, resident, worker_share
 
 
 def test_what_a_process_holds_is_counted_in_bytes():

@@ -8,10 +8,10 @@ import pytest
 import uvloop
 
 from trunkline.errors import InfrastructureError
-from trunkline.llm.protocol import Reply
-from trunkline.runtime.outbox import IN_FLIGHT, Growth, Outbox
-from trunkline.runtime.wire import Batch
-from trunkline.tree.tree import Tree
+from trunkline.llm.types import Reply
+from trunkline.worker.outbox import IN_FLIGHT, Growth, Outbox
+from trunkline.protocol.messages import Batch
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 
@@ -103,7 +103,7 @@ async def test_who_waited_longest_asks_next():
 
 
 async def test_a_finished_task_takes_along_what_waits(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trunkline.runtime.outbox._FLUSH_AFTER", 600.0)
+    monkeypatch.setattr("trunkline.worker.outbox._FLUSH_AFTER", 600.0)
     sent: list[Batch] = []
     outbox = outbox_of(sent)
     growing, done = (Growth(outbox, number, Tree(Task.ask(str(number)))) for number in range(2))
@@ -120,7 +120,7 @@ async def test_a_finished_task_takes_along_what_waits(monkeypatch: pytest.Monkey
 
 
 async def test_durable_sends_at_once_and_waits_for_what_was_noted_before_and_no_more(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trunkline.runtime.outbox._FLUSH_AFTER", 600.0)
+    monkeypatch.setattr("trunkline.worker.outbox._FLUSH_AFTER", 600.0)
     sent: list[Batch] = []
     outbox = outbox_of(sent)
     first, second = (Growth(outbox, number, Tree(Task.ask(str(number)))) for number in range(2))
@@ -147,7 +147,7 @@ async def test_durable_sends_at_once_and_waits_for_what_was_noted_before_and_no_
 
 
 def test_what_is_due_at_once_leaves_on_a_loop_that_makes_no_timer_of_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trunkline.runtime.outbox._DONE_AFTER", 0.0)
+    monkeypatch.setattr("trunkline.worker.outbox._DONE_AFTER", 0.0)
     sent: list[Batch] = []
 
     async def finish_two() -> None:

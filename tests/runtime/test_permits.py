@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.runtime.permits import Permits
+from trunkline._internal.aio import Permits
 
 MOVES = st.lists(
     st.tuples(st.sampled_from(["acquire", "release", "withdraw", "cancel"]), st.integers(0, 3)), max_size=50

@@ -13,7 +13,7 @@ from trunkline_children import actors, children
 
 import trunkline as tl
 from trunkline.errors import UsageError
-from trunkline.llm.spec import EndpointSpec
+from trunkline.llm.config import EndpointSpec
 from trunkline.types import Task
 
 

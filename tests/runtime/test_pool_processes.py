@@ -19,7 +19,7 @@ from trunkline_children import children
 
 import trunkline as tl
 from trunkline.errors import ConfigError, UsageError
-from trunkline.llm.spec import EndpointSpec
+from trunkline.llm.config import EndpointSpec
 from trunkline.types import Task
 
 
@@ -79,7 +79,7 @@ async def test_a_run_goes_on_while_its_callers_loop_is_blocked():
 
 
 def test_a_tool_that_hangs_costs_its_process_and_not_the_pool(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trunkline.runtime.elsewhere.REST_WITHIN", 0.2)
+    monkeypatch.setattr("trunkline.backends.base.REST_WITHIN", 0.2)
     with serving(capital_cities) as server, tl.Pool(workers=1) as pool:
 
         async def cancelled() -> None:
@@ -146,7 +146,7 @@ def test_a_forked_process_has_no_part_in_a_pool():
 
 
 def test_processes_end_though_a_forked_child_holds_their_sockets(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trunkline.runtime.supervisor._GRACE", 30.0)
+    monkeypatch.setattr("trunkline.backends.local._GRACE", 30.0)
     with serving(capital_cities) as server:
         pool = tl.Pool(workers=1)
         pool.run(agent(), tasks(), llm=llm(server.url))

@@ -16,11 +16,11 @@ from foreign import capital_cities, error, message, serving
 from trunkline_children import children
 
 from trunkline.errors import ConfigError, EndpointError, RunFileError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.plan import plan
-from trunkline.runtime.run import arun, run, stream
-from trunkline.score.rewards import exact_match
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.runner.plan import plan
+from trunkline.runner.run import arun, run, stream
+from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.types import Task, Termination
 

@@ -14,10 +14,10 @@ import pytest
 from foreign import message, serving
 from programs import mortal, panel
 
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.run import run
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
+from trunkline.strategies.chain import Chain
+from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 

@@ -16,17 +16,18 @@ from foreign import capital_cities, serving
 from trunkline_children import actors
 
 from trunkline.errors import ConfigError, CrossingError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime import cluster, pulse
-from trunkline.runtime.backend import Event, Gone, Inbox
-from trunkline.runtime.job import Job
-from trunkline.runtime.pool import Pool
-from trunkline.runtime.ray import Ray
-from trunkline.runtime.run import run
-from trunkline.runtime.snapshot import Snapshot
-from trunkline.runtime.wire import Bye, Ready, Work, write_task
-from trunkline.score.rewards import exact_match
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.backends import ray_cluster as cluster
+from trunkline.controller import supervisor as pulse
+from trunkline.protocol.backend import Event, Gone, Inbox
+from trunkline.protocol.job import Job
+from trunkline.runner.pool import Pool
+from trunkline.backends.ray import Ray
+from trunkline.runner.run import run
+from trunkline.observability.observers import Snapshot
+from trunkline.protocol.messages import Bye, Ready, Work, write_task
+from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 

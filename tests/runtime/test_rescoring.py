@@ -20,18 +20,18 @@ from resuming import undo
 import trunkline as tl
 from trunkline import filters
 from trunkline.errors import ConfigError, InfrastructureError, RunFileError
-from trunkline.runtime.rescoring import arescore, rescore
-from trunkline.runtime.run import run
-from trunkline.score import verdicts
-from trunkline.score.notes import Graded, graded
-from trunkline.score.rewards import contains, exact_match
-from trunkline.score.rewards.reward import Part, Scored
+from trunkline.runner.amend import arescore, rescore
+from trunkline.runner.run import run
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.notes import Graded, graded
+from trunkline.scoring.rewards import contains, exact_match
+from trunkline.scoring.rewards.base import Part, Scored
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import RolloutRow
-from trunkline.store.scorings import scorings, under_way
+from trunkline.store.state import scorings, under_way
 from trunkline.store.writer import RunWriter
-from trunkline.tree.failure import Failure
-from trunkline.tree.trajectory import Trajectory
+from trunkline.tree.records import Failure
+from trunkline.tree.views import Trajectory
 from trunkline.types import UNSCORED
 
 TREES = tl.TreeGRPO(trees=2, forks=1, rounds=1)
@@ -276,7 +276,7 @@ async def interrupted(path: Path, reward: Stopping, **options: object) -> None:
 async def test_a_scoring_that_was_interrupted_goes_on(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
 ):
-    monkeypatch.setattr("trunkline.runtime.rescoring._TOGETHER", 4)
+    monkeypatch.setattr("trunkline.runner.amend._RESCORED_TOGETHER", 4)
     out = tmp_path / "out" if copied else path
     options = {"out": out} if copied else {}
     before, first = rewards(path), Stopping(9)
@@ -303,7 +303,7 @@ async def test_a_scoring_that_was_interrupted_goes_on(
 async def test_another_reward_begins_anew_and_knows_which_one_each_task_had(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("trunkline.runtime.rescoring._TOGETHER", 4)
+    monkeypatch.setattr("trunkline.runner.amend._RESCORED_TOGETHER", 4)
     await interrupted(path, Stopping(9))
     await interrupted(path, again := Stopping(5), anew=True)
     assert len(again.asked) == 5
@@ -334,7 +334,7 @@ def test_a_run_that_is_resumed_has_one_reward(path: Path):
 
 
 async def test_a_run_that_is_scored_in_part_is_not_gone_on_with(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trunkline.runtime.rescoring._TOGETHER", 4)
+    monkeypatch.setattr("trunkline.runner.amend._RESCORED_TOGETHER", 4)
     undo(path, "Chile")
     await interrupted(path, stopping := Stopping(5))
     for options in ({"resume": True}, {"resume": "force"}):
@@ -428,7 +428,7 @@ def test_a_copy_that_cannot_be_written_leaves_nothing(path: Path, tmp_path: Path
         connection.execute("PRAGMA max_page_count = 2")
         return connection
 
-    monkeypatch.setattr("trunkline.store.copies.connect_to_write", full)
+    monkeypatch.setattr("trunkline.store.amend.connect_to_write", full)
     with pytest.raises(InfrastructureError, match="cannot be written"):
         rescore(path, contains, out=tmp_path / "new" / "out")
     assert not (tmp_path / "new").exists()

@@ -15,19 +15,19 @@ from scored_runs import RIGHT, WRONG, write
 
 import trunkline as tl
 from trunkline.errors import RunFileError, UsageError
-from trunkline.runtime.rescoring import arescore, rescore
-from trunkline.runtime.result import Run
-from trunkline.score.rewards import contains
-from trunkline.store.compare import compare
+from trunkline.runner.amend import arescore, rescore
+from trunkline.runner.result import Run
+from trunkline.scoring.rewards import contains
+from trunkline.store.stats.compare import compare
 from trunkline.store.export.export import export
 from trunkline.store.reader import RunReader
-from trunkline.store.scorings import Scoring, reward_of, scorings, under_way
-from trunkline.tree.trajectory import Trajectory
+from trunkline.store.state import Scoring, reward_of, scorings, under_way
+from trunkline.tree.views import Trajectory
 
 KILLED = """
 import os, signal, sys
-from trunkline.runtime import rescoring
-from trunkline.score.rewards import contains
+from trunkline.runner import amend as rescoring
+from trunkline.scoring.rewards import contains
 
 run, out, point = sys.argv[1:]
 die = lambda *given, **named: os.kill(os.getpid(), signal.SIGKILL)
@@ -99,7 +99,7 @@ def test_a_copy_made_by_hand_is_not_taken_for_ones_own(path: Path, tmp_path: Pat
 def test_what_is_scored_in_part_is_neither_measured_nor_trained_on(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("trunkline.runtime.rescoring._TOGETHER", 1)
+    monkeypatch.setattr("trunkline.runner.amend._RESCORED_TOGETHER", 1)
     other = write(tmp_path / "b.run", {"one": [RIGHT], "two": [WRONG], "three": [RIGHT]})
     asyncio.run(half(path))
     mixed = r"a\.run is scored by .*halting in part, so its rewards are of two kinds: finish that first"

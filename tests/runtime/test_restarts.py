@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from trunkline.runtime.pulse import Pulse
-from trunkline.runtime.restarts import Restarts
+from trunkline.controller.supervisor import Pulse
+from trunkline.controller.supervisor import Restarts
 
 
 def lives(restarts: Restarts, deaths: int, **death: bool) -> list[float | None]:

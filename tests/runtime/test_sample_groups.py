@@ -12,7 +12,7 @@ from foreign import message, serving
 
 import trunkline as tl
 from trunkline.errors import ConfigError, RunFileError
-from trunkline.llm.prompt import Prompt
+from trunkline.llm.batch.completion import Prompt
 
 
 class Fate:

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from atlas import agent
 
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.mcts import MCTS
-from trunkline.rollout.strategy import Fork, Strategy
-from trunkline.rollout.view import View
-from trunkline.runtime.job import Job, settings
-from trunkline.tree.trajectory import Trajectory
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.mcts import MCTS
+from trunkline.strategies.base import Fork, Strategy
+from trunkline.strategies.base import View
+from trunkline.protocol.job import Job, settings
+from trunkline.tree.views import Trajectory
 
 
 def promising(rollout: Trajectory) -> float:

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from atlas import agent, tasks
 
-import trunkline.runtime.supervision as supervision
+import trunkline.controller.supervisor as supervision
 from trunkline._core import __version__
-from trunkline.crossing import Crossing, load
+from trunkline._internal.serialization import Crossing, load
 from trunkline.errors import CrossingError, WorkerError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.backend import Gone
-from trunkline.runtime.run import run
-from trunkline.runtime.supervisor import Process
-from trunkline.runtime.wire import PROTOCOL, Begin, Hello, encode
+from trunkline.llm.config import EndpointSpec
+from trunkline.protocol.backend import Gone
+from trunkline.runner.run import run
+from trunkline.backends.local import Process
+from trunkline.protocol.messages import PROTOCOL, Begin, Hello, encode
 
 NOWHERE = EndpointSpec("http://127.0.0.1:9/v1")
 
@@ -33,7 +33,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             "import os, sys, time\n"
             "from trunkline.tools.tool import tool\n"
             "@tool\ndef touchy(x: str) -> str:\n    'Fine here.'\n    return x\n"
-            f"if 'trunkline.runtime.worker' in ' '.join(sys.orig_argv):\n    {body}\n"
+            f"if 'trunkline.worker.main' in ' '.join(sys.orig_argv):\n    {body}\n"
         )
         (tmp_path / "touchy_tools.py").write_text(text)
         monkeypatch.syspath_prepend(str(tmp_path))
@@ -69,13 +69,13 @@ def test_a_module_that_never_ends_its_import(module, tmp_path: Path, monkeypatch
 def test_a_worker_of_another_build_is_refused(tmp_path: Path):
     import socket
 
-    from trunkline.runtime.wire import Fatal, Hello, decode_from_worker, encode
+    from trunkline.protocol.messages import Fatal, Hello, decode_from_worker, encode
 
     ours, theirs = socket.socketpair()
     hold, lifeline = os.pipe()
     with ours, theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "trunkline.runtime.worker", str(theirs.fileno()), str(hold), str(os.getpid())],
+            [sys.executable, "-m", "trunkline.worker.main", str(theirs.fileno()), str(hold), str(os.getpid())],
             pass_fds=(theirs.fileno(), hold),
         )
         theirs.close()

@@ -14,14 +14,14 @@ import pytest
 from atlas import CAPITALS, agent, blocking, hoard, tasks
 from foreign import capital_cities, serving
 
-import trunkline.runtime.controller as controller
-import trunkline.runtime.pulse as pulse
+import trunkline.controller.controller as controller
+import trunkline.controller.supervisor as pulse
 from trunkline.errors import ConfigError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.run import run
-from trunkline.runtime.snapshot import Snapshot
-from trunkline.runtime.watchdog import culprit
-from trunkline.score.rewards import exact_match
+from trunkline.llm.config import EndpointSpec
+from trunkline.runner.run import run
+from trunkline.observability.observers import Snapshot
+from trunkline.worker.health import culprit
+from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 
@@ -36,7 +36,7 @@ def children() -> list[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and b"trunkline.runtime.worker" in (stat.parent / "cmdline").read_bytes():
+            if parent == os.getpid() and b"trunkline.worker.main" in (stat.parent / "cmdline").read_bytes():
                 found.append(int(stat.parent.name))
         except OSError:
             continue

@@ -13,14 +13,14 @@ from small_teams import TEAMS, Cast, Council, reply, rows
 
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.adaptive import Adaptive
-from trunkline.rollout.strategies.partial import Partial
-from trunkline.runtime.job import Job
-from trunkline.runtime.run import run
-from trunkline.team.play import TeamPlay
-from trunkline.team.programs.math import MathTeam
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
+from trunkline.strategies.adaptive import Adaptive
+from trunkline.strategies.partial import Partial
+from trunkline.protocol.job import Job
+from trunkline.runner.run import run
+from trunkline.team.team import TeamPlay
+from trunkline.team.builtin import MathTeam
 from trunkline.team.role import Role
 from trunkline.team.team import ALIKE, Team
 from trunkline.types import Task

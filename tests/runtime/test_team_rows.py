@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import trunkline as tl
-from trunkline.llm.prompt import Prompt
+from trunkline.llm.batch.completion import Prompt
 from trunkline.team.projection import Projected
 
 

@@ -18,9 +18,9 @@ from foreign import message, serving
 from perils import BAD, calm_lookup, descriptors, gone_within, pay, pay_slowly, perilous_lookup, retry
 from resuming import environment, wait_for
 
-from trunkline.llm.spec import EndpointSpec
+from trunkline.llm.config import EndpointSpec
 from trunkline.rollout.budget import Budget
-from trunkline.runtime.run import arun, run
+from trunkline.runner.run import arun, run
 from trunkline.store.reader import RunReader
 from trunkline.types import Termination
 
@@ -122,8 +122,8 @@ PAYING = """
 import sys
 from atlas import agent, tasks
 from perils import pay_slowly
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.run import run
+from trunkline.llm.config import EndpointSpec
+from trunkline.runner.run import run
 if __name__ == "__main__":
     _, url, out, workers = sys.argv
     llm = EndpointSpec(url, max_concurrency=8)

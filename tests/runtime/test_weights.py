@@ -17,10 +17,10 @@ from trunkline_children import children
 
 import trunkline as tl
 from trunkline.errors import ConfigError, UsageError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.versions import Versions
+from trunkline.llm.config import EndpointSpec
+from trunkline.controller.weights import Versions
 from trunkline.store.reader import RunReader
-from trunkline.tree.node import Kind
+from trunkline.tree.views import Kind
 from trunkline.types import Task
 
 

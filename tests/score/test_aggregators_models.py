@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pickers import Scripted, alike, menu, shown
 
-from trunkline.crossing import load, pack
+from trunkline._internal.serialization import load, pack
 from trunkline.errors import ConfigError, EndpointError, LLMError, UsageError
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.score.aggregators.aggregator import Aggregator, Candidate, Decision
-from trunkline.score.aggregators.integrate import Integrate, states
-from trunkline.score.aggregators.picking import read_pick
-from trunkline.score.aggregators.prompts import Option, Shown, fenced, options_text
-from trunkline.score.aggregators.synthesis import Synthesis
-from trunkline.score.aggregators.votes import BestOfN, Majority, Weighted
-from trunkline.score.reports.extract import extract
+from trunkline.llm.config import EndpointSpec
+from trunkline.scoring.aggregators.base import Aggregator, Candidate, Decision
+from trunkline.scoring.aggregators.llm import Integrate, states
+from trunkline.scoring.aggregators.llm import read_pick
+from trunkline.scoring.aggregators.llm import Option, Shown, fenced, options_text
+from trunkline.scoring.aggregators.llm import Synthesis
+from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
+from trunkline.scoring.reports.extractive import extract
 
 KINDS = [Synthesis, Integrate]
 

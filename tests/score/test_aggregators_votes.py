@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError, UsageError
-from trunkline.score.aggregators.aggregator import Aggregator, Candidate, Decision
-from trunkline.score.aggregators.catalog import AGGREGATORS
-from trunkline.score.aggregators.votes import BestOfN, Majority, Weighted
-from trunkline.tree.vote import normalise
+from trunkline.scoring.aggregators.base import Aggregator, Candidate, Decision
+from trunkline.scoring.aggregators.aggregate import AGGREGATORS
+from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
+from trunkline.tree.answers import normalise
 
 NAN = math.nan
 SPELLINGS = st.sampled_from(["Paris", "paris", "the Paris", "Rome", "ROME", "1200", "$1,200", None, "", " "])

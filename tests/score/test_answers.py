@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from trunkline.score.answers import extract_answer, number, tail
+from trunkline.scoring.answers import extract_answer, number, tail
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 from foreign import error, message, serving
 
 from trunkline.errors import BadRequest, ConfigError, LLMError, ReplyError
-from trunkline.llm.protocol import Choice, Reply, Request
+from trunkline.llm.types import Choice, Reply, Request
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.score.asking import Asker
+from trunkline.llm.config import EndpointSpec
+from trunkline.scoring.model_client import Asker
 from trunkline.types import Usage
 
 QUESTION = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "what?"}]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import UsageError
-from trunkline.score.metrics import Calibration, calibration
+from trunkline.scoring.metrics import Calibration, calibration
 
 NAN = math.nan
 PAIR = st.tuples(st.sampled_from([0.0, 0.1, 0.5, 0.7, 0.9, 1.0, NAN]), st.sampled_from([0.0, 1.0, NAN]))

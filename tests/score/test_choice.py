@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.score.rewards import Choice, Scored
+from trunkline.scoring.rewards import Choice, Scored
 
 CITIES = ["Oslo", "Paris", "Rome", "Paris, Texas"]
 

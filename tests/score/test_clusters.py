@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.score.aggregators.clusters import cluster, key_of, votes
-from trunkline.score.aggregators.votes import Majority
-from trunkline.tree.vote import vote
+from trunkline.scoring.aggregators.voting import cluster, key_of, votes
+from trunkline.scoring.aggregators.voting import Majority
+from trunkline.tree.answers import vote
 
 WORDS = ["Paris", "paris", "The Paris", "Paris, France", "Paris Texas", "France", "not Paris", "Paris or Rome", "Rome"]
 NUMBERS = ["1/2", "0.5", ".5", "50 %", "50 percent", "50", "1/3", "2/6", "½", "in 1962", "1962", "1/0", "-1/2", "$50"]

@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from walled import refuse_all
 
 import trunkline as tl
-from trunkline.crossing import load, pack
+from trunkline._internal.serialization import load, pack
 from trunkline.errors import ConfigError, InfrastructureError
-from trunkline.score.rewards.code import cases
-from trunkline.score.rewards.code.cases import Case, program_in
-from trunkline.score.rewards.code.code import Code
-from trunkline.score.rewards.reward import Scored
-from trunkline.tools.sandbox import sandbox
-from trunkline.tools.sandbox.sandbox import NoWay, Ran, find_way
-from trunkline.tools.sandbox.walls import WAYS, Limits
-from trunkline.tree.trajectory import Trajectory
-from trunkline.tree.tree import Tree
+from trunkline.scoring.rewards import code as cases
+from trunkline.scoring.rewards.code import Case, program_in
+from trunkline.scoring.rewards.code import Code
+from trunkline.scoring.rewards.base import Scored
+from trunkline.tools.isolation import sandbox
+from trunkline.tools.isolation.sandbox import NoWay, Ran, find_way
+from trunkline.tools.isolation.confinement import WAYS, Limits
+from trunkline.tree.views import Trajectory
+from trunkline.tree.views import Tree
 
 DOUBLE = {"tests": [{"input": f"{n}\n", "output": f"{2 * n}\n"} for n in (1, 2, 5)]}
 RIGHT = "print(2 * int(input()))"
@@ -165,10 +165,10 @@ async def test_shares(answer: str, metadata: dict[str, Any], value: float) -> No
 async def test_a_failing_program_scores_zero_and_the_log_says_why(
     program: str, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "trunkline.score")
+    caplog.set_level(logging.DEBUG, "trunkline.scoring")
     made = code(timeout=0.5 if "while True: pass" in program else 10.0)
     assert await made(ended(program, {"tests": [{"input": "", "output": "x"}]})) == 0.0
-    said = [record.getMessage() for record in caplog.records if record.name == "trunkline.score"]
+    said = [record.getMessage() for record in caplog.records if record.name == "trunkline.scoring"]
     assert said == [f"task t, rollout 0: in case 0 the program {why}"]
 
 

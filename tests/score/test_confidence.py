@@ -13,11 +13,11 @@ from scripted import token_of
 
 from trunkline._core import PROMPT, SAMPLED, SYNTHETIC, Tokens, read_reply
 from trunkline.errors import ConfigError
-from trunkline.score.aggregators.aggregate import aggregate
-from trunkline.score.aggregators.votes import Majority, Weighted
-from trunkline.score.confidence import candidates, entropy, logprob, reward, stated, value, verbalised
-from trunkline.tree.trajectory import Trajectory
-from trunkline.tree.tree import Tree
+from trunkline.scoring.aggregators.aggregate import aggregate
+from trunkline.scoring.aggregators.voting import Majority, Weighted
+from trunkline.scoring.confidence import candidates, entropy, logprob, reward, stated, value, verbalised
+from trunkline.tree.views import Trajectory
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 NAN = math.nan

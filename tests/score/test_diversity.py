@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import Say, grow
 
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.score.actions import action
-from trunkline.score.diversity import Distinct, Try, diversity, effective, intraclass, tries
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.scoring.answers import action
+from trunkline.scoring.diversity import Distinct, Try, diversity, effective, intraclass, tries
 
 NAN = math.nan
 

@@ -7,8 +7,8 @@ from endings import ending
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.score.rewards import F1
-from trunkline.tree.vote import fold
+from trunkline.scoring.rewards import F1
+from trunkline.tree.answers import fold
 
 TEXTS = st.lists(st.sampled_from(["the", "Paris", "paris,", "is", "big", "1,200", "1200", "a", "!"]), max_size=8).map(
     " ".join

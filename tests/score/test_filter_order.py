@@ -10,11 +10,11 @@ from groves import Try, group, grove
 
 from trunkline import filters
 from trunkline.errors import ConfigError
-from trunkline.score import verdicts
-from trunkline.score.filters.filter import check, judge, name_of
-from trunkline.score.filters.group import Group
-from trunkline.score.verdicts import Verdict
-from trunkline.tree.tree import Tree
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.filters.base import check, judge, name_of
+from trunkline.scoring.filters.base import Group
+from trunkline.scoring.notes import Verdict
+from trunkline.tree.views import Tree
 
 VOID_AND_EQUAL = [Try(["a"], 1.0), Try(["b"], 1.0), Try([""], 0.0)]
 
@@ -95,7 +95,7 @@ def test_a_filter_that_breaks_leaves_the_tree_as_it_was_and_is_reported(
     tree = grove(VOID_AND_EQUAL)
     tree.core.note(1, "kept")
     digest = tree.digest()
-    with caplog.at_level(logging.WARNING, "trunkline.score"):
+    with caplog.at_level(logging.WARNING, "trunkline.scoring"):
         judge(check([filters.VoidTurns(), broken, filters.ZeroVariance()], scored=True), group(tree))
     (failed,) = verdicts.read(tree.rollouts[0].note)
     assert (failed.filter, failed.action) == (name_of(broken), "failed")

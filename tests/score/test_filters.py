@@ -15,9 +15,9 @@ from trunkline import filters
 from trunkline._core import Tokens, drift
 from trunkline.errors import ConfigError
 from trunkline.llm import messages
-from trunkline.llm.protocol import ToolCall
-from trunkline.score.filters.repetition import repeats
-from trunkline.score.verdicts import Verdict
+from trunkline.llm.types import ToolCall
+from trunkline.scoring.filters.builtin import repeats
+from trunkline.scoring.notes import Verdict
 
 
 def found(judging: filters.Filter, tries: list[Try], dialect: str = "native") -> dict[int, Verdict]:

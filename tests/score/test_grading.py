@@ -15,16 +15,16 @@ from endings import ending
 
 import trunkline as tl
 from trunkline.errors import ConfigError
-from trunkline.score.rewards import Part, Scored
-from trunkline.score.rewards.calling import score
-from trunkline.score.rewards.grading import Grader, grade
-from trunkline.score.rewards.naming import full_name, short_name
-from trunkline.score.rewards.policy import policy_of
+from trunkline.scoring.rewards import Part, Scored
+from trunkline.scoring.rewards.grading import score
+from trunkline.scoring.rewards.grading import Grader, grade
+from trunkline.scoring.rewards.base import full_name, short_name
+from trunkline.scoring.rewards.base import policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.tree.trajectory import Trajectory
+    from trunkline.tree.views import Trajectory
 
 
 @tl.reward(timeout=0.05)
@@ -72,7 +72,7 @@ async def test_others_are_scored_while_one_blocks_its_thread() -> None:
 
 
 async def test_a_reward_that_never_returns_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trunkline.score.rewards.grading._THREADS", 1)
+    monkeypatch.setattr("trunkline.scoring.rewards.grading._THREADS", 1)
     over = threading.Event()
 
     @tl.reward(timeout=0.01, thread=True, name="stuck")

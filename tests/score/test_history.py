@@ -9,11 +9,12 @@ from groves import Try, grove
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.score import history, verdicts
-from trunkline.score.notes import Graded, graded, why_unscored
-from trunkline.score.rewards.reward import Part, Scored
-from trunkline.score.verdicts import Verdict
-from trunkline.tree.tree import Tree
+from trunkline.runner import amend as history
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.notes import Graded, graded, why_unscored
+from trunkline.scoring.rewards.base import Part, Scored
+from trunkline.scoring.notes import Verdict
+from trunkline.tree.views import Tree
 
 ENDS = ("answer", "max_turns", "llm_error", "censored")
 VALUES = st.one_of(st.floats(-2, 2), st.just(math.nan))

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from endings import ending
 
-from trunkline.crossing import load, pack
+from trunkline._internal.serialization import load, pack
 from trunkline.errors import ConfigError
-from trunkline.score.rewards import Maths
-from trunkline.score.rewards.calling import score
-from trunkline.score.rewards.catalog import find
-from trunkline.score.rewards.grading import grade
+from trunkline.scoring.rewards import Maths
+from trunkline.scoring.rewards.grading import score
+from trunkline.scoring.rewards import find
+from trunkline.scoring.rewards.grading import grade
 
 EQUAL = [
     ("1/2", "0.5"),

@@ -8,7 +8,7 @@ import pytest
 from tasks_drawn import covered
 
 from trunkline.errors import UsageError
-from trunkline.score.metrics import per_solved
+from trunkline.scoring.metrics import per_solved
 
 EVEN, EXTREME = (2.0, 2.0), (0.5, 0.5)
 

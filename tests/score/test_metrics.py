@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import UsageError
-from trunkline.score.metrics import accuracy, best_of_n, majority_at_n, mean_pass_at_k, pass_at_k, student
+from trunkline.scoring.metrics import accuracy, best_of_n, majority_at_n, mean_pass_at_k, pass_at_k, student
 
 NAN = math.nan
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.score import verdicts
-from trunkline.score.notes import Graded, graded
-from trunkline.score.verdicts import Verdict
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.notes import Graded, graded
+from trunkline.scoring.notes import Verdict
 
 FINITE = st.none() | st.floats(-1e9, 1e9)
 ENTRIES = (

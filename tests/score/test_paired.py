@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tasks_drawn import paired_cover
 
 from trunkline.errors import UsageError
-from trunkline.score.metrics import paired
-from trunkline.score.metrics.pairing import sign_flip
+from trunkline.scoring.metrics import paired
+from trunkline.scoring.metrics.comparison import sign_flip
 
 SHARE = st.sampled_from([0.0, 0.25, 1 / 3, 0.5, 1.0])
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import trunkline as tl
 from trunkline.errors import ConfigError
-from trunkline.score.reports.extract import LEAST, LIMIT, extract_tree
-from trunkline.score.reports.outcome import Reported
-from trunkline.score.reports.steps import clipped, steps
+from trunkline.scoring.reports.extractive import LEAST, LIMIT, extract_tree
+from trunkline.scoring.reports.extractive import Reported
+from trunkline.scoring.reports.segments import clipped, steps
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who wrote it?"}]
 NATIVE = [

@@ -9,9 +9,9 @@ from groves import D6, E6, Try, grove
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trunkline.score.reports.segments import Segment, reported_leaves, segments
-from trunkline.score.reports.sharing import GENERATED, Sizes, choose
-from trunkline.tree.node import Kind
+from trunkline.scoring.reports.segments import Segment, reported_leaves, segments
+from trunkline.scoring.reports.segments import GENERATED, Sizes, choose
+from trunkline.tree.views import Kind
 from trunkline.types import UNSCORED, Termination
 
 TRIES = st.lists(

@@ -14,10 +14,10 @@ from reported import FAILED_CALL, Scribe, record, thoughts
 
 import trunkline as tl
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.score.asking import Asker
-from trunkline.score.reports.outcome import Problem, Reported
-from trunkline.score.reports.segments import segments
-from trunkline.tree.node import Kind
+from trunkline.scoring.model_client import Asker
+from trunkline.scoring.reports.extractive import Problem, Reported
+from trunkline.scoring.reports.segments import segments
+from trunkline.tree.views import Kind
 
 
 def write(tree, scribe, **options):

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trunkline.score.rewards import Scored, contains, exact_match, numeric_match
-from trunkline.score.rewards.calling import apply, score
-from trunkline.tree.tree import Tree
+from trunkline.scoring.rewards import Scored, contains, exact_match, numeric_match
+from trunkline.scoring.rewards.grading import apply, score
+from trunkline.tree.views import Tree
 from trunkline.types import UNSCORED, Task, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.tree.trajectory import Trajectory
+    from trunkline.tree.views import Trajectory
 
 
 def ended(answer: str | None, *references: str, termination: str = "answer") -> Trajectory:
@@ -104,7 +104,7 @@ async def test_a_scorer_that_fails_leaves_the_rollout_unscored(
     verdict = await score(reward, ended("a", "a"))
     assert math.isnan(verdict.value)
     assert problem in (verdict.problem or "")
-    with caplog.at_level(logging.WARNING, "trunkline.score"):
+    with caplog.at_level(logging.WARNING, "trunkline.scoring"):
         assert math.isnan(await apply(reward, ended("a", "a")))
     assert "unscored" in caplog.text
     assert "\x1b" not in caplog.text
@@ -192,7 +192,7 @@ async def test_a_reward_cannot_end_the_process(reward: Callable[[Trajectory], ob
 
 @pytest.mark.parametrize("reward", [late, stubborn, deaf])
 async def test_a_reward_has_a_deadline(reward: Callable[[Trajectory], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trunkline.score.rewards.calling.REWARD_TIMEOUT", 0.02)
+    monkeypatch.setattr("trunkline.scoring.rewards.grading.REWARD_TIMEOUT", 0.02)
     verdict = await score(reward, ended("a", "a"))
     assert math.isnan(verdict.value)
     assert verdict.problem == f"{reward.__name__} gave no result within 0.02 s"

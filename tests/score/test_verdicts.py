@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.score import verdicts
-from trunkline.score.verdicts import Verdict
-from trunkline.tree.tree import Tree
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.notes import Verdict
+from trunkline.tree.views import Tree
 
 ONES = st.builds(
     Verdict,

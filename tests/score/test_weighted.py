@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trunkline as tl
-from trunkline.crossing import Crossing, load, pack
+from trunkline._internal.serialization import Crossing, load, pack
 from trunkline.errors import ConfigError
-from trunkline.rollout.scores import Scores
-from trunkline.score.notes import Graded, graded, why_unscored
-from trunkline.score.rewards import F1, Choice, Numeric, Part, Scored, WeightedRewards, contains, exact_match, weighted
-from trunkline.score.rewards.calling import score
-from trunkline.score.rewards.grading import grade
-from trunkline.score.rewards.naming import full_name
-from trunkline.score.verdicts import Verdict, note, read
+from trunkline.rollout.tree_runner import Scores
+from trunkline.scoring.notes import Graded, graded, why_unscored
+from trunkline.scoring.rewards import F1, Choice, Numeric, Part, Scored, WeightedRewards, contains, exact_match, weighted
+from trunkline.scoring.rewards.grading import score
+from trunkline.scoring.rewards.grading import grade
+from trunkline.scoring.rewards.base import full_name
+from trunkline.scoring.notes import Verdict, note, read
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from trunkline.tree.trajectory import Trajectory
+    from trunkline.tree.views import Trajectory
 
 
 def half(trajectory: Trajectory) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from functools import cache
 
-from trunkline.sim.model import chat
-from trunkline.sim.model.catalog import Model, reply
-from trunkline.sim.model.mind import Sampling
+from trunkline.sim.model import chat_template as chat
+from trunkline.sim.model.registry import Model, reply
+from trunkline.sim.model.generation import Sampling
 from trunkline.sim.world.generator import make_world
-from trunkline.sim.world.index import Index
+from trunkline.sim.world.search import Index
 
 TOOLS = [
     {

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.sim.model.chat import Message, encoded
+from trunkline.sim.model.chat_template import Message, encoded
 from trunkline.sim.server.latency import Engine, Latency
-from trunkline.sim.server.prefix import BLOCK, Prefix, PrefixCache, of_messages
+from trunkline.sim.server.latency import BLOCK, Prefix, PrefixCache, of_messages
 
 IDS = st.lists(st.integers(0, 3), max_size=80)
 

@@ -8,15 +8,15 @@ import math
 import pytest
 from sim_model_drive import SYSTEM, TOOLS, answer_in, episode, index, right, world
 
-from trunkline.sim.model import chat
-from trunkline.sim.model.bpe import default_bpe
-from trunkline.sim.model.catalog import MODELS, Model, find_model, reply
-from trunkline.sim.model.dials import PRESETS, Dials, with_dials
-from trunkline.sim.model.draft import tokens
-from trunkline.sim.model.mind import Sampling
-from trunkline.sim.server.generate import END
+from trunkline.sim.model import chat_template as chat
+from trunkline.sim.model.tokenizer import default_bpe
+from trunkline.sim.model.registry import MODELS, Model, find_model, reply
+from trunkline.sim.model.choices import PRESETS, Dials, with_dials
+from trunkline.sim.model.generation import tokens
+from trunkline.sim.model.generation import Sampling
+from trunkline.sim.server.sampling import END
 from trunkline.sim.world.files import permutation, rename
-from trunkline.sim.world.index import Index
+from trunkline.sim.world.search import Index
 
 PERFECT = with_dials("default", {"skill": 1.0})
 LOOKUPS = [q for q in world().questions if q.kind == "lookup"]

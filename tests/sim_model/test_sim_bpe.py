@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sim_model_drive import world
 
 from trunkline.errors import ConfigError
-from trunkline.sim.model.bpe import ADDED, CONTROL, MERGES, Bpe, default_bpe, dump, load, train
-from trunkline.sim.world.draws import Draws
+from trunkline.sim.model.tokenizer import ADDED, CONTROL, MERGES, Bpe, default_bpe, dump, load, train
+from trunkline.sim.world.names import Draws
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=120)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sim_model_drive import READ_TOOLS, TOOLS
 
 from trunkline.errors import ConfigError
-from trunkline.sim.model import chat
+from trunkline.sim.model import chat_template as chat
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 

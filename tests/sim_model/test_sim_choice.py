@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.sim.model import draft as drafts
-from trunkline.sim.model.bpe import default_bpe
-from trunkline.sim.model.choice import Choice, Point, decide, options, point_success, temper, truncate
-from trunkline.sim.model.dials import PRESETS, Dials, with_dials
-from trunkline.sim.model.draft import Draft
-from trunkline.sim.model.mind import Mind, Sampling
-from trunkline.sim.server.generate import END
-from trunkline.sim.world.draws import Draws
+from trunkline.sim.model import generation as drafts
+from trunkline.sim.model.tokenizer import default_bpe
+from trunkline.sim.model.choices import Choice, Point, decide, options, point_success, temper, truncate
+from trunkline.sim.model.choices import PRESETS, Dials, with_dials
+from trunkline.sim.model.generation import Draft
+from trunkline.sim.model.generation import Mind, Sampling
+from trunkline.sim.server.sampling import END
+from trunkline.sim.world.names import Draws
 
 NAMES = ["Ada Venn", "Ada Venner", "Ada", "Bo Larn", "Bo", "Port Arlen", "1885", "1889", "Zed"]
 MASSES = st.lists(st.floats(0.001, 1), min_size=1, max_size=6).map(lambda ms: [m / sum(ms) for m in ms])

@@ -8,11 +8,11 @@ from functools import cache
 import pytest
 from sim_model_drive import SYSTEM, TOOLS, episode, index, world
 
-from trunkline.sim.model import chat
-from trunkline.sim.model.catalog import MODELS, Model, reply
-from trunkline.sim.model.dials import with_dials
-from trunkline.sim.model.draft import Draft
-from trunkline.sim.model.mind import Mind, Sampling
+from trunkline.sim.model import chat_template as chat
+from trunkline.sim.model.registry import MODELS, Model, reply
+from trunkline.sim.model.choices import with_dials
+from trunkline.sim.model.generation import Draft
+from trunkline.sim.model.generation import Mind, Sampling
 
 LOOKUP = next(question for question in world().questions if question.kind == "lookup" and question.hops == 2)
 THINK, FIRST, FAR = "<think>\n", "First things first.", "So far the pieces fit together."

@@ -5,8 +5,8 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from trunkline.sim.model.bpe import default_bpe
-from trunkline.sim.server.serve import start_server
+from trunkline.sim.model.tokenizer import default_bpe
+from trunkline.sim.server.app import start_server
 
 QUESTION = (
     "<|im_start|>user\nWho is the person who directs the employer of Kosa Garener?<|im_end|>\n<|im_start|>assistant\n"

@@ -10,7 +10,7 @@ from trunkline.errors import ConfigError
 from trunkline.sim.server.__main__ import main
 from trunkline.sim.server.latency import Latency
 from trunkline.sim.server.options import VARIABLES, read_options
-from trunkline.sim.server.settings import Settings
+from trunkline.sim.server.options import Settings
 
 
 def read(*arguments, **variables):

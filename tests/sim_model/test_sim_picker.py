@@ -9,14 +9,14 @@ from statistics import fmean
 import pytest
 from sim_model_drive import episode, index, right, world
 
-from trunkline.llm.dialects.thinking import spoken
-from trunkline.score.aggregators.picking import read_pick
-from trunkline.score.aggregators.prompts import INTEGRATE, REPORT, SYNTHESIS, Option, Shown, options_text, transcript
-from trunkline.score.confidence import stated
-from trunkline.sim.model import chat
-from trunkline.sim.model.catalog import Model, reply
-from trunkline.sim.model.dials import PRESETS, with_dials
-from trunkline.sim.model.mind import Sampling
+from trunkline.llm.dialects.base import spoken
+from trunkline.scoring.aggregators.llm import read_pick
+from trunkline.scoring.aggregators.llm import INTEGRATE, REPORT, SYNTHESIS, Option, Shown, options_text, transcript
+from trunkline.scoring.confidence import stated
+from trunkline.sim.model import chat_template as chat
+from trunkline.sim.model.registry import Model, reply
+from trunkline.sim.model.choices import PRESETS, with_dials
+from trunkline.sim.model.generation import Sampling
 
 EXACT = with_dials("default", {"false_accept": 0.0, "empty": 0.0, "malformed": 0.0, "skill": 1.0})
 LOOKUPS = [q for q in world().questions if q.kind == "lookup"]

@@ -8,11 +8,11 @@ import re
 import pytest
 from sim_model_drive import index, right, world
 
-from trunkline.sim.model import chat
-from trunkline.sim.model.catalog import Model, reply
-from trunkline.sim.model.choice import Point, point_success
-from trunkline.sim.model.dials import PRESETS, with_dials
-from trunkline.sim.model.mind import Sampling
+from trunkline.sim.model import chat_template as chat
+from trunkline.sim.model.registry import Model, reply
+from trunkline.sim.model.choices import Point, point_success
+from trunkline.sim.model.choices import PRESETS, with_dials
+from trunkline.sim.model.generation import Sampling
 
 LOOKUPS = [q for q in world().questions if q.kind == "lookup"]
 SUMS = [q for q in world().questions if q.kind == "arithmetic"]

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.score.asking import Asker
-from trunkline.score.reports.prompts import asked, written
-from trunkline.score.reports.reporter import Reporter
-from trunkline.score.reports.steps import Step
-from trunkline.sim.model import chat
-from trunkline.sim.model.catalog import Model, reply
-from trunkline.sim.model.dials import with_dials
-from trunkline.sim.model.mind import Sampling
-from trunkline.sim.server.settings import Settings
-from trunkline.sim.study.engine import SimLLM
-from trunkline.tree.tree import Tree
+from trunkline.scoring.model_client import Asker
+from trunkline.scoring.reports.reporter import asked, written
+from trunkline.scoring.reports.reporter import Reporter
+from trunkline.scoring.reports.segments import Step
+from trunkline.sim.model import chat_template as chat
+from trunkline.sim.model.registry import Model, reply
+from trunkline.sim.model.choices import with_dials
+from trunkline.sim.model.generation import Sampling
+from trunkline.sim.server.options import Settings
+from studies.engine import SimLLM
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 PERFECT = with_dials("default", {"empty": 0.0})

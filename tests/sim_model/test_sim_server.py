@@ -13,11 +13,11 @@ import pytest
 from sim_model_drive import SYSTEM, TOOLS, execute, index, right, world
 
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.sim.model import chat
-from trunkline.sim.model.bpe import default_bpe
+from trunkline.sim.model import chat_template as chat
+from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.sim.server.latency import Latency
-from trunkline.sim.server.serve import start_server
-from trunkline.sim.server.settings import Settings
+from trunkline.sim.server.app import start_server
+from trunkline.sim.server.options import Settings
 
 LOOKUPS = [q for q in world().questions if q.kind == "lookup"]
 ASK = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": LOOKUPS[0].question}]
@@ -518,7 +518,7 @@ async def test_the_fingerprint_names_the_generative_model(changes, preset, expec
 
 
 def test_fingerprints_tell_settings_apart_and_never_change():
-    from trunkline.sim.model.dials import fingerprint, with_dials
+    from trunkline.sim.model.choices import fingerprint, with_dials
 
     turned = [{"skill": 0.9}, {"skill": "0.9"}, {"skill": 0.91}, {"empty": 0.9}, {"wrong_options": 9}]
     names = [fingerprint("default", with_dials("default", changes)) for changes in turned]

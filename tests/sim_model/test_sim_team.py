@@ -7,11 +7,11 @@ import re
 import pytest
 from sim_model_drive import answer_in, index, right, search, world
 
-from trunkline.sim.model import chat
-from trunkline.sim.model.catalog import Model, reply
-from trunkline.sim.model.dials import PRESETS, with_dials
-from trunkline.sim.model.forms import forms_in
-from trunkline.sim.model.mind import Sampling
+from trunkline.sim.model import chat_template as chat
+from trunkline.sim.model.registry import Model, reply
+from trunkline.sim.model.choices import PRESETS, with_dials
+from trunkline.sim.model.episode import forms_in
+from trunkline.sim.model.generation import Sampling
 
 PERFECT = with_dials("default", {"skill": 1.0, "false_accept": 0.0, "false_reject": 0.0, "empty": 0.0})
 LOOKUPS = [q for q in world().questions if q.kind == "lookup"]

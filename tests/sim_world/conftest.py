@@ -6,7 +6,7 @@ import pytest
 
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import World, make_world
-from trunkline.sim.world.proof import Evidence
+from trunkline.sim.world.files import Evidence
 
 if TYPE_CHECKING:
     from pathlib import Path

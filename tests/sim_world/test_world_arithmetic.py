@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
 from trunkline.sim.world.arithmetic import Step, evaluate, make, parse
-from trunkline.sim.world.draws import Draws
+from trunkline.sim.world.names import Draws
 
 
 @given(st.integers(0, 10**9))

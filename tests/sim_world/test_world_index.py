@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trunkline.errors import InputError
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import Document, make_world
-from trunkline.sim.world.index import Index, open_index
+from trunkline.sim.world.search import Index, open_index
 from trunkline.sim.world.language import RELATIONS, parse_question, read
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trunkline.sim.world.generator import World
-    from trunkline.sim.world.proof import Evidence
+    from trunkline.sim.world.files import Evidence
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from trunkline.store.amend import Amender
 from trunkline.store.derive import rows, taken
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import Ending
-from trunkline.store.standing import standing
+from trunkline.store.state import standing
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
 

@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 from scored_runs import BROKE, RIGHT, WRONG, Tries, write
 
-from trunkline.cli.compare import compare as command
+from trunkline.cli.show import compare as command
 from trunkline.errors import RunFileError, UsageError
-from trunkline.runtime.rescoring import arescore, rescore
-from trunkline.score.metrics import accuracy, majority_at_n, paired
-from trunkline.store.compare import compare
-from trunkline.store.measures import measures
+from trunkline.runner.amend import arescore, rescore
+from trunkline.scoring.metrics import accuracy, majority_at_n, paired
+from trunkline.store.stats.compare import compare
+from trunkline.store.stats.metrics import measures
 from trunkline.store.reader import RunReader
-from trunkline.tree.trajectory import Trajectory
+from trunkline.tree.views import Trajectory
 from trunkline.types import Task
 
 HOSTILE = "q\x1b[2J\u202e"

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError, InputError
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 
 if TYPE_CHECKING:
     from trunkline.types import Task

@@ -15,8 +15,8 @@ from groves import D6, Try, grove
 import trunkline as tl
 from trunkline.errors import ConfigError
 from trunkline.llm import messages
-from trunkline.score.verdicts import Verdict, note
-from trunkline.store.export import columns
+from trunkline.scoring.notes import Verdict, note
+from trunkline.store.export import parquet as columns
 from trunkline.store.reader import RunReader
 from trunkline.types import Task, Usage
 

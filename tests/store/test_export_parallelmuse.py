@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import trunkline as tl
 from trunkline._core import Tokens, read_reply
 from trunkline.llm import messages
-from trunkline.llm.protocol import ToolCall
-from trunkline.store.export.leaves import leaves
-from trunkline.store.export.parallelmuse import ParallelMuse
-from trunkline.store.export.transcript import text_of, transcript
-from trunkline.tree.node import Node
-from trunkline.tree.tree import Tree
+from trunkline.llm.types import ToolCall
+from trunkline.store.export.target import leaves
+from trunkline.store.export.formats import ParallelMuse
+from trunkline.store.export.formats import text_of, transcript
+from trunkline.tree.views import Node
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 import trunkline as tl
 from trunkline.errors import ConfigError, DamagedRunFile, UsageError
 from trunkline.llm import messages
-from trunkline.score.verdicts import Verdict, note
-from trunkline.store.export import chat, parallelmuse
-from trunkline.store.export.leaves import leaves
-from trunkline.store.export.lines import line
+from trunkline.scoring.notes import Verdict, note
+from trunkline.store.export import formats as chat, formats as parallelmuse
+from trunkline.store.export.target import leaves
+from trunkline.store.export.target import line
 from trunkline.store.reader import RunReader
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import UNSCORED, Task, Termination, Usage
 
 MERGED = (

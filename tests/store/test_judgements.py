@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from groves import Try, grove
 
-from trunkline.score import verdicts
-from trunkline.score.verdicts import Verdict
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.notes import Verdict
 from trunkline.store.derive import rows
-from trunkline.store.judgements import Filtered, Judgements, kept
+from trunkline.store.stats.tasks import Filtered, Judgements, kept
 from trunkline.store.schema import RolloutRow
 
 DROP, MASK = Verdict("f", "drop"), Verdict("f", "mask")

@@ -17,7 +17,7 @@ import pytest
 
 from trunkline import _core
 from trunkline.errors import InfrastructureError, RunFileError, UsageError, WorkerError
-from trunkline.store.deltakey import delta_key
+from trunkline.store.schema import delta_key
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, CallRow

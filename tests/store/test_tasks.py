@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from trunkline._core import Tree as Core
-from trunkline.score.actions import action
-from trunkline.score.diversity import Try
+from trunkline.scoring.answers import action
+from trunkline.scoring.diversity import Try
 from trunkline.store.derive import rows
 from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
-from trunkline.store.tasks import Length, by_task, length, tried
+from trunkline.store.stats.tasks import Length, by_task, length, tried
 from trunkline.tree.tokens import Tokens
-from trunkline.tree.trajectory import Trajectory
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Trajectory
+from trunkline.tree.views import Tree
 from trunkline.types import Task, Usage
 
 LOOK = {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]}

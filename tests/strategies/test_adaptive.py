@@ -17,11 +17,11 @@ from scripted import Say, grow, paths
 
 from trunkline._core import branch_probability, branch_rows
 from trunkline.errors import ConfigError
-from trunkline.rollout.seed import base_seed
-from trunkline.rollout.strategies import adaptive
-from trunkline.rollout.strategies.adaptive import Adaptive
-from trunkline.rollout.strategy import Fork
-from trunkline.rollout.view import View
+from trunkline.rollout.sampling.prompt import base_seed
+from trunkline.strategies import adaptive
+from trunkline.strategies.adaptive import Adaptive
+from trunkline.strategies.base import Fork
+from trunkline.strategies.base import View
 
 UNIT = [math.log(0.25)] * 4
 SURE = [0.0]

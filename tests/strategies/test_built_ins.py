@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.rollout import strategies
-from trunkline.rollout.strategies.catalog import STRATEGIES, find
-from trunkline.rollout.strategy import Strategy
+from trunkline import strategies
+from trunkline.strategies import STRATEGIES, find
+from trunkline.strategies.base import Strategy
 
 FOLDER = Path(strategies.__file__).parent
 MODULES = sorted(path for path in FOLDER.glob("*.py") if path.stem not in {"__init__", "catalog"})

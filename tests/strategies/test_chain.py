@@ -6,8 +6,8 @@ import pytest
 from scripted import Say, Table, grow, looked_up, paths
 
 from trunkline.errors import ConfigError, LLMError
-from trunkline.rollout.barrier import Barrier
-from trunkline.rollout.strategies.chain import Chain
+from trunkline.rollout.growth import Barrier
+from trunkline.strategies.chain import Chain
 from trunkline.types import Termination
 
 TOLD = "Other tries of this task began with the actions below. Begin with a different one."

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from trunkline._core import PROMPT, ROOT, TURN, Tokens
 from trunkline._core import Tree as Core
 from trunkline.errors import ConfigError, StrategyError
-from trunkline.rollout.opening import open_fork, prompt
-from trunkline.rollout.strategies.entropy_tree import EntropyTree
-from trunkline.rollout.strategy import Fork
-from trunkline.rollout.view import View
-from trunkline.tree.tree import Tree
+from trunkline.rollout.moves import open_fork
+from trunkline.strategies.base import prompt
+from trunkline.strategies.entropy_tree import EntropyTree
+from trunkline.strategies.base import Fork
+from trunkline.strategies.base import View
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 Sampled = list[tuple[int, float]]

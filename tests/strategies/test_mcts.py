@@ -13,10 +13,10 @@ from scripted import Say, grow, paths
 from worlds import Model, World, grow_in, grow_with
 
 from trunkline.errors import ConfigError, LLMError
-from trunkline.rollout.seed import base_seed
-from trunkline.rollout.strategies.mcts import MCTS
-from trunkline.tree.trajectory import Trajectory
-from trunkline.tree.tree import Tree
+from trunkline.rollout.sampling.prompt import base_seed
+from trunkline.strategies.mcts import MCTS
+from trunkline.tree.views import Trajectory
+from trunkline.tree.views import Tree
 
 SEED = 7
 

@@ -9,14 +9,14 @@ from scripted import Say, grow, look, paths
 
 from trunkline._core import TURN
 from trunkline.errors import ConfigError
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.branching import candidates, founders
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.partial import Partial
-from trunkline.rollout.strategy import Fork
-from trunkline.rollout.view import View
+from trunkline.agent import Agent
+from trunkline.strategies.partial import candidates, founders
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.partial import Partial
+from trunkline.strategies.base import Fork
+from trunkline.strategies.base import View
 from trunkline.tools.tool import tool
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 PLAIN = 1, 1, 1

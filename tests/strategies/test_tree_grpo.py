@@ -10,10 +10,10 @@ from scripted import Say, grow, paths
 
 from trunkline._core import tree_leaves, tree_steps
 from trunkline.errors import ConfigError, LLMError
-from trunkline.rollout.strategies import tree_grpo
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.score.verdicts import read
-from trunkline.tree.tree import Tree
+from trunkline.strategies import tree_grpo
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.scoring.notes import read
+from trunkline.tree.views import Tree
 from trunkline.types import Termination
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scripted import Say, Table, grow, looked_up, paths
 
 from trunkline.errors import ConfigError, LLMError, StrategyError
-from trunkline.rollout.strategies.tree_search import TreeSearch
-from trunkline.score.values import best
-from trunkline.tree.trajectory import Trajectory
-from trunkline.tree.tree import Tree
+from trunkline.strategies.tree_search import TreeSearch
+from trunkline.scoring.rewards.base import best
+from trunkline.tree.views import Trajectory
+from trunkline.tree.views import Tree
 from trunkline.types import Termination
 
 

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 
 from trunkline.cli.app import app
 from trunkline.errors import ConfigError
-from trunkline.score.aggregators.aggregator import Candidate
-from trunkline.score.aggregators.synthesis import Synthesis
-from trunkline.score.aggregators.votes import Majority
-from trunkline.sim.study.answers import study
-from trunkline.sim.study.answers.arms import ARMS, MAJORITY, ONE, Arm
-from trunkline.sim.study.answers.cell import Asked, Cell, Point, run_cell
-from trunkline.sim.study.answers.checks import LEAST, gains, nulls
-from trunkline.sim.study.answers.compare import compare, paid
-from trunkline.sim.study.answers.readers import Reader, judge
-from trunkline.sim.study.answers.study import Plan, run_study
-from trunkline.sim.study.answers.tables import checks_of, markdown
-from trunkline.sim.study.tables import NOTICE
-from trunkline.store.dataset import load_tasks
+from trunkline.scoring.aggregators.base import Candidate
+from trunkline.scoring.aggregators.llm import Synthesis
+from trunkline.scoring.aggregators.voting import Majority
+from studies.answers import study
+from studies.answers.arms import ARMS, MAJORITY, ONE, Arm
+from studies.answers.cell import Asked, Cell, Point, run_cell
+from studies.answers.checks import LEAST, gains, nulls
+from studies.answers.compare import compare, paid
+from studies.answers.readers import Reader, judge
+from studies.answers.study import Plan, run_study
+from studies.answers.tables import checks_of, markdown
+from studies.tables import NOTICE
+from trunkline.store.datasets.loader import load_tasks
 
 SMALL = Plan(("null", "default"), seeds=2, questions=2, pool=4, most=3, windows=2, processes=0)
 INTEGRATE = "integrate, reports written"
@@ -109,7 +109,7 @@ def test_no_arm_is_shown_a_label(files, monkeypatch):
         "judged": Arm("judged", lambda _: Watch(), judged=True),
         "extracted": Arm("extracted", lambda _: Watch(), extracted=True),
     }
-    monkeypatch.setattr("trunkline.sim.study.answers.cell.ARMS", spied)
+    monkeypatch.setattr("studies.answers.cell.ARMS", spied)
     corpus, tasks = files
     (found,) = run_cell(Cell("default", 41, str(corpus), str(tasks), 1, 6, 2, 3))
     third = len(seen) // 3

@@ -6,18 +6,18 @@ import pytest
 from study_kit import kit
 
 from trunkline.errors import BadRequest, ConfigError, LLMError
-from trunkline.llm.protocol import Request
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Kit
-from trunkline.rollout.strategies.entropy_tree import EntropyTree
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.sim.server.serve import start_server
-from trunkline.sim.server.settings import Settings
-from trunkline.sim.study.arms import ARMS
-from trunkline.sim.study.cell import SAMPLING
-from trunkline.sim.study.engine import SimLLM
-from trunkline.sim.study.growth import agent, grow
-from trunkline.sim.study.tries import tries_of
+from trunkline.llm.types import Request
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Kit
+from trunkline.strategies.entropy_tree import EntropyTree
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.sim.server.app import start_server
+from trunkline.sim.server.options import Settings
+from studies.arms import ARMS
+from studies.cell import SAMPLING
+from studies.engine import SimLLM
+from studies.growth import agent, grow
+from studies.tries import tries_of
 
 
 @pytest.mark.parametrize(

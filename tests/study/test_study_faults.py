@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from trunkline.errors import WorkerError
-from trunkline.sim.study import study
-from trunkline.sim.study.study import Plan, run_study
+from studies import study
+from studies.study import Plan, run_study
 
 
 def die(_cell):

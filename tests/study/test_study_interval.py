@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.sim.study.interval import known, mean, ratio
+from studies.interval import known, mean, ratio
 
 
 def test_the_interval_of_a_mean_is_students():

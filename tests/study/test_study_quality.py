@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from study_kit import kit
 
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.sim.server.settings import Settings
-from trunkline.sim.study.cell import POOL, Group
-from trunkline.sim.study.compare import compare, effective
-from trunkline.sim.study.engine import SimLLM
-from trunkline.sim.study.estimators import ESTIMATORS, Guess, guesses
-from trunkline.sim.study.growth import grow
-from trunkline.sim.study.quality import qualities
-from trunkline.sim.study.tries import TOKENS, Try
-from trunkline.sim.study.truth import Step, Worth
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.sim.server.options import Settings
+from studies.cell import POOL, Group
+from studies.compare import compare, effective
+from studies.engine import SimLLM
+from studies.estimators import ESTIMATORS, Guess, guesses
+from studies.growth import grow
+from studies.quality import qualities
+from studies.tries import TOKENS, Try
+from studies.truth import Step, Worth
 
 
 def group(arm, rewards, seed=0, question="q", tokens=10, found=()):

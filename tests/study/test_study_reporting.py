@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from trunkline.llm.request import Sampling
-from trunkline.rollout.agent import Kit
-from trunkline.score.reports.segments import segments
-from trunkline.score.reports.sharing import GENERATED
-from trunkline.sim.server.settings import Settings
-from trunkline.sim.study.engine import SimLLM
-from trunkline.sim.study.growth import agent, grow
-from trunkline.sim.study.reporting import GROWN, PRICES, Cost, lengthened, reporting_markdown, run_reporting
-from trunkline.tree.node import Kind
+from trunkline.agent import Kit
+from trunkline.scoring.reports.segments import segments
+from trunkline.scoring.reports.segments import GENERATED
+from trunkline.sim.server.options import Settings
+from studies.engine import SimLLM
+from studies.growth import agent, grow
+from studies.reporting import GROWN, PRICES, Cost, lengthened, reporting_markdown, run_reporting
+from trunkline.tree.views import Kind
 
 
 def test_requests_are_leaves_from_scratch_and_segments_where_all_is_shared():

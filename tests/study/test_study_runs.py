@@ -12,18 +12,18 @@ from study_kit import kit
 
 from trunkline.cli.app import app
 from trunkline.errors import ConfigError, InputError
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.sim.server.settings import Settings
-from trunkline.sim.study import sharing
-from trunkline.sim.study.arms import ARMS, confidence, find_arms
-from trunkline.sim.study.cell import POOL, Cell, run_cell
-from trunkline.sim.study.compare import compare
-from trunkline.sim.study.engine import SimLLM
-from trunkline.sim.study.growth import grow
-from trunkline.sim.study.study import Plan, run_study
-from trunkline.sim.study.tables import NOTICE, checks_of, markdown
-from trunkline.sim.study.tries import COSTS, TOKENS
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.sim.server.options import Settings
+from studies import sharing
+from studies.arms import ARMS, confidence, find_arms
+from studies.cell import POOL, Cell, run_cell
+from studies.compare import compare
+from studies.engine import SimLLM
+from studies.growth import grow
+from studies.study import Plan, run_study
+from studies.tables import NOTICE, checks_of, markdown
+from studies.tries import COSTS, TOKENS
 
 SMALL = Plan(("null",), ("Chain(4)", "TreeGRPO(2, 2, 1)"), seeds=2, questions=4, judged=1, pool=9, continuations=4)
 

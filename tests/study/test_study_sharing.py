@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from trunkline._core import tree_steps
 from trunkline.errors import ConfigError
-from trunkline.sim.study.sharing import LENGTHS, TREE, Length, predicted_cost, run_sharing
-from trunkline.sim.study.tables import NOTICE, sharing_markdown
+from studies.sharing import LENGTHS, TREE, Length, predicted_cost, run_sharing
+from studies.tables import NOTICE, sharing_markdown
 from trunkline.sim.world.generator import make_world
 
 Chains = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=4)

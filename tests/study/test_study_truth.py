@@ -7,15 +7,15 @@ import math
 import pytest
 from study_kit import kit
 
-from trunkline.rollout.opening import prompt
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.sim.server.settings import Settings
-from trunkline.sim.study.engine import SimLLM
-from trunkline.sim.study.growth import grow
-from trunkline.sim.study.null import check, deciding_turn, draws_of
-from trunkline.sim.study.tries import Measures, measure, tries_of
-from trunkline.sim.study.truth import true_steps, true_values
+from trunkline.strategies.base import prompt
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.sim.server.options import Settings
+from studies.engine import SimLLM
+from studies.growth import grow
+from studies.null import check, deciding_turn, draws_of
+from studies.tries import Measures, measure, tries_of
+from studies.truth import true_steps, true_values
 
 
 async def plant(task, strategy, preset="null", seed=5):

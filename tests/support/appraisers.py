@@ -10,7 +10,7 @@ import msgspec
 import trunkline as tl
 
 if TYPE_CHECKING:
-    from trunkline.tree.trajectory import Trajectory
+    from trunkline.tree.views import Trajectory
 
 
 @tl.reward(batch=4)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from trunkline.rollout.agent import Agent
+from trunkline.agent import Agent
 from trunkline.tools.tool import tool
 from trunkline.types import Task
 

@@ -6,10 +6,10 @@ import asyncio
 from collections import deque
 
 from trunkline.rollout.budget import Budget
-from trunkline.runtime import wire
-from trunkline.runtime.lease import Leases
-from trunkline.runtime.spent import NOTHING, Spent
-from trunkline.runtime.treasury import Treasury
+from trunkline.protocol import messages as wire
+from trunkline.worker.leases import Leases
+from trunkline.controller.budget import NOTHING, Spent
+from trunkline.controller.budget import Treasury
 from trunkline.store.schema import CallRow
 
 

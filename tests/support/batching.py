@@ -6,9 +6,9 @@ import asyncio
 import json
 from collections.abc import Iterable
 
-from trunkline.llm.batcher import Batcher
-from trunkline.llm.prompt import Prompt
-from trunkline.llm.protocol import Reply, Request
+from trunkline.llm.batch.batcher import Batcher
+from trunkline.llm.batch.completion import Prompt
+from trunkline.llm.types import Reply, Request
 
 LONG = 3600.0
 """Seconds that no test lasts: what leaves all the same did not wait for its time to be over."""

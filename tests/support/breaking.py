@@ -17,24 +17,24 @@ from exact_runs import serving
 from recorder import Recorder, replayed
 
 from trunkline._core import Tree as Core
-from trunkline.llm.protocol import LLM
-from trunkline.llm.renderer.choose import renderers
+from trunkline.llm.types import LLM
+from trunkline.llm.token_ids.server import renderers
 from trunkline.llm.request import Sampling
-from trunkline.llm.tokens import TokenMode
-from trunkline.rollout.agent import Agent, Kit
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.agent import Agent, Kit
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.exact import Exact
-from trunkline.rollout.purse import Allowance
-from trunkline.rollout.rounds import Taken
-from trunkline.rollout.session import Session
-from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategy import Strategy
-from trunkline.score.rewards import Reward
-from trunkline.score.verdicts import Verdict, read
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.sampling.token_prompts import Exact
+from trunkline.rollout.task_budget import Allowance
+from trunkline.rollout.checkpoint import Taken
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.stopping import Stopping
+from trunkline.strategies.base import Strategy
+from trunkline.scoring.rewards import Reward
+from trunkline.scoring.notes import Verdict, read
 from trunkline.store.schema import Ending
 from trunkline.tools.tool import Tool
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from trunkline._core import PROMPT
-from trunkline.llm.names import asking
-from trunkline.rollout.journal import Journal, Record
-from trunkline.tree.tree import Tree
+from trunkline.llm.pricing import asking
+from trunkline.rollout.programs.replay import Journal, Record
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

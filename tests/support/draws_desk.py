@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from trunkline import _core
 from trunkline.llm.cache import Cache
-from trunkline.llm.protocol import LLM, Choice, Reply, Request
-from trunkline.llm.reply import read
+from trunkline.llm.types import LLM, Choice, Reply, Request
+from trunkline.llm.response import read
 from trunkline.llm.request import Sampling
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.desk import Desk
-from trunkline.rollout.draws import Draws
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.sampler import Desk
+from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.rollout import Rollout
-from trunkline.rollout.siblings import Siblings
+from trunkline.rollout.sampling.sampler import Siblings
 from trunkline.types import Task
 
 ANSWER = Choice("<answer>4</answer>", None, [], "stop")

@@ -8,8 +8,8 @@ from typing import Any
 from zlib import crc32
 
 import trunkline as tl
-from trunkline.llm.prompt import Prompt
-from trunkline.team.play import Said, TeamPlay
+from trunkline.llm.batch.completion import Prompt
+from trunkline.team.team import Said, TeamPlay
 
 WORDS = ("APPROVE", "no", "go on", "perhaps", "{context}", "\\boxed{4}")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trunkline.llm.prompt import Prompt
-from trunkline.rollout.agent import Agent
-from trunkline.team.play import TeamPlay
+from trunkline.llm.batch.completion import Prompt
+from trunkline.agent import Agent
+from trunkline.team.team import TeamPlay
 from trunkline.team.projection import Projected
 from trunkline.team.role import Role
 from trunkline.team.team import Team

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 if TYPE_CHECKING:
-    from trunkline.tree.trajectory import Trajectory
+    from trunkline.tree.views import Trajectory
 
 
 def ending(answer: str | None, *references: str, termination: str = "answer", **metadata: Any) -> Trajectory:

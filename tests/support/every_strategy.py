@@ -5,14 +5,14 @@ EntropyTree is not there: it forks inside turns, which needs token ids (``tests/
 
 from __future__ import annotations
 
-from trunkline.rollout.strategies.adaptive import Adaptive
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.mcts import MCTS
-from trunkline.rollout.strategies.partial import Partial
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.rollout.strategies.tree_search import TreeSearch
-from trunkline.rollout.strategy import Strategy
-from trunkline.tree.trajectory import Trajectory
+from trunkline.strategies.adaptive import Adaptive
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.mcts import MCTS
+from trunkline.strategies.partial import Partial
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.strategies.tree_search import TreeSearch
+from trunkline.strategies.base import Strategy
+from trunkline.tree.views import Trajectory
 
 
 def halfway(rollout: Trajectory) -> float:

@@ -9,26 +9,26 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from trunkline.llm.cache import Cache
-from trunkline.llm.http import HttpLLM
-from trunkline.llm.protocol import Reply
-from trunkline.llm.renderer.choose import renderers
+from trunkline.llm.http.client import HttpLLM
+from trunkline.llm.types import Reply
+from trunkline.llm.token_ids.server import renderers
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.llm.switch import SwitchTransport
-from trunkline.llm.tokens import TokenMode
-from trunkline.llm.transport import Answer
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.exact import Exact
-from trunkline.rollout.session import Session
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategy import Strategy
-from trunkline.sim.server.serve import start_server
-from trunkline.sim.server.settings import Settings
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.http.aiohttp_transport import SwitchTransport
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.llm.http.transport import Answer
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.sampling.token_prompts import Exact
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.base import Strategy
+from trunkline.sim.server.app import start_server
+from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import search, visit
 from trunkline.tools.environment import Environment
 from trunkline.tools.tool import Tool
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

@@ -11,7 +11,7 @@ from trunkline._core import PROMPT
 from trunkline.llm import messages
 from trunkline.store.derive import rows
 from trunkline.store.writer import RunWriter
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 LOOKUP = {"type": "function", "function": {"name": "lookup", "description": "d", "parameters": {"type": "object"}}}

@@ -12,9 +12,9 @@ import pytest
 from secrets_kept import assert_no_secret
 
 from trunkline.errors import TrunklineError
-from trunkline.llm.http import HttpLLM
-from trunkline.llm.protocol import Request
-from trunkline.llm.retry import Backoff
+from trunkline.llm.http.client import HttpLLM
+from trunkline.llm.types import Request
+from trunkline.llm.http.outcome import Backoff
 
 KEY = "sk-test-0123456789abcdef"
 REQUEST = Request(b'{"model":"m","messages":[{"role":"user","content":"hi"}]}', 7)

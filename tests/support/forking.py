@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from scripted import Say
 
 from trunkline._core import OBSERVATION
-from trunkline.rollout.seed import base_seed
-from trunkline.rollout.strategy import Fork
-from trunkline.rollout.view import View
-from trunkline.tree.tree import Tree
+from trunkline.rollout.sampling.prompt import base_seed
+from trunkline.strategies.base import Fork
+from trunkline.strategies.base import View
+from trunkline.tree.views import Tree
 
 
 class Late:

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import msgspec
 
-from trunkline.rollout.strategy import Fork
-from trunkline.rollout.view import View
+from trunkline.strategies.base import Fork
+from trunkline.strategies.base import View
 
 
 class More(msgspec.Struct, frozen=True):

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trunkline._core import PROMPT
-from trunkline.llm.dialects.catalog import find
-from trunkline.score.filters.group import Group
-from trunkline.tree.tree import Tree
+from trunkline.llm.dialects.builtin import find
+from trunkline.scoring.filters.base import Group
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

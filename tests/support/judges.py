@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from trunkline.score.filters.group import Group
-from trunkline.score.verdicts import Verdict
+from trunkline.scoring.filters.base import Group
+from trunkline.scoring.notes import Verdict
 
 
 class Unlucky(msgspec.Struct, frozen=True):

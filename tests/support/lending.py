@@ -8,13 +8,13 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 
-from trunkline.llm.bucket import limits_of
-from trunkline.llm.limits import Limits
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime import wire
-from trunkline.runtime.borrower import Borrower
-from trunkline.runtime.flow import Flow
-from trunkline.runtime.lender import Lender, parties
+from trunkline.llm.limits.token_bucket import limits_of
+from trunkline.llm.types import Limits
+from trunkline.llm.config import EndpointSpec
+from trunkline.protocol import messages as wire
+from trunkline.worker.leases import Borrower
+from trunkline.controller.limits import Flow
+from trunkline.controller.limits import Lender, parties
 
 URLS = ("http://a/v1", "http://b/v1")
 BOOKED = 100

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trunkline.llm.dialects.dialect import Parsed
-from trunkline.llm.dialects.thinking import spoken
-from trunkline.llm.protocol import ToolCall
+from trunkline.llm.dialects.base import Parsed
+from trunkline.llm.dialects.base import spoken
+from trunkline.llm.types import ToolCall
 
 
 class Lines:

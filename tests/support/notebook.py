@@ -9,7 +9,7 @@ import json
 from itertools import count
 from typing import ClassVar
 
-from trunkline.tools.call import current_call
+from trunkline.tools.calls import current_call
 from trunkline.tools.environment import Environment
 from trunkline.tools.tool import tool
 from trunkline.types import Task

@@ -6,7 +6,7 @@ from typing import Any
 
 import trunkline as tl
 from trunkline.llm.request import Sampling
-from trunkline.team.play import TeamPlay
+from trunkline.team.team import TeamPlay
 
 
 class Pair(tl.Team):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from trunkline.llm.request import Sampling
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.play import Play
-from trunkline.team.play import TeamPlay
+from trunkline.agent import Agent
+from trunkline.rollout.programs.context import Play
+from trunkline.team.team import TeamPlay
 from trunkline.team.role import Role
 from trunkline.team.team import Team
 

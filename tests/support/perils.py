@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from trunkline.tools.call import current_call
+from trunkline.tools.calls import current_call
 from trunkline.tools.tool import tool
 
 

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from trunkline.errors import LLMError
-from trunkline.llm.protocol import Choice, ToolCall
-from trunkline.llm.text import excerpt, loads
+from trunkline.llm.types import Choice, ToolCall
+from trunkline._internal.text import excerpt, loads
 
 __all__ = ["Decoded", "decode"]
 
@@ -17,7 +17,7 @@ _NAME_LIMIT: Final = 64
 
 
 class Decoded(NamedTuple):
-    """What a reply body holds; the fields are those of :class:`trunkline.llm.protocol.Reply`."""
+    """What a reply body holds; the fields are those of :class:`trunkline.llm.types.Reply`."""
 
     choices: list[Choice]
     prompt: int

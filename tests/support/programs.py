@@ -7,8 +7,8 @@ import os
 import signal
 from pathlib import Path
 
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.play import Play
+from trunkline.agent import Agent
+from trunkline.rollout.programs.context import Play
 
 SCOUTS = [Agent(model="m", name=name, system="") for name in ("north", "south", "east")]
 

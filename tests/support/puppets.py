@@ -10,17 +10,17 @@ from atlas import agent, tasks
 
 from trunkline._core import Tree as Core
 from trunkline._core import __version__
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.opening import begin
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.backend import Gone
-from trunkline.runtime.controller import Controller
-from trunkline.runtime.handout import Refill
-from trunkline.runtime.job import Job, settings
-from trunkline.runtime.wire import PROTOCOL, Batch, Delta, Done, Ready, Work, read_task
+from trunkline.llm.config import EndpointSpec
+from trunkline.rollout.moves import begin
+from trunkline.strategies.chain import Chain
+from trunkline.protocol.backend import Gone
+from trunkline.controller.controller import Controller
+from trunkline.protocol.job import Refill
+from trunkline.protocol.job import Job, settings
+from trunkline.protocol.messages import PROTOCOL, Batch, Delta, Done, Ready, Work, read_task
 from trunkline.store.derive import rows
 from trunkline.store.writer import RunWriter
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trunkline._core import Tree as Core
-from trunkline.llm.protocol import Reply
+from trunkline.llm.types import Reply
 
 
 class Recorder:

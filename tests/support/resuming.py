@@ -18,9 +18,9 @@ SUPPORT = Path(__file__).parent
 SCRIPT = """
 import json, sys
 from atlas import agent, tasks
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.run import run
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.runner.run import run
 if __name__ == "__main__":
     options = json.loads(sys.argv[3])
     llm = EndpointSpec(sys.argv[1], max_concurrency=options.pop("concurrency", 4))

@@ -8,7 +8,7 @@ from pathlib import Path
 from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow
 from trunkline.store.writer import RunWriter
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 __all__ = ["BROKE", "RIGHT", "WRONG", "Tries", "write"]

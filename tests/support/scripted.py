@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from trunkline._core import Tree as Core
-from trunkline.llm.protocol import Reply, Request
-from trunkline.llm.reply import read
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.desk import Outlet
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.session import Session
-from trunkline.rollout.strategy import Strategy
-from trunkline.score.rewards import Reward
+from trunkline.llm.types import Reply, Request
+from trunkline.llm.response import read
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.sampler import Outlet
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.base import Strategy
+from trunkline.scoring.rewards import Reward
 from trunkline.tools.tool import Tool, tool
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

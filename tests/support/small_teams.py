@@ -12,18 +12,18 @@ from team_scripts import search
 
 from trunkline._core import Tree as Core
 from trunkline.errors import BadRequest, LLMError
-from trunkline.llm.protocol import Reply, Request
-from trunkline.llm.reply import read
+from trunkline.llm.types import Reply, Request
+from trunkline.llm.response import read
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.journal import Journal
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategies.tree_grpo import TreeGRPO
-from trunkline.runtime.run import run
-from trunkline.team.play import TeamPlay
-from trunkline.team.programs.experts import ExpertsTeam
-from trunkline.team.programs.math import MathTeam
-from trunkline.team.programs.search import SearchTeam
+from trunkline.llm.config import EndpointSpec
+from trunkline.rollout.programs.replay import Journal
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.runner.run import run
+from trunkline.team.team import TeamPlay
+from trunkline.team.builtin import ExpertsTeam
+from trunkline.team.builtin import MathTeam
+from trunkline.team.builtin import SearchTeam
 from trunkline.team.projection import Tag
 from trunkline.team.role import Role
 from trunkline.team.team import Team

@@ -10,16 +10,16 @@ from typing import Any
 from scripted import look
 
 from trunkline._core import Tree as Core
-from trunkline.llm.protocol import Reply, Request
-from trunkline.llm.reply import read
+from trunkline.llm.types import Reply, Request
+from trunkline.llm.response import read
 from trunkline.llm.request import Sampling
-from trunkline.rollout.agent import Agent, Kit
+from trunkline.agent import Agent, Kit
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.purse import Allowance
-from trunkline.rollout.session import Session
-from trunkline.rollout.stopping import Stopping
-from trunkline.tree.tree import Tree
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.task_budget import Allowance
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.stopping import Stopping
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 MOST = 50

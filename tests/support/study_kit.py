@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trunkline.llm.request import Sampling
-from trunkline.rollout.agent import Kit
-from trunkline.sim.study.growth import agent
+from trunkline.agent import Kit
+from studies.growth import agent
 
 
 def kit(preset: str = "default", **sampling: object) -> Kit:

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from team_reference import Row, Script
 
-from trunkline.llm.batch import BatchLLM
-from trunkline.llm.prompt import Prompt
-from trunkline.rollout.journal import Journal
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import run
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.batch.completion import Prompt
+from trunkline.rollout.programs.replay import Journal
+from trunkline.runner.result import Run
+from trunkline.runner.run import run
 from trunkline.team.team import Team
 from trunkline.tools.tool import tool
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 SOLUTIONS = [

@@ -15,7 +15,7 @@ def children() -> list[int]:
             command = (status.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if parent == os.getpid() and b"trunkline.runtime.worker" in command:
+        if parent == os.getpid() and b"trunkline.worker.main" in command:
             found.append(int(status.parent.name))
     return sorted(found)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from trunkline.tools.sandbox import sandbox
+from trunkline.tools.isolation import sandbox
 
 _REFUSING = """\
-from trunkline.tools.sandbox import begin, supervisor, walls
+from trunkline.tools.isolation import sandbox_supervisor as begin, sandbox_supervisor as supervisor, confinement as walls
 def no(*given): raise walls.Refused("namespaces: not permitted")
 begin.namespaces = no
 supervisor.unused = no

@@ -14,16 +14,16 @@ from typing import NamedTuple
 from scripted import Silent, look, token_of
 
 from trunkline.errors import LLMError
-from trunkline.llm.protocol import Reply, Request
-from trunkline.llm.reply import read
+from trunkline.llm.types import Reply, Request
+from trunkline.llm.response import read
 from trunkline.llm.request import Sampling
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.draws import Draws
-from trunkline.rollout.session import Session
-from trunkline.rollout.strategy import Strategy
-from trunkline.score.rewards import Reward
-from trunkline.tree.trajectory import Trajectory
-from trunkline.tree.tree import Tree
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.tree_runner import Session
+from trunkline.strategies.base import Strategy
+from trunkline.scoring.rewards import Reward
+from trunkline.tree.views import Trajectory
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from team_scripts import hear
 
-from trunkline.llm.batch import BatchLLM
-from trunkline.runtime.run import run
-from trunkline.team.programs.catalog import TEAMS, find
-from trunkline.team.programs.experts import ExpertsTeam
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.runner.run import run
+from trunkline.team import TEAMS, find
+from trunkline.team.builtin import ExpertsTeam
 from trunkline.team.team import Team
 from trunkline.types import Task
 

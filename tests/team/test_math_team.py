@@ -6,10 +6,10 @@ import pytest
 from team_scripts import hear
 
 from trunkline.errors import ConfigError
-from trunkline.llm.batch import BatchLLM
-from trunkline.runtime.run import run
-from trunkline.score.rewards import exact_match
-from trunkline.team.programs.math import MathTeam
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.runner.run import run
+from trunkline.scoring.rewards import exact_match
+from trunkline.team.builtin import MathTeam
 from trunkline.types import Task
 
 TEAM = MathTeam(model="m")

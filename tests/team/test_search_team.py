@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from team_scripts import hear, search
 
-from trunkline.crossing import load, pack
+from trunkline._internal.serialization import load, pack
 from trunkline.errors import ConfigError
-from trunkline.rollout.journal import Journal
-from trunkline.team.programs.search import SearchTeam
+from trunkline.rollout.programs.replay import Journal
+from trunkline.team.builtin import SearchTeam
 from trunkline.tools.environment import Environment
 from trunkline.tools.tool import tool
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from team_reference import Batch, play_math, play_search
 from team_scripts import answers, found, play, questions, rows_of, scripted, search, trees
 
-from trunkline.score.answers import extract_answer
-from trunkline.team.programs.math import MathTeam
-from trunkline.team.programs.search import SearchTeam
+from trunkline.scoring.answers import extract_answer
+from trunkline.team.builtin import MathTeam
+from trunkline.team.builtin import SearchTeam
 from trunkline.team.team import Team
 
 SIZES = (8, 64, 256)

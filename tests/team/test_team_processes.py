@@ -12,14 +12,14 @@ from team_scripts import found, questions, rows_of, scripted, search, trees
 
 from trunkline.errors import CrossingError
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.journal import Journal
-from trunkline.runtime.run import run
+from trunkline.llm.config import EndpointSpec
+from trunkline.rollout.programs.replay import Journal
+from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
-from trunkline.team.play import TeamPlay
-from trunkline.team.programs.experts import ExpertsTeam
-from trunkline.team.programs.math import MathTeam
-from trunkline.team.programs.search import SearchTeam
+from trunkline.team.team import TeamPlay
+from trunkline.team.builtin import ExpertsTeam
+from trunkline.team.builtin import MathTeam
+from trunkline.team.builtin import SearchTeam
 from trunkline.team.projection import Projected
 from trunkline.team.role import Role
 from trunkline.team.team import Team

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from team_scripts import hear, play, rows_of
 
-from trunkline.team.play import TeamPlay
+from trunkline.team.team import TeamPlay
 from trunkline.team.projection import Projected
 from trunkline.team.role import Role
 from trunkline.team.team import Team

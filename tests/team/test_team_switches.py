@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from team_scripts import answers, hear, play, questions, rows_of, scripted, search, trees
 
-from trunkline.team.play import TeamPlay
-from trunkline.team.programs.experts import ExpertsTeam
-from trunkline.team.programs.math import MathTeam
-from trunkline.team.programs.search import SearchTeam
+from trunkline.team.team import TeamPlay
+from trunkline.team.builtin import ExpertsTeam
+from trunkline.team.builtin import MathTeam
+from trunkline.team.builtin import SearchTeam
 from trunkline.team.projection import Projected
 from trunkline.team.prompts import Context
 from trunkline.team.role import Role

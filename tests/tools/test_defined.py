@@ -11,9 +11,9 @@ import threading
 import pytest
 
 from trunkline.errors import ConfigError, ToolError
-from trunkline.tools.defined import Defined
+from trunkline.tools.openai_definition import Defined
 from trunkline.tools.environment import Environment
-from trunkline.tools.runner import Toolbox
+from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.tool import tool
 
 ADD = {

@@ -11,10 +11,10 @@ from notebook import Clock, Notebook, Paper, look, look_and_tell, look_in_a_thre
 
 import trunkline
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
-from trunkline.llm.protocol import ToolCall
-from trunkline.rollout.agent import Agent
+from trunkline.llm.types import ToolCall
+from trunkline.agent import Agent
 from trunkline.tools.environment import Environment
-from trunkline.tools.runner import Toolbox
+from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.tool import tool
 from trunkline.types import Task
 

@@ -17,8 +17,8 @@ import pytest
 from perils import DEEDS, descriptors, gone_within, live, peril, peril_async, stuck
 
 from trunkline.errors import ConfigError, CrossingError
-from trunkline.llm.protocol import ToolCall
-from trunkline.tools.runner import Toolbox
+from trunkline.llm.types import ToolCall
+from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.tool import tool
 
 
@@ -168,7 +168,7 @@ async def test_a_cancelled_call_takes_its_process_along(box: Toolbox, marker: st
 
 
 async def test_a_process_without_work_ends(box: Toolbox, marker: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trunkline.tools.processes.IDLE", 0.05)
+    monkeypatch.setattr("trunkline.tools.isolation.process_pool.IDLE", 0.05)
     await do(box, "pid")
     assert await asyncio.to_thread(gone_within, marker, 5)
     assert (await do(box, "pid")).ok
@@ -196,7 +196,7 @@ SPINNING = """
 import asyncio
 from pathlib import Path
 from perils import peril
-from trunkline.tools.runner import Toolbox
+from trunkline.tools.toolbox import Toolbox
 
 async def main():
     box = Toolbox([peril])

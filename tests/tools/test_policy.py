@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perils import awaited_call, isolated_call, threaded_call
 
-from trunkline.bounds import size
+from trunkline._internal.validation import size
 from trunkline.errors import ConfigError, UsageError
-from trunkline.llm.protocol import ToolCall
-from trunkline.tools.call import Origin, current_call
+from trunkline.llm.types import ToolCall
+from trunkline.tools.calls import Origin, current_call
 from trunkline.tools.environment import Environment
-from trunkline.tools.runner import Toolbox
+from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.tool import Tool, tool
 
 ORIGIN = Origin(7, "task \ud800", 3, (0, 3), 2)

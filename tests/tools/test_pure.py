@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.tools.cache import Results, key_of
-from trunkline.tools.runner import Toolbox
+from trunkline.tools.result_cache import Results, key_of
+from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.tool import tool
 
 

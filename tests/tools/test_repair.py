@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.llm.protocol import ToolCall
-from trunkline.tools.repair import mend, sound
-from trunkline.tools.runner import Toolbox
+from trunkline.llm.types import ToolCall
+from trunkline.tools.json_repair import mend, sound
+from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.tool import tool
 
 BROKEN = '{"query": "Rome"'

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from walled import refuse_all
 
-from trunkline.tools.sandbox import sandbox, walls
-from trunkline.tools.sandbox.family import descendants
-from trunkline.tools.sandbox.sandbox import NoSandbox, NoWay, Ran, Sandbox, find_way
-from trunkline.tools.sandbox.walls import WAYS, Limits
+from trunkline.tools.isolation import sandbox, confinement as walls
+from trunkline.tools.isolation.sandbox_supervisor import descendants
+from trunkline.tools.isolation.sandbox import NoSandbox, NoWay, Ran, Sandbox, find_way
+from trunkline.tools.isolation.confinement import WAYS, Limits
 
 SYSTEM = "/usr/bin/python3"
 LIMITS = Limits(seconds=20.0, memory=512 << 20, processes=24, disk=16 << 20, output=100_000)
@@ -239,9 +239,9 @@ async def test_cancelling_ends_a_program(way: str) -> None:
 
 WORKER = """
 import asyncio, os, sys
-from trunkline.tools.sandbox.family import descendants
-from trunkline.tools.sandbox.sandbox import Sandbox
-from trunkline.tools.sandbox.walls import Limits
+from trunkline.tools.isolation.sandbox_supervisor import descendants
+from trunkline.tools.isolation.sandbox import Sandbox
+from trunkline.tools.isolation.confinement import Limits
 
 async def main():
     async with Sandbox(Limits(600.0, 512 << 20, 24, 16 << 20, 100_000), (sys.argv[1],)) as box:
@@ -290,7 +290,7 @@ async def test_a_program_sees_no_environment_and_none_who_has_one(way: str, monk
 
 
 def supervisor_environment() -> list[str]:
-    from trunkline.tools.sandbox import begin
+    from trunkline.tools.isolation import sandbox_supervisor as begin
 
     return [*begin._ENVIRONMENT]
 

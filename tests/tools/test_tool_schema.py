@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.tools.docstring import parse
-from trunkline.tools.runner import Toolbox
+from trunkline.tools.schema import parse
+from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.schema import ArgumentError
 from trunkline.tools.tool import Tool, tool
 

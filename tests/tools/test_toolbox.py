@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError, ToolError
-from trunkline.llm.protocol import ToolCall
-from trunkline.tools.result import as_text
-from trunkline.tools.runner import Observation, Toolbox
+from trunkline.llm.types import ToolCall
+from trunkline.tools.calls import as_text
+from trunkline.tools.toolbox import Observation, Toolbox
 from trunkline.tools.tool import Tool, tool
 
 WHO = contextvars.ContextVar("who", default="nobody")
@@ -149,7 +149,7 @@ async def test_an_async_tool_that_hangs_is_stopped():
 
 
 async def test_an_async_tool_that_ignores_its_cancellation(monkeypatch):
-    monkeypatch.setattr("trunkline.tools.foreign.GRACE", 0.1)
+    monkeypatch.setattr("trunkline.tools.executor.GRACE", 0.1)
     release = asyncio.Event()
 
     async def stubborn() -> str:
@@ -392,7 +392,7 @@ async def test_a_hung_tool_does_not_keep_the_process(tmp_path):
     script = tmp_path / "hung.py"
     script.write_text(
         "import asyncio, time\n"
-        "from trunkline.tools.runner import Toolbox\n"
+        "from trunkline.tools.toolbox import Toolbox\n"
         "from trunkline.tools.tool import tool\n"
         "@tool\ndef hang() -> str:\n    time.sleep(600)\n"
         "print(asyncio.run(Toolbox([hang], timeout=0.1).call('hang', '')).text)\n"

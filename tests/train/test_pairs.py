@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import trunkline as tl
 from trunkline.errors import ConfigError, UsageError
-from trunkline.score import verdicts
-from trunkline.score.verdicts import Verdict
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.notes import Verdict
 
 
 def text(raw: object) -> str:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import trunkline as tl
 from trunkline._core import presets
 from trunkline.errors import ArgumentError, ConfigError, UsageError
-from trunkline.rollout.journal import Journal
-from trunkline.score import verdicts
-from trunkline.score.verdicts import Verdict
-from trunkline.tree.tree import Tree
+from trunkline.rollout.programs.replay import Journal
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.notes import Verdict
+from trunkline.tree.views import Tree
 
 SOLVER, VERIFIER = Line("Solver"), Line("Verifier")
 TEAM = (

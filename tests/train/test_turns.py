@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import trunkline as tl
 from trunkline._core import estimate, presets
 from trunkline.errors import ConfigError, UsageError
-from trunkline.score import verdicts
-from trunkline.score.verdicts import Verdict
-from trunkline.tree.tree import Tree
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.notes import Verdict
+from trunkline.tree.views import Tree
 
 
 def told(samples: object) -> list[tuple]:

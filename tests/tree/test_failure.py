@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import EnvironmentFailed, LLMError
-from trunkline.tree.failure import Failure, usage_of
+from trunkline.tree.records import Failure, usage_of
 from trunkline.types import Usage
 
 

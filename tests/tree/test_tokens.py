@@ -12,7 +12,7 @@ from trunkline._core import MESSAGE, PROMPT, SAMPLED, Tokens, drift
 from trunkline._core import Tree as Core
 from trunkline.store.derive import rows
 from trunkline.tree.tokens import count
-from trunkline.tree.tree import Tree
+from trunkline.tree.views import Tree
 from trunkline.types import Task
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from trunkline import _core
 from trunkline.errors import TreeError
-from trunkline.tree.failure import Failure
-from trunkline.tree.node import Kind
-from trunkline.tree.tree import Tree
+from trunkline.tree.records import Failure
+from trunkline.tree.views import Kind
+from trunkline.tree.views import Tree
 from trunkline.types import Task, Termination, Usage
 
 

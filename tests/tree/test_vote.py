@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.tree.vote import LONG, fold, majority, normalise, vote
+from trunkline.tree.answers import LONG, fold, majority, normalise, vote
 
 if TYPE_CHECKING:
     import random

@@ -18,11 +18,11 @@ from atlas import CAPITALS, agent, tasks
 from foreign import capital_cities, serving
 
 from trunkline.errors import ConfigError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.logs import LogSink, json_line, log_to
-from trunkline.runtime.relay import Relay, relog
-from trunkline.runtime.run import run
-from trunkline.runtime.wire import Log
+from trunkline.llm.config import EndpointSpec
+from trunkline.observability.logging import LogSink, json_line, log_to
+from trunkline.worker.log_relay import Relay, relog
+from trunkline.runner.run import run
+from trunkline.protocol.messages import Log
 from trunkline.tools.tool import tool
 
 logger = logging.getLogger("trunkline.test")

@@ -14,10 +14,10 @@ from foreign import capital_cities, serving
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.run import run
-from trunkline.runtime.snapshot import Snapshot
-from trunkline.store.profile import profile
+from trunkline.llm.config import EndpointSpec
+from trunkline.runner.run import run
+from trunkline.observability.observers import Snapshot
+from trunkline.store.stats.profile import profile
 from trunkline.store.schema import ToolRow
 
 SUPPORT = str(Path(__file__).parent.parent / "support")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.llm.batch import BatchLLM
-from trunkline.llm.prompt import Prompt
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.play import Play
-from trunkline.runtime.run import run
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.batch.completion import Prompt
+from trunkline.agent import Agent
+from trunkline.rollout.programs.context import Play
+from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
-from trunkline.team.programs.search import SearchTeam
+from trunkline.team.builtin import SearchTeam
 from trunkline.tools.tool import tool
 from trunkline.types import Task
 

@@ -13,10 +13,10 @@ from foreign import capital_cities, error, serving
 from prometheus_client.parser import text_string_to_metric_families
 
 from trunkline.errors import ConfigError
-from trunkline.llm.price import Price
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.metrics import Metrics, address_of
-from trunkline.runtime.run import run
+from trunkline.llm.pricing import Price
+from trunkline.llm.config import EndpointSpec
+from trunkline.observability.prometheus import Metrics, address_of
+from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import CallRow
 from trunkline.tools.tool import tool

@@ -9,13 +9,13 @@ import pytest
 from atlas import agent, tasks
 from foreign import capital_cities, error, serving
 
-import trunkline.runtime.stall as stall
-from trunkline.cli.progress import Progress
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.run import run
-from trunkline.runtime.snapshot import Snapshot
-from trunkline.runtime.stall import Stalls, explain
-from trunkline.runtime.vitals import Door, EngineState, Slow
+import trunkline.observability.observers as stall
+from trunkline.cli.live import Progress
+from trunkline.llm.config import EndpointSpec
+from trunkline.runner.run import run
+from trunkline.observability.observers import Snapshot
+from trunkline.observability.observers import Stalls, explain
+from trunkline.protocol.messages import Door, EngineState, Slow
 
 
 def state(**changes: object) -> EngineState:

@@ -17,21 +17,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError, DamagedRunFile, LLMError
-from trunkline.llm.batch import BatchLLM
-from trunkline.llm.protocol import Choice, Reply, Request
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.play import Play
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategy import Fork
-from trunkline.rollout.view import View
-from trunkline.runtime.metrics import Metrics
-from trunkline.runtime.result import Run
-from trunkline.runtime.run import run
-from trunkline.store.busy import Spans, union
-from trunkline.store.profile import AgentProfile, Profile, profile
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.types import Choice, Reply, Request
+from trunkline.llm.config import EndpointSpec
+from trunkline.agent import Agent
+from trunkline.rollout.programs.context import Play
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.base import Fork
+from trunkline.strategies.base import View
+from trunkline.observability.prometheus import Metrics
+from trunkline.runner.result import Run
+from trunkline.runner.run import run
+from trunkline.store.stats.profile import Spans, union
+from trunkline.store.stats.profile import AgentProfile, Profile, profile
 from trunkline.store.reader import RunReader
-from trunkline.store.rows import RowCounts, Rows
+from trunkline.store.stats.profile import RowCounts, Rows
 from trunkline.store.schema import CallRow
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 60}}

@@ -17,11 +17,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from trunkline.errors import ConfigError
-from trunkline.llm.batch import BatchLLM
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.run import run
-from trunkline.runtime.tracing import Tracing
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.config import EndpointSpec
+from trunkline.strategies.chain import Chain
+from trunkline.runner.run import run
+from trunkline.observability.opentelemetry import Tracing
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20}
 

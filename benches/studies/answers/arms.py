@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from trunkline.score.aggregators.integrate import Integrate
-from trunkline.score.aggregators.synthesis import Synthesis
-from trunkline.score.aggregators.votes import BestOfN, Majority, Weighted
+from trunkline.scoring.aggregators.llm import Integrate
+from trunkline.scoring.aggregators.llm import Synthesis
+from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.llm.protocol import LLM
-    from trunkline.score.aggregators.aggregator import Aggregator
+    from trunkline.llm.types import LLM
+    from trunkline.scoring.aggregators.base import Aggregator
 
 __all__ = ["ARMS", "MAJORITY", "ONE", "PICKER", "Arm"]
 

@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from trunkline.llm.request import Sampling
-from trunkline.llm.tokens import TokenMode
-from trunkline.rollout.agent import Kit
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.score.aggregators.clusters import key_of
-from trunkline.score.confidence import candidates
-from trunkline.score.reports.extract import extract
-from trunkline.sim.server.settings import Settings
-from trunkline.sim.study.answers.arms import ARMS
-from trunkline.sim.study.answers.readers import Reader, judge
-from trunkline.sim.study.engine import SimLLM
-from trunkline.sim.study.growth import SYSTEM, agent, grow
-from trunkline.sim.study.tries import COSTS, TOKENS, price, tries_of
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.agent import Kit
+from trunkline.strategies.chain import Chain
+from trunkline.scoring.aggregators.voting import key_of
+from trunkline.scoring.confidence import candidates
+from trunkline.scoring.reports.extractive import extract
+from trunkline.sim.server.options import Settings
+from studies.answers.arms import ARMS
+from studies.answers.readers import Reader, judge
+from studies.engine import SimLLM
+from studies.growth import SYSTEM, agent, grow
+from studies.tries import COSTS, TOKENS, price, tries_of
 from trunkline.sim.tools import CORPUS_VARIABLE
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.score.aggregators.aggregator import Candidate
-    from trunkline.sim.study.answers.arms import Arm
-    from trunkline.sim.study.answers.readers import Judged
-    from trunkline.tree.tree import Tree
+    from trunkline.scoring.aggregators.base import Candidate
+    from studies.answers.arms import Arm
+    from studies.answers.readers import Judged
+    from trunkline.tree.views import Tree
     from trunkline.types import Task, Usage
 
 __all__ = ["SOURCES", "Asked", "Cell", "Point", "run_cell"]

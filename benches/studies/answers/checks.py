@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trunkline.sim.study.answers.arms import ARMS, MAJORITY, ONE
-from trunkline.sim.study.answers.compare import by_preset, paid
-from trunkline.sim.study.interval import Interval, mean
+from studies.answers.arms import ARMS, MAJORITY, ONE
+from studies.answers.compare import by_preset, paid
+from studies.interval import Interval, mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.sim.study.answers.cell import Asked
+    from studies.answers.cell import Asked
 
 __all__ = ["LEAST", "LITTLE", "Check", "Gain", "Null", "gains", "nulls"]
 

@@ -13,15 +13,15 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from trunkline.errors import ConfigError
-from trunkline.sim.study.answers.arms import ARMS, MAJORITY, ONE
-from trunkline.sim.study.answers.cell import Point
-from trunkline.sim.study.compare import FEWEST
-from trunkline.sim.study.interval import Interval, mean
+from studies.answers.arms import ARMS, MAJORITY, ONE
+from studies.answers.cell import Point
+from studies.compare import FEWEST
+from studies.interval import Interval, mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline.sim.study.answers.cell import Asked
+    from studies.answers.cell import Asked
 
 __all__ = ["Compared", "Paid", "by_preset", "compare", "paid"]
 

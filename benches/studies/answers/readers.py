@@ -6,14 +6,14 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trunkline.errors import RolloutError
-from trunkline.score.aggregators.prompts import transcript
-from trunkline.score.asking import Asker
-from trunkline.sim.server.settings import Settings
-from trunkline.sim.study.engine import SimLLM
+from trunkline.scoring.aggregators.llm import transcript
+from trunkline.scoring.model_client import Asker
+from trunkline.sim.server.options import Settings
+from studies.engine import SimLLM
 
 if TYPE_CHECKING:
-    from trunkline.llm.protocol import Reply, Request
-    from trunkline.score.aggregators.aggregator import Candidate
+    from trunkline.llm.types import Reply, Request
+    from trunkline.scoring.aggregators.base import Candidate
     from trunkline.types import Usage
 
 __all__ = ["Judged", "Reader", "judge"]

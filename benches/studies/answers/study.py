@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trunkline.sim.study.answers.cell import Cell, run_cell
-from trunkline.sim.study.study import in_processes, worlds
+from studies.answers.cell import Cell, run_cell
+from studies.study import in_processes, worlds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.sim.study.answers.cell import Asked
+    from studies.answers.cell import Asked
 
 __all__ = ["Plan", "run_study"]
 

@@ -1,20 +1,155 @@
-"""A thread with an event loop of its own, for work that outlives the loops of those who ask for it."""
+"""wait_uninterrupted, interruptible sleep, shrinkable semaphore, loop in a thread."""
+
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import asyncio
+from collections import deque
+from concurrent.futures import Future
+import math
+import threading
+from typing import Any
+from typing import Generic
+from typing import TYPE_CHECKING
+from typing import TypeVar
 import uvloop
 
-from trunkline.runtime.closed import to_the_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable
+    from collections.abc import Callable
+    from collections.abc import Coroutine
 
-__all__ = ["Errand", "Home", "close_loop"]
+
+__all__ = ["Bell", "Errand", "Home", "Permits", "Slots", "close_loop", "to_the_end"]
+
+
+async def to_the_end(future: asyncio.Future[Any], stop: Callable[[], object] = lambda: None) -> None:
+    """Wait for something that must not be left alone, whoever cancels meanwhile; the cancel is raised after it.
+
+    Args:
+        future: What to wait for; whoever calls looks at its result.
+        stop: Called at each cancel.
+
+    Raises:
+        asyncio.CancelledError: The caller was cancelled, and the work is over.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+            stop()
+        except GeneratorExit:
+            # The caller's loop is gone, and nobody is left to wait.
+            stop()
+            raise
+    if cancelled is not None:
+        # Looked at, so that nobody complains that it was not.
+        _ = future.cancelled() or future.exception()
+        raise cancelled
+
+
+class Bell:
+    """Lets one task wait for a time that news may cut short.
+
+    Args:
+        sleep: Waits for a time.
+    """
+
+    def __init__(self, sleep: Callable[[float], Awaitable[object]]) -> None:
+        self._sleep = sleep
+        self._news: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        """Wake the waiter, if there is one."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait until the bell rings or a time has passed.
+
+        Args:
+            seconds: How long; infinity for no such time.
+
+        Returns:
+            Whether the time has passed.
+        """
+        self._news = news = asyncio.get_running_loop().create_future()
+        timer = None if seconds == math.inf else asyncio.ensure_future(self._sleep(max(0.0, seconds)))
+        try:
+            await asyncio.wait([news] if timer is None else [news, timer], return_when=asyncio.FIRST_COMPLETED)
+            return timer is not None and timer.done()
+        finally:
+            news.cancel()
+            if timer is not None:
+                timer.cancel()
+
+
+class Permits:
+    """Counts permits that are free.
+
+    An ``asyncio.Semaphore`` looks at every waiter for each permit that is released, and cannot shrink.
+
+    Args:
+        free: How many there are. What is released beyond these adds to them.
+    """
+
+    __slots__ = ("_free", "_waiting")
+
+    def __init__(self, free: int) -> None:
+        self._free = free
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def acquire(self) -> None:
+        """Take one, in the order in which it was asked for."""
+        if self._free > 0:
+            self._free -= 1
+            return
+        mine = asyncio.get_running_loop().create_future()
+        self._waiting.append(mine)
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if not mine.cancelled():
+                self.release(1)  # it had come, and nobody will use it
+            raise
+
+    def release(self, count: int) -> None:
+        """Let others have so many; those that wait get them at once."""
+        self._free += count
+        while self._free > 0 and self._waiting:
+            mine = self._waiting.popleft()
+            if not mine.done():
+                self._free -= 1
+                mine.set_result(None)
+
+    def withdraw(self, count: int) -> None:
+        """Let there be so many fewer; those that are taken count as soon as they are released."""
+        self._free -= count
+
+
+class Slots:
+    """A semaphore for whatever outlives event loops: each run may have a loop of its own, also in threads of their own.
+
+    Args:
+        size: Most holders at once in one loop.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._here = threading.local()
+
+    def here(self) -> asyncio.Semaphore:
+        """Return the semaphore of the running loop."""
+        loop = asyncio.get_running_loop()
+        if getattr(self._here, "loop", None) is not loop:
+            self._here.loop, self._here.semaphore = loop, asyncio.Semaphore(self._size)
+        semaphore: asyncio.Semaphore = self._here.semaphore
+        return semaphore
+
 
 T = TypeVar("T")
 

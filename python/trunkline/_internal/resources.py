@@ -1,14 +1,47 @@
-"""File descriptors for the connections that a setting promises."""
+"""RSS, machine memory, fd limit, GC tuning."""
+
 
 from __future__ import annotations
 
-import resource
+
+import gc
+import os
 from pathlib import Path
+import resource
+import threading
+from trunkline.errors import ConfigError
 from typing import Final
 
-from trunkline.errors import ConfigError
 
-__all__ = ["make_room"]
+__all__ = ["Collector", "collector", "machine_memory", "make_room", "resident", "worker_share"]
+
+
+_SHARE = 0.8
+"""The part of the machine's memory that workers may hold together."""
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+def machine_memory() -> int:
+    """Bytes of memory that processes here can have in all: the machine's, or those of the container."""
+    total = os.sysconf("SC_PHYS_PAGES") * _PAGE
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            total = min(total, int(Path(limit).read_text()))
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def worker_share(workers: int) -> int:
+    """Bytes that each of so many workers may hold."""
+    return int(_SHARE * machine_memory() / max(1, workers))
+
 
 _SPARE: Final = 128
 """Descriptors kept for everything else that is opened later: name lookups, tools, files, sub-processes."""
@@ -50,3 +83,44 @@ def _open() -> int:
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
     except OSError:
         return 16
+
+
+_RELAXED: Final = (50_000, 20, 50)
+"""Thresholds while rollouts grow. With Python's own a row-step of 4,096 rows costs about twice as much: what lives is
+walked again and again, and nothing is found."""
+
+
+class Collector:
+    """Lets the collector look less often while runs are played here, in however many threads.
+
+    One that is switched off, or looks less often already, is left alone.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._runs = 0
+        self._before: tuple[int, int, int] | None = None
+        self._meanwhile: tuple[int, int, int] | None = None
+
+    def relax(self) -> None:
+        """A run begins."""
+        with self._guard:
+            self._runs += 1
+            found = gc.get_threshold()
+            if self._runs == 1 and 0 < found[0] < _RELAXED[0]:
+                gc.set_threshold(*map(max, found, _RELAXED))
+                # Some versions of Python have no third threshold, and say 0 whatever it is set to.
+                self._before, self._meanwhile = found, gc.get_threshold()
+
+    def restore(self) -> None:
+        """A run has ended; after the last one everything is as before, unless somebody else has changed it."""
+        with self._guard:
+            self._runs -= 1
+            if not self._runs and self._before is not None:
+                if gc.get_threshold() == self._meanwhile:
+                    gc.set_threshold(*self._before)
+                self._before = None
+
+
+collector: Final = Collector()
+"""That of this process."""

@@ -1,17 +1,93 @@
-"""Text from outside made safe: for a request body on its way out, and for a terminal or a log."""
+"""Terminal-safe printing, secret redaction, surrogate scrubbing."""
+
 
 from __future__ import annotations
+
 
 import json
 import re
 from typing import TYPE_CHECKING
+import unicodedata
 
-from trunkline.printable import printable
 
 if TYPE_CHECKING:
-    from trunkline.types import JSON
+    from trunkline._internal.validation import JSON
 
-__all__ = ["HIDDEN", "excerpt", "loads", "scrub", "scrub_deep", "without_key", "without_secrets"]
+
+__all__ = ["HIDDEN", "cells", "excerpt", "loads", "printable", "quoted", "redact", "redact_command", "said", "scrub", "scrub_deep", "without_key", "without_secrets"]
+
+
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def _escape(char: str) -> str:
+    if char in _SHORT:
+        return _SHORT[char]
+    # Not printable are controls, formats (bidi overrides and zero-width characters among them), surrogates, private
+    # use, unassigned, and every space but the common one: each can move the cursor, hide text or reorder it.
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def _cells(char: str) -> int:
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def cells(text: str) -> int:
+    """How many terminal cells a printable text takes at most: a combining mark is counted as one."""
+    return len(text) if text.isascii() else sum(_cells(char) for char in text)
+
+
+def printable(text: str, width: int | None = None) -> str:
+    """Escape everything in a text that could steer a terminal, and cut it to a width.
+
+    Line breaks, other control characters (those of ANSI sequences) and format characters (bidirectional
+    overrides) become escapes as in a Python string, so the result is always one line that shows in the order
+    in which it is stored. Backslashes are left alone: escaping twice changes nothing.
+
+    Args:
+        text: Any text, hostile or not.
+        width: The most terminal cells the result may take, or None. A cut text ends in an ellipsis.
+
+    Returns:
+        The text on one line.
+    """
+    if width is None:
+        return "".join(map(_escape, text))
+    pieces: list[str] = []
+    used = 0
+    # One more character than there are cells is enough to know that it does not fit.
+    for char in text[: width + 1]:
+        piece = _escape(char)
+        size = cells(piece)
+        if used + size > width:
+            break
+        pieces.append(piece)
+        used += size
+    else:
+        if len(text) <= width + 1:
+            return "".join(pieces)
+    while pieces and used >= width:
+        used -= cells(pieces.pop())
+    return "".join(pieces) + ("…" if width > 0 else "")
+
+
+def quoted(text: str, width: int = 60) -> str:
+    """A short, escaped excerpt between double quotes, for error messages."""
+    return '"' + printable(text, width).replace('"', '\\"') + '"'
+
+
+def said(error: BaseException, width: int | None = 300) -> str:
+    """What an exception says, on one printable line; foreign ones may fail even at that."""
+    try:
+        return printable(str(error), width)
+    except Exception:  # noqa: BLE001 - its own __str__ is anybody's code
+        return "(its message cannot be read)"
+
 
 HIDDEN = "(not stored)"
 """What stands where a secret stood."""
@@ -103,3 +179,53 @@ def excerpt(data: bytes | str, limit: int = 200, secret: str | tuple[str, ...] =
 
 def _no_constant(name: str) -> JSON:
     raise ValueError(f"{name} is no JSON value")
+
+
+_SECRET = re.compile(r"(?i)(^|[-_.])(api[-_]?key|key|authorization|password|passwd|secret|credentials?|token|cookie)$")
+
+
+def redact(value: JSON) -> JSON:
+    """A copy of a JSON value without secrets.
+
+    Values under names that stand for a secret are replaced, user names and passwords are cut out of
+    addresses, and what looks like a key or a bearer token is replaced wherever it stands, in names too: some are
+    addresses.
+
+    Args:
+        value: A JSON value.
+
+    Returns:
+        The copy.
+    """
+    if isinstance(value, dict):
+        return {
+            without_secrets(name): HIDDEN if _SECRET.search(name) and isinstance(item, str) and item else redact(item)
+            for name, item in ((str(key), item) for key, item in value.items())
+        }
+    if isinstance(value, (list, tuple)):
+        return [redact(item) for item in value]
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def redact_command(command: list[str]) -> list[str]:
+    """A command line without secrets: values of options that are named like one are replaced too.
+
+    Args:
+        command: The arguments.
+
+    Returns:
+        As many arguments.
+    """
+    safe: list[str] = []
+    hide = False
+    for argument in command:
+        name, equals, _value = argument.partition("=")
+        secret = argument.startswith("-") and _SECRET.search(name.lstrip("-")) is not None
+        if hide:
+            safe.append(HIDDEN)
+        elif secret and equals:
+            safe.append(f"{name}={HIDDEN}")
+        else:
+            safe.append(without_secrets(argument))
+        hide = not hide and secret and not equals
+    return safe

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from trunkline.errors import ConfigError
-from trunkline.printable import printable
+from trunkline._internal.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
 
-from trunkline.llm.spec import EndpointSpec
-from trunkline.runtime.job import pack_job
-from trunkline.runtime.lender import parties
-from trunkline.runtime.wire import Begin, Stop, encode
+from trunkline.llm.config import EndpointSpec
+from trunkline.protocol.job import pack_job
+from trunkline.controller.limits import parties
+from trunkline.protocol.messages import Begin, Stop, encode
 
 if TYPE_CHECKING:
-    from trunkline.runtime.backend import Inbox
-    from trunkline.runtime.job import Job
-    from trunkline.runtime.wire import ToWorker
+    from trunkline.protocol.backend import Inbox
+    from trunkline.protocol.job import Job
+    from trunkline.protocol.messages import ToWorker
 
 __all__ = ["Elsewhere"]
 

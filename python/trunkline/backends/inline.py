@@ -7,22 +7,22 @@ import os
 from typing import TYPE_CHECKING
 
 from trunkline._core import __version__
-from trunkline.runtime.collector import collector
-from trunkline.runtime.engine import Engine, slots
-from trunkline.runtime.wire import PROTOCOL, Ready
+from trunkline._internal.resources import collector
+from trunkline.worker.engine import Engine, slots
+from trunkline.protocol.messages import PROTOCOL, Ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.runtime.backend import Inbox
-    from trunkline.runtime.job import Job
-    from trunkline.runtime.wire import ToWorker
+    from trunkline.protocol.backend import Inbox
+    from trunkline.protocol.job import Job
+    from trunkline.protocol.messages import ToWorker
 
 __all__ = ["Inline"]
 
 
 class Inline:
-    """Hosts one engine here; see :class:`~trunkline.runtime.backend.Backend`."""
+    """Hosts one engine here; see :class:`~trunkline.protocol.backend.Backend`."""
 
     workers = 0
 

@@ -1,24 +1,43 @@
-"""One worker process, as seen from the controller: started, listened to, ended, reaped."""
+"""Worker processes on this machine."""
+
 
 from __future__ import annotations
 
+
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Self
-
+from trunkline._core import __version__
+from trunkline._internal.aio import to_the_end
+from trunkline.backends.base import Elsewhere
 from trunkline.errors import WorkerError
-from trunkline.runtime.backend import Gone
-from trunkline.runtime.channel import Channel, connect
+from trunkline.protocol.backend import Gone
+from trunkline.protocol.channel import Channel
+from trunkline.protocol.channel import connect
+from trunkline.protocol.messages import Bye
+from trunkline.protocol.messages import Fatal
+from trunkline.protocol.messages import Hello
+from trunkline.protocol.messages import PROTOCOL
+from trunkline.protocol.messages import decode_from_worker
+from trunkline.protocol.messages import encode
+from typing import Self
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Sequence
+    from trunkline.protocol.backend import Inbox
+    from trunkline.protocol.job import Job
 
-__all__ = ["Process"]
+
+__all__ = ["Local", "Process"]
+
 
 _GRACE = 2.0
 """Seconds a worker has to leave once its socket is closed."""
@@ -88,7 +107,7 @@ class Process:
                     inherited = (theirs.fileno(), hold, os.getpid())
                     try:
                         popen = subprocess.Popen(
-                            [sys.executable, "-P", "-m", "trunkline.runtime.worker", *map(str, inherited)],
+                            [sys.executable, "-P", "-m", "trunkline.worker.main", *map(str, inherited)],
                             pass_fds=(theirs.fileno(), hold),
                             stdin=subprocess.DEVNULL,
                             stdout=2,
@@ -211,3 +230,93 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+logger = logging.getLogger(__name__)
+
+
+class Local(Elsewhere[Process]):
+    """Hosts engines in processes of their own; see :class:`~trunkline.protocol.backend.Backend`.
+
+    A process that rests serves the next run, under the same number. One that dies meanwhile is replaced then.
+
+    Args:
+        workers: How many, at least 1; fewer are started when the run's concurrency is below that.
+
+    Attributes:
+        workers: The same.
+    """
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers)
+        self._fallen: set[int] = set()
+        self._closing = False
+
+    async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
+        """Give the job to as many processes as it needs; those that are not there are started."""
+        for seat, process in self._hosts.items():
+            if not process.alive:
+                self._fallen.add(seat)
+        while self._fallen:
+            await self._bury(self._fallen.pop())
+        idle = iter(list(self._hosts))
+        self._inbox = inbox
+        number, begin = self._packed(job)
+        return [await self._begin(next(idle, None), begin) for _ in range(number)]
+
+    async def replace(self, seat: int) -> int | None:
+        """Start another process with the job of one that is gone."""
+        await self._bury(seat)
+        new = await self._begin(None, self._begins[seat])
+        self._begins.pop(seat, None)
+        return new
+
+    async def close(self) -> None:
+        """End the processes and reap them, whoever cancels meanwhile."""
+        self._closing = True
+        processes = list(self._hosts.values())
+        for process in processes:
+            process.hang_up()
+        closing = asyncio.gather(*(process.close() for process in processes))
+        await to_the_end(closing)
+        closing.result()
+        self._hosts.clear()
+
+    async def _begin(self, seat: int | None, begin: bytes) -> int:
+        """Give a job to a process, or to one that is started for it."""
+        if seat is None:
+            seat = next(self._seats)
+            process = self._hosts[seat] = Process.start(seat, self._receive, self._gone)
+            # It is of this run from now on: it may be gone before it listens.
+            self._begins[seat] = begin
+            try:
+                await process.listen()
+            except BaseException:
+                # It was not greeted, and serves nobody.
+                self._fallen.add(seat)
+                raise
+            process.send(encode(Hello(PROTOCOL, __version__)))
+        return self._give(seat, begin)
+
+    def _receive(self, seat: int, payload: memoryview) -> None:
+        """Pass on what an engine says."""
+        message = decode_from_worker(payload)
+        if self._inbox is not None:
+            self._inbox.put_nowait((seat, message))
+        if isinstance(message, Bye | Fatal):
+            self._leave(seat)
+
+    def _gone(self, seat: int, gone: Gone) -> None:
+        """Pass on that a process is gone, or remember it for the next run."""
+        if self._inbox is not None and seat in self._begins:
+            self._inbox.put_nowait((seat, gone))
+        elif self._hosts.get(seat) is not None and not self._closing:
+            self._fallen.add(seat)
+            logger.warning("%s; another is started for the next run", gone.reason)
+        self._leave(seat)
+
+    async def _bury(self, seat: int) -> None:
+        """Let go of what is left of a process that is dead, or of no use."""
+        process = self._hosts.pop(seat, None)
+        if process is not None:
+            await to_the_end(asyncio.ensure_future(process.close()))

@@ -16,7 +16,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trunkline.errors import ConfigError, InfrastructureError
-from trunkline.printable import printable, said
+from trunkline._internal.text import printable, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from trunkline.errors import InfrastructureError, TrunklineError
-from trunkline.printable import printable
+from trunkline._internal.text import printable
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -23,17 +23,17 @@ __all__ = ["app", "run_app"]
 _COMMANDS = {
     "demo": ("trunkline.cli.demo:demo", "Run 200 questions, 4 tries each, on the embedded simulator."),
     "run": ("trunkline.cli.run:run", "Run an agent over a file of questions."),
-    "resume": ("trunkline.cli.resume:resume", "Go on with a run that was stopped, or killed."),
+    "resume": ("trunkline.cli.run:resume", "Go on with a run that was stopped, or killed."),
     "show": ("trunkline.cli.show:show", "Print a run's summary, or one of its trees."),
-    "check": ("trunkline.cli.check:check", "Re-derive every row of a run from its deltas."),
-    "score": ("trunkline.cli.score:score", "Score a finished run again, by another reward."),
-    "report": ("trunkline.cli.report:report", "Write what each try came to into a run that is over."),
-    "answers": ("trunkline.cli.answers:answers", "Make one answer of what the tries of each question answered."),
-    "compare": ("trunkline.cli.compare:compare", "Compare two runs on the same tasks, task by task."),
-    "export": ("trunkline.cli.export:export", "Write a run's rollouts for other programs."),
-    "probe": ("trunkline.cli.probe:probe", "Find out what a server can do."),
-    "bench": ("trunkline.cli.bench:bench", "Compare strategies, or aggregators, on the simulator."),
-    "sim": ("trunkline.cli.sim:sim", "The embedded world: write its files, serve its models."),
+    "check": ("trunkline.cli.show:check", "Re-derive every row of a run from its deltas."),
+    "score": ("trunkline.cli.post:score", "Score a finished run again, by another reward."),
+    "report": ("trunkline.cli.post:report", "Write what each try came to into a run that is over."),
+    "answers": ("trunkline.cli.post:answers", "Make one answer of what the tries of each question answered."),
+    "compare": ("trunkline.cli.show:compare", "Compare two runs on the same tasks, task by task."),
+    "export": ("trunkline.cli.post:export", "Write a run's rollouts for other programs."),
+    "probe": ("trunkline.cli.demo:probe", "Find out what a server can do."),
+    "bench": ("studies.bench:bench", "Compare strategies, or aggregators, on the simulator."),
+    "sim": ("trunkline.cli.demo:sim", "The embedded world: write its files, serve its models."),
 }
 
 _AGAIN = 0.01

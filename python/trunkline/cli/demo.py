@@ -1,37 +1,52 @@
-"""``trunkline demo``: the main job on the embedded simulator; no key, no network."""
+"""Demo, sim, probe."""
+
 
 from __future__ import annotations
 
+
+import asyncio
+import click
+from contextlib import contextmanager
+from functools import partial
+import msgspec
 import os
+from pathlib import Path
 import shlex
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
-
-from trunkline.cli.drive import drive
+from trunkline._internal.text import printable
+from trunkline.agent import Agent
+from trunkline.cli.live import drive
+from trunkline.cli.live import watching_options
 from trunkline.cli.options import run_path
+from trunkline.cli.output import put
 from trunkline.cli.output import tell
-from trunkline.cli.watching import watching_options
 from trunkline.errors import InfrastructureError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.score.rewards import exact_match
-from trunkline.sim.model.dials import PRESETS, SIM_VERSION
-from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
+from trunkline.llm.capabilities import ABILITIES
+from trunkline.llm.capabilities import Capabilities
+from trunkline.llm.capabilities import probe as find_out
+from trunkline.llm.config import EndpointSpec
+from trunkline.scoring.rewards import exact_match
+from trunkline.sim.model.choices import PRESETS
+from trunkline.sim.model.choices import SIM_VERSION
+from trunkline.sim.tools import CORPUS_VARIABLE
+from trunkline.sim.tools import search
+from trunkline.sim.tools import visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
-from trunkline.store.dataset import load_tasks
+from trunkline.store.datasets.loader import load_tasks
+from trunkline.strategies.chain import Chain
+from typing import Any
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["demo", "simulator"]
+
+__all__ = ["demo", "probe", "sim", "simulator"]
+
 
 _SYSTEM = "Answer the question with the tools you have. Put the final answer between <answer> and </answer>."
 
@@ -118,3 +133,63 @@ def simulator(preset: str, latency: bool, *options: str) -> Iterator[str]:
             yield url
         finally:
             process.terminate()
+
+
+@click.group()
+def sim() -> None:
+    """The embedded world: write its files, serve its models."""
+
+
+@sim.command()
+@click.option(
+    "--out", "-o", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder for the files."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the world.")
+@click.option("--documents", type=click.IntRange(60), default=2000, show_default=True, help="About how many documents.")
+@click.option("--questions", type=click.IntRange(1), default=500, show_default=True, help="How many questions.")
+def world(out: Path, seed: int, documents: int, questions: int) -> None:
+    """Write corpus.jsonl and questions.jsonl of a seeded world."""
+    from trunkline.sim.world.files import write_world
+    from trunkline.sim.world.generator import make_world
+
+    made = make_world(seed, documents, questions)
+    write_world(made, out)
+    put(printable(f"{out / 'corpus.jsonl'}: {len(made.documents)} documents"))
+    put(printable(f"{out / 'questions.jsonl'}: {len(made.questions)} questions"))
+
+
+@sim.command(context_settings={"ignore_unknown_options": True, "help_option_names": []}, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def serve(arguments: tuple[str, ...]) -> None:
+    """Serve the simulated models over an OpenAI-compatible API (see serve --help)."""
+    from trunkline.sim.server.__main__ import main
+
+    raise SystemExit(main(arguments, prog="trunkline sim serve"))
+
+
+_WORDS = {True: "yes", False: "no", None: "did not show"}
+
+
+@click.command()
+@click.argument("url")
+@click.option("--model", "-m", required=True, help="Model name, as the endpoint knows it.")
+@click.option(
+    "--api-key-env", default="OPENAI_API_KEY", show_default=True, metavar="NAME", help="Variable that holds the key."
+)
+@click.option("--timeout", default=60.0, show_default=True, help="Seconds one request may take.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+def probe(url: str, model: str, api_key_env: str, timeout: float, as_json: bool) -> None:
+    """Ask the server at URL, up to /v1, what it can do, with a dozen or two of small requests."""
+    spec = EndpointSpec(url, api_key_env=api_key_env, timeout=timeout, max_retries=1)
+    found = asyncio.run(find_out(partial(EndpointSpec.open, spec), model))
+    if as_json:
+        put(msgspec.json.encode(found).decode())
+        return
+    rows = _rows(found)
+    width = max(len(label) for label, _ in rows)
+    put("\n".join(f"{label:<{width}}  {value}" for label, value in rows))
+
+
+def _rows(found: Capabilities) -> list[tuple[str, str]]:
+    rows = [("server", printable(found.site)), ("model", printable(found.model))]
+    return rows + [(text, _WORDS[getattr(found, name)]) for name, text in ABILITIES.items()]

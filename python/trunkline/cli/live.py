@@ -1,26 +1,53 @@
-"""The progress of a run on stderr: two live lines on a terminal, a plain line now and then elsewhere."""
+"""Progress line, watching, drive."""
+
 
 from __future__ import annotations
 
+
+import click
+from collections import deque
 import contextlib
 import os
+import shlex
 import sys
 import time
-from collections import deque
-from typing import TYPE_CHECKING, Protocol, Self, TextIO
+from trunkline.cli.output import tell
+from trunkline.cli.show import print_summary
+from trunkline.cli.tables import duration
+from trunkline.errors import ConfigError
+from trunkline.observability.logging import LEVELS
+from trunkline.observability.logging import log_to
+from trunkline.observability.logging import say_to_stderr
+from trunkline.observability.observers import explain
+from trunkline.observability.opentelemetry import Tracing
+from trunkline.observability.prometheus import Metrics
+from trunkline.observability.prometheus import address_of
+from trunkline.runner.run import run
+from typing import Any
+from typing import Protocol
+from typing import Self
+from typing import TYPE_CHECKING
+from typing import TextIO
+from typing import TypeVar
+from typing import Unpack
 
-from trunkline.cli.table import duration
-from trunkline.runtime.stall import explain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
+    from collections.abc import Iterator
+    from collections.abc import Sequence
     from rich.console import Console
     from rich.live import Live
+    from trunkline.agent import Agent
+    from trunkline.observability.observers import Snapshot
+    from trunkline.runner.options import Options
+    from trunkline.store.stats.summary import Summary
+    from trunkline.team.team import Team
+    from trunkline.types import Task
 
-    from trunkline.runtime.snapshot import Snapshot
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "drive", "watching", "watching_options"]
+
 
 _EVERY = 5.0  # seconds between plain lines
 _REFRESH = 0.1  # seconds between drawings of the live line
@@ -199,3 +226,149 @@ class Progress:
             if live is not None:
                 with contextlib.suppress(OSError, ValueError):
                     live.stop()
+
+
+F = TypeVar("F", bound="Callable[..., object]")
+
+_OPTIONS = (
+    click.option("--log", type=click.Path(), metavar="FILE", help="Add what is logged to FILE, as lines of JSON."),
+    click.option(
+        "--log-level",
+        type=click.Choice(LEVELS),
+        default="info",
+        show_default=True,
+        help="The least that --log writes.",
+    ),
+    click.option(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="Serve metrics for Prometheus there, on this machine alone unless a host is named (extra: metrics).",
+    ),
+    click.option(
+        "--otel",
+        is_flag=True,
+        help="Send traces to the collector that the variables OTEL_EXPORTER_OTLP_* name (extra: otel).",
+    ),
+)
+
+
+def watching_options(command: F) -> F:
+    """Add the options to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def watching(given: dict[str, Any]) -> Iterator[Options]:
+    """Watch a run as its options say; warnings go to standard error, from a thread.
+
+    Args:
+        given: What :func:`watching_options` found.
+
+    Yields:
+        Options of the run that come of it.
+
+    Raises:
+        ConfigError: A file cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(say_to_stderr())
+        if given["log"] is not None:
+            stack.enter_context(log_to(given["log"], given["log_level"]))
+        options: Options = {}
+        if given["metrics"] is not None:
+            host, port = address_of(given["metrics"])
+            options["metrics"] = served = stack.enter_context(Metrics(port, host))
+            shown = f"[{host}]" if ":" in host else host
+            tell(f"metrics at http://{shown}:{served.port}/metrics")
+        if given["otel"]:
+            options["tracing"] = stack.enter_context(_exported())
+        yield options
+
+
+@contextlib.contextmanager
+def _exported() -> Iterator[Tracing]:
+    """Traces that leave for a collector, over HTTP; those that wait are sent at the end."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise ConfigError('--otel needs opentelemetry: pip install "trunkline[otel]"') from None
+    # A name that the environment gives wins.
+    resource = Resource({"service.name": "trunkline"}).merge(Resource.create())
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    try:
+        yield Tracing(provider=provider)
+    finally:
+        provider.shutdown()
+
+
+def drive(
+    agent: Agent | Team,
+    tasks: Sequence[Task] | None,
+    *,
+    threshold: float,
+    watched: dict[str, Any],
+    as_json: bool = False,
+    said: str = "",
+    **options: Unpack[Options],
+) -> int:
+    """Run, show, and judge.
+
+    Args:
+        agent: Who plays: an agent, or a team.
+        tasks: The problems; None for those of a run that goes on.
+        threshold: Broken rollouts allowed: a share below 1, a count from 1 on.
+        watched: What :func:`~trunkline.cli.live.watching_options` found.
+        as_json: Print the summary as JSON.
+        said: A line on the run file, which is printed once the call is known to be sound.
+        **options: See :class:`trunkline.runner.options.Options`; the run file must be among them.
+
+    Returns:
+        The exit code: 0, or 1 if more rollouts broke than allowed, too few groups were kept, or the run's budget or
+        time kept tasks from being begun.
+    """
+    with watching(watched) as observed, Progress() as progress:
+        lines = [said] if said else []
+
+        def watch(shot: Snapshot) -> None:
+            if lines:
+                tell(lines.pop())
+            progress.update(shot)
+
+        options["watch"] = watch
+        options.update(observed)
+        result = run(agent, tasks, **options)
+    if lines:
+        # A run that was over is not run again.
+        tell(lines.pop())
+    summary = result.summary()
+    print_summary(summary, as_json=as_json)
+    tell(f"run file: {options['out']}")
+    if summary.groups is not None and summary.groups_kept < summary.groups:
+        missing = f"only {summary.groups_kept} of {summary.groups} groups were kept of {summary.finished} tasks"
+        more = "give more questions, or loosen a filter" if result.state == "exhausted" else f"ended by {result.state}"
+        tell(f"{missing}: {more}")
+        return 1
+    if result.state in {"budget", "deadline"}:
+        left = f"the {result.state} of the run left {summary.tasks - summary.finished} tasks that were not begun"
+        go_on = f"trunkline resume {shlex.quote(str(options['out']))} --budget WHAT=N,..."
+        tell(f"{left}; with a larger one: {go_on}")
+        return 1
+    return judge(summary, threshold)
+
+
+def judge(summary: Summary, threshold: float) -> int:
+    """Return 1 if more rollouts broke than allowed, else 0. ``threshold`` is a share below 1, a count from 1 on.
+
+    What had broken in an earlier run that this one continues does not count.
+
+    A task that broke as a whole counts even where no rollout of it did, as when its worker died while it was scored.
+    """
+    allowed = threshold * summary.rollouts if threshold < 1 else threshold
+    before = 0 if summary.taken is None else summary.taken.failed
+    return int(max(summary.failed - before, summary.broken) > allowed)

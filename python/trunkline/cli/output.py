@@ -1,23 +1,160 @@
-"""What ``trunkline run --dry-run`` prints."""
+"""Stdout, JSON, --dry-run."""
+
 
 from __future__ import annotations
 
+
+import click
+import contextlib
 import json
-from typing import TYPE_CHECKING, Any, Final
-
+import json as stdjson
 import msgspec
-
-from trunkline.cli.output import put
-from trunkline.cli.table import taken_over
-from trunkline.printable import printable
+import os
+import sys
+from trunkline._internal.text import printable
+from trunkline.cli.tables import taken_over
+from trunkline.errors import InfrastructureError
+from trunkline.scoring.notes import graded
+from trunkline.scoring.notes import read
 from trunkline.team.team import Team
+from trunkline.tree.tokens import Tokens
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+    from collections.abc import Mapping
+    from trunkline.runner.preflight import Outline
+    from trunkline.store.stats.summary import Summary
+    from trunkline.store.stats.tasks import TaskSummary
+    from trunkline.tree.views import Tree
 
-    from trunkline.runtime.outline import Outline
 
-__all__ = ["print_outline"]
+__all__ = ["plain", "print_outline", "put", "silence", "summary_data", "task_data", "tell", "tree_data", "write_json"]
+
+
+def put(text: str) -> None:
+    """Print a text, a line break after it, on standard output, and see it off.
+
+    Where nobody reads any more (``| head``) or standard output was closed from the start, nothing is printed, so that
+    the exit code still tells how the command ended. What the output's encoding lacks is escaped.
+
+    Args:
+        text: What to print, safe for a terminal.
+
+    Raises:
+        InfrastructureError: It cannot be written, as on a full disk.
+    """
+    stream = sys.stdout
+    if stream is None or stream.closed:
+        return
+    try:
+        try:
+            stream.write(text + "\n")
+        except UnicodeEncodeError:
+            encoding = stream.encoding or "ascii"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        silence()
+    except OSError as problem:
+        silence()
+        raise InfrastructureError(f"cannot write to standard output: {problem.strerror or problem}") from None
+
+
+def tell(line: str) -> None:
+    """Print one line for people on standard error, safe for a terminal; nowhere if nobody reads there."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(printable(line), err=True)
+
+
+def silence() -> None:
+    """Send what is still to be written on standard output nowhere, since its reader has left or it failed."""
+    # What is still in the buffer is written once more when the interpreter ends, and would fail once more.
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(null, sys.stdout.fileno())
+        finally:
+            os.close(null)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON holds it."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def summary_data(summary: Summary) -> dict[str, Any]:
+    """Return a run's totals, with what follows from them."""
+    data: dict[str, Any] = plain(summary)
+    data["usage"] = msgspec.structs.asdict(summary.usage)
+    data["tokens"] |= _shared(data["tokens"])
+    data["ids"] |= _shared(data["ids"])
+    data |= {"rate": summary.rate, "prompt": summary.prompt, "uncached": summary.uncached}
+    if summary.diversity is not None:
+        data["diversity"]["design_effect"] = summary.diversity.design_effect
+    data |= {"per_task": summary.per_task, "per_solved": summary.per_solved}
+    return data
+
+
+def _shared(tokens: dict[str, int]) -> dict[str, float]:
+    counted = msgspec.convert(tokens, Tokens)
+    return {"saved": counted.saved, "reuse": counted.reuse}
+
+
+def task_data(task: TaskSummary) -> dict[str, Any]:
+    """Return the figures of a task."""
+    data: dict[str, Any] = plain(task)
+    data["usage"] = msgspec.structs.asdict(task.usage)
+    data["tokens"] |= _shared(data["tokens"])
+    return data
+
+
+def tree_data(tree: Tree) -> dict[str, Any]:
+    """Return a tree with its rollouts and nodes."""
+    return {
+        "task": tree.task.id,
+        "digest": tree.digest(),
+        "answer": tree.answer,
+        "reward": tree.reward,
+        "tokens": tree.tokens,
+        "rollouts": [
+            {
+                "rollout": rollout.id,
+                "path": rollout.path,
+                "termination": rollout.termination,
+                "answer": rollout.answer,
+                "reward": rollout.reward,
+                "error": rollout.error,
+                "verdicts": read(rollout.note),
+                "graded": [msgspec.structs.asdict(one) for one in graded(rollout.note)],
+                "turns": rollout.turns,
+                "nodes": [node.id for node in rollout.nodes],
+            }
+            for rollout in tree.rollouts
+        ],
+        "nodes": [
+            {
+                "node": node.id,
+                "parent": node.parent.id,
+                "kind": node.kind.name.lower(),
+                "message": node.message,
+                "weights": node.weights,
+                "report": node.compressed_reasoning,
+            }
+            for node in tree.nodes
+            if node.parent is not None
+        ],
+    }
+
+
+def write_json(data: dict[str, Any]) -> None:
+    """Print an object on stdout."""
+    # Everything beyond ASCII is escaped, so that no control character of any kind reaches a terminal.
+    put(stdjson.dumps(plain(data), indent=2))
+
 
 _EVERY_TEAM: Final = tuple(field.name for field in msgspec.structs.fields(Team))
 """Settings that every team has; the others are a team's own."""

@@ -1,38 +1,257 @@
-"""``trunkline answers``: one answer a task out of what its tries answered."""
+"""Score, report, answers, export."""
+
 
 from __future__ import annotations
 
+
 import asyncio
-import math
-import os
-from collections import Counter, deque
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
 import click
+from collections import Counter
+from collections import deque
+import json
+import math
 import msgspec
-
-from trunkline.cli.named import make_named
+import os
+from pathlib import Path
+from trunkline._internal.text import cells
+from trunkline._internal.text import printable
+from trunkline._internal.text import said
+from trunkline.cli.options import make_named
+from trunkline.cli.options import read_rewards
+from trunkline.cli.options import reward_option
 from trunkline.cli.output import put
-from trunkline.errors import ConfigError, LLMError, TrunklineError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.printable import cells, printable, said
-from trunkline.score.aggregators.aggregate import aggregate, check_aggregator
-from trunkline.score.aggregators.aggregator import Aggregator, Decision
-from trunkline.score.aggregators.catalog import AGGREGATORS
-from trunkline.score.aggregators.clusters import key_of
-from trunkline.score.aggregators.picking import Picker
-from trunkline.score.confidence import CONFIDENCES
-from trunkline.score.metrics import Estimate, accuracy
+from trunkline.cli.output import silence
+from trunkline.cli.output import tell
+from trunkline.errors import ConfigError
+from trunkline.errors import LLMError
+from trunkline.errors import TrunklineError
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import Sampling
+from trunkline.protocol.job import reward_name
+from trunkline.runner.amend import Rescored
+from trunkline.runner.amend import extract_run
+from trunkline.runner.amend import report_run
+from trunkline.runner.amend import rescore
+from trunkline.scoring.aggregators.aggregate import AGGREGATORS
+from trunkline.scoring.aggregators.aggregate import aggregate
+from trunkline.scoring.aggregators.aggregate import check_aggregator
+from trunkline.scoring.aggregators.base import Aggregator
+from trunkline.scoring.aggregators.base import Decision
+from trunkline.scoring.aggregators.llm import Picker
+from trunkline.scoring.aggregators.voting import key_of
+from trunkline.scoring.confidence import CONFIDENCES
+from trunkline.scoring.metrics import Estimate
+from trunkline.scoring.metrics import accuracy
+from trunkline.scoring.reports.extractive import LEAST
+from trunkline.scoring.reports.extractive import LIMIT
+from trunkline.scoring.reports.reporter import Reporter
+from trunkline.scoring.reports.segments import CACHED
+from trunkline.store.export.export import FORMATS
+from trunkline.store.export.export import export as write
+from trunkline.store.export.export import guess
+from trunkline.store.export.target import STDOUT
 from trunkline.store.reader import RunReader
-from trunkline.types import UNSCORED, Usage
+from trunkline.types import UNSCORED
+from trunkline.types import Usage
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+    from collections.abc import Mapping
+    from trunkline.scoring.reports.extractive import Reported
+    from trunkline.store.export.export import Exported
+    from trunkline.tree.views import Tree
 
-    from trunkline.tree.tree import Tree
 
-__all__ = ["Answered", "answers", "answers_of"]
+__all__ = ["Answered", "answers", "answers_of", "export", "report", "score", "told"]
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@reward_option(default="", required=True)
+@click.option("--out", "-o", metavar="FILE", help="Score a copy.  [default: RUN itself is changed]")
+@click.option("--keep-verdicts", is_flag=True, help="Leave what the run's filters said as it is.")
+@click.option("--anew", is_flag=True, help="Begin anew where the same reward was interrupted.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.pass_context
+def score(
+    ctx: click.Context,
+    run: str,
+    rewards: tuple[str, ...],
+    out: str | None,
+    keep_verdicts: bool,
+    anew: bool,
+    as_json: bool,
+) -> None:
+    """Ask another reward about every finished try of RUN; nothing is generated.
+
+    Interrupted, it goes on when it is called again. The earlier rewards stay in the notes of the tries. The run's
+    filters judge again; where it has any, code that RUN names is imported: only for files that you trust.
+    """
+    reward = read_rewards(rewards)
+    if reward is None:
+        raise ConfigError("--reward none scores nothing: name a reward")
+    tell(f"scores {printable(run if out is None else out)} by {printable(reward_name(reward), 80)}")
+    found = rescore(run, reward, out=out, keep_verdicts=keep_verdicts, anew=anew)
+    if as_json:
+        put(json.dumps(msgspec.to_builtins(found, enc_hook=str), indent=2))
+    else:
+        put(_score_text(found))
+    ctx.exit(1 if found.rollouts and found.unscored == found.rollouts else 0)
+
+
+def _score_text(found: Rescored) -> str:
+    """What came of it, for people."""
+    before = "none" if found.before is None else printable(found.before, 60)
+    rows = [
+        ("run file", printable(str(found.path))),
+        ("reward", f"{printable(found.reward, 60)}  (before: {before})"),
+        ("accuracy before", _accuracy(found.old)),
+        ("accuracy now", _accuracy(found.new)),
+        ("changed", f"{found.changed:,} of {found.rollouts:,} rollouts"),
+    ]
+    if found.unscored:
+        rows.append(("unscored", f"{found.unscored:,} of {found.rollouts:,} rollouts"))
+        rows += [("", f"{count:,}: {why}") for why, count in found.reasons]
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+
+
+def _accuracy(estimate: Estimate | None) -> str:
+    """An accuracy with its interval, as the summary of a run has it."""
+    if estimate is None:
+        return "nothing is scored"
+    ends = [end for end in (estimate.value, estimate.low, estimate.high) if end is not None]
+    # Rewards need not be shares; only those between 0 and 1 are read as per cent.
+    shares = all(0 <= end <= 1 for end in ends)
+    said: list[Any] = [f"{end * 100:.1f}" if shares else f"{end:.3f}" for end in ends]
+    text = f"{said[0]} %" if shares else said[0]
+    return f"{text}  (95 %: {said[1]} to {said[2]})" if len(said) == 3 else text
+
+
+_REASONS = 3
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option("--model", "-m", metavar="NAME", help="Who writes the reports, by the name that the endpoint knows.")
+@click.option(
+    "--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: $OPENAI_BASE_URL]"
+)
+@click.option(
+    "--api-key-env", default="OPENAI_API_KEY", show_default=True, metavar="NAME", help="Variable that holds the key."
+)
+@click.option("--extract", is_flag=True, help="Ask no model: put together what each try itself says.")
+@click.option(
+    "--per-leaf", is_flag=True, help="Write each report from scratch, and share nothing that tries have in common."
+)
+@click.option(
+    "--cached",
+    type=float,
+    default=CACHED,
+    show_default=True,
+    metavar="SHARE",
+    help="What a prompt token costs that the endpoint has cached, of one that it has not; 1 if it caches nothing. The "
+    "dearer, the more is shared.",
+)
+@click.option("--again", is_flag=True, help="Write anew what has a report.")
+@click.option("--words", default=150, show_default=True, help="Most words of a report.")
+@click.option(
+    "--limit",
+    type=click.IntRange(LEAST),
+    default=LIMIT,
+    show_default=True,
+    help="Most characters of a report, with --extract.",
+)
+@click.option("--temperature", type=float, help="Sampling temperature.  [default: the server's]")
+@click.option("--max-tokens", type=int, help="Most tokens of a reply, thinking included.  [default: the server's]")
+@click.option("--seed", default=0, show_default=True, help="Seed of what is asked.")
+@click.option("--max-concurrency", "-j", default=64, show_default=True, help="Most requests in flight at once.")
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds one attempt of a request may take.")
+@click.option("--max-retries", default=5, show_default=True, help="Retries of a request.")
+@click.pass_context
+def report(
+    ctx: click.Context,
+    run: str,
+    model: str | None,
+    base_url: tuple[str, ...],
+    api_key_env: str,
+    extract: bool,
+    per_leaf: bool,
+    cached: float,
+    again: bool,
+    words: int,
+    limit: int,
+    temperature: float | None,
+    max_tokens: int | None,
+    seed: int,
+    max_concurrency: int,
+    timeout: float,
+    max_retries: int,
+) -> None:
+    """Write reports into RUN: for each try its plan, the calls that mattered, its reasoning and its answer.
+
+    What tries share is reported once, where that costs less. Interrupted, it goes on when it is called again.
+    """
+    if extract:
+        if model is not None or base_url or per_leaf:
+            raise ConfigError("--extract asks no model: leave out --model, --base-url and --per-leaf")
+        found = extract_run(run, limit=limit, again=again)
+    else:
+        if model is None:
+            raise ConfigError("--model is missing: who writes the reports? Or give --extract to do without a model")
+        llm = EndpointSpec(
+            *base_url,
+            api_key_env=api_key_env,
+            max_concurrency=max_concurrency,
+            timeout=timeout,
+            max_retries=max_retries,
+        )
+        reporter = Reporter(
+            llm,
+            model,
+            sampling=Sampling(temperature=temperature, max_tokens=max_tokens),
+            seed=seed,
+            share="never" if per_leaf else "auto",
+            words=words,
+            cached=cached,
+            again=again,
+        )
+        tell(f"reports on {printable(run)} by {printable(model, 60)}")
+        found = asyncio.run(_write_reports(run, reporter))
+    put(_report_text(run, found))
+    # Of a try that said nothing there is nothing to extract, however often it is asked for.
+    ctx.exit(1 if found.problems and not found.written and not extract else 0)
+
+
+async def _write_reports(run: str, reporter: Reporter) -> Reported:
+    try:
+        return await report_run(run, reporter)
+    finally:
+        await reporter.close()
+
+
+def _report_text(run: str, found: Reported) -> str:
+    """What came of it, for people."""
+    rows = [("run file", printable(run)), ("reports", f"{found.written:,} written, {found.skipped:,} there before")]
+    if found.problems:
+        rows.append(("not written", f"{found.failed:,}"))
+        reasons = Counter(printable(problem.reason, 200) for problem in found.problems)
+        rows += [("", f"{count:,}: {why}") for why, count in reasons.most_common(_REASONS)]
+    usage = found.usage
+    if usage.calls:
+        rows.append(("calls", f"{usage.calls:,}"))
+        cached = f", {usage.cached:,} of them cached" if usage.cached else ""
+        rows.append(("prompt", f"{usage.prompt:,} tokens{cached}"))
+        rows.append(("generated", f"{usage.generated:,} tokens"))
+    if usage.unreported:
+        rows.append(("unreported", f"{usage.unreported:,} calls, whose tokens are in no figure"))
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"{label:<{width}}  {text}".rstrip() for label, text in rows)
+
 
 _AT_ONCE: Final = 64
 """Tasks that are decided at once, where a model is asked."""
@@ -184,7 +403,7 @@ def answers(
     with RunReader.open(run) as reader:
         found = asyncio.run(_decided(reader, aggregator, by, spec, model))
     if target is not None:
-        _write(target, found)
+        _write_answers(target, found)
     measured = accuracy([[math.nan if one.correct is None else float(one.correct)] for one in found])
     spent = sum((one.decision.usage for one in found), Usage())
     if as_json:
@@ -231,7 +450,7 @@ def _target(out: str) -> Path:
     return path
 
 
-def _write(path: Path, found: Iterable[Answered]) -> None:
+def _write_answers(path: Path, found: Iterable[Answered]) -> None:
     """Write JSON lines, all or none of them."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -285,3 +504,85 @@ def _summary(found: list[Answered], measured: Estimate | None, spent: Usage, tar
     if target is not None:
         lines.append(f"written   {printable(str(target))}")
     return "\n".join(lines)
+
+
+_EPILOG = """\b
+Formats:
+  messages      JSON lines of chat messages, for fine-tuning and for reading
+  parallelmuse  JSON lines as ParallelMuse's scripts have them
+  parquet       typed columns (extra: parquet)"""
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def told(found: Exported, where: str) -> str:
+    """Say in one line what was written, and what was left out and why.
+
+    Args:
+        found: What the export came to.
+        where: The file, as the caller named it.
+    """
+    place = "" if where == STDOUT else f" to {where}"
+    line = f"wrote {_many(found.records, 'record')} of {_many(found.tasks, 'task')}{place} as {found.format}"
+    if found.rollouts != found.records:
+        line += f", which stand for {_many(found.rollouts, 'rollout')}"
+    if found.left_out:
+        total = sum(found.left_out.values())
+        reasons = ", ".join(f"{number:,} {why}" for why, number in found.left_out.items())
+        line += f"; left out {_many(total, 'rollout')}: {reasons}"
+    return line
+
+
+def _format(out: str, format: str | None) -> str:
+    if format is None and out == STDOUT:
+        raise ConfigError(f"name a file with --out, or a --format: {', '.join(FORMATS)}")
+    return guess(out, format)
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("run", type=click.Path())
+@click.option(
+    "--format",
+    "-f",
+    type=click.Choice(list(FORMATS)),
+    help="What to write.  [default: what the name of the file says; messages for .jsonl]",
+)
+@click.option("--out", "-o", default=STDOUT, type=click.Path(), help="The file.  [default: -, standard output]")
+@click.option("--task", "tasks", multiple=True, metavar="ID", help="Only this task; repeatable.")
+@click.option("--ended", is_flag=True, help="Leave out rollouts that still grow.")
+@click.option("--scored", is_flag=True, help="Leave out rollouts without a reward.")
+@click.option("--min-reward", type=float, metavar="R", help="Leave out rollouts without a reward of at least R.")
+@click.option("--only", multiple=True, metavar="FIELD", help="Only this field of each record; repeatable.")
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+def export(
+    run: str,
+    format: str | None,
+    out: str,
+    tasks: tuple[str, ...],
+    ended: bool,
+    scored: bool,
+    min_reward: float | None,
+    only: tuple[str, ...],
+    force: bool,
+) -> None:
+    """Write the rollouts of RUN for other programs: a record for each, with its weight where several are the same."""
+    chosen = _format(out, format)
+    try:
+        found = write(
+            run,
+            out,
+            format=chosen,
+            tasks=tasks,
+            ended=ended,
+            scored=scored,
+            min_reward=min_reward,
+            only=only,
+            force=force,
+        )
+    except BrokenPipeError:
+        # Whoever read it has what they wanted, as `| head` does.
+        silence()
+        return
+    tell(told(found, out))

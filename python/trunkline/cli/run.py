@@ -1,48 +1,68 @@
 """``trunkline run``: an agent over a file of questions, against any endpoint."""
 
+
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
-
-from trunkline.bounds import whole
-from trunkline.cli.drive import drive
-from trunkline.cli.llms import HELP, read_llms
-from trunkline.cli.named import make_named
-from trunkline.cli.options import BudgetOption, PriceOption, Settled, Threshold, load_named, load_tools
-from trunkline.cli.outline import print_outline
-from trunkline.cli.rewards import read_rewards, reward_option
-from trunkline.cli.runfile import find_run, standing
-from trunkline.cli.teams import make_team
-from trunkline.cli.watching import watching_options
+import msgspec
+from pathlib import Path
+from trunkline._internal.validation import whole
+from trunkline.agent import Agent
+from trunkline.cli.live import drive
+from trunkline.cli.live import watching_options
+from trunkline.cli.options import BudgetOption
+from trunkline.cli.options import PriceOption
+from trunkline.cli.options import Settled
+from trunkline.cli.options import Threshold
+from trunkline.cli.options import load_named
+from trunkline.cli.options import load_tools
+from trunkline.cli.options import make_named
+from trunkline.cli.options import read_rewards
+from trunkline.cli.options import reward_option
+from trunkline.cli.output import print_outline
+from trunkline.cli.targets import HELP
+from trunkline.cli.targets import changed_llms
+from trunkline.cli.targets import find_run
+from trunkline.cli.targets import make_team
+from trunkline.cli.targets import read_llms
+from trunkline.cli.targets import standing
 from trunkline.errors import ConfigError
-from trunkline.llm.dialects.catalog import DIALECTS
-from trunkline.llm.limits import Limits
-from trunkline.llm.names import MAIN
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.dialects.builtin import DIALECTS
+from trunkline.llm.pricing import MAIN
+from trunkline.llm.pricing import there_is
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.catalog import STRATEGIES, find
-from trunkline.rollout.strategy import Strategy
-from trunkline.runtime.draft import Draft
-from trunkline.runtime.fleet import MOST_WORKERS
-from trunkline.runtime.needs import likeliest_of
-from trunkline.runtime.plan import plan
-from trunkline.runtime.pool import Pool
-from trunkline.score.filters.catalog import FILTERS
-from trunkline.store.dataset import load_tasks
+from trunkline.llm.types import Limits
+from trunkline.protocol.job import likeliest_of
+from trunkline.runner.plan import Draft
+from trunkline.runner.plan import plan
+from trunkline.runner.pool import Pool
+from trunkline.runner.stored_job import stored_job
+from trunkline.runner.worker_pool import MOST_WORKERS
+from trunkline.scoring.filters import FILTERS
+from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
-from trunkline.team.programs.catalog import TEAMS
+from trunkline.strategies import STRATEGIES
+from trunkline.strategies import find
+from trunkline.strategies.base import Strategy
+from trunkline.team import TEAMS
 from trunkline.team.team import Team
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
+    from trunkline.protocol.job import Job
     from trunkline.types import Task
 
-__all__ = ["run"]
 
-_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
+__all__ = ["resume", "run"]
+
+
+_RUN_OF_MAIN = frozenset(("base_url", "max_concurrency", "rpm", "tpm", "price"))
 """Options of the LLM without a name alone."""
 
 
@@ -290,7 +310,7 @@ def _llms(ctx: click.Context, given: dict[str, Any], agent: Agent | Team) -> dic
     """Return the LLMs; that without a name is there unless a team plays whose roles all name another one."""
     others = read_llms(given["llms"], {name: given[name] for name in ("api_key_env", "timeout", "max_retries")})
     if others and isinstance(agent, Team) and all(member.agent.llm for member in agent.members.values()):
-        for option in sorted(_told(ctx, given) & _OF_MAIN):
+        for option in sorted(_told(ctx, given) & _RUN_OF_MAIN):
             raise ConfigError(
                 f"--{option.replace('_', '-')} is of an LLM without a name, which no role of the team asks; "
                 "what is of another one stands in its --llm NAME=URL,OPTION=VALUE"
@@ -366,3 +386,102 @@ def _dialect(name: str) -> Any:
     if ":" not in name:
         raise ConfigError(f"--dialect {name!r} is none of {', '.join(DIALECTS)}; your own is written module:attribute")
     return load_named(name, "--dialect")
+
+
+_RESUME_OF_MAIN: Final = ("base_url", "api_key_env", "max_concurrency", "rpm", "tpm", "timeout", "max_retries", "price")
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option("--workers", "-w", type=int, help="Worker processes; 0 stays in this one.  [default: as before]")
+@click.option("--base-url", multiple=True, metavar="URL", help="Endpoint, up to /v1; repeatable.  [default: as before]")
+@click.option("--llm", "llms", multiple=True, metavar="NAME=[URL][,OPTION=VALUE,...]", help="What is other of an LLM.")
+@click.option("--api-key-env", metavar="NAME", help="Variable that holds the key.  [default: as before]")
+@click.option("--max-concurrency", "-c", type=int, help="Requests in flight, in all.  [default: as before]")
+@click.option("--rpm", type=float, help="Requests a minute, in all.  [default: as before]")
+@click.option("--tpm", type=float, help="Tokens a minute, in all.  [default: as before]")
+@click.option("--timeout", type=float, help="Seconds one attempt of a model call may take.  [default: as before]")
+@click.option("--max-retries", type=int, help="Retries of a model call.  [default: as before]")
+@click.option(
+    "--price", type=PriceOption(), metavar="prompt=P,generated=G[,cached=C]", help="What a million tokens cost."
+)
+@click.option(
+    "--budget", type=BudgetOption(), metavar="WHAT=N,...", help="The most the run may spend.  [default: as before]"
+)
+@click.option("--durable/--no-durable", default=None, help="Sync every commit to the disk.  [default: as before]")
+@click.option(
+    "--fail-on-error",
+    type=Threshold(),
+    metavar="N|0.x",
+    default=0.0,
+    help="Broken rollouts allowed: a count, or a share.  [default: 0]",
+)
+@watching_options
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
+@click.pass_context
+def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
+    """Go on with RUN: what is finished is not run again, what is unfinished goes on from its last turn.
+
+    Imports the code that RUN names, from the folders that it names: only for files that you trust.
+    """
+    path = Path(run).absolute()
+    with RunReader.open(path) as reader:
+        meta, settings = reader.meta, reader.settings
+    job, stored = stored_job(path, meta)
+    said = standing(path, resume=True)
+    options: dict[str, Any] = {
+        **_of_job(job),
+        **_of_file(settings),
+        "llm": _endpoints(job, given),
+        "budget": given["budget"] or job.budget,
+        "workers": stored.workers if given["workers"] is None else given["workers"],
+        "durable": stored.durable if given["durable"] is None else given["durable"],
+        "out": path,
+        "resume": True,
+    }
+    threshold, as_json = given["fail_on_error"], given["as_json"]
+    ctx.exit(drive(job.agent, None, threshold=threshold, watched=given, as_json=as_json, said=said, **options))
+
+
+def _of_job(job: Job) -> dict[str, Any]:
+    """Return the options that a job is made of."""
+    stopping = msgspec.structs.asdict(job.stopping)
+    same = ("strategy", "reward", "seed", "cache", "filters", "task_budget", "program", "weights")
+    return {name: getattr(job, name) for name in same} | stopping
+
+
+def _of_file(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that only the settings hold."""
+    refill, continues = settings.get("refill") or {}, settings.get("continues") or {}
+    return {"labels": settings.get("labels"), "start_from": continues.get("run"), **refill}
+
+
+def _endpoints(job: Job, given: dict[str, Any]) -> dict[str, EndpointSpec]:
+    """Return the LLMs, with what is other now."""
+    llms = {name: llm for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)}
+    main = llms.pop(MAIN, None)
+    others = changed_llms(llms, given["llms"])
+    if main is not None:
+        return {MAIN: _main(main, given), **others}
+    for option in _RESUME_OF_MAIN:
+        if given[option] not in (None, ()):
+            raise ConfigError(
+                f"--{option.replace('_', '-')} is of an LLM without a name; the run has {there_is(others)}"
+            )
+    return others
+
+
+def _main(llm: EndpointSpec, given: dict[str, Any]) -> EndpointSpec:
+    """Return the LLM without a name, with what is other now."""
+    changed: dict[str, Any] = {
+        name: given[name]
+        for name in ("api_key_env", "max_concurrency", "timeout", "max_retries", "price")
+        if given[name] is not None
+    }
+    if given["base_url"]:
+        changed["base_urls"] = given["base_url"]
+    rates = {"requests_per_minute": given["rpm"], "tokens_per_minute": given["tpm"]}
+    told = {name: rate for name, rate in rates.items() if rate is not None}
+    if told:
+        changed["limits"] = Limits(**(msgspec.structs.asdict(llm.limits) | told))
+    return msgspec.structs.replace(llm, **changed)

@@ -1,42 +1,64 @@
-"""``trunkline show``: a run's summary and one of its trees."""
+"""Show, compare, check."""
+
 
 from __future__ import annotations
 
-import shutil
-import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-
-from trunkline.cli.agents import agents_table
-from trunkline.cli.confidences import read_confidence
-from trunkline.cli.endpoints import calls_table
-from trunkline.cli.measures import calibration_table, metrics_table
+import json as stdjson
+import msgspec
+import shutil
+import sys
+from trunkline._internal.text import cells
+from trunkline._internal.text import printable
+from trunkline.cli.options import read_confidence
+from trunkline.cli.output import plain
 from trunkline.cli.output import put
-from trunkline.cli.picture import picture
-from trunkline.cli.plain import plain, summary_data, task_data, tree_data, write_json
-from trunkline.cli.table import rows_of, table
-from trunkline.cli.tasks import tasks_table
-from trunkline.cli.times import times_table
-from trunkline.printable import printable
-from trunkline.score.confidence import CONFIDENCES
-from trunkline.store.measures import calibrated, measures
+from trunkline.cli.output import summary_data
+from trunkline.cli.output import task_data
+from trunkline.cli.output import tree_data
+from trunkline.cli.output import write_json
+from trunkline.cli.tables import agents_table
+from trunkline.cli.tables import calibration_table
+from trunkline.cli.tables import calls_table
+from trunkline.cli.tables import cost
+from trunkline.cli.tables import is_share
+from trunkline.cli.tables import metrics_table
+from trunkline.cli.tables import rows_of
+from trunkline.cli.tables import share
+from trunkline.cli.tables import table
+from trunkline.cli.tables import tasks_table
+from trunkline.cli.tables import times_table
+from trunkline.cli.tree_view import picture
+from trunkline.scoring.confidence import CONFIDENCES
 from trunkline.store.reader import RunReader
-from trunkline.store.scorings import scorings
+from trunkline.store.state import scorings
+from trunkline.store.stats.compare import compare as compared
+from trunkline.store.stats.metrics import calibrated
+from trunkline.store.stats.metrics import measures
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Sequence
     from pathlib import Path
+    from trunkline.scoring.metrics.comparison import Calibration
+    from trunkline.store.state import Scoring
+    from trunkline.store.stats.compare import Comparison
+    from trunkline.store.stats.compare import Side
+    from trunkline.store.stats.metrics import Measures
+    from trunkline.store.stats.profile import Profile
+    from trunkline.store.stats.summary import Summary
+    from trunkline.store.stats.tasks import TaskSummary
+    from trunkline.tree.views import Tree
 
-    from trunkline.score.metrics.reliability import Calibration
-    from trunkline.store.measures import Measures
-    from trunkline.store.profile import Profile
-    from trunkline.store.scorings import Scoring
-    from trunkline.store.summary import Summary
-    from trunkline.store.tasks import TaskSummary
-    from trunkline.tree.tree import Tree
 
-__all__ = ["print_summary", "show", "show_run"]
+__all__ = ["check", "compare", "print_summary", "show", "show_run"]
+
 
 _LINES = 80
 
@@ -99,7 +121,7 @@ def show_run(
         time: Show where the time went in place of a tree that was not named.
         metrics: Show every metric in place of a tree that was not named.
         confidence: Show whether this confidence means what it says, in place of a tree that was not named; see
-            :func:`trunkline.cli.confidences.read_confidence`.
+            :func:`trunkline.cli.options.read_confidence`.
         json: Print one JSON object instead; the calls by endpoint and the metrics are always in it, and agents where
             there are several.
 
@@ -214,3 +236,146 @@ def show(
 ) -> None:
     """Print the summary of RUN and one of its trees, or what each task or endpoint came to."""
     show_run(run, task, tasks=tasks, calls=calls, time=time, metrics=metrics, confidence=confidence, json=json)
+
+
+_NAME: Final = 40  # cells of a task's id that are shown
+_IDS: Final = 5  # ids in a line
+
+Row = tuple[str, str]
+
+
+def _shares(found: Comparison) -> bool:
+    """Whether both runs are shown in per cent; they have one scale."""
+    return is_share(found.a.estimate) and is_share(found.b.estimate)
+
+
+def _sides(found: Comparison) -> Iterator[Row]:
+    for label, side in (("A", found.a), ("B", found.b)):
+        scored = side.estimate.scored
+        tries = f"{side.rollouts:,} rollouts" + ("" if scored == side.rollouts else f", {scored:,} of them count")
+        yield f"{found.metric} of {label}", f"{share(side.estimate, '-', percent=_shares(found))}  {tries}"
+
+
+def _difference(found: Comparison) -> Iterator[Row]:
+    paired = found.paired
+    scale, unit, digits = (100, " points", 1) if _shares(found) else (1, "", 3)
+    text = f"{paired.difference * scale:+.{digits}f}{unit}"
+    if paired.low is not None and paired.high is not None:
+        text += f"  (95 %: {paired.low * scale:+.{digits}f} to {paired.high * scale:+.{digits}f})"
+    yield "B less A", text
+    how = "exact" if paired.exact else "normal approximation"
+    chance = "below 0.0001" if paired.p < 0.0001 else f"{paired.p:.4f}"
+    yield "p, two-sided", f"{chance}  (sign-flip permutation of tasks, {how})"
+    yield "tasks compared", f"{paired.tasks:,}: {paired.better:,} better, {paired.worse:,} worse, {paired.same:,} same"
+
+
+def _left_out(found: Comparison) -> Iterator[Row]:
+    listed = [
+        ("only in A", found.only_a),
+        ("only in B", found.only_b),
+        ("other content", found.different),
+        ("not finished in both", found.unfinished),
+        ("too few scored tries", found.unmeasured),
+    ]
+    for label, names in listed:
+        if names:
+            yield label, f"{len(names):,}: {_ids(names)}"
+
+
+def _ids(names: Sequence[str]) -> str:
+    shown = ", ".join(printable(name, _NAME) for name in names[:_IDS])
+    return shown + (", ..." if len(names) > _IDS else "")
+
+
+def _spent(label: str, side: Side) -> Iterator[Row]:
+    usage = side.usage
+    missing = f"; {usage.unreported:,} calls without usage are not in it" if usage.unreported else ""
+    if usage.prompt or usage.generated:
+        text = f"{usage.prompt:,} prompt, {usage.generated:,} generated{missing}"
+    else:
+        text = "not reported by the server" if usage.calls else "none, no request was answered"
+    yield f"tokens of {label}", text
+    if side.spent is not None:
+        yield f"price of {label}", cost(side.spent)
+
+
+def _changes(found: Comparison, most: int) -> Iterator[str]:
+    if not found.changed or not most:
+        return
+    rows = [("task", "A", "B", "B less A")]
+    rows += [
+        (printable(one.task, _NAME), f"{one.a:.3f}", f"{one.b:.3f}", f"{one.difference:+.3f}")
+        for one in found.changed[:most]
+    ]
+    width = max(cells(row[0]) for row in rows)
+    yield ""
+    for name, *figures in rows:
+        yield "  ".join([name + " " * (width - cells(name)), *(f"{figure:>8}" for figure in figures)])
+    rest = len(found.changed) - most
+    if rest > 0:
+        yield f"{rest:,} more changed; --tasks {len(found.changed)} shows all"
+
+
+def _table(found: Comparison, most: int) -> str:
+    rows = [
+        ("A", printable(found.a.run)),
+        ("B", printable(found.b.run)),
+        *_sides(found),
+        *_difference(found),
+        *_left_out(found),
+        *_spent("A", found.a),
+        *_spent("B", found.b),
+    ]
+    width = max(len(label) for label, _value in rows)
+    return "\n".join([*(f"{label:<{width}}  {value}" for label, value in rows), *_changes(found, most)])
+
+
+@click.command()
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@click.option(
+    "--metric",
+    metavar="NAME",
+    default="accuracy",
+    show_default=True,
+    help="accuracy, best, majority, avg@K, pass@K, pass^K or majority@K, with K tries.",
+)
+@click.option(
+    "--tasks",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="How many of the tasks that changed to show.",
+)
+@click.option("--common", is_flag=True, help="Leave out tasks of the same id and another prompt or answer.")
+@click.option("--json", is_flag=True, help="Print one JSON object, with all tasks that changed.")
+def compare(a: str, b: str, metric: str, tasks: int, common: bool, json: bool) -> None:
+    """Compare the runs A and B task by task: what B is better at, and whether by more than chance."""
+    found = compared(a, b, metric, common=common)
+    if json:
+        # Everything beyond ASCII is escaped, so that no control character of any kind reaches a terminal.
+        data = msgspec.json.decode(msgspec.json.encode(found))
+        for name, side in (("a", found.a), ("b", found.b)):
+            data[name]["usage"] = msgspec.structs.asdict(side.usage)
+        put(stdjson.dumps(data, indent=2))
+        return
+    put(_table(found, tasks))
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.pass_context
+def check(ctx: click.Context, run: str) -> None:
+    """Re-derive every row of RUN from its deltas and walk every tree's invariants.
+
+    Prints each problem found and exits with 1, or one line and exits with 0.
+    """
+    with RunReader.open(run) as reader:
+        problems = reader.check()
+        tasks = len(reader.tasks())
+    for problem in problems:
+        put(printable(problem))
+    if problems:
+        ctx.exit(1)
+    put(f"{printable(run)}: {tasks} task{'' if tasks == 1 else 's'}, every row follows from the deltas")

@@ -1,22 +1,40 @@
-"""The summary of a run, as a table for people."""
+"""Summary and other tables."""
+
 
 from __future__ import annotations
 
+
 import math
+from trunkline._internal.text import printable
+from typing import Final
 from typing import TYPE_CHECKING
 
-from trunkline.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+    from collections.abc import Mapping
+    from collections.abc import Sequence
+    from trunkline.scoring.metrics import Estimate
+    from trunkline.scoring.metrics.at_k import PerSolved
+    from trunkline.scoring.metrics.comparison import Calibration
+    from trunkline.scoring.metrics.comparison import Ratio
+    from trunkline.store.stats.calls import EndpointSummary
+    from trunkline.store.stats.calls import Spending
+    from trunkline.store.stats.calls import Times
+    from trunkline.store.stats.metrics import Measures
+    from trunkline.store.stats.profile import AgentProfile
+    from trunkline.store.stats.profile import Profile
+    from trunkline.store.stats.profile import Rows
+    from trunkline.store.stats.profile import Stretch
+    from trunkline.store.stats.summary import Summary
+    from trunkline.store.stats.summary import Taken
+    from trunkline.store.stats.tasks import Filtered
+    from trunkline.store.stats.tasks import Length
+    from trunkline.store.stats.tasks import TaskSummary
 
-    from trunkline.score.metrics import Estimate
-    from trunkline.store.calls import Spending
-    from trunkline.store.judgements import Filtered
-    from trunkline.store.summary import Summary, Taken
-    from trunkline.store.tasks import Length
 
-__all__ = ["cost", "duration", "is_share", "money", "rows_of", "share", "table", "taken_over"]
+__all__ = ["agents_table", "calibration_table", "calls_table", "cost", "duration", "is_share", "metrics_table", "money", "percent", "rows_of", "share", "table", "taken_over", "tasks_table", "times_table"]
+
 
 Row = tuple[str, str]
 
@@ -269,3 +287,323 @@ def table(summary: Summary) -> str:
     rows = rows_of(summary)
     width = max(len(label) for label, _value in rows)
     return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
+
+
+_UNNAMED = "(no name)"
+
+
+def calls_table(endpoints: Sequence[EndpointSummary]) -> str:
+    """What each endpoint answered, as plain text: its name, and its figures under it.
+
+    Args:
+        endpoints: What :attr:`trunkline.store.stats.summary.Summary.endpoints` holds.
+    """
+    lines: list[str] = []
+    for endpoint in endpoints:
+        lines.append(printable(endpoint.endpoint) or _UNNAMED)
+        rows = list(_endpoint_rows(endpoint))
+        width = max(len(label) for label, _ in rows)
+        lines += [f"  {label:<{width}}  {value}" for label, value in rows]
+    return "\n".join(lines) if lines else "no request was made"
+
+
+def _endpoint_rows(endpoint: EndpointSummary) -> Iterator[tuple[str, str]]:
+    failed = f", and {endpoint.failed:,} that failed for good" if endpoint.failed else ""
+    yield "requests", f"{endpoint.requests:,}, {endpoint.retries:,} retries{failed}"
+    if endpoint.kept:
+        yield "out of a cache", f"{endpoint.kept:,} more, counted in nothing below"
+    if endpoint.draws != endpoint.requests:
+        yield "completions", f"{endpoint.draws:,}"
+    if endpoint.unreported < endpoint.requests:
+        share = f"  ({endpoint.cached / endpoint.prompt:.1%})".replace("%", " %") if endpoint.prompt else ""
+        yield "prompt tokens by request", f"{endpoint.prompt:,}, {endpoint.cached:,} of them cached{share}"
+        yield "generated tokens", f"{endpoint.generated:,}  ({endpoint.rate:,.1f} tokens/s)"
+    if endpoint.unreported:
+        yield "without usage", f"{endpoint.unreported:,}, counted in no total"
+    for label, times in (("queue", endpoint.queue), ("first byte", endpoint.first), ("whole call", endpoint.total)):
+        if times is not None:
+            yield label, _times(times)
+    if endpoint.spent is not None:
+        yield "price", cost(endpoint.spent)
+
+
+def _times(times: Times) -> str:
+    return f"p50 {_seconds(times.p50)}, p95 {_seconds(times.p95)}, max {_seconds(times.max)}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f} s" if seconds < 10 else duration(seconds)
+
+
+_MEASURES_NOTES: Final = """\
+pass@k: at least one of k tries is right (a reward of 1 or more); pass^k: all of them are; majority@k: a vote of k tries
+each is the mean over all ways to pick k of a task's scored tries, and the 95 % intervals take tasks as the sample
+tasks: those with k scored tries; a try that broke is not scored, and counts neither as right nor as wrong"""
+
+_PARTS: Final = "part: what one of the rewards gave that the reward is made of, before its weight"
+
+MeasureRow = tuple[str, str, str]
+
+
+def metrics_table(found: Measures) -> str:
+    """Every metric of a run, as plain text, one line each.
+
+    Args:
+        found: What :func:`trunkline.store.stats.metrics.measures` returns.
+    """
+    if found.accuracy is None and not found.parts:
+        return "no metrics: nothing is scored"
+    rows = [("metric", "tasks", "value"), *_measure_rows(found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    lines = [f"{name:<{widths[0]}}  {tasks:>{widths[1]}}  {value}" for name, tasks, value in rows]
+    return "\n".join([*lines, "", *([_PARTS] if found.parts else []), _MEASURES_NOTES])
+
+
+def calibration_table(name: str, found: Calibration | None) -> str:
+    """How a confidence goes together with right tries, as plain text.
+
+    Args:
+        name: What the confidence is called.
+        found: What :func:`trunkline.store.stats.metrics.calibrated` returns.
+    """
+    if found is None:
+        return f"confidence {name}: no scored try has one"
+    lines = [
+        ("confidence", f"{name}, of {found.tries:,} scored tries; {found.left_out:,} more have none"),
+        ("right tries", f"{found.right:.3f}"),
+        ("AUROC", "not known: all are right, or all are wrong" if found.auroc is None else _ratio(found.auroc)),
+    ]
+    if found.brier is None or found.gap is None or found.ece is None:
+        lines.append(("calibration", "not known: a confidence lies outside 0 to 1"))
+    else:
+        lines += [
+            ("Brier score", _ratio(found.brier)),
+            ("mean confidence less right", _ratio(found.gap)),
+            ("calibration error", f"{found.ece:.3f}  (of {len(found.bins)} bins; chance alone makes it more than 0)"),
+        ]
+    table = [f"{label:<26}  {value}" for label, value in lines]
+    if found.bins:
+        table += ["", f"{'confidence':<15}  {'tries':>7}  {'mean':>6}  {'right':>6}"]
+        table += [
+            f"{f'{row.low:.3f} to {row.high:.3f}':<15}  {row.tries:>7,}  {row.confidence:>6.3f}  {row.right:>6.3f}"
+            for row in found.bins
+        ]
+    return "\n".join(table)
+
+
+def _ratio(found: Ratio) -> str:
+    ends = "" if found.low is None or found.high is None else f"  (95 %: {found.low:.3f} to {found.high:.3f})"
+    return f"{found.value:.3f}{ends}"
+
+
+def _measure_rows(found: Measures) -> Iterator[MeasureRow]:
+    yield from _measure_row("accuracy of one try", found.accuracy)
+    for name, mean in found.parts.items():
+        yield from _measure_row(f"part {printable(name, 40)}", mean)
+    yield from _of_k("pass@", found.pass_at)
+    yield from _of_k("pass^", found.pass_hat)
+    yield from _of_k("majority@", found.majority)
+    yield from _measure_row("best of all", found.best)
+    notes = f"; {found.unreported:,} calls without usage are not in it" if found.unreported else ""
+    yield from _per("generated tokens a solved task", found.generated_per_solved, notes)
+    yield from _per("all tokens a solved task", found.tokens_per_solved, notes)
+    if found.cost_per_solved is not None:
+        yield from _per("price of a solved task", found.cost_per_solved, "", priced=True)
+
+
+def _of_k(name: str, by_k: Mapping[int, Estimate]) -> Iterator[MeasureRow]:
+    for k, estimate in by_k.items():
+        yield from _measure_row(f"{name}{k}", estimate)
+
+
+def _measure_row(name: str, estimate: Estimate | None) -> Iterator[MeasureRow]:
+    yield name, "-" if estimate is None else f"{estimate.tasks:,}", share(estimate, "-")
+
+
+def _per(name: str, found: PerSolved | None, notes: str, *, priced: bool = False) -> Iterator[MeasureRow]:
+    if found is None:
+        yield name, "-", "not known: no task is solved, or no server reported usage"
+        return
+    shown = [money(end) if priced else f"{end:,.0f}" for end in (found.value, found.low or 0.0, found.high or 0.0)]
+    ends = "" if found.low is None or found.high is None else f"  (95 %: {shown[1]} to {shown[2]})"
+    yield name, f"{found.tasks:,}", f"{shown[0]}{ends}{notes}"
+
+
+_TASK_CELLS: Final = 24  # cells of a task's id that are shown
+_TASKS_HEAD: Final = (
+    ("task", ""),
+    ("", "rollouts"),
+    ("", "scored"),
+    ("", "reward"),
+    ("tokens", "flat"),
+    ("", "tree"),
+    ("generated", "flat"),
+    ("", "tree"),
+    ("", "reuse"),
+    ("prompt", "cached"),
+    ("", "uncached"),
+    ("turns", "chains"),
+    ("", "made"),
+    ("different", "actions"),
+    ("", "answers"),
+    ("", "effective"),
+)
+_TASKS_NOTES: Final = """\
+flat: as if every rollout were a chain of its own; tree: shared parts once; ~ where it is server usage, not token ids
+chains: turns on all paths; made: turns that were asked for; cached, uncached: prompt tokens of these turns
+made, cached and uncached are of this run alone; of draws in one request all but the first count their prompt as cached
+effective: independent tries that would say as much as the scored ones; - where that is not known"""
+
+
+def tasks_table(tasks: Sequence[TaskSummary]) -> str:
+    """The figures of each task, as plain text, one line a task.
+
+    Args:
+        tasks: What :meth:`trunkline.store.reader.RunReader.by_task` returns.
+    """
+    if not tasks:
+        return "no task is finished"
+    rows = [[top for top, _ in _TASKS_HEAD], [under for _, under in _TASKS_HEAD], *map(_task_row, tasks)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_TASKS_HEAD))]
+    lines = []
+    for name, *figures in rows:
+        padded = [f"{figure:>{width}}" for figure, width in zip(figures, widths[1:], strict=True)]
+        lines.append("  ".join([f"{name:<{widths[0]}}", *padded]).rstrip())
+    return "\n".join([*lines, "", _TASKS_NOTES])
+
+
+def _task_row(task: TaskSummary) -> list[str]:
+    tokens, usage = task.tokens, task.usage
+    mark = "" if tokens.exact else "~"
+    return [
+        printable(task.task, _TASK_CELLS),
+        f"{task.rollouts:,}",
+        f"{task.scored:,}",
+        "-" if task.reward is None else f"{task.reward:.3f}",
+        f"{mark}{tokens.flat:,}",
+        f"{mark}{tokens.tree:,}",
+        f"{mark}{tokens.flat_generated:,}",
+        f"{mark}{tokens.tree_generated:,}",
+        f"{tokens.reuse:.1%}".replace("%", " %"),
+        f"{usage.cached:,}",
+        f"{usage.prompt - usage.cached:,}",
+        f"{task.paths:,}",
+        f"{usage.calls:,}",
+        f"{task.actions:,}",
+        f"{task.answers:,}",
+        "-" if task.effective is None else f"{task.effective:.1f}",
+    ]
+
+
+_TIMES_CELLS = 40
+
+
+def times_table(profile: Profile) -> str:
+    """The time by agent and tool, and the slowest rollouts, as plain text."""
+    return "\n".join(_lines(profile))
+
+
+def _lines(profile: Profile) -> Iterator[str]:
+    yield f"wall time  {duration(profile.seconds)}"
+    if profile.agents:
+        yield f"calls out  in {percent(profile.busy)} of it, {profile.out:,.1f} on the average"
+    for agent in profile.agents:
+        yield f"agent {printable(agent.name, _TIMES_CELLS)}"
+        yield from _stretch_figures(agent)
+        yield from _said(agent)
+    for tool in profile.tools:
+        yield f"tool {printable(tool.name, _TIMES_CELLS)}"
+        yield from _stretch_figures(tool)
+    for slow in profile.slowest:
+        where = f"model {_seconds(slow.llm_seconds)}, tools {_seconds(slow.tool_seconds)}, {slow.turns} turns"
+        yield f"slow  {_seconds(slow.seconds)}  {printable(slow.task, _TIMES_CELLS)} rollout {slow.rollout}: {where}"
+
+
+def _stretch_figures(one: Stretch) -> Iterator[str]:
+    failed = f", {one.failed:,} failed" if one.failed else ""
+    yield f"  calls     {one.calls:,}{failed}"
+    yield f"  time      {duration(one.seconds)}  ({percent(one.share)} of all, {one.at_once:,.1f} at once)"
+    if (times := one.times) is not None:
+        yield f"  one call  p50 {_seconds(times.p50)}, p95 {_seconds(times.p95)}, max {_seconds(times.max)}"
+
+
+def _said(agent: AgentProfile) -> Iterator[str]:
+    if agent.calls:
+        yield f"  out       in {percent(agent.busy)} of the wall time"
+        unreported = f"; {agent.unreported:,} calls without usage" if agent.unreported else ""
+        yield f"  tokens    {agent.prompt:,} prompt, {agent.cached:,} cached; {agent.generated:,} generated{unreported}"
+    if agent.rows is not None:
+        yield from _time_rows(agent.rows)
+
+
+def _time_rows(rows: Rows) -> Iterator[str]:
+    inactive = f", {rows.inactive:,} inactive" if rows.inactive else ""
+    yield f"  rows      {rows.active:,} active{inactive}; {rows.valid:,} valid actions  ({percent(rows.valid_share)})"
+    whole = f"{rows.whole:,} that whole batches carry in {rows.rounds:,} rounds"
+    yield f"  active    {percent(rows.active_ratio)} of {whole}"
+
+
+def percent(share: float) -> str:
+    """A share, as people write it."""
+    return f"{share:.1%}".replace("%", " %")
+
+
+_AGENT_CELLS: Final = 24  # cells of a name that are shown
+_AGENTS_HEAD: Final = (
+    ("agent", ""),
+    ("", "calls"),
+    ("", "failed"),
+    ("tokens", "prompt"),
+    ("", "cached"),
+    ("", "generated"),
+    ("time", "of all"),
+    ("", "out"),
+    ("call", "p50"),
+    ("", "p95"),
+)
+_ROWS: Final = (("rows", "active"), ("", "inactive"), ("", "ratio"), ("", "valid"))
+_AGENTS_NOTES: Final = """\
+of all: its share of the time in models and tools; out: the share of the wall time with a call of it out"""
+_ROW_NOTES: Final = """
+active: rows that something depends on; ratio: these, as a share of what a loop over whole batches carries"""
+
+
+def agents_table(agents: Sequence[AgentProfile]) -> str:
+    """The figures of each agent, as plain text, one line an agent.
+
+    Args:
+        agents: What :attr:`trunkline.store.stats.profile.Profile.agents` holds.
+    """
+    team = any(agent.rows is not None for agent in agents)
+    head = _AGENTS_HEAD + _ROWS if team else _AGENTS_HEAD
+    rows = [[top for top, _ in head], [under for _, under in head]]
+    rows += [_agent_figures(agent) + (_agent_rows(agent) if team else []) for agent in agents]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = []
+    for name, *figures in rows:
+        padded = [f"{figure:>{width}}" for figure, width in zip(figures, widths[1:], strict=True)]
+        lines.append("  ".join([f"{name:<{widths[0]}}", *padded]).rstrip())
+    return "\n".join([*lines, "", _AGENTS_NOTES + (_ROW_NOTES if team else "")])
+
+
+def _agent_figures(agent: AgentProfile) -> list[str]:
+    times = agent.times
+    return [
+        printable(agent.name, _AGENT_CELLS),
+        f"{agent.calls:,}",
+        f"{agent.failed:,}",
+        f"{agent.prompt:,}",
+        f"{agent.cached:,}",
+        f"{agent.generated:,}",
+        percent(agent.share),
+        percent(agent.busy),
+        "-" if times is None else _seconds(times.p50),
+        "-" if times is None else _seconds(times.p95),
+    ]
+
+
+def _agent_rows(agent: AgentProfile) -> list[str]:
+    rows = agent.rows
+    if rows is None:
+        return ["-"] * len(_ROWS)
+    return [f"{rows.active:,}", f"{rows.inactive:,}", percent(rows.active_ratio), percent(rows.valid_share)]

@@ -1,27 +1,152 @@
-"""A team on the command line: ``--team NAME:OPTION=VALUE,...`` and ``--role NAME.FIELD=VALUE``."""
+"""LLMs, teams, run file from options."""
+
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import msgspec
-
-from trunkline.cli.named import make_named, read_value
+from pathlib import Path
+from trunkline._internal.text import printable
+from trunkline._internal.validation import shown
 from trunkline.cli.options import load_tools
+from trunkline.cli.options import make_named
+from trunkline.cli.options import read_value
+from trunkline.cli.options import run_path
+from trunkline.cli.options import safe_name
 from trunkline.errors import ConfigError
-from trunkline.llm.dialects.catalog import DIALECTS
+from trunkline.errors import DamagedRunFile
+from trunkline.errors import RunFileError
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.dialects.builtin import DIALECTS
+from trunkline.llm.pricing import check_name
+from trunkline.llm.pricing import read_price
+from trunkline.llm.pricing import there_is
 from trunkline.llm.request import Sampling
-from trunkline.team.change import change
-from trunkline.team.programs.catalog import TEAMS, find
+from trunkline.llm.types import Limits
+from trunkline.runner.resume import UnfinishedRun
+from trunkline.team import TEAMS
+from trunkline.team import find
 from trunkline.team.role import Role
 from trunkline.team.team import Team
+from trunkline.team.team import change
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+from typing import get_type_hints
+
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
+    from collections.abc import Callable
+    from collections.abc import Collection
+    from collections.abc import Iterable
+    from collections.abc import Mapping
+    from collections.abc import Sequence
     from trunkline.tools.tool import Tool
 
-__all__ = ["make_team"]
+
+__all__ = ["HELP", "changed_llms", "find_run", "make_team", "read_llms", "standing"]
+
+
+HELP: Final = (
+    "One more LLM, which roles name by llm; repeatable. Options: api_key_env, max_concurrency, timeout, max_retries, "
+    "rpm, tpm, and the price as prompt, generated, cached."
+)
+
+_RATES: Final = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute"}
+_PRICES: Final = ("prompt", "generated", "cached")
+_FIELDS: Final = {"api_key_env": str, "max_concurrency": int, "timeout": float, "max_retries": int}
+
+
+def read_llms(given: Iterable[str], usual: Mapping[str, Any]) -> dict[str, EndpointSpec]:
+    """Make the LLMs that ``--llm`` names.
+
+    Args:
+        given: Its values. A name that comes again has one more base URL.
+        usual: Fields of those that do not say otherwise.
+
+    Raises:
+        ConfigError: One cannot be read, or has a setting that cannot be.
+    """
+    made: dict[str, EndpointSpec] = {}
+    for name, (urls, options) in _parts(given).items():
+        try:
+            fields = _fields(name, options)
+            rates = {rate: fields.pop(rate) for rate in _RATES.values() if rate in fields}
+            made[name] = EndpointSpec(*urls, **{**usual, **fields}, limits=Limits(**rates))
+        except ConfigError as problem:
+            raise ConfigError(f"--llm {name}: {problem}") from None
+    return made
+
+
+def changed_llms(there: Mapping[str, EndpointSpec], given: Iterable[str]) -> dict[str, EndpointSpec]:
+    """Return LLMs with what ``--llm`` says of them now; a URL takes the place of all that there were.
+
+    Args:
+        there: The LLMs.
+        given: Values of the option; ``NAME=,OPTION=VALUE`` leaves the URLs as they are.
+
+    Raises:
+        ConfigError: There is none of that name, or it has a setting that cannot be.
+    """
+    made = dict(there)
+    for name, (urls, options) in _parts(given).items():
+        if name not in there:
+            raise ConfigError(f"--llm {name}: the run has no such LLM, but {there_is(there)}")
+        fields = _fields(name, options)
+        rates = {rate: fields.pop(rate) for rate in _RATES.values() if rate in fields}
+        if rates:
+            fields["limits"] = msgspec.structs.replace(there[name].limits, **rates)
+        if urls:
+            fields["base_urls"] = urls
+        try:
+            made[name] = msgspec.structs.replace(there[name], **fields)
+        except ConfigError as problem:
+            raise ConfigError(f"--llm {name}: {problem}") from None
+    return made
+
+
+def _parts(given: Iterable[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The base URLs and the options of each name."""
+    found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    for one in given:
+        name, equals, rest = one.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--llm {shown(one)}: write NAME=URL, or NAME=URL,max_concurrency=8,...")
+        check_name("--llm: NAME", name)
+        url, *options = rest.split(",")
+        urls, others = found.get(name, ((), ()))
+        found[name] = (*urls, *([url] if url else [])), (*others, *options)
+    return found
+
+
+def _fields(name: str, options: Iterable[str]) -> dict[str, Any]:
+    """Read options into fields of an LLM, rates among them."""
+    fields: dict[str, Any] = {}
+    prices: list[str] = []
+    for option in options:
+        key, _, value = option.partition("=")
+        if _RATES.get(key, key) in fields:
+            raise ConfigError(f"--llm {name}: option {key} is given twice")
+        if key in _PRICES:
+            prices.append(option)
+        elif key in _RATES:
+            fields[_RATES[key]] = _number(name, key, value, float)
+        elif key in _FIELDS:
+            fields[key] = _number(name, key, value, _FIELDS[key])
+        else:
+            there = ", ".join((*_FIELDS, *_RATES, *_PRICES))
+            raise ConfigError(f"--llm {name}: {shown(option)} is no option=value that it knows; there is {there}")
+    if prices:
+        fields["price"] = read_price(",".join(prices))
+    return fields
+
+
+def _number(name: str, key: str, value: str, kind: Any) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ConfigError(f"--llm {name}: {key} must be a number, not {shown(value)}") from None
+
 
 _SAMPLING: Final = "sampling."
 _OF_CODE: Final = ("name", "slots", "reads")
@@ -152,3 +277,55 @@ def _check(text: str, name: str, role: Role, fields: Mapping[str, Any]) -> None:
         change(name, role, fields)
     except ConfigError as problem:
         raise ConfigError(f"--role {text!r}: {problem}") from None
+
+
+_OVER = {"done", "exhausted"}
+_MODEL = 50  # characters of a model's name in that of a file, which end before the fingerprint is cut off
+
+
+def find_run(out: str | None, model: str, fingerprint: Callable[[], str], *, fresh: bool) -> tuple[Path, bool]:
+    """Return the run file, and whether to go on in it if it is there.
+
+    Without a name, that is the newest run in ``runs`` that was asked to do the same and is not finished.
+
+    Args:
+        out: Its name, as told.
+        model: The model's name.
+        fingerprint: Returns what runs share that are asked to do the same.
+        fresh: Whether a new one is wanted.
+
+    Raises:
+        ConfigError: A name is there and cannot be meant.
+    """
+    if out is not None:
+        return run_path(out, model), not fresh
+    label = f"{safe_name(model)[:_MODEL]}-{fingerprint()}"
+    return (None if fresh else _newest(label)) or run_path(None, label), not fresh
+
+
+def standing(path: Path, *, resume: bool) -> str:
+    """Return a line on what becomes of a run file that is there, or that there is a new one."""
+    there = UnfinishedRun.at(path) if resume else None
+    name = printable(str(path))
+    if there is None:
+        return f"begins {name}"
+    done = f"{there.finished:,} of {there.size:,} tasks are finished"
+    return f"{'finished' if there.state in _OVER else 'resumes'} {name}: {done}"
+
+
+def _newest(label: str) -> Path | None:
+    """Return the newest unfinished run of a label.
+
+    Raises:
+        DamagedRunFile: It is damaged: to begin another in silence would be to pay for it twice.
+    """
+    for path in sorted(Path("runs").glob(f"*-{label}.run"), reverse=True):
+        try:
+            there = UnfinishedRun.at(path)
+        except DamagedRunFile as problem:
+            raise DamagedRunFile(f"{problem}; --fresh begins anew without it") from None
+        except RunFileError:
+            continue
+        if there is not None and there.state not in _OVER:
+            return path
+    return None

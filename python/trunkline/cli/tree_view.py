@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trunkline.printable import cells, printable, quoted
-from trunkline.score.notes import why_unscored
-from trunkline.score.verdicts import read
-from trunkline.tree.node import Kind, Node
+from trunkline._internal.text import cells, printable, quoted
+from trunkline.scoring.notes import why_unscored
+from trunkline.scoring.notes import read
+from trunkline.tree.views import Kind, Node
 
 if TYPE_CHECKING:
-    from trunkline.tree.trajectory import Trajectory
-    from trunkline.tree.tree import Tree, Values
+    from trunkline.tree.views import Trajectory
+    from trunkline.tree.views import Tree, Values
     from trunkline.types import Message
 
 __all__ = ["call_text", "picture"]

@@ -1,11 +1,15 @@
-"""Parallel rollouts of one question as plain functions over an ``AsyncOpenAI`` client, and a plain search node.
+"""The library under names and signatures that other projects' examples use.
 
 :func:`run_parallel_rollouts` tries one question many times, :func:`agentic_loop` plays one conversation to its end, and
 :func:`aggregate_results` or :func:`integrate` make one answer of what came out. What comes back is plain JSON data.
 """
 
-from trunkline.compat.parallel_rollout.aggregate import aggregate_results, integrate
-from trunkline.compat.parallel_rollout.node import Node
-from trunkline.compat.parallel_rollout.rollouts import agentic_loop, run_parallel_rollouts
+
+from trunkline.compat.aggregate import Node
+from trunkline.compat.aggregate import aggregate_results
+from trunkline.compat.aggregate import integrate
+from trunkline.compat.rollouts import agentic_loop
+from trunkline.compat.rollouts import run_parallel_rollouts
+
 
 __all__ = ["Node", "agentic_loop", "aggregate_results", "integrate", "run_parallel_rollouts"]

@@ -1,25 +1,269 @@
-"""One answer out of results: by a vote, or picked by a model that reads how each of them came about."""
+"""Node, aggregate_results, integrate."""
+
 
 from __future__ import annotations
 
+
+from collections.abc import Mapping
 import logging
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
-
-from trunkline.bounds import choice, kind, shown
-from trunkline.compat.parallel_rollout.options import as_client
+import msgspec
+import sys
+from trunkline._internal.text import scrub
+from trunkline._internal.validation import choice
+from trunkline._internal.validation import kind
+from trunkline._internal.validation import number
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import whole
 from trunkline.errors import ConfigError
-from trunkline.llm.text import scrub
-from trunkline.score.aggregators.aggregator import Candidate
-from trunkline.score.aggregators.ballot import poll, weights
-from trunkline.score.aggregators.integrate import Integrate
+from trunkline.errors import UsageError
+from trunkline.llm.openai_client import ClientLLM
+from trunkline.llm.openai_client import as_llm
+from trunkline.llm.request import Sampling
+from trunkline.scoring.aggregators.base import Candidate
+from trunkline.scoring.aggregators.llm import Integrate
+from trunkline.scoring.aggregators.voting import poll
+from trunkline.scoring.aggregators.voting import weights
 from trunkline.types import UNSCORED
+from trunkline.types import accepted
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from trunkline.llm.types import LLM
 
-__all__ = ["aggregate_results", "integrate"]
+
+__all__ = ["Node", "Settings", "aggregate_results", "as_client", "integrate", "settings"]
+
+
+class Node:
+    """A state of a search, with what is known of it.
+
+    It is no view of a tree of the library: its owner links it, fills it and reads it. Making one with a parent does not
+    put it among the parent's children; ``parent.children.append(node)`` does.
+
+    Args:
+        parent: The node before it; None for a root.
+
+    Attributes:
+        parent: The node before it, or None.
+        children: The nodes after it, a list.
+        state: Whatever its owner keeps, such as the messages so far.
+        visits: How many rewards were backed up through it.
+        value: V(s), the mean of these rewards; 0.0 before the first.
+        compressed_reasoning: A text on how this state was reached; None where nobody wrote one.
+
+    Raises:
+        ConfigError: The parent is no node.
+    """
+
+    def __init__(self, parent: Node | None = None) -> None:
+        if parent is not None and not isinstance(parent, Node):
+            raise ConfigError(f"Node: parent must be a Node or None, not {shown(parent)}")
+        self.parent = parent
+        self.children: list[Node] = []
+        self.state: Any = None
+        self.visits = 0
+        self.value = 0.0
+        self.compressed_reasoning: str | None = None
+
+    def backpropagate(self, reward: float | None) -> None:
+        """Count a reward here and in every node above, whose values stay the means of their rewards.
+
+        Args:
+            reward: A finite number. None and NaN stand for a rollout without a score, and change nothing.
+
+        Raises:
+            ConfigError: It is no such number; nothing was changed.
+            UsageError: The parents lead back to a node they began with; nothing was changed.
+        """
+        if reward is None or (isinstance(reward, float) and math.isnan(reward)):
+            return
+        if not isinstance(reward, int | float) or isinstance(reward, bool) or not abs(reward) <= sys.float_info.max:
+            raise ConfigError(f"backpropagate: reward must be a finite number, not {shown(reward)}")
+        for node in self._upwards():
+            node.visits += 1
+            # Each divided by itself: the difference of two huge rewards may be no number.
+            node.value += reward / node.visits - node.value / node.visits
+
+    def best_child(self, c: float) -> Node:
+        """The child to go on with by UCB1: ``value + c * sqrt(ln(visits of this node) / visits of the child)``.
+
+        A child without visits comes before all others, one whose value is NaN after them, and of equal ones the first
+        is taken. See Auer, Cesa-Bianchi and Fischer,
+        "Finite-time analysis of the multiarmed bandit problem" (2002), and Kocsis and Szepesvári (2006) for trees.
+
+        Args:
+            c: How much doubt counts; 0 takes the child of the highest value.
+
+        Raises:
+            UsageError: There are no children.
+            ConfigError: ``c`` is no number of at least 0.
+        """
+        number("best_child: c", c, 0)
+        if not self.children:
+            raise UsageError("best_child: this node has no children; append some to its list of children first")
+        # Whoever counts visits by hand may leave none here.
+        seen = math.log(max(self.visits, 1))
+
+        def bound(child: Node) -> float:
+            if child.visits <= 0:
+                return math.inf
+            found = child.value + c * math.sqrt(seen / child.visits)
+            return -math.inf if math.isnan(found) else found
+
+        return max(self.children, key=bound)
+
+    def __repr__(self) -> str:
+        # Numbers only: a state may be long, and children lead back here.
+        return f"<Node {len(self.children)} children, {self.visits} visits, value {self.value:.4g}>"
+
+    def _upwards(self) -> list[Node]:
+        """This node and every one above it."""
+        path: list[Node] = []
+        seen: set[int] = set()
+        node: Node | None = self
+        while node is not None:
+            if id(node) in seen:
+                raise UsageError("backpropagate: following the parents leads back to where it began; a root has None")
+            seen.add(id(node))
+            path.append(node)
+            node = node.parent
+        return path
+
+
+SAMPLING: Final = tuple(name for name in Sampling.__struct_fields__ if name != "extra")
+"""Fields of a request that the library knows, by their own names."""
+
+BODY: Final = (
+    "logit_bias",
+    "max_completion_tokens",
+    "metadata",
+    "modalities",
+    "parallel_tool_calls",
+    "prediction",
+    "prompt_cache_key",
+    "reasoning_effort",
+    "response_format",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "tool_choice",
+    "user",
+    "verbosity",
+    "web_search_options",
+)
+"""Further fields of a chat completion, which go into its body as they are."""
+
+AGENT: Final = ("system", "max_tool_calls", "dialect", "malformed")
+RUN: Final = ("seed", "strategy", "reward", "out", "budget", "cache")
+OWN: Final = ("max_iterations", "tool_functions", "max_concurrency", "reference", "extra_body")
+
+_ELSEWHERE: Final = {
+    "n": "num_rollouts says how many tries there are",
+    "stream": "replies are read whole",
+    "stream_options": "replies are read whole",
+    "functions": "give tools",
+    "function_call": "give tool_choice",
+    "messages": "they grow with the rollout",
+    "timeout": "set it on the client: client.with_options(timeout=...)",
+    "extra_headers": "set them on the client: client.with_options(default_headers=...)",
+    "extra_query": "set it on the client: client.with_options(default_query=...)",
+}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for, checked as far as names go.
+
+    Attributes:
+        sampling: How the model samples.
+        agent: Fields of the agent.
+        run: Options of the run.
+        reference: The accepted answers, for rewards.
+        tool_functions: Implementations by name.
+        max_concurrency: Most requests in flight; the LLM's own where None.
+        max_iterations: Most model turns; the function's own where None.
+    """
+
+    sampling: Sampling
+    agent: dict[str, Any]
+    run: dict[str, Any]
+    reference: tuple[str, ...]
+    tool_functions: Mapping[str, Any]
+    max_concurrency: int | None
+    max_iterations: int | None
+
+
+def settings(function: str, given: Mapping[str, Any], without: tuple[str, ...] = ()) -> Settings:
+    """Sort the keyword arguments of a call.
+
+    Args:
+        function: What was called, for messages.
+        given: Its keyword arguments.
+        without: Names that this function does not take.
+
+    Raises:
+        ConfigError: There is no such name, or a value is impossible; the message names it.
+    """
+    known = [name for name in (*SAMPLING, *BODY, *AGENT, *RUN, *OWN) if name not in without]
+    for name in given:
+        if name not in known:
+            why = _ELSEWHERE.get(name)
+            if why is not None:
+                raise ConfigError(f"{function} does not take {name}: {why}")
+            raise ConfigError(
+                f"{function} has no option {shown(name)}; it has {', '.join(sorted(known))}; "
+                "further fields of the request go into extra_body"
+            )
+    functions = given.get("tool_functions")
+    if functions is not None and not isinstance(functions, Mapping):
+        raise ConfigError(f"tool_functions must be a dict of functions by name, not {kind(functions)}")
+    limit, turns = given.get("max_concurrency"), given.get("max_iterations")
+    return Settings(
+        sampling=_sampling(given),
+        agent={name: given[name] for name in AGENT if name in given},
+        run={name: given[name] for name in RUN if name in given},
+        reference=accepted("reference", given.get("reference")),
+        tool_functions=functions or {},
+        max_concurrency=None if limit is None else whole("max_concurrency", limit, 1),
+        max_iterations=None if turns is None else whole("max_iterations", turns, 1),
+    )
+
+
+def as_client(client: object, max_concurrency: int | None = None) -> LLM:
+    """Take what was given as client for an LLM, so that every request goes through it.
+
+    Args:
+        client: An ``AsyncOpenAI`` client, or an object with ``async complete(request)``.
+        max_concurrency: Most requests in flight at once.
+
+    Raises:
+        ConfigError: It is neither, or blocks.
+    """
+    if callable(getattr(client, "complete", None)):
+        if max_concurrency is not None:
+            raise ConfigError(f"max_concurrency belongs to a client; {type(client).__name__} has a limit of its own")
+        return as_llm(client)
+    return ClientLLM(client) if max_concurrency is None else ClientLLM(client, max_concurrency=max_concurrency)
+
+
+def _sampling(given: Mapping[str, Any]) -> Sampling:
+    """Make the sampling of the fields of a request."""
+    body = given.get("extra_body")
+    if body is not None and not isinstance(body, Mapping):
+        raise ConfigError(f"extra_body must be a dict of body fields, not {kind(body)}")
+    # As with the SDK, what stands in extra_body is the last word on a field.
+    fields = {name: given[name] for name in (*SAMPLING, *BODY) if given.get(name) is not None} | dict(body or {})
+    known = {name: fields.pop(name) for name in SAMPLING if name in fields}
+    if isinstance(known.get("stop"), str):
+        known["stop"] = (known["stop"],)
+    if isinstance(known.get("stop"), list):
+        known["stop"] = tuple(known["stop"])
+    return Sampling(**known, extra=fields)
+
 
 _ANSWERS: Final = ("answer", "final_answer")
 """Where an answer stands, the first that is there."""

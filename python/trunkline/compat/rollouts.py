@@ -1,33 +1,236 @@
 """One question tried many times, or one conversation played to its end, through somebody's client."""
 
+
 from __future__ import annotations
+
 
 import contextlib
 import hashlib
+import math
+import msgspec
+import re
 import tempfile
-from typing import TYPE_CHECKING, Any
-
-from trunkline.bounds import shown, text, whole
-from trunkline.compat.parallel_rollout.conversation import conversation_of
-from trunkline.compat.parallel_rollout.options import Settings, as_client, settings
-from trunkline.compat.parallel_rollout.results import result_of
-from trunkline.compat.parallel_rollout.tools import join
-from trunkline.errors import ConfigError, EndpointError
+from trunkline._internal.text import said
+from trunkline._internal.text import scrub_deep
+from trunkline._internal.validation import kind
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import text
+from trunkline._internal.validation import whole
+from trunkline.agent import Agent
+from trunkline.compat.aggregate import Settings
+from trunkline.compat.aggregate import as_client
+from trunkline.compat.aggregate import settings
+from trunkline.errors import ConfigError
+from trunkline.errors import EndpointError
+from trunkline.errors import ToolError
 from trunkline.llm import messages as chat
-from trunkline.printable import said
-from trunkline.rollout.agent import Agent
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.rollout.strategy import Strategy, check_plan
-from trunkline.runtime.plan import Plan
+from trunkline.runner.plan import Plan
+from trunkline.scoring.confidence import entropy
+from trunkline.scoring.confidence import logprob
+from trunkline.scoring.reports.extractive import extract
 from trunkline.store.reader import RunReader
+from trunkline.strategies.base import Strategy
+from trunkline.strategies.base import check_plan
+from trunkline.strategies.chain import Chain
+from trunkline.tools.openai_definition import Defined
+from trunkline.tools.openai_definition import definition_of
+from trunkline.tools.tool import Tool
 from trunkline.types import Task
+from trunkline.types import Termination
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+import warnings
+
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Iterator
+    from collections.abc import Mapping
     from collections.abc import Sequence
+    from trunkline._internal.validation import JSON
+    from trunkline.tree.views import Trajectory
+    from trunkline.types import Message
 
-    from trunkline.types import JSON, Message
 
-__all__ = ["agentic_loop", "run_parallel_rollouts"]
+__all__ = ["agentic_loop", "conversation_of", "join", "result_of", "run_parallel_rollouts"]
+
+
+_OURS: Final = re.compile(r"t[0-9a-z]{4}c[0-9a-z]{3}")
+"""What ids of calls look like that the library gives; see :func:`trunkline.llm.messages.call_id`."""
+
+
+def conversation_of(given: object) -> list[Message]:
+    """Read messages, of which some may be the SDK's own objects.
+
+    Calls of an earlier rollout get other ids: those of the one that goes on from here begin anew, and a conversation
+    must not have one id twice.
+
+    Args:
+        given: What was given as messages; it stays as it is.
+
+    Returns:
+        Messages in the OpenAI form.
+
+    Raises:
+        ConfigError: They cannot be sent; the message names the field.
+    """
+    if not isinstance(given, list | tuple) or not given:
+        raise ConfigError(f"messages must be a list of at least one chat message, not {kind(given)}")
+    read: list[Message] = []
+    for message in given:
+        dump = getattr(message, "model_dump", None)
+        read.append(dump(exclude_none=True) if callable(dump) else message)
+    chat.check(read)
+    # A copy, in which every text can be sent and stored.
+    read = scrub_deep(read)
+    _rename(read)
+    return read
+
+
+def _rename(conversation: list[Message]) -> None:
+    """Give the calls that an earlier rollout made other ids, and their results as well."""
+    used = {call["id"] for message in conversation for call in message.get("tool_calls") or ()}
+    fresh = _fresh(used)
+    # Of the latest turn: each earlier rollout may have had the same ones.
+    names: dict[str, str] = {}
+    for message in conversation:
+        if message["role"] == "assistant":
+            calls: list[JSON] = message.get("tool_calls") or []
+            names = {call["id"]: next(fresh) for call in calls if _OURS.fullmatch(call["id"])}
+            for call in calls:
+                call["id"] = names.get(call["id"], call["id"])
+        elif message["role"] == "tool":
+            message["tool_call_id"] = names.get(message["tool_call_id"], message["tool_call_id"])
+
+
+def _fresh(used: set[str]) -> Iterator[str]:
+    """Yield ids of nine letters and digits, as some models want them, that nobody has."""
+    number = 0
+    while True:
+        name = f"p{number:08d}"
+        number += 1
+        if name not in used:
+            yield name
+
+
+_MOST_LISTED: Final = 20
+
+
+def join(tools: Sequence[JSON | Tool] | None, functions: Mapping[str, Any]) -> list[Tool]:
+    """Make tools of definitions and functions.
+
+    Args:
+        tools: Definitions in the OpenAI form, and objects made with ``@tool``; None for no tools.
+        functions: What implements the definitions, by name. A definition without one is told to the model all the same:
+            a call of it is answered with a sentence that says so, and the first one is a warning. Functions beyond the
+            definitions, as a whole registry has them, are offered to nobody.
+
+    Returns:
+        The tools, in the order they were given.
+
+    Raises:
+        ConfigError: A definition or a function cannot be used, or one is left over where a definition lacks its own.
+    """
+    if tools is None:
+        tools = []
+    if not isinstance(tools, list | tuple):
+        raise ConfigError(f"tools must be a list of tool definitions, not {kind(tools)}")
+    made: list[Tool] = []
+    for position, one in enumerate(tools):
+        place = f"tools[{position}]"
+        if isinstance(one, Tool):
+            if one.name in functions:
+                raise ConfigError(
+                    f"{place} is a tool, and tool_functions has {shown(one.name)} as well: leave one of the two out"
+                )
+            made.append(one)
+            continue
+        name = definition_of(one, place)["function"]["name"]
+        if name in functions:
+            made.append(Defined(one, functions[name], place))
+        else:
+            made.append(Defined(one, _missing(name), place, reads=False))
+    names = [tool.name for tool in made]
+    left = [name for name in functions if name not in names]
+    # All have theirs: a registry of more. Else somebody misspelt a name.
+    if left and not all(isinstance(one, Tool) or tool.name in functions for one, tool in zip(tools, made, strict=True)):
+        listed = ", ".join(names[:_MOST_LISTED])
+        raise ConfigError(f"tool_functions has {shown(left[0])}, and tools defines no tool of that name: {listed}")
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two of tools are named {shown(name)}: rename one")
+    return made
+
+
+def _missing(name: str) -> Callable[..., Any]:
+    """What stands behind a definition that nobody implements."""
+    told = False
+
+    async def missing() -> str:
+        nonlocal told
+        if not told:
+            told = True
+            warnings.warn(
+                f"the model called the tool {name!r}, and no implementation was given for it: pass "
+                f"tool_functions={{{name!r}: function}}, or put an object made with @tool into tools (said once)",
+                UserWarning,
+                stacklevel=2,
+            )
+        raise ToolError(f"Error: no implementation was given for {name}; it cannot be used.")
+
+    return missing
+
+
+def result_of(rollout: Trajectory, broken: str = "") -> dict[str, Any]:
+    """Describe a rollout.
+
+    Args:
+        rollout: The rollout.
+        broken: Why its run ended before it did, if that is so.
+
+    Returns:
+        A dict of plain JSON data:
+
+        * ``messages``: the conversation from the first prompt to the end, in the OpenAI form.
+        * ``answer``: the final answer, or None; ``final_answer`` is the same.
+        * ``termination``: why it ended, a value of :class:`trunkline.Termination`; ``answer`` where it has one.
+        * ``error``: what went wrong, one printable line, or None.
+        * ``usage``: what its own calls cost, the fields of :class:`trunkline.Usage`.
+        * ``confidence``: how sure the model was of the tokens of its last turn, from 0 to 1: the geometric mean of
+          their probabilities, or where the server gives no token ids, one over their perplexity by the likeliest
+          tokens. None where it gave neither; ask with ``logprobs=True`` and ``top_logprobs`` of at least 2.
+        * ``compressed_reasoning``: how it got there in a few lines, without asking a model.
+        * ``nodes``: ids of its nodes in the tree, from the first prompt to the end; those that rollouts share are in
+          the results of each.
+        * ``rollout``: its number among the results.
+        * ``reward``: its reward, or None where it is unscored.
+    """
+    failure, termination = rollout.error, rollout.termination
+    # Without token ids no log-probability is kept of a token, and the entropy is what is left of them.
+    sure = logprob(rollout)
+    confidence = entropy(rollout) if math.isnan(sure) else sure
+    error = None if failure is None else ": ".join(filter(None, (failure.kind, failure.message)))
+    messages, answer = rollout.messages, rollout.answer
+    return {
+        "messages": messages,
+        "answer": answer,
+        "final_answer": answer,
+        "termination": (Termination.LOST if termination is None else termination).value,
+        "error": broken or None if termination is None else error,
+        "usage": msgspec.structs.asdict(rollout.usage),
+        "confidence": _number(confidence),
+        "compressed_reasoning": extract(messages, answer=answer),
+        "nodes": [node.id for node in rollout.nodes],
+        "rollout": rollout.id,
+        "reward": _number(rollout.reward),
+    }
+
+
+def _number(value: float) -> float | None:
+    """A number that JSON can hold, or None."""
+    return value if math.isfinite(value) else None
+
 
 _TURNS = 30
 
@@ -54,7 +257,7 @@ async def agentic_loop(
         **kwargs: As for :func:`run_parallel_rollouts`, without ``strategy``.
 
     Returns:
-        The rollout, as :func:`~trunkline.compat.parallel_rollout.results.result_of` describes it. One that failed has
+        The rollout, as :func:`~trunkline.compat.rollouts.result_of` describes it. One that failed has
         its reason in ``error``.
 
     Raises:
@@ -100,7 +303,7 @@ async def run_parallel_rollouts(
             * ``max_concurrency``: requests in flight at once, 64.
 
     Returns:
-        One dict for each try, in their order, as :func:`~trunkline.compat.parallel_rollout.results.result_of` describes
+        One dict for each try, in their order, as :func:`~trunkline.compat.rollouts.result_of` describes
         it. Should the endpoint stop serving anybody half-way, tries that were not done are among them as ``lost``.
 
     Raises:

@@ -1,27 +1,141 @@
-"""The treasury: the run's ledger, which the controller alone has, and the leases that engines spend from."""
+"""Run ledger, leases, deadline."""
+
 
 from __future__ import annotations
 
-from collections import Counter, deque
+
+import asyncio
+from collections import Counter
+from collections import deque
+import msgspec
+from trunkline._core import Ledger
+from trunkline._core import Refusal
+from trunkline._core import Tree as Core
+from trunkline.llm.pricing import price_at
+from trunkline.protocol.messages import Cut
+from trunkline.protocol.messages import Denied
+from trunkline.protocol.messages import Drawn
+from trunkline.protocol.messages import Lent
+from trunkline.protocol.messages import Recall
+from trunkline.protocol.messages import Repaid
+from trunkline.protocol.messages import Want
+from trunkline.rollout.budget import Amounts
+from trunkline.rollout.budget import cost
+from trunkline.rollout.budget import words
+from trunkline.store.derive import rows
+from trunkline.store.reader import RunReader
+from trunkline.store.stats.summary import BUDGET
+from trunkline.store.stats.summary import ESTIMATED
+from trunkline.store.stats.summary import Funds
+from trunkline.store.stats.summary import estimated
+from typing import Final
+from typing import NamedTuple
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from trunkline._core import Ledger, Refusal
-from trunkline.rollout.budget import Amounts, words
-from trunkline.runtime.spent import NOTHING, Spent, worth
-from trunkline.runtime.wire import Denied, Lent, Recall
-from trunkline.store.funds import Funds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from trunkline.llm.price import Price
+    from collections.abc import Callable
+    from collections.abc import Iterable
+    from collections.abc import Mapping
+    from pathlib import Path
+    from trunkline.llm.pricing import Price
+    from trunkline.protocol.job import Job
+    from trunkline.protocol.messages import ToWorker
     from trunkline.rollout.budget import Budget
-    from trunkline.runtime.wire import ToWorker
     from trunkline.store.schema import CallRow
+    from trunkline.store.schema import RolloutRow
+    from trunkline.store.state import Standing
+    from trunkline.store.writer import RunWriter
 
-__all__ = ["Treasury"]
+
+__all__ = ["Closing", "NOTHING", "Spent", "Treasury", "spent_in", "spent_so_far", "worth"]
+
+
+class Spent(NamedTuple):
+    """What was spent.
+
+    Attributes:
+        amounts: All of it.
+        estimated: The part of it that nobody measured.
+    """
+
+    amounts: Amounts
+    estimated: Amounts
+
+
+NOTHING: Final = Spent({}, {})
+"""What a run has spent that begins."""
+
+
+def worth(call: CallRow, prices: Mapping[str, Price]) -> Amounts:
+    """Return what a call in the file did cost; nothing if it came out of a cache."""
+    if not call.attempts:
+        return {}
+    if not call.reported:
+        return {"calls": max(1, call.draws)}
+    price = price_at(prices, call.endpoint)
+    cached = min(max(0, call.cached), call.prompt)
+    return {
+        "calls": max(1, call.draws),
+        "prompt": call.prompt,
+        "generated": call.generated,
+        "tokens": call.prompt + call.generated,
+        "micro_dollars": 0 if price is None else cost(price, call.prompt, cached, call.generated),
+    }
+
+
+def spent_in(path: Path, prices: Mapping[str, Price], standing: Standing) -> Spent:
+    """Return what a run has spent that goes on in its file.
+
+    Args:
+        path: The file.
+        prices: Prices by base URL.
+        standing: What the file held when it was opened to go on.
+    """
+    taken = {task: row.rollouts for task, row in standing.taken.items()}
+    with RunReader.open(path) as reader:
+        grown = [pair for pair in reader.rollouts() if pair[0] not in standing.begun]
+        for task in standing.begun:
+            core = Core()
+            for data in reader.deltas(task):
+                core.apply(data)
+            grown += [(task, row) for row in rows(core)[1]]
+        own = (row for task, row in grown if row.rollout >= taken.get(task, 0))
+        calls = (call for _, call in reader.calls())
+        return spent_so_far(calls, own, prices, estimated(reader.meta), ended=standing.state != "running")
+
+
+def spent_so_far(
+    calls: Iterable[CallRow],
+    rollouts: Iterable[RolloutRow],
+    prices: Mapping[str, Price],
+    noted: Mapping[str, int] | None = None,
+    *,
+    ended: bool,
+) -> Spent:
+    """Return what a run has spent, from the rows of its file.
+
+    Args:
+        calls: Its calls.
+        rollouts: Its rollouts, those of unfinished trees among them; none that an earlier run had begun.
+        prices: Prices by base URL.
+        noted: What was noted in it of what nobody measured, which is in no row.
+        ended: Whether it did so the last time. Where it did not, each rollout that still grows may have had a turn in
+            flight: it is charged a call like the others, as an estimate.
+    """
+    amounts: Counter[str] = Counter()
+    guessed = Counter(noted or {})
+    for call in calls:
+        amounts.update(worth(call, prices))
+    growing = 0
+    for row in rollouts:
+        amounts.update(rollouts=1, tools=row.tools)
+        growing += row.termination is None
+    if not ended:
+        number = max(1, amounts["calls"])
+        usual = {name: -(-amounts[name] // number) for name in ("prompt", "generated", "tokens", "micro_dollars")}
+        guessed.update({name: growing * each for name, each in ({"calls": 1} | usual).items()})
+    return Spent(dict(amounts + guessed), dict(+guessed))
 
 
 class _Loan(msgspec.Struct):
@@ -169,3 +283,101 @@ class Treasury:
             if not loan.recalled:
                 loan.recalled = True
                 self._send(loan.seat, Recall())
+
+
+class Closing:
+    """Keeps a run within its budget and its time. Without either it does nothing.
+
+    Args:
+        job: What the run does.
+        send: Takes a seat and a message for it.
+        cut: Takes what ends all growth, once the time is over.
+        spent: What the run had spent before, where it goes on; asked for only where there is a budget.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        send: Callable[[int, ToWorker], None],
+        cut: Callable[[Cut], None],
+        spent: Callable[[], Spent] = lambda: NOTHING,
+    ) -> None:
+        budget = job.budget
+        self._seconds = None if budget is None else budget.seconds
+        self._treasury = None
+        if budget is not None and budget.limits:
+            self._treasury = Treasury(budget, job.prices, send, spent())
+        self._noted: Mapping[str, int] = {}
+        self._cut = cut
+        self._timer: asyncio.TimerHandle | None = None
+        self._expired = False
+
+    @property
+    def word(self) -> str | None:
+        """``deadline`` or ``budget`` once no task is begun any more."""
+        if self._expired:
+            return "deadline"
+        return "budget" if self._treasury is not None and self._treasury.closed is not None else None
+
+    @property
+    def lent(self) -> bool:
+        """Whether engines have leases."""
+        return self._treasury is not None and self._treasury.lent
+
+    def start(self) -> None:
+        """Let the run's time begin."""
+        if self._seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
+
+    def seat(self, seat: int) -> None:
+        """Note that an engine is up."""
+        if self._treasury is not None:
+            self._treasury.seat(seat)
+
+    def take(self, seat: int, message: Want | Drawn | Repaid) -> None:
+        """Take a message about leases."""
+        if self._treasury is None:
+            return
+        match message:
+            case Want(least):
+                self._treasury.want(seat, least)
+            case Drawn(lease, most):
+                self._treasury.drawn(lease, most)
+            case Repaid(lease, spent, estimated):
+                self._treasury.repaid(lease, spent, estimated)
+
+    def committed(self, seat: int, calls: Iterable[CallRow]) -> None:
+        """Note calls of an engine that are in the file."""
+        if self._treasury is not None:
+            self._treasury.committed(seat, calls)
+
+    def lost(self, seat: int) -> None:
+        """Take back what a dead engine had."""
+        if self._treasury is not None:
+            self._treasury.lost(seat)
+
+    def wind_down(self) -> None:
+        """Lend nothing any more."""
+        if self._treasury is not None:
+            self._treasury.stop()
+
+    def close(self) -> None:
+        """Forget the time."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def note(self, writer: RunWriter) -> None:
+        """Note in the run file what nobody measured, where that has changed: whoever goes on with the run must know."""
+        if self._treasury is not None and (estimated := self._treasury.estimated) != self._noted:
+            writer.note(ESTIMATED, dict(estimated))
+            self._noted = estimated
+
+    def report(self, writer: RunWriter) -> None:
+        """Note in the run file what the budget came to; leases that never came back count as those of the dead do."""
+        if self._treasury is not None:
+            writer.note(BUDGET, msgspec.to_builtins(self._treasury.report()))
+            self.note(writer)
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._cut(Cut("deadline", f"deadline: {self._seconds:g} s for the run"))

@@ -8,51 +8,32 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trunkline.errors import EndpointError, TrunklineError, WorkerError
-from trunkline.runtime.audience import Audience
-from trunkline.runtime.backend import Backend, Event, Gone, Inbox
-from trunkline.runtime.closed import to_the_end
-from trunkline.runtime.closing import Closing
-from trunkline.runtime.dispatch import Dispatch
-from trunkline.runtime.engine import slots_for
-from trunkline.runtime.handout import Handout, Refill
-from trunkline.runtime.lenders import Lenders
-from trunkline.runtime.pulse import BEAT
-from trunkline.runtime.quarantine import Quarantine
-from trunkline.runtime.refusals import reported
-from trunkline.runtime.relay import relog
-from trunkline.runtime.roster import Roster
-from trunkline.runtime.spent import NOTHING, Spent, spent_in
-from trunkline.runtime.supervision import Supervision
-from trunkline.runtime.tally import Tally
-from trunkline.runtime.versions import Versions
-from trunkline.runtime.wire import (
-    Ack,
-    Ask,
-    Batch,
-    Bye,
-    Changed,
-    Cut,
-    Done,
-    Draw,
-    Drawn,
-    Fatal,
-    Held,
-    Log,
-    Pong,
-    Ready,
-    Refund,
-    Repaid,
-    Return,
-    Stop,
-    Want,
-)
+from trunkline.observability.observers import Audience
+from trunkline.protocol.backend import Backend, Event, Gone, Inbox
+from trunkline._internal.aio import to_the_end
+from trunkline.controller.budget import Closing
+from trunkline.controller.scheduler import Dispatch
+from trunkline.worker.engine import slots_for
+from trunkline.controller.scheduler import Handout
+from trunkline.protocol.job import Refill
+from trunkline.controller.limits import Lenders
+from trunkline.controller.supervisor import BEAT
+from trunkline.controller.poison_tasks import Quarantine
+from trunkline.controller.progress import reported
+from trunkline.worker.log_relay import relog
+from trunkline.controller.scheduler import Roster
+from trunkline.controller.budget import NOTHING, Spent, spent_in
+from trunkline.controller.supervisor import Supervision
+from trunkline.controller.progress import Tally
+from trunkline.controller.weights import Versions
+from trunkline.protocol.messages import Ack, Ask, Batch, Bye, Changed, Cut, Done, Draw, Drawn, Fatal, Held, Log, Pong, Ready, Refund, Repaid, Return, Stop, Want
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trunkline.runtime.job import Job
-    from trunkline.runtime.observer import Observer
-    from trunkline.runtime.snapshot import Snapshot
+    from trunkline.protocol.job import Job
+    from trunkline.observability.observers import Observer
+    from trunkline.observability.observers import Snapshot
     from trunkline.store.schema import TakenRow
     from trunkline.store.writer import RunWriter
     from trunkline.types import Task

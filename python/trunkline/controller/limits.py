@@ -1,21 +1,146 @@
-"""The flow of a run's rates: requests and tokens a minute, which the controller portions out to engines."""
+"""Slots and rates, max-min fair."""
+
 
 from __future__ import annotations
 
+
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
-
+from itertools import count
 import msgspec
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.limits.token_bucket import limits_of
+from trunkline.protocol.messages import Allot
+from trunkline.protocol.messages import Amount
+from trunkline.protocol.messages import Ask
+from trunkline.protocol.messages import Draw
+from trunkline.protocol.messages import Grant
+from trunkline.protocol.messages import Reclaim
+from trunkline.protocol.messages import Refund
+from trunkline.protocol.messages import Return
+from typing import Protocol
+from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from trunkline.runtime.wire import Amount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Mapping
+    from trunkline.llm.limits.token_bucket import Bucket
+    from trunkline.protocol.messages import ToWorker
 
-    from trunkline.llm.bucket import Bucket
 
-__all__ = ["Flow"]
+__all__ = ["Flow", "Lender", "Lenders", "Stock", "divide", "for_llm", "parties"]
+
+
+def divide(total: int, wishes: Mapping[int, int]) -> dict[int, int]:
+    """Divide by max-min fairness: small wishes are granted whole, and large ones share what is left equally.
+
+    Args:
+        total: What there is.
+        wishes: Who wants how much. Where it does not divide evenly, the last of equal wishes get one more.
+    """
+    shares: dict[int, int] = {}
+    left = total
+    for place, (seat, wish) in enumerate(sorted(wishes.items(), key=lambda item: item[1])):
+        share = min(wish, left // (len(wishes) - place))
+        shares[seat] = share
+        left -= share
+    return shares
+
+
+class _Holder(msgspec.Struct):
+    """One engine.
+
+    Attributes:
+        wish: How many slots it could use.
+        held: How many it holds, those that it was told to give back among them.
+        reclaimed: How many it was told to give back, and has not yet.
+        served: When it was granted something last, as a number that grows.
+    """
+
+    wish: int
+    held: int = 0
+    reclaimed: int = 0
+    served: int = -1
+
+
+class Stock:
+    """Slots of one kind.
+
+    What is lent and what is left are always all there is. An engine keeps what it holds until somebody else has less
+    than a fair share and wants more; a slot changes hands only when its request is over.
+
+    Args:
+        total: How many there are.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._holders: dict[int, _Holder] = {}
+        self._turns = count()
+
+    @property
+    def left(self) -> int:
+        """Slots that nobody holds."""
+        return self.total - sum(holder.held for holder in self._holders.values())
+
+    def held(self, seat: int) -> int:
+        """Slots that an engine holds."""
+        return self._holders[seat].held
+
+    def join(self, seat: int, wish: int) -> None:
+        """Note an engine, and what it is to have at first."""
+        self._holders[seat] = _Holder(wish)
+
+    def ask(self, seat: int, wish: int) -> None:
+        """Note how many slots an engine could use, those it holds among them."""
+        self._holders[seat].wish = wish
+
+    def give_back(self, seat: int, slots: int) -> None:
+        """Take slots back, reclaimed or not."""
+        holder = self._holders[seat]
+        slots = min(slots, holder.held)
+        holder.held -= slots
+        holder.reclaimed = max(0, holder.reclaimed - slots)
+
+    def leave(self, seat: int) -> None:
+        """Take everything back from an engine that is gone: its requests are over, since its sockets are closed."""
+        self._holders.pop(seat, None)
+
+    def settle(self) -> dict[int, int]:
+        """Lend what is left to whom it is due; return what each engine gets, or less than 0 for what it is to return.
+
+        Who was granted nothing for longest comes first.
+        """
+        newest = dict(sorted(self._holders.items(), key=lambda item: -item[1].served))
+        shares = self._shares(newest)
+        changes: dict[int, int] = {}
+        left, short = self.left, 0
+        for seat, holder in reversed(newest.items()):
+            lacking = max(0, shares[seat] - holder.held)
+            granted = min(lacking, left)
+            if granted:
+                left -= granted
+                holder.held += granted
+                holder.served = next(self._turns)
+                changes[seat] = granted
+            short += lacking - granted
+        short -= sum(holder.reclaimed for holder in newest.values())
+        for seat, holder in newest.items():
+            taken = min(short, holder.held - holder.reclaimed - shares[seat])
+            if taken > 0:
+                holder.reclaimed += taken
+                short -= taken
+                changes[seat] = -taken
+        return changes
+
+    def _shares(self, newest: dict[int, _Holder]) -> dict[int, int]:
+        """What is due to each. What cannot be divided stays where it is, but for a slot that several take in turns."""
+        if self.total >= len(newest):
+            newest = dict(sorted(newest.items(), key=lambda item: item[1].held))
+        return divide(self.total, {seat: holder.wish for seat, holder in newest.items()})
+
 
 _SLICE = 0.25
 """Seconds of a rate that all engines together are given ahead of what they need at once."""
@@ -148,3 +273,149 @@ class Flow:
 
     def _wait(self, amount: Amount) -> float:
         return max((b.wait(a) for b, a in zip(self._buckets, amount, strict=True) if b is not None), default=0.0)
+
+
+def parties(llm: EndpointSpec, workers: int) -> int:
+    """Return how many engines can share an LLM's limits: without a slot one has nothing to do."""
+    return min(workers, llm.max_concurrency, llm.limits.endpoint_concurrency or workers)
+
+
+class Lender:
+    """Lends engines in other processes the slots and rates of a run. An engine in this process has its own.
+
+    Args:
+        llm: Whose limits.
+        workers: How many engines there are to be in other processes.
+        send: Takes a seat and a message for it.
+    """
+
+    def __init__(self, llm: object, workers: int, send: Callable[[int, ToWorker], None]) -> None:
+        self._send = send
+        self._seats: set[int] = set()
+        self._stocks: list[Stock] = []
+        self._flow: Flow | None = None
+        if workers and isinstance(llm, EndpointSpec):
+            self._parties = parties(llm, workers)
+            self._open(llm)
+
+    def held(self, seat: int) -> int:
+        """How many requests of an engine may be in flight."""
+        return self._stocks[0].held(seat) if self._stocks and seat in self._seats else 0
+
+    def seat(self, seat: int) -> None:
+        """Note that an engine is up, and lend it an equal part."""
+        self._seats.add(seat)
+        for stock in self._stocks:
+            stock.join(seat, -(-stock.total // self._parties))
+        if self._flow is not None:
+            self._flow.join(seat)
+        self._settle()
+
+    def take(self, seat: int, message: Ask | Return | Draw | Refund) -> None:
+        """Take a message about slots or rates."""
+        if seat not in self._seats:
+            return
+        match message:
+            case Ask(slots):
+                for stock, wish in zip(self._stocks, slots, strict=True):
+                    stock.ask(seat, wish)
+                self._settle()
+            case Return(slots, wishes):
+                for stock, back, wish in zip(self._stocks, slots, wishes, strict=True):
+                    stock.give_back(seat, back)
+                    stock.ask(seat, wish)
+                self._settle()
+            case Draw(least, most) if self._flow is not None:
+                self._flow.draw(seat, least, most)
+            case Refund(requests, tokens) if self._flow is not None:
+                self._flow.refund(requests, tokens)
+
+    def lost(self, seat: int) -> None:
+        """Take back what an engine held that is gone; what it drew of the rates counts as used."""
+        self._seats.discard(seat)
+        for stock in self._stocks:
+            stock.leave(seat)
+        if self._flow is not None:
+            self._flow.leave(seat)
+        self._settle()
+
+    def close(self) -> None:
+        """Stop every timer."""
+        if self._flow is not None:
+            self._flow.close()
+
+    def _open(self, llm: EndpointSpec) -> None:
+        """Take up everything that is limited."""
+        most, each = llm.max_concurrency, llm.limits.endpoint_concurrency
+        self._stocks.append(Stock(most))
+        if each is not None and each < most:
+            self._stocks += [Stock(each) for _ in llm.base_urls]
+        requests, tokens = limits_of(llm.limits.requests_per_minute, llm.limits.tokens_per_minute)
+        if requests is not None or tokens is not None:
+            self._flow = Flow(requests, tokens, self._allot)
+
+    def _settle(self) -> None:
+        """Send everybody what is due to him, and ask for what is due to others."""
+        changes = [stock.settle() for stock in self._stocks]
+        for seat in sorted(set().union(*changes)):
+            slots = [change.get(seat, 0) for change in changes]
+            if any(more > 0 for more in slots):
+                self._send(seat, Grant([max(0, more) for more in slots]))
+            if any(more < 0 for more in slots):
+                self._send(seat, Reclaim([max(0, -more) for more in slots]))
+
+    def _allot(self, seat: int, requests: int, tokens: int) -> None:
+        self._send(seat, Allot(requests, tokens))
+
+
+M = TypeVar("M")
+
+
+def for_llm(llm: str, message: M) -> M:
+    """Return a message about slots or rates with the name of the LLM that it is about.
+
+    Args:
+        llm: The name.
+        message: One of :mod:`trunkline.protocol.messages` that has such a field.
+    """
+    return msgspec.structs.replace(message, llm=llm) if llm else message  # type: ignore[type-var]
+
+
+class Lenders:
+    """Lends engines what the LLMs of a run are limited by; see :class:`Lender`.
+
+    Args:
+        llms: The LLMs by their names.
+        workers: How many engines there are to be in other processes.
+        send: Takes a seat and a message for it.
+    """
+
+    def __init__(self, llms: Mapping[str, object], workers: int, send: Callable[[int, ToWorker], None]) -> None:
+        self._lenders = {name: Lender(llm, workers, _sender(name, send)) for name, llm in llms.items()}
+
+    def held(self, seat: int) -> int:
+        """How many requests of an engine may be in flight, at all LLMs."""
+        return sum(lender.held(seat) for lender in self._lenders.values())
+
+    def seat(self, seat: int) -> None:
+        """Note that an engine is up."""
+        for lender in self._lenders.values():
+            lender.seat(seat)
+
+    def take(self, seat: int, message: Ask | Return | Draw | Refund) -> None:
+        """Take a message about slots or rates."""
+        self._lenders[message.llm].take(seat, message)
+
+    def lost(self, seat: int) -> None:
+        """Take back what an engine held that is gone."""
+        for lender in self._lenders.values():
+            lender.lost(seat)
+
+    def close(self) -> None:
+        """Stop every timer."""
+        for lender in self._lenders.values():
+            lender.close()
+
+
+def _sender(llm: str, send: Callable[[int, ToWorker], None]) -> Callable[[int, ToWorker], None]:
+    return lambda seat, message: send(seat, for_llm(llm, message))

@@ -1,28 +1,130 @@
 """Supervision: who is alive, who is replaced, and when there is nobody left."""
 
+
 from __future__ import annotations
+
 
 import asyncio
 import logging
 import time
+from trunkline._internal.aio import to_the_end
+from trunkline.errors import WorkerError
+from trunkline.protocol.messages import EngineState
+from trunkline.protocol.messages import Ping
 from typing import TYPE_CHECKING
 
-from trunkline.errors import WorkerError
-from trunkline.runtime.closed import to_the_end
-from trunkline.runtime.pulse import Pulse
-from trunkline.runtime.restarts import Restarts
-from trunkline.runtime.wire import EngineState, Ping
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from collections.abc import Sequence
-
-    from trunkline.runtime.backend import Backend, Gone
-    from trunkline.runtime.roster import Roster
+    from trunkline.controller.scheduler import Roster
+    from trunkline.protocol.backend import Backend
+    from trunkline.protocol.backend import Gone
     from trunkline.store.writer import RunWriter
 
-__all__ = ["Supervision"]
+
+__all__ = ["BEAT", "Pulse", "Restarts", "Supervision"]
+
 
 logger = logging.getLogger(__name__)
+
+BEAT = 1.0
+"""Seconds between two pings."""
+
+WARN = 5.0
+HUNG = 30.0
+"""Seconds of silence until a worker is warned of, and until it is ended."""
+
+
+class Pulse:
+    """Counts for each worker how many beats ago it was heard.
+
+    In beats of the controller and not by a clock: when the controller itself was stopped for a minute, nobody is dead.
+    """
+
+    def __init__(self) -> None:
+        self._silent: dict[int, int] = {}
+
+    @property
+    def silent(self) -> dict[int, float]:
+        """Seconds since each worker was heard that has not answered the last ping."""
+        # The first ping was sent a beat before anybody could have answered it.
+        return {seat: (beats - 1) * BEAT for seat, beats in self._silent.items() if beats > 1}
+
+    def heard(self, seat: int) -> None:
+        """Note that a worker said something."""
+        self._silent.pop(seat, None)
+
+    def gone(self, seat: int) -> None:
+        """Forget a worker."""
+        self._silent.pop(seat, None)
+
+    def beat(self, seats: Iterable[int]) -> dict[int, float]:
+        """Let a beat pass.
+
+        Args:
+            seats: The workers that are asked for an answer now.
+
+        Returns:
+            Those that hang, each with its seconds of silence.
+        """
+        hung = {}
+        for seat in seats:
+            silent = self._silent[seat] = self._silent.get(seat, 0) + 1
+            # The first ping was sent a beat before anybody could have answered it.
+            since = (silent - 1) * BEAT
+            if since >= HUNG:
+                hung[seat] = since
+            elif WARN <= since < WARN + BEAT:
+                logger.warning("worker %d has not answered for %.0f s: something blocks its event loop", seat, since)
+        return hung
+
+
+_MOST = 5
+"""Workers of one place that may die in a row without having got anywhere."""
+
+_FIRST = 0.1
+_LONGEST = 5.0
+"""Seconds before a place is filled again that was filled in vain; twice as long each time."""
+
+
+class Restarts:
+    """Decides place by place, as a supervisor does that restarts one for one."""
+
+    def __init__(self) -> None:
+        self._vain: dict[int, int] = {}
+
+    def began(self, seat: int, instead: int | None = None) -> None:
+        """Note that a worker was started, ``instead`` of one that is gone."""
+        self._vain[seat] = 0 if instead is None else self._vain.pop(instead, 0)
+
+    def knows(self, seat: int) -> bool:
+        """Whether a worker has a place."""
+        return seat in self._vain
+
+    def progress(self, seat: int) -> None:
+        """Note that something a worker made is in the run file."""
+        if seat in self._vain:
+            self._vain[seat] = 0
+
+    def died(self, seat: int, *, known: bool = False) -> float | None:
+        """Note that a worker died, or could not be started.
+
+        Args:
+            seat: The worker, or the one whose place it was to take.
+            known: Whether one of its tasks is suspected anyway: then its place is not at fault.
+
+        Returns:
+            Seconds until another is to be started; None when its place is given up.
+        """
+        if known:
+            return 0.0
+        vain = self._vain[seat] = self._vain[seat] + 1
+        if vain >= _MOST:
+            del self._vain[seat]
+            return None
+        return min(_LONGEST, _FIRST * 2 ** (vain - 2)) if vain > 1 else 0.0
+
 
 START_WITHIN = 120.0
 """Seconds that a worker has to import the user's code and come up."""

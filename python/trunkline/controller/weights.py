@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from trunkline.runtime.wire import Changed, Held, Hold, Weights
+from trunkline.protocol.messages import Changed, Held, Hold, Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.runtime.wire import ToWorker
+    from trunkline.protocol.messages import ToWorker
 
 __all__ = ["Versions"]
 

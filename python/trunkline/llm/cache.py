@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from trunkline.bounds import shown, text
+from trunkline._internal.validation import shown, text
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from trunkline.llm.protocol import Request
+    from trunkline.llm.types import Request
 
 __all__ = ["Cache", "Key", "place"]
 

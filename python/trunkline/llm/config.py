@@ -14,18 +14,18 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from trunkline.bounds import number, shown, whole
+from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError
-from trunkline.llm.descriptors import make_room
-from trunkline.llm.limits import Limits, Routing
-from trunkline.llm.price import Price, prices_by_url
-from trunkline.llm.retry import Backoff
-from trunkline.llm.tokens import TokenMode
+from trunkline._internal.resources import make_room
+from trunkline.llm.types import Limits, Routing
+from trunkline.llm.pricing import Price, prices_by_url
+from trunkline.llm.http.outcome import Backoff
+from trunkline.llm.token_ids.base import TokenMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trunkline.llm.http import HttpLLM
+    from trunkline.llm.http.client import HttpLLM
 
 __all__ = ["EndpointSpec", "Private"]
 
@@ -234,7 +234,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
                 or this process may not open as many connections as ``max_concurrency`` says, or its part of it.
         """
         # Here, because a controller whose workers do the talking needs no HTTP client.
-        from trunkline.llm.http import HttpLLM  # noqa: PLC0415
+        from trunkline.llm.http.client import HttpLLM  # noqa: PLC0415
 
         key, headers = self.key(), self.private.values[1]
         room = make_room(-(-self.max_concurrency // max(1, parties)), self.max_concurrency * len(self.base_urls))

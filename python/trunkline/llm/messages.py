@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline.bounds import kind, shown
+from trunkline._internal.validation import kind, shown
 from trunkline.errors import ConfigError
-from trunkline.llm.text import scrub, scrub_deep
+from trunkline._internal.text import scrub, scrub_deep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.llm.protocol import ToolCall
-    from trunkline.types import JSON, Message
+    from trunkline.llm.types import ToolCall
+    from trunkline._internal.validation import JSON
+    from trunkline.types import Message
 
 __all__ = ["CLOSES", "LONGEST", "OPENS", "assistant", "call_id", "check", "encode", "piece", "system", "tool", "user"]
 

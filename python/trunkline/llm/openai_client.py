@@ -14,17 +14,17 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from trunkline.bounds import shown, whole
+from trunkline._internal.validation import shown, whole
 from trunkline.errors import ConfigError, EndpointError, LLMError, ReplyError
-from trunkline.llm.classify import Site, Verdict, classify, embedded_status
-from trunkline.llm.price import one_price
-from trunkline.llm.reply import read, unusable
-from trunkline.llm.slots import Slots
-from trunkline.llm.text import excerpt
+from trunkline.llm.http.outcome import Site, Verdict, classify, embedded_status
+from trunkline.llm.pricing import one_price
+from trunkline.llm.response import read, unusable
+from trunkline._internal.aio import Slots
+from trunkline._internal.text import excerpt
 
 if TYPE_CHECKING:
-    from trunkline.llm.price import Price
-    from trunkline.llm.protocol import LLM, Reply, Request
+    from trunkline.llm.pricing import Price
+    from trunkline.llm.types import LLM, Reply, Request
 
 __all__ = ["ClientLLM", "as_llm"]
 
@@ -100,7 +100,7 @@ class ClientLLM:
         return f"ClientLLM({type(self._client).__name__} {self._site.url})"
 
     async def complete(self, request: Request) -> Reply:
-        """Complete one request; see :meth:`trunkline.llm.protocol.LLM.complete`.
+        """Complete one request; see :meth:`trunkline.llm.types.LLM.complete`.
 
         Raises:
             LLMError: The client's own retries brought no usable reply, or the request was refused.

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline.bounds import kind, number, shown, text, whole
+from trunkline._internal.validation import kind, number, shown, text, whole
 from trunkline.errors import ConfigError
-from trunkline.llm.reply import read
-from trunkline.types import JSON
+from trunkline.llm.response import read
+from trunkline._internal.validation import JSON
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.llm.protocol import Reply, Request, Take
+    from trunkline.llm.types import Reply, Request, Take
 
 __all__ = [
     "CHAT",

@@ -1,21 +1,66 @@
-"""What a path has on record, read back: model turns as choices, calls with the observations that answered them."""
+"""Reply bytes to Reply without a tree; recorded turns."""
+
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from trunkline._core import OBSERVATION
+from trunkline._core import TURN
+from trunkline._core import read_reply
+from trunkline._internal.text import excerpt
+from trunkline.errors import ReplyError
+from trunkline.llm.types import Choice
+from trunkline.llm.types import Reply
+from trunkline.llm.types import ToolCall
+from trunkline.tree.views import message_text
+from typing import Any
+from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from trunkline._core import OBSERVATION, TURN
-from trunkline.llm.protocol import Choice, ToolCall
-from trunkline.tree.node import message_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
+    from collections.abc import Iterator
+    from collections.abc import Sequence
     from trunkline._core import Tree as Core
 
-__all__ = ["Step", "recorded", "steps"]
+
+__all__ = ["Step", "read", "recorded", "steps", "unusable"]
+
+
+def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0, most: int | None = None) -> Reply:
+    """Read the body of a chat completion; see :class:`trunkline.llm.types.Take`.
+
+    Raises:
+        ReplyError: It is no chat completion, or one without choices.
+    """
+    del first
+    found = read_reply(data)
+    choices = [
+        Choice(choice.content, choice.reasoning, [ToolCall(*call) for call in choice.tool_calls], choice.finish)
+        for choice in found.choices[:most]
+    ]
+    if not choices:
+        raise ReplyError("its choices are empty")
+    prompt, cached, generated = (
+        -1 if count is None else count for count in (found.prompt, found.cached, found.generated)
+    )
+    return Reply(choices, prompt, cached, generated, attempts, micros, found.served)
+
+
+def unusable(error: ReplyError, data: bytes, secret: str | tuple[str, ...] = "") -> str:
+    """Say that an answer is no reply, why, and how it begins.
+
+    Args:
+        error: What the reader said.
+        data: The body.
+        secret: A key that must not be shown, should the server echo it; or several.
+    """
+    begun = data.lstrip()[:1]
+    reason = "it is an HTML page; is the base URL right?" if begun == b"<" else excerpt(str(error), 200, secret)
+    shown = f": '{excerpt(data, 200, secret)}'" if begun else ""
+    return f"the reply is no chat completion: {reason}{shown}"
+
 
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

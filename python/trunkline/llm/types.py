@@ -1,12 +1,19 @@
-"""What a model is to the rest of the library: something that completes a request."""
+"""Request, Reply, Choice, ToolCall, LLM protocol; Limits, Routing."""
+
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
 
 import msgspec
+from trunkline._internal.validation import number
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import whole
+from trunkline.errors import ConfigError
+from typing import Protocol
+from typing import runtime_checkable
 
-__all__ = ["LLM", "Choice", "Reply", "Request", "Take", "ToolCall"]
+
+__all__ = ["Choice", "LLM", "Limits", "Reply", "Request", "Routing", "Take", "ToolCall"]
 
 
 class ToolCall(msgspec.Struct):
@@ -143,7 +150,7 @@ class LLM(Protocol):
     One of somebody's own needs :meth:`complete` alone, and of a request the body alone. One that may be asked for
     several completions at once (``Request.n``) says so with an attribute ``siblings = True``; any other gets one
     request for each. An attribute ``max_concurrency`` says for how many requests at once a run should keep rollouts
-    growing; 64 without it. An attribute ``price``, a :class:`~trunkline.llm.price.Price`, says what its tokens cost.
+    growing; 64 without it. An attribute ``price``, a :class:`~trunkline.llm.pricing.Price`, says what its tokens cost.
     """
 
     async def complete(self, request: Request) -> Reply:
@@ -158,3 +165,67 @@ class LLM(Protocol):
     async def close(self) -> None:
         """Release connections and tasks. May be called more than once."""
         ...
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast endpoints may be asked, beyond ``max_concurrency``.
+
+    What endpoints say of their own limits in headers is kept as well.
+
+    Attributes:
+        requests_per_minute: Most requests a minute, in all; unlimited when None.
+        tokens_per_minute: Most tokens a minute, in all, prompts and replies; unlimited when None. A request counts
+            a quarter of its bytes and what it may generate until its reply tells.
+        endpoint_concurrency: Most requests in flight at one endpoint; ``max_concurrency`` when None.
+        adaptive: Whether an endpoint gets less in flight after a 429, or when it slows down, and more again later.
+        slowdown: How many times its usual time for a token an endpoint may take before it gets less in flight.
+
+    Raises:
+        ConfigError: A value cannot be used; the message names it.
+    """
+
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    endpoint_concurrency: int | None = None
+    adaptive: bool = True
+    slowdown: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name, option in (("requests_per_minute", "--rpm"), ("tokens_per_minute", "--tpm")):
+            value = getattr(self, name)
+            if value is not None:
+                number(f"limits.{name} ({option})", value, 0, above=True)
+        if self.endpoint_concurrency is not None:
+            whole("limits.endpoint_concurrency", self.endpoint_concurrency, 1)
+        if not isinstance(self.adaptive, bool):
+            raise ConfigError(f"limits.adaptive must be true or false, not {shown(self.adaptive)}")
+        number("limits.slowdown", self.slowdown, 1, above=True)
+
+
+class Routing(msgspec.Struct, frozen=True, kw_only=True):
+    """Which endpoint a request goes to, where there are several, and when one is left alone.
+
+    Attributes:
+        margin: A tree leaves its endpoint when that has so many more requests than the least loaded one.
+        session_headers: Whether to send the tree's key as ``X-Session-ID`` and ``X-SMG-Routing-Key``, by which
+            routers in front of servers keep a tree on one of them. When None, over plain http only: hosted services
+            need to know nothing of trees.
+        memory: Trees whose endpoint is remembered.
+        eject_after: Failures in a row after which an endpoint gets no requests for a while; one more for every
+            eight in flight there, since a crowd fails together.
+
+    Raises:
+        ConfigError: A value cannot be used; the message names it.
+    """
+
+    margin: int = 32
+    session_headers: bool | None = None
+    memory: int = 65536
+    eject_after: int = 3
+
+    def __post_init__(self) -> None:
+        whole("routing.margin", self.margin, 0)
+        whole("routing.memory", self.memory, 1)
+        whole("routing.eject_after", self.eject_after, 1)
+        if self.session_headers is not None and not isinstance(self.session_headers, bool):
+            raise ConfigError(f"routing.session_headers must be true, false or null, not {shown(self.session_headers)}")

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import msgspec
 
-from trunkline.bounds import shown
+from trunkline._internal.validation import shown
 from trunkline.errors import ConfigError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.llm.text import scrub, without_key, without_secrets
-from trunkline.printable import printable
+from trunkline.llm.config import EndpointSpec
+from trunkline._internal.text import scrub, without_key, without_secrets
+from trunkline._internal.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

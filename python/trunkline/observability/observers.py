@@ -1,22 +1,37 @@
-"""What a run looks like while it goes on: numbers for a progress line, never for a result."""
+"""Live snapshot, observer fan-out, stall detection."""
+
 
 from __future__ import annotations
 
+
+from collections import defaultdict
 from collections import deque
+import logging
+import msgspec
+import time
+from trunkline.protocol.messages import EngineState
+from typing import Protocol
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from trunkline.runtime.vitals import EngineState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable
+    from collections.abc import Iterable
+    from collections.abc import Iterator
+    from collections.abc import Mapping
+    from collections.abc import Sequence
+    from trunkline.protocol.job import Job
+    from trunkline.protocol.job import Refill
+    from trunkline.protocol.messages import Batch
+    from trunkline.protocol.messages import Done
+    from trunkline.store.schema import CallRow
+    from trunkline.store.schema import TakenRow
+    from trunkline.store.schema import ToolRow
+    from trunkline.store.state import Standing
+    from trunkline.types import Task
 
-    from trunkline.runtime.handout import Refill
-    from trunkline.store.schema import CallRow, TakenRow, ToolRow
-    from trunkline.store.standing import Standing
 
-__all__ = ["Snapshot", "opening"]
+__all__ = ["Audience", "Observer", "STALLED", "Snapshot", "Stalls", "explain", "opening"]
 
 
 class Snapshot(msgspec.Struct):
@@ -124,3 +139,161 @@ def opening(
         groups=refill.groups if refill else None,
         kept=there.kept,
     )
+
+
+class Observer(Protocol):
+    """Is told of what passes the controller, in its event loop: nothing here may wait or raise."""
+
+    def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
+        """A run begins.
+
+        Args:
+            job: What it does.
+            tasks: Its tasks; others name them by their places.
+            taken: What it took over of some of them.
+        """
+        ...
+
+    def committed(self, seat: int, batch: Batch, seconds: float) -> None:
+        """A batch of a worker is in the run file; the commit that it was in took so many seconds."""
+        ...
+
+    def completed(self, done: Done) -> None:
+        """A task is over, and in the run file."""
+        ...
+
+    def look(self, snapshot: Snapshot) -> None:
+        """A second has passed."""
+        ...
+
+    def end(self, snapshot: Snapshot) -> None:
+        """The run is over."""
+        ...
+
+
+logger = logging.getLogger(__name__)
+
+STALLED = 30.0
+"""Seconds without progress that are explained."""
+
+_SILENT = 5.0
+"""Seconds of silence of a worker that are told of."""
+
+
+class Stalls:
+    """Says in the log what a run waits for: after 30 seconds without progress, and each time that has doubled."""
+
+    def __init__(self) -> None:
+        self._next = STALLED
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Look at a run; once a second is enough."""
+        if snapshot.quiet < STALLED:
+            self._next = STALLED
+        elif snapshot.quiet >= self._next:
+            self._next = 2 * snapshot.quiet
+            logger.warning("%s", explain(snapshot))
+
+
+def explain(snapshot: Snapshot) -> str | None:
+    """Say why nothing goes on, in one printable line; None while something does."""
+    if snapshot.quiet < STALLED:
+        return None
+    idle = "no request and no tool call is out" if snapshot.engines else "no worker has said yet how it is"
+    reasons = list(_reasons(snapshot)) or [idle]
+    retries = [state.retry for state in snapshot.engines.values() if state.retry is not None]
+    if retries:
+        reasons.append(f"next retry in {max(0.0, min(retries)):.0f} s")
+    return f"no progress for {snapshot.quiet:.0f} s: " + "; ".join(reasons)
+
+
+def _reasons(snapshot: Snapshot) -> Iterator[str]:
+    states = snapshot.engines.values()
+    out: dict[str, int] = defaultdict(int)
+    waiting: dict[str, int] = defaultdict(int)
+    shut: dict[str, str] = {}
+    for state in states:
+        for door in state.doors:
+            out[door.endpoint] += door.out
+            waiting[door.endpoint] += door.waiting
+            if door.shut:
+                shut[door.endpoint] = door.shut
+    oldest = max((state.request for state in states), default=0.0)
+    at = " and ".join(endpoint for endpoint, number in out.items() if number)
+    requests = sum(state.requests for state in states)
+    if requests:
+        where = f" at {at}" if at else ""
+        yield f"{_count(requests, 'request waits', 'requests wait')}{where}, the oldest for {oldest:.0f} s"
+    for endpoint, number in waiting.items():
+        if number:
+            yield f"{_count(number, 'of them waits', 'of them wait')} to be let in at {endpoint}"
+    yield from (f"{endpoint} gets no requests for now: {why}" for endpoint, why in shut.items())
+    tools = sum(state.tools for state in states)
+    if tools:
+        longest = max(states, key=lambda state: state.tool_seconds)
+        yield f"{_count(tools, 'tool call runs', 'tool calls run')}, {longest.tool} for {longest.tool_seconds:.0f} s"
+    for seat, silent in snapshot.silent.items():
+        if silent >= _SILENT:
+            yield f"worker {seat} has not answered for {silent:.0f} s"
+    if snapshot.workers == 0:
+        yield "no worker is up"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
+class Audience:
+    """Shows a run to those who want to see it; see :class:`~trunkline.observability.observers.Observer`.
+
+    Args:
+        snapshot: The state of the run, which its times are written into.
+        watch: Called with it whenever it has changed.
+        observers: Who is told of what passes.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, watch: Callable[[Snapshot], None] | None, observers: Sequence[Observer]
+    ) -> None:
+        self._snapshot = snapshot
+        self._watch = watch
+        self._observers = observers
+        self._stalls = Stalls()
+        self._began = self._grown = time.monotonic()
+
+    def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
+        """The run begins."""
+        for observer in self._observers:
+            observer.begin(job, tasks, taken)
+
+    def grew(self) -> None:
+        """Something got into the run file."""
+        self._grown = time.monotonic()
+
+    def committed(self, seat: int, batch: Batch, seconds: float) -> None:
+        """A batch is in the run file."""
+        for observer in self._observers:
+            observer.committed(seat, batch, seconds)
+
+    def completed(self, done: Done) -> None:
+        """A task is over."""
+        for observer in self._observers:
+            observer.completed(done)
+
+    def look(self) -> None:
+        """A second has passed."""
+        for observer in self._observers:
+            observer.look(self._snapshot)
+
+    def show(self, silent: Mapping[int, float]) -> None:
+        """Something has changed, or a second has passed; workers that are silent are given with their seconds."""
+        shot, now = self._snapshot, time.monotonic()
+        shot.seconds, shot.quiet, shot.silent = now - self._began, now - self._grown, dict(silent)
+        self._stalls.look(shot)
+        if self._watch is not None:
+            self._watch(shot)
+
+    def end(self) -> None:
+        """The run is over."""
+        for observer in self._observers:
+            observer.end(self._snapshot)

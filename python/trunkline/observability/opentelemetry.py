@@ -11,10 +11,10 @@ from trunkline.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trunkline.rollout.diary import Leg
-    from trunkline.runtime.job import Job
-    from trunkline.runtime.snapshot import Snapshot
-    from trunkline.runtime.wire import Batch, Done
+    from trunkline.rollout.sampling.inflight import Leg
+    from trunkline.protocol.job import Job
+    from trunkline.observability.observers import Snapshot
+    from trunkline.protocol.messages import Batch, Done
     from trunkline.store.schema import TakenRow
     from trunkline.types import Task
 
@@ -52,11 +52,11 @@ class Tracing:
         self._open: dict[tuple[int, int], Any] = {}
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
-        """See :class:`~trunkline.runtime.observer.Observer`."""
+        """See :class:`~trunkline.observability.observers.Observer`."""
         self._tasks, self._model, self._agent = tasks, job.agent.model, job.agent.name
 
     def committed(self, seat: int, batch: Batch, seconds: float) -> None:
-        """See :class:`~trunkline.runtime.observer.Observer`."""
+        """See :class:`~trunkline.observability.observers.Observer`."""
         for delta in batch.deltas:
             for leg in delta.legs:
                 if leg.kind == "rollout":
@@ -65,17 +65,17 @@ class Tracing:
                     self._span(seat, delta.task, leg)
 
     def completed(self, done: Done) -> None:
-        """See :class:`~trunkline.runtime.observer.Observer`; whoever is still open was lost with its workers."""
+        """See :class:`~trunkline.observability.observers.Observer`; whoever is still open was lost with its workers."""
         for key in [key for key in self._open if key[0] == done.task]:
             span = self._open.pop(key)
             self._fail(span, "lost")
             span.end()
 
     def look(self, snapshot: Snapshot) -> None:
-        """See :class:`~trunkline.runtime.observer.Observer`."""
+        """See :class:`~trunkline.observability.observers.Observer`."""
 
     def end(self, snapshot: Snapshot) -> None:
-        """See :class:`~trunkline.runtime.observer.Observer`; what has not ended is told as it is."""
+        """See :class:`~trunkline.observability.observers.Observer`; what has not ended is told as it is."""
         for span in self._open.values():
             span.set_attribute("trunkline.unfinished", True)
             span.end()

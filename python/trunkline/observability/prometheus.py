@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from trunkline.bounds import shown, whole
+from trunkline._internal.validation import shown, whole
 from trunkline.errors import ConfigError
-from trunkline.llm.text import without_secrets
-from trunkline.printable import printable
-from trunkline.runtime.snapshot import Snapshot
-from trunkline.store.calls import Bill
+from trunkline._internal.text import without_secrets
+from trunkline._internal.text import printable
+from trunkline.observability.observers import Snapshot
+from trunkline.store.stats.calls import Bill
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trunkline.runtime.job import Job
-    from trunkline.runtime.wire import Batch, Done
+    from trunkline.protocol.job import Job
+    from trunkline.protocol.messages import Batch, Done
     from trunkline.store.schema import CallRow, TakenRow, ToolRow
     from trunkline.types import Task
 
@@ -101,12 +101,12 @@ class Metrics:
         self.close()
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
-        """See :class:`~trunkline.runtime.observer.Observer`."""
+        """See :class:`~trunkline.observability.observers.Observer`."""
         self._taken, self._prices, self._agent = taken, job.prices, job.agent.name
         self._before = Snapshot(0, 0)
 
     def committed(self, seat: int, batch: Batch, seconds: float) -> None:
-        """See :class:`~trunkline.runtime.observer.Observer`."""
+        """See :class:`~trunkline.observability.observers.Observer`."""
         self._commits.inc()
         self._commit.observe(seconds)
         for delta in batch.deltas:
@@ -124,7 +124,7 @@ class Metrics:
             self._money.inc(max(0.0, bill.spending().money))
 
     def completed(self, done: Done) -> None:
-        """See :class:`~trunkline.runtime.observer.Observer`."""
+        """See :class:`~trunkline.observability.observers.Observer`."""
         before = self._taken.get(done.task)
         self._tasks.labels(ended=done.tree.ended).inc()
         for row in done.rollouts:
@@ -132,7 +132,7 @@ class Metrics:
                 self._rollouts.labels(termination=row.termination or "none").inc()
 
     def look(self, snapshot: Snapshot) -> None:
-        """See :class:`~trunkline.runtime.observer.Observer`."""
+        """See :class:`~trunkline.observability.observers.Observer`."""
         self._deaths.inc(snapshot.died - self._before.died)
         self._before.died = snapshot.died
         self._workers.set(snapshot.workers)
@@ -146,7 +146,7 @@ class Metrics:
                 gauge.labels(worker=str(seat)).set(getattr(state, name))
 
     def end(self, snapshot: Snapshot) -> None:
-        """See :class:`~trunkline.runtime.observer.Observer`."""
+        """See :class:`~trunkline.observability.observers.Observer`."""
         self.look(msgspec.structs.replace(snapshot, engines={}, workers=0))
 
     def _called(self, call: CallRow) -> None:

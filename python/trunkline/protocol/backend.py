@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from trunkline.runtime.wire import Cut, FromWorker, ToWorker
+from trunkline.protocol.messages import Cut, FromWorker, ToWorker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.runtime.job import Job
+    from trunkline.protocol.job import Job
 
 __all__ = ["Backend", "Event", "Gone", "Guest", "Inbox"]
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from trunkline.errors import WorkerError
-from trunkline.runtime.wire import MAX_FRAME
+from trunkline.protocol.messages import MAX_FRAME
 
 if TYPE_CHECKING:
     import socket

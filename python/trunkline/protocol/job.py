@@ -1,39 +1,206 @@
-"""A job: what a run does to every one of its tasks, and the form in which it reaches workers."""
+"""Job: what a run does with a task; wire form; checks."""
+
 
 from __future__ import annotations
 
-from typing import NamedTuple
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import msgspec
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import msgspec
-
-from trunkline.bounds import shown, whole
-from trunkline.crossing import Crossing, home_of, load, pack
+from trunkline._internal.serialization import Crossing
+from trunkline._internal.serialization import home_of
+from trunkline._internal.serialization import load
+from trunkline._internal.serialization import pack
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import whole
+from trunkline.agent import Agent
 from trunkline.errors import ConfigError
-from trunkline.llm.dialects import catalog
-from trunkline.llm.names import MAIN
-from trunkline.llm.spec import EndpointSpec
-from trunkline.rollout.agent import Agent
+from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.capabilities import REGIONS
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.dialects import builtin as catalog
+from trunkline.llm.openai_client import as_llm
+from trunkline.llm.pricing import EVERYWHERE
+from trunkline.llm.pricing import MAIN
+from trunkline.llm.pricing import check_name
+from trunkline.llm.pricing import prices_named
+from trunkline.llm.pricing import there_is
+from trunkline.llm.types import LLM
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.program import ProgramFunction, check_program
-from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategy import Strategy, check_plan
-from trunkline.runtime.llms import AnyLLM, check_asked, describe, live, prices_of
-from trunkline.runtime.needs import check_needs
-from trunkline.score.filters.filter import Filter, check, name_of
-from trunkline.score.rewards import Reward
-from trunkline.score.rewards.naming import full_name, short_name
-from trunkline.score.rewards.policy import policy_of
+from trunkline.rollout.programs.resources import ProgramFunction
+from trunkline.rollout.programs.resources import check_program
+from trunkline.scoring.filters.base import Filter
+from trunkline.scoring.filters.base import check
+from trunkline.scoring.filters.base import name_of
+from trunkline.scoring.rewards import Reward
+from trunkline.scoring.rewards.base import full_name
+from trunkline.scoring.rewards.base import policy_of
+from trunkline.scoring.rewards.base import short_name
+from trunkline.strategies.base import INSIDE
+from trunkline.strategies.base import Strategy
+from trunkline.strategies.base import check_plan
+from trunkline.strategies.stopping import Stopping
 from trunkline.team.team import Team
-from trunkline.tree.weights import check_version
+from trunkline.tree.records import check_version
+from typing import Any
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
-    from trunkline.llm.price import Price
+    from trunkline.llm.pricing import Price
 
-__all__ = ["Refill", "Job", "Packed", "as_packed", "from_packed", "pack_job", "settings", "unpack_job"]
+
+__all__ = ["AnyLLM", "Job", "Packed", "Refill", "as_llms", "as_packed", "check_asked", "check_needs", "describe", "forks_inside", "from_packed", "likeliest_of", "live", "pack_job", "prices_of", "region_of", "settings", "unpack_job"]
+
+
+AnyLLM = EndpointSpec | BatchLLM | LLM
+"""Endpoints as data, or a batch engine or live LLM, which stays in its process."""
+
+
+def as_llms(given: Any) -> dict[str, AnyLLM]:
+    """Accept what users call an LLM, or several by their names.
+
+    Raises:
+        ConfigError: Something of it is no LLM, or no name.
+    """
+    if not isinstance(given, Mapping):
+        return {MAIN: _as_one(given)}
+    if not given:
+        raise ConfigError("llm names no LLM: give a URL, an LLM, or several by their names")
+    found: dict[str, AnyLLM] = {}
+    for name, one in given.items():
+        check_name("llm: a name", name)
+        try:
+            found[name] = _as_one(one)
+        except ConfigError as problem:
+            raise ConfigError(f"llm {shown(name)}: {problem}") from None
+    if (taken := live({name: one for name, one in found.items() if name == MAIN})) in found:
+        raise ConfigError(f"llm {shown(taken)}: calls of the LLM without a name are on record as that; rename it")
+    return found
+
+
+def _as_one(llm: Any) -> AnyLLM:
+    if llm is None:
+        return EndpointSpec()
+    if isinstance(llm, str):
+        return EndpointSpec(llm)
+    return llm if isinstance(llm, EndpointSpec | BatchLLM) else as_llm(llm)
+
+
+def check_asked(llms: Mapping[str, AnyLLM], agents: Sequence[Agent], *, alone: bool) -> None:
+    """Refuse agents that ask an LLM that is not there, and LLMs that nobody asks.
+
+    Args:
+        llms: The run's LLMs.
+        agents: Who is known to ask.
+        alone: Whether nobody else can ask.
+
+    Raises:
+        ConfigError: Naming who asks, and what there is; or prices that only some of the LLMs have.
+    """
+    for agent in agents:
+        if agent.llm not in llms:
+            asked = f"the LLM {shown(agent.llm)}" if agent.llm else "the LLM without a name"
+            raise ConfigError(
+                f"{shown(agent.name)} asks {asked}, and the run has {there_is(llms)}: "
+                'give it, llm={"NAME": LLM(...)}, or name another one, llm="NAME" of a role or an agent'
+            )
+    idle = set(llms) - {agent.llm for agent in agents}
+    if alone and idle:
+        raise ConfigError(
+            f"nobody asks the LLM {there_is(idle)}: leave it out, or name it as llm of a role or an agent"
+        )
+    free = [name for name, llm in llms.items() if not prices_of({name: llm})]
+    if free and len(free) < len(llms):
+        raise ConfigError(
+            f"of several LLMs some have a price, and {there_is(free)} has none; give each one, "
+            "Price(prompt=0, generated=0) if it is free"
+        )
+
+
+def prices_of(llms: Mapping[str, AnyLLM]) -> dict[str, Price]:
+    """Return what LLMs cost, by what their endpoints are called on record; empty without a price."""
+    found: dict[str, Price] = {}
+    for name, llm in llms.items():
+        found |= prices_named(name, _prices(llm))
+    return found
+
+
+def _prices(llm: AnyLLM) -> dict[str, Price]:
+    if isinstance(llm, EndpointSpec):
+        return llm.price
+    price = getattr(llm, "price", None)
+    return {} if price is None else {EVERYWHERE: price}
+
+
+def live(llms: Mapping[str, AnyLLM]) -> str | None:
+    """Return what an LLM is called that cannot leave this process; None where all can."""
+    return next((type(llm).__name__ for llm in llms.values() if not isinstance(llm, EndpointSpec)), None)
+
+
+def describe(llm: AnyLLM) -> dict[str, Any]:
+    """Describe an LLM for the run file: everything but its secrets."""
+    return llm.settings() if isinstance(llm, EndpointSpec) else {"kind": type(llm).__name__, "price": _prices(llm)}
+
+
+def region_of(strategy: Strategy) -> str | None:
+    """Return the region whose log-probabilities a strategy needs; None for none.
+
+    Raises:
+        ConfigError: There is no such region.
+    """
+    region = getattr(strategy, "uncertain", None)
+    if region is not None and not (isinstance(region, str) and region in REGIONS):
+        known = ", ".join(REGIONS)
+        raise ConfigError(f"{type(strategy).__name__}: uncertain must be one of {known}, not {shown(region)}")
+    return region
+
+
+def likeliest_of(strategy: Strategy) -> int:
+    """Return how many of the likeliest tokens a strategy needs at each place, if it needs a region.
+
+    Raises:
+        ConfigError: It is no number of tokens that can be asked for.
+    """
+    return whole(f"{type(strategy).__name__}: likeliest", getattr(strategy, "likeliest", 2), 1, 20)
+
+
+def forks_inside(strategy: Strategy) -> bool:
+    """Return whether a strategy forks inside turns."""
+    return bool(getattr(strategy, "inside", False))
+
+
+def check_needs(strategy: Strategy, agent: Agent, llm: object) -> None:
+    """Refuse a strategy that needs what the agent does not ask for, or the LLM cannot do.
+
+    Args:
+        strategy: Where rollouts start.
+        agent: Who plays.
+        llm: Who answers.
+
+    Raises:
+        ConfigError: Says what is needed and how it is set.
+    """
+    name = type(strategy).__name__
+    whose = "" if agent.name == "agent" else f" of {shown(agent.name)}"
+    region = region_of(strategy)
+    likeliest = likeliest_of(strategy)
+    if region is not None and (agent.sampling.top_logprobs or 0) < likeliest:
+        raise ConfigError(
+            f"{name} looks at how sure the model was (region {region!r}): set sampling.logprobs=True and "
+            f"sampling.top_logprobs{whose} to {likeliest} or more (--top-logprobs {likeliest}), or take a strategy "
+            "that needs none (Chain, TreeGRPO)"
+        )
+    if forks_inside(strategy):
+        mode = llm.tokens if isinstance(llm, EndpointSpec) else None
+        if mode is None or mode.api == "chat":
+            raise ConfigError(
+                f"{name} forks inside turns, which needs {INSIDE}; a strategy that forks between turns (Adaptive, "
+                "TreeGRPO) needs none"
+            )
 
 
 class Refill(NamedTuple):

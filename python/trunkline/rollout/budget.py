@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from trunkline._core import ROOT, TURN, drift_of
-from trunkline.bounds import amounts, number, whole
+from trunkline._internal.validation import amounts, number, whole
 from trunkline.errors import ConfigError
-from trunkline.llm.price import Price
+from trunkline.llm.pricing import Price
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trunkline._core import Node, Refusal
     from trunkline._core import Tree as Core
-    from trunkline.rollout.agent import Kit
+    from trunkline.agent import Kit
 
 __all__ = ["Amounts", "Budget", "cost", "prompt_bound", "read_budget", "turn_cost", "words"]
 

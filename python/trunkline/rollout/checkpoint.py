@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trunkline.rollout.strategy import _TOOK
-from trunkline.rollout.strategy import TOOK
+from trunkline.strategies.base import _TOOK
+from trunkline.strategies.base import TOOK
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,9 +12,9 @@ import msgspec
 from trunkline._core import TURN
 from trunkline.errors import TreeError
 from trunkline.llm.request import Sampling
-from trunkline.rollout.effects import doubts
-from trunkline.rollout.exact import Kept
-from trunkline.tree.failure import Failure
+from trunkline.rollout.side_effects import doubts
+from trunkline.rollout.sampling.token_prompts import Kept
+from trunkline.tree.records import Failure
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from trunkline._core import Rollout as Facts
     from trunkline._core import Tree as Core
-    from trunkline.rollout.strategy import Fork
+    from trunkline.strategies.base import Fork
 
 __all__ = ["Cut", "Judged", "Mark", "Opened", "Past", "Refused", "Round", "Served", "Spent", "Taken", "write"]
 

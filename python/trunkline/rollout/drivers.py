@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from trunkline.score.answers import extract_answer
+from trunkline.scoring.answers import extract_answer
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
-    from trunkline.rollout.agent import Kit
+    from trunkline.agent import Kit
     from trunkline.rollout.rollout import Rollout
 
 __all__ = ["agent_loop"]

@@ -1,22 +1,83 @@
-"""Who grows in one tree, and how growth ends before its time: at once, leaving nothing behind."""
+"""Round barrier, running rollouts, early ends."""
+
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
 
-from trunkline.rollout.rollout import Finished
-from trunkline.rollout.rounds import Cut, Refused, write
+import asyncio
+from trunkline.rollout.checkpoint import Cut
+from trunkline.rollout.checkpoint import Refused
+from trunkline.rollout.checkpoint import write
+from trunkline.rollout.types import Finished
 from trunkline.store.schema import Ending
 from trunkline.types import Termination
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
     from trunkline._core import Tree as Core
-    from trunkline.rollout.barrier import Barrier
 
-__all__ = ["Players"]
+
+__all__ = ["Barrier", "Players"]
+
+
+class Barrier:
+    """Counts rollouts that grow, and holds those that wait for the next round."""
+
+    def __init__(self) -> None:
+        self._growing = 0
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._still = asyncio.Event()
+
+    def start(self) -> None:
+        """One more rollout grows."""
+        self._growing += 1
+        self._still.clear()
+
+    def end(self) -> None:
+        """One of those that grow has ended."""
+        self._growing -= 1
+        if not self._growing:
+            self._still.set()
+
+    async def wait(self, rollout: int) -> None:
+        """Wait for the next round.
+
+        Args:
+            rollout: The id of one that grows.
+
+        Raises:
+            Exception: What :meth:`go` was given for it.
+        """
+        turn = self._waiting[rollout] = asyncio.get_running_loop().create_future()
+        self.end()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if self._waiting.pop(rollout, None) is not None:
+                self.start()  # it is stopped where it waits, and ends as one that grows
+            raise
+
+    @property
+    def waiting(self) -> set[int]:
+        """Who waits."""
+        return set(self._waiting)
+
+    async def rest(self) -> list[int]:
+        """Wait until nobody grows; returns who waits, ascending."""
+        while self._growing:
+            await self._still.wait()
+        return sorted(self._waiting)
+
+    def go(self, rollout: int, end: Exception | None = None) -> None:
+        """Let one that waits go on, or end with an exception."""
+        turn = self._waiting.pop(rollout)
+        self.start()
+        if end is None:
+            turn.set_result(None)
+        else:
+            turn.set_exception(end)
 
 
 class Players:

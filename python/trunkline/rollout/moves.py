@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from trunkline.rollout.strategy import prompt
+from trunkline.strategies.base import prompt
 import asyncio
 from typing import TYPE_CHECKING
 
 from trunkline._core import MESSAGE, PROMPT, ROOT, TURN
 from trunkline.errors import ConfigError, StrategyError, TreeError
 from trunkline.llm import messages
-from trunkline.printable import said
-from trunkline.rollout.speech import Speech
-from trunkline.rollout.strategy import INSIDE, Drop, Fork, Move, Stop
-from trunkline.rollout.view import View
+from trunkline._internal.text import said
+from trunkline.agent import Speech
+from trunkline.strategies.base import INSIDE, Drop, Fork, Move, Stop
+from trunkline.strategies.base import View
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.rollout.agent import Agent
-    from trunkline.rollout.strategy import Strategy
-    from trunkline.tree.tree import Tree
+    from trunkline.agent import Agent
+    from trunkline.strategies.base import Strategy
+    from trunkline.tree.views import Tree
 
 __all__ = ["begin", "check_moves", "check_size", "moves", "open_fork", "plant"]
 

@@ -1,38 +1,48 @@
-"""One try while it grows: what a program may do with it."""
+"""Rollout: one try."""
+
 
 from __future__ import annotations
 
-from trunkline.rollout.outcome import Finished
-import time
-from typing import TYPE_CHECKING, NoReturn
 
-from trunkline.errors import ContentFiltered, LLMError, RolloutError
+import time
+from trunkline._core import TURN
+from trunkline.errors import ContentFiltered
+from trunkline.errors import LLMError
+from trunkline.errors import RolloutError
 from trunkline.llm import messages
-from trunkline.rollout.desk import Ask
-from trunkline.rollout.effects import Effects
-from trunkline.rollout.errands import Errands
-from trunkline.rollout.seed import base_seed
-from trunkline.tools.call import Origin
+from trunkline.rollout.programs.executor import Errands
+from trunkline.rollout.sampling.prompt import base_seed
+from trunkline.rollout.sampling.sampler import Ask
+from trunkline.rollout.side_effects import Effects
+from trunkline.rollout.types import Finished
+from trunkline.tools.calls import Origin
 from trunkline.types import Termination
+from typing import NoReturn
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
+    from collections.abc import Awaitable
+    from collections.abc import Callable
+    from collections.abc import Sequence
     from trunkline._core import Tree as Core
-    from trunkline.llm.protocol import Choice, ToolCall
+    from trunkline.agent import Kit
     from trunkline.llm.request import Sampling
-    from trunkline.rollout.agent import Kit
-    from trunkline.rollout.desk import Desk, Outlet
-    from trunkline.rollout.diary import Diary
-    from trunkline.rollout.exact import Kept
-    from trunkline.rollout.hold import Hold
-    from trunkline.rollout.purse import Purse
-    from trunkline.rollout.siblings import Siblings
-    from trunkline.rollout.state import State
-    from trunkline.rollout.turns import Turn
+    from trunkline.llm.types import Choice
+    from trunkline.llm.types import ToolCall
+    from trunkline.rollout.environments import State
+    from trunkline.rollout.sampling.inflight import Diary
+    from trunkline.rollout.sampling.sampler import Desk
+    from trunkline.rollout.sampling.sampler import Outlet
+    from trunkline.rollout.sampling.sampler import Siblings
+    from trunkline.rollout.sampling.token_prompts import Kept
+    from trunkline.rollout.sampling.turns import Turn
+    from trunkline.rollout.task_budget import Hold
+    from trunkline.rollout.task_budget import Purse
     from trunkline.types import Task
 
-__all__ = ["Rollout", "usable"]
+
+__all__ = ["Rollout", "calls_before", "go_on", "usable"]
 
 
 _BROKEN_OFF = frozenset({"error", "abort", "aborted"})
@@ -294,3 +304,42 @@ def usable(choice: Choice) -> Choice:
     if choice.finish in _BROKEN_OFF:
         raise LLMError(f"the server broke the reply off: finish reason {choice.finish!r}", retryable=True)
     return choice
+
+
+def calls_before(core: Core, node: int, kit: Kit, calls: Callable[[int], Sequence[ToolCall]]) -> int:
+    """Return how many tool calls were made on the path to a node; 0 for an agent without a limit, which asks nobody.
+
+    Args:
+        core: The tree.
+        node: The node; calls of its own have not been made yet.
+        kit: The agent that plays it.
+        calls: Returns the tool calls of a turn.
+    """
+    if kit.agent.max_tool_calls is None:
+        return 0
+    return sum(len(calls(turn)) for turn in core.path(node)[:-1] if core.node(turn).kind == TURN)
+
+
+def go_on(
+    rollout: Rollout,
+    core: Core,
+    kit: Kit,
+    hear: Callable[[int], Choice],
+    calls: Callable[[int], Sequence[ToolCall]],
+) -> None:
+    """Put a rollout where it stands on its tree.
+
+    Where the model moves next, it is asked, with the seed that this draw has in any run. Where its last turn is on the
+    tree and nothing came of it yet, the program is given that turn again: its tool calls are run now. All observations
+    of a turn come onto the tree together, so there are none or all.
+
+    Args:
+        rollout: One that has been made for a rollout of the tree, and was asked nothing yet.
+        core: The tree.
+        kit: The agent that plays it.
+        hear: Returns a turn of the tree as the program is to see it.
+        calls: Returns the tool calls of a turn.
+    """
+    facts = core.rollout(rollout.id)
+    waiting = hear(facts.leaf) if core.node(facts.leaf).kind == TURN else None
+    rollout.take_up(waiting, calls_before(core, facts.leaf, kit, calls))

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.errors import TreeError, UnknownEffect
-from trunkline.tree.failure import Failure
+from trunkline.tree.records import Failure
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.rollout.desk import Outlet
-    from trunkline.tools.call import Call
+    from trunkline.rollout.sampling.sampler import Outlet
+    from trunkline.tools.calls import Call
 
 __all__ = ["Effects", "doubts", "lose"]
 

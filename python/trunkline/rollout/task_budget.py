@@ -1,32 +1,164 @@
-"""The purse: pays for what the rollouts of one task do, out of the task's budget and the run's."""
+"""Reserve and settle turns."""
+
 
 from __future__ import annotations
 
+
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
-
+from collections import deque
 import msgspec
-
-from trunkline._core import Ledger, Refusal
-from trunkline.rollout.budget import prompt_bound, turn_cost, words
-from trunkline.rollout.hold import Hold
-from trunkline.rollout.rollout import Finished
-from trunkline.rollout.rounds import Served, Spent, write
+from trunkline._core import Ledger
+from trunkline._core import Refusal
+from trunkline.llm.pricing import named
+from trunkline.llm.pricing import price_at
+from trunkline.rollout.budget import cost
+from trunkline.rollout.budget import prompt_bound
+from trunkline.rollout.budget import turn_cost
+from trunkline.rollout.budget import words
+from trunkline.rollout.checkpoint import Served
+from trunkline.rollout.checkpoint import Spent
+from trunkline.rollout.checkpoint import write
+from trunkline.rollout.types import Finished
 from trunkline.types import Termination
+from typing import NamedTuple
+from typing import Protocol
+from typing import Self
+from typing import TYPE_CHECKING
+from typing import TypeVar
+
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
+    from collections.abc import Callable
+    from collections.abc import Mapping
+    from collections.abc import Sequence
     from trunkline._core import Tree as Core
-    from trunkline.llm.price import Price
-    from trunkline.rollout.agent import Kit
-    from trunkline.rollout.barrier import Barrier
-    from trunkline.rollout.budget import Amounts, Budget
-    from trunkline.rollout.hold import Claim
-    from trunkline.rollout.rounds import Past
-    from trunkline.rollout.strategy import Fork
+    from trunkline.agent import Kit
+    from trunkline.errors import RolloutError
+    from trunkline.llm.pricing import Price
+    from trunkline.llm.types import Reply
+    from trunkline.rollout.budget import Amounts
+    from trunkline.rollout.budget import Budget
+    from trunkline.rollout.checkpoint import Past
+    from trunkline.rollout.growth import Barrier
+    from trunkline.rollout.sampling.turns import Told
+    from trunkline.rollout.sampling.turns import Turn
+    from trunkline.strategies.base import Fork
 
-__all__ = ["Account", "Allowance", "Denied", "LedgerAccount", "OutOfBudget", "Purse"]
+
+__all__ = ["Account", "Allowance", "Claim", "Denied", "Hold", "LedgerAccount", "Meter", "OutOfBudget", "Purse"]
+
+
+class Claim(Protocol):
+    """Something that an account has set aside."""
+
+    def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
+        """Count what it did cost, and the part of that which nobody measured."""
+        ...
+
+
+class Hold:
+    """What was set aside for one model turn.
+
+    Args:
+        claims: What holds it.
+        most: How much.
+        prices: Prices by base URL.
+    """
+
+    def __init__(self, claims: Sequence[Claim], most: Amounts, prices: Mapping[str, Price]) -> None:
+        self.sent = False
+        self._claims: Sequence[Claim] = claims
+        self._most = most
+        self._prices = prices
+
+    def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
+        """Count what the turn did cost, once."""
+        claims, self._claims = self._claims, ()
+        for claim in claims:
+            claim.settle(spent, estimated)
+
+    def lose(self) -> None:
+        """The turn was sent and nobody knows what it did cost: as much as it can have."""
+        self.settle(self._most, self._most)
+
+    def drop(self) -> None:
+        """The turn does not happen; if it was sent, whoever sent it settles."""
+        if not self.sent:
+            self.settle({})
+
+    def pay(self, reply: Reply, draw: int) -> None:
+        """Count the turn's part of what a request did cost.
+
+        Args:
+            reply: What the request brought.
+            draw: Which of its choices it is; the prompt goes with the first.
+        """
+        if not reply.attempts:
+            self.settle({})
+        elif reply.prompt < 0 or reply.generated < 0:
+            # It was answered, but without usage.
+            self.settle(self._most, {name: amount for name, amount in self._most.items() if name != "calls"})
+        else:
+            self.settle(self._part(reply, draw))
+
+    def _part(self, reply: Reply, draw: int) -> Amounts:
+        n = len(reply.choices)
+        generated = reply.generated * (draw + 1) // n - reply.generated * draw // n
+        prompt, cached = (reply.prompt, max(0, reply.cached)) if draw == 0 else (0, 0)
+        price = price_at(self._prices, named(reply.llm, reply.endpoint))
+        money = 0 if price is None else cost(price, prompt, min(cached, prompt), generated)
+        parts = {"prompt": prompt, "generated": generated, "tokens": prompt + generated, "micro_dollars": money}
+        return {"calls": 1} | parts
+
+
+class Meter:
+    """Settles the turns of one request as they come.
+
+    Args:
+        holds: What was set aside for each draw.
+        called: Told of each reply.
+        told: Told of each draw what became of it.
+    """
+
+    def __init__(self, holds: Sequence[Hold], called: Callable[[Reply], None], told: Told | None) -> None:
+        self._holds = holds
+        self._called = called
+        self._told = told
+        self._parts: deque[tuple[Reply, int]] = deque()
+        self._asked = False
+        self._open = set(range(len(holds)))
+        for hold in holds:
+            hold.sent = True
+
+    def called(self, reply: Reply) -> None:
+        """Note what a request brought. Who answered may be filled in later, so it is priced when it settles."""
+        self._called(reply)
+        self._asked |= reply.attempts > 0
+        self._parts.extend((reply, draw) for draw in range(len(reply.choices)))
+
+    def told(self, place: int, outcome: Turn | RolloutError) -> None:
+        """Settle a draw, and then tell whoever waits for it: who comes next finds the ledger up to date."""
+        if place in self._open:
+            self._open.discard(place)
+            if self._parts:
+                self._holds[place].pay(*self._parts.popleft())
+            else:
+                # One that failed for good was a call, if it was sent, and brought no tokens.
+                self._holds[place].settle({"calls": int(self._asked)})
+        if self._told is not None:
+            self._told(place, outcome)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # What was given up in the middle.
+        for place in sorted(self._open):
+            if self._parts:
+                self._holds[place].pay(*self._parts.popleft())
+            else:
+                self._holds[place].lose()
+
 
 _OF_TURNS = frozenset({"calls", "prompt", "generated", "tokens", "micro_dollars"})
 _BY_TOKENS = _OF_TURNS - {"calls"}
@@ -107,7 +239,7 @@ class LedgerClaim:
         self._reservation = reservation
 
     def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
-        """See :class:`~trunkline.rollout.hold.Claim`."""
+        """See :class:`~trunkline.rollout.task_budget.Claim`."""
         self._account.ledger.settle(self._reservation, spent)
         self._account.estimated.update(estimated or {})
 
@@ -121,7 +253,7 @@ class _Noted:
         self._rollout = rollout
 
     def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
-        """See :class:`~trunkline.rollout.hold.Claim`."""
+        """See :class:`~trunkline.rollout.task_budget.Claim`."""
         self._claim.settle(spent, estimated)
         self._purse.spent(self._rollout, spent)
 

@@ -1,55 +1,132 @@
-"""The session: drives one task's tree from its prompt to its last reward, in rounds."""
+"""Grows one tree in rounds; scores."""
+
 
 from __future__ import annotations
 
+
 import asyncio
-import logging
-import math
 from contextlib import nullcontext
 from functools import partial
+import logging
+import math
+from trunkline.errors import InfrastructureError
+from trunkline.errors import UsageError
+from trunkline.rollout.checkpoint import Judged
+from trunkline.rollout.checkpoint import Opened
+from trunkline.rollout.checkpoint import Past
+from trunkline.rollout.checkpoint import Round
+from trunkline.rollout.checkpoint import Taken
+from trunkline.rollout.checkpoint import write
+from trunkline.rollout.drivers import agent_loop
+from trunkline.rollout.environments import States
+from trunkline.rollout.growth import Barrier
+from trunkline.rollout.growth import Players
+from trunkline.rollout.moves import check_moves
+from trunkline.rollout.moves import check_size
+from trunkline.rollout.moves import moves
+from trunkline.rollout.moves import open_fork
+from trunkline.rollout.moves import plant
+from trunkline.rollout.programs.resources import Stage
+from trunkline.rollout.rollout import Rollout
+from trunkline.rollout.rollout import calls_before
+from trunkline.rollout.rollout import go_on
+from trunkline.rollout.sampling.sampler import Desk
+from trunkline.rollout.sampling.sampler import Outlet
+from trunkline.rollout.sampling.sampler import Siblings
+from trunkline.rollout.sampling.sampler import together
+from trunkline.rollout.task_budget import OutOfBudget
+from trunkline.rollout.task_budget import Purse
+from trunkline.rollout.types import Finished
+from trunkline.rollout.types import outcome
+from trunkline.scoring.filters.base import Group
+from trunkline.scoring.filters.base import judge
+from trunkline.scoring.notes import Verdict
+from trunkline.scoring.notes import as_noted
+from trunkline.scoring.notes import grade
+from trunkline.scoring.notes import note
+from trunkline.scoring.rewards.base import full_name
+from trunkline.scoring.rewards.grading import Grader
+from trunkline.scoring.rewards.grading import cancelled
+from trunkline.scoring.rewards.grading import report
+from trunkline.scoring.rewards.grading import score
+from trunkline.strategies.base import Drop
+from trunkline.strategies.base import Fork
+from trunkline.strategies.base import Stop
+from trunkline.strategies.base import TOOK
+from trunkline.strategies.base import View
+from trunkline.strategies.base import stepwise
+from trunkline.strategies.stopping import Stopping
+from trunkline.tree.views import Trajectory
+from trunkline.types import Termination
+from trunkline.types import UNSCORED
 from typing import TYPE_CHECKING
 
-from trunkline.errors import InfrastructureError, UsageError
-from trunkline.rollout.barrier import Barrier
-from trunkline.rollout.desk import Desk, Outlet
-from trunkline.rollout.loop import agent_loop
-from trunkline.rollout.opening import check_moves, check_size, moves, open_fork, plant
-from trunkline.rollout.outcome import outcome
-from trunkline.rollout.players import Players
-from trunkline.rollout.program import Stage
-from trunkline.rollout.purse import OutOfBudget, Purse
-from trunkline.rollout.resume import calls_before, go_on
-from trunkline.rollout.rollout import Finished, Rollout
-from trunkline.rollout.rounds import TOOK, Judged, Opened, Past, Round, Taken, write
-from trunkline.rollout.scores import Scores
-from trunkline.rollout.siblings import Siblings, together
-from trunkline.rollout.state import States
-from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategy import Drop, Fork, Stop, stepwise
-from trunkline.rollout.view import View
-from trunkline.score.filters.filter import judge
-from trunkline.score.filters.group import Group
-from trunkline.score.rewards.calling import cancelled
-from trunkline.score.verdicts import Verdict, note
-from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from trunkline.rollout.agent import Kit
-    from trunkline.rollout.diary import Diary
-    from trunkline.rollout.draws import Draws
-    from trunkline.rollout.program import Program
-    from trunkline.rollout.purse import Allowance
-    from trunkline.rollout.strategy import Move, Strategy
-    from trunkline.rollout.switchboard import Switchboard
-    from trunkline.score.filters.filter import Filter
-    from trunkline.score.rewards import Reward
-    from trunkline.score.rewards.grading import Grader
+    from trunkline.agent import Kit
+    from trunkline.rollout.programs.resources import Program
+    from trunkline.rollout.sampling.completions import Draws
+    from trunkline.rollout.sampling.completions import Switchboard
+    from trunkline.rollout.sampling.inflight import Diary
+    from trunkline.rollout.task_budget import Allowance
+    from trunkline.scoring.filters.base import Filter
+    from trunkline.scoring.rewards import Reward
+    from trunkline.scoring.rewards import Scored
     from trunkline.store.schema import Ending
-    from trunkline.tree.tree import Tree
+    from trunkline.strategies.base import Move
+    from trunkline.strategies.base import Strategy
+    from trunkline.tree.views import Tree
 
-__all__ = ["Session"]
+
+__all__ = ["Scores", "Session"]
+
+
+class Scores:
+    """The rewards of one tree.
+
+    Args:
+        tree: The tree.
+        reward: Scores rollouts that have an outcome, with those of other trees where a grader is shared; None leaves
+            them unscored.
+        value: Says what a rollout is worth that took all the steps it was given; None leaves it unscored.
+    """
+
+    def __init__(self, tree: Tree, reward: Reward | Grader | None, value: Reward | None) -> None:
+        self._tree = tree
+        self._grader = reward if reward is None or isinstance(reward, Grader) else Grader(reward)
+        self._value = value
+        self._worth: dict[int, tuple[str, Scored]] = {}
+
+    async def ask(self, number: int, termination: Termination, *, spent: bool) -> None:
+        """Ask what an ended rollout is worth.
+
+        Args:
+            number: Its id.
+            termination: Why it ended.
+            spent: Whether it took all the steps it was given.
+        """
+        trajectory = Trajectory(self._tree, number)
+        if spent and self._value is not None:
+            name, said = full_name(self._value), await score(self._value, trajectory, cut=True)
+        elif not spent and self._grader is not None and termination not in UNSCORED:
+            name, said = self._grader.name, await self._grader.score(trajectory)
+        else:
+            return
+        report(trajectory, said)
+        self._worth[number] = name, said
+
+    def write(self) -> None:
+        """Score a round in logical order: sums of rewards, which decide ties, must not depend on who was faster.
+
+        What rewards are made of, and why there is none, stands in the rollouts' notes.
+        """
+        for number in sorted(self._worth):
+            name, said = self._worth[number]
+            self._tree.core.score(number, said.value)
+            grade(self._tree.core, number, *as_noted(name, said))
+        self._worth.clear()
+
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +137,7 @@ _LEAVE_WITHIN = 2.0
 class Session:
     """One task's tree while it grows. It has one owner and lives in one event loop.
 
-    What it decides is marked in the tree in the step in which it is carried out (``rollout/rounds.py``), so that others
+    What it decides is marked in the tree in the step in which it is carried out (``rollout/checkpoint.py``), so that others
     can go on with the tree from any of its deltas.
 
     Args:

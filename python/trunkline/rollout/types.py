@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trunkline.errors import (
-    BadRequest,
-    CallFailed,
-    ContentFiltered,
-    ContextTooLong,
-    ForkRefused,
-    LLMError,
-    ProgramError,
-    RolloutError,
-    ToolError,
-    UnknownEffect,
-)
-from trunkline.rollout.rollout import Finished
-from trunkline.tree.failure import Failure
+from trunkline.errors import BadRequest, CallFailed, ContentFiltered, ContextTooLong, ForkRefused, LLMError, ProgramError, RolloutError, ToolError, UnknownEffect
+pass
+from trunkline.tree.records import Failure
 from trunkline.types import Termination
 
 __all__ = ["Finished", "Outcome", "outcome"]

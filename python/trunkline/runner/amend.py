@@ -1,47 +1,132 @@
-"""Scoring a finished run again, by another reward: nothing is generated, and no LLM of the run is asked."""
+"""Rescore and report on a finished run."""
+
 
 from __future__ import annotations
 
+
 import asyncio
-import time
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
+import math
 import msgspec
-
+from pathlib import Path
+import time
 from trunkline import _core
-from trunkline.bounds import shown
-from trunkline.errors import ConfigError, CrossingError, RunFileError
-from trunkline.printable import printable
-from trunkline.rollout.speech import Speech
-from trunkline.runtime.home import Home
-from trunkline.runtime.job import reward_name
-from trunkline.runtime.stored import STORED, scored_by, stored_judges
-from trunkline.score import history
-from trunkline.score.filters.filter import judge
-from trunkline.score.filters.group import Group
-from trunkline.score.metrics import Estimate
-from trunkline.score.notes import why_unscored
-from trunkline.score.rewards.grading import Grader
-from trunkline.score.rewards.policy import policy_of
+from trunkline._internal.aio import Home
+from trunkline._internal.text import printable
+from trunkline._internal.validation import shown
+from trunkline.agent import Speech
+from trunkline.errors import ConfigError
+from trunkline.errors import CrossingError
+from trunkline.errors import RunFileError
+from trunkline.protocol.job import reward_name
+from trunkline.runner.stored_job import STORED
+from trunkline.runner.stored_job import scored_by
+from trunkline.runner.stored_job import stored_judges
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.filters.base import Group
+from trunkline.scoring.filters.base import judge
+from trunkline.scoring.metrics import Estimate
+from trunkline.scoring.notes import Graded
+from trunkline.scoring.notes import Verdict
+from trunkline.scoring.notes import as_noted
+from trunkline.scoring.notes import graded
+from trunkline.scoring.notes import why_unscored
+from trunkline.scoring.reports.extractive import Reported
+from trunkline.scoring.reports.extractive import extract_tree
+from trunkline.scoring.rewards.base import policy_of
+from trunkline.scoring.rewards.grading import Grader
 from trunkline.store.amend import Amender
-from trunkline.store.copies import copied
-from trunkline.store.identify import is_stub
+from trunkline.store.amend import copied
 from trunkline.store.reader import RunReader
-from trunkline.store.scorings import SCORINGS, Scoring, reward_of, scorings, under_way
+from trunkline.store.sqlite import is_stub
+from trunkline.store.state import SCORINGS
+from trunkline.store.state import Scoring
+from trunkline.store.state import reward_of
+from trunkline.store.state import scorings
+from trunkline.store.state import under_way
 from trunkline.types import UNSCORED
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+    from collections.abc import Mapping
     from collections.abc import Sequence
+    from trunkline._core import Tree as Core
+    from trunkline.scoring.filters.base import Filter
+    from trunkline.scoring.reports.reporter import Reporter
+    from trunkline.scoring.rewards import Reward
+    from trunkline.scoring.rewards import Scored
+    from trunkline.tree.views import Trajectory
+    from trunkline.tree.views import Tree
 
-    from trunkline.score.filters.filter import Filter
-    from trunkline.score.rewards import Reward
-    from trunkline.tree.tree import Tree
 
-__all__ = ["Rescored", "arescore", "rescore"]
+__all__ = ["REPORTS", "Rescored", "arescore", "earlier", "extract_run", "report_run", "rescore", "seen", "set_aside", "write"]
 
-_TOGETHER = 256
+
+def seen(tree: Tree) -> list[Trajectory]:
+    """Return the rollouts that a reward is shown: those that have an outcome, in the order they were opened."""
+    return [one for one in tree.rollouts if one.termination is not None and one.termination not in UNSCORED]
+
+
+def set_aside(tree: Tree, reward: str | None, kept: Collection[str] | None = None) -> None:
+    """Take the rewards off a tree, so that it is as it was before it was scored, and keep them in the notes.
+
+    Args:
+        tree: The tree.
+        reward: What the reward is called that it was scored by; None where there was none, and nothing is to be kept.
+        kept: Who else's verdicts stay; those of others are taken off as well. None for those of everybody.
+    """
+    for rollout in seen(tree):
+        if reward is not None:
+            _keep(tree.core, rollout, reward)
+        tree.core.score(rollout.id, math.nan)
+    for rollout in tree.rollouts if kept is not None else ():
+        found = verdicts.entries(rollout.note)
+        _put(tree.core, rollout, [one for one in found if not isinstance(one, Verdict) or one.filter in (kept or ())])
+
+
+def _keep(core: Core, rollout: Trajectory, reward: str) -> None:
+    """Note the reward that a rollout has; what it was made of has no part in the next one."""
+    found = verdicts.entries(rollout.note)
+    value = None if math.isnan(rollout.reward) else rollout.reward
+    # Why there is none stands there already.
+    noted = Graded(reward, value)  # which may have made a long name shorter
+    own = [one for one in found if isinstance(one, Graded) and one.weight is not None and one.reward == noted.reward]
+    past = [msgspec.structs.replace(one, weight=None) if isinstance(one, Graded) else one for one in found]
+    _put(core, rollout, past if own and value is None else [*past, noted])
+
+
+def write(tree: Tree, reward: str, said: Mapping[int, Scored]) -> None:
+    """Score a tree, in the order in which its rollouts were opened.
+
+    Args:
+        tree: The tree.
+        reward: What the reward is called.
+        said: What it said, by rollout.
+    """
+    for number in sorted(said):
+        tree.core.score(number, said[number].value)
+        verdicts.note(tree.core, number, *as_noted(reward, said[number]))
+
+
+def earlier(note: str | None) -> float | None:
+    """Return the reward that a rollout had before the one it has, by its note; None where there was none."""
+    past = [one for one in graded(note) if one.weight is None]
+    return past[-1].value if past else None
+
+
+def _put(core: Core, rollout: Trajectory, found: list[Verdict | Graded | str]) -> None:
+    """Write a note, if it is another than before."""
+    alone = found[0] if len(found) == 1 else None
+    text = alone if isinstance(alone, str) else verdicts.encode(found) if found else ""
+    if text != (rollout.note or ""):
+        core.note(rollout.id, text)
+
+
+_RESCORED_TOGETHER = 256
 """Rollouts that are asked about together; a process that is killed asks at most so many again."""
 
 
@@ -170,7 +255,7 @@ class _Scoring:
         while place < len(self._names):
             trees: list[Tree] = []
             rollouts = 0
-            while place + len(trees) < len(self._names) and rollouts < _TOGETHER:
+            while place + len(trees) < len(self._names) and rollouts < _RESCORED_TOGETHER:
                 trees.append(self._set_aside(place + len(trees)))
                 rollouts += trees[-1].core.rollouts
             await self._score(grader, trees, place)
@@ -182,15 +267,15 @@ class _Scoring:
         tree = self._run.tree(self._names[place])
         last = self._known[-1]
         was = reward_of(self._known[:-1], last.before, place)
-        history.set_aside(tree, was, self._judges.kept(tree))
+        set_aside(tree, was, self._judges.kept(tree))
         return tree
 
     async def _score(self, grader: Grader, trees: Sequence[Tree], place: int) -> None:
         """Ask about all of some trees, and write them one by one."""
-        asked = [rollout for tree in trees for rollout in history.seen(tree)]
+        asked = [rollout for tree in trees for rollout in seen(tree)]
         said = dict(zip(asked, await grader.score_all(asked), strict=True))
         for done, tree in enumerate(trees, place + 1):
-            history.write(tree, self._name, {one.id: said[one] for one in history.seen(tree)})
+            write(tree, self._name, {one.id: said[one] for one in seen(tree)})
             self._judges.judge(tree)
             self._run.commit(tree.task.id, tree, **self._stands(done=done))
             # Nobody waits for the disk alone.
@@ -205,7 +290,7 @@ class _Scoring:
             if row.termination is None or row.termination in UNSCORED:
                 continue
             rollouts += 1
-            before = None if last.before is None else history.earlier(row.note)
+            before = None if last.before is None else earlier(row.note)
             changed += row.reward != before
             if row.reward is None:
                 unscored += 1
@@ -316,3 +401,102 @@ def _is_begun(path: Path, out: Path, reward: str) -> bool:
 def _identity(reader: RunReader) -> tuple[str | None, ...]:
     """What a run file and its copies have in common, and other runs have not."""
     return tuple(reader.meta.get(key) for key in ("created", "command", "versions", "finished"))
+
+
+REPORTS: Final = "reports"
+"""Where a run file's meta keeps who wrote reports into it, and what they cost: the run's own figures do not have it."""
+
+_REPORTS_TOGETHER: Final = 8
+"""Trees that are reported on at once, so that one that is nearly done holds nobody up."""
+
+
+async def report_run(path: str | Path, reporter: Reporter) -> Reported:
+    """Write reports on all trees of a run that is over, with the help of a model.
+
+    What is written stays in the file, however this ends, and is not asked for again.
+
+    Args:
+        path: The run file.
+        reporter: Who writes them; closing it is up to who made it.
+
+    Returns:
+        What was written in all trees together; nodes of problems are those of their own trees.
+
+    Raises:
+        RunFileError: It is no run that can be changed here, or another process writes it.
+        EndpointError: The endpoint serves nobody.
+        InfrastructureError: The file cannot be written.
+    """
+    with Amender.open(path) as run:
+        record = _Record(run, reporter.model)
+        waiting = iter(run.task_ids())
+
+        async def write() -> None:
+            for name in waiting:
+                tree = run.tree(name)
+                work = reporter.work_on(tree)
+                try:
+                    await work.execute()
+                finally:
+                    # What came before a failure or an interruption was paid for, too.
+                    record.commit(name, tree, work.reported)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_REPORTS_TOGETHER):
+                    group.create_task(write())
+        except BaseExceptionGroup as problems:
+            raise problems.exceptions[0] from None
+        return record.total
+
+
+def extract_run(path: str | Path, *, limit: int, again: bool = False) -> Reported:
+    """Write an extracted report on every leaf of a run that is over; no model is asked.
+
+    Args:
+        path: The run file.
+        limit: Most characters of a report.
+        again: Whether a leaf that has a report gets another one.
+
+    Raises:
+        RunFileError: It is no run that can be changed here, or another process writes it.
+        ConfigError: The limit is too small.
+        InfrastructureError: The file cannot be written.
+    """
+    with Amender.open(path) as run:
+        record = _Record(run, None)
+        for name in run.task_ids():
+            tree = run.tree(name)
+            record.commit(name, tree, extract_tree(tree, limit=limit, again=again))
+        return record.total
+
+
+class _Record:
+    """Who writes into a run file and what that has cost so far: it is written with each tree, and survives any end.
+
+    Args:
+        run: The open file.
+        model: The model's name; None where none is asked.
+    """
+
+    def __init__(self, run: Amender, model: str | None) -> None:
+        self.total = Reported()
+        self._run = run
+        self._model = model
+        try:
+            self._before = msgspec.json.decode(run.reader.meta.get(REPORTS, "[]"), type=list[Any])
+        except msgspec.MsgspecError:
+            self._before = []
+
+    def commit(self, name: str, tree: Tree, found: Reported) -> None:
+        """Write a tree, and with it what its reports cost."""
+        self.total += found
+        facts: dict[str, Any] = {}
+        if self.total.written or self.total.usage.calls:
+            facts[REPORTS] = [*self._before, self._entry()]
+        self._run.commit(name, tree, **facts)
+
+    def _entry(self) -> dict[str, Any]:
+        usage = {name: count for name, count in msgspec.structs.asdict(self.total.usage).items() if count}
+        written, failed = self.total.written, self.total.failed
+        return {"model": self._model, "written": written, "failed": failed, "usage": usage, "at": time.time()}

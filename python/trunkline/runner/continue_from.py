@@ -8,28 +8,28 @@ import msgspec
 
 from trunkline._core import top_turns
 from trunkline.errors import ConfigError
-from trunkline.llm.dialects import catalog
-from trunkline.printable import printable, quoted
-from trunkline.rollout.opening import prompt
-from trunkline.rollout.speech import Speech
-from trunkline.runtime.job import reward_name
-from trunkline.runtime.needs import region_of
-from trunkline.score.verdicts import clear
+from trunkline.llm.dialects import builtin as catalog
+from trunkline._internal.text import printable, quoted
+from trunkline.strategies.base import prompt
+from trunkline.agent import Speech
+from trunkline.protocol.job import reward_name
+from trunkline.protocol.job import region_of
+from trunkline.scoring.notes import clear
 from trunkline.store.derive import taken
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
-from trunkline.store.redact import redact
-from trunkline.store.scorings import under_way
-from trunkline.store.summary import sum_up
+from trunkline._internal.text import redact
+from trunkline.store.state import under_way
+from trunkline.store.stats.summary import sum_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from trunkline._core import Tree as Core
-    from trunkline.runtime.job import Job
+    from trunkline.protocol.job import Job
     from trunkline.store.schema import TakenRow
-    from trunkline.store.summary import Taken
+    from trunkline.store.stats.summary import Taken
     from trunkline.store.writer import RunWriter
     from trunkline.types import Task
 

@@ -8,28 +8,28 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
-from trunkline.bounds import shown, whole
+from trunkline._internal.validation import shown, whole
 from trunkline.errors import ConfigError, UsageError
-from trunkline.printable import printable
-from trunkline.rollout.seed import base_seed
-from trunkline.rollout.strategy import Strategy, check_plan
-from trunkline.runtime.draft import check_tasks
-from trunkline.runtime.outline import check_out
-from trunkline.runtime.run import arun, run
-from trunkline.score import verdicts
-from trunkline.score.filters.filter import check
-from trunkline.score.filters.variance import ZeroVariance
+from trunkline._internal.text import printable
+from trunkline.rollout.sampling.prompt import base_seed
+from trunkline.strategies.base import Strategy, check_plan
+from trunkline.runner.plan import check_tasks
+from trunkline.runner.preflight import check_out
+from trunkline.runner.run import arun, run
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.filters.base import check
+from trunkline.scoring.filters.builtin import ZeroVariance
 from trunkline.store.reader import RunReader
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from trunkline.rollout.agent import Agent
-    from trunkline.runtime.options import Options
-    from trunkline.runtime.result import Run
+    from trunkline.agent import Agent
+    from trunkline.runner.options import Options
+    from trunkline.runner.result import Run
     from trunkline.team.team import Team
-    from trunkline.tree.tree import Tree
+    from trunkline.tree.views import Tree
     from trunkline.types import Task
 
 __all__ = ["SampledGroups", "asample_groups", "sample_groups"]

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trunkline.rollout.budget import Budget
-    from trunkline.rollout.strategy import Strategy
-    from trunkline.runtime.metrics import Metrics
-    from trunkline.runtime.result import Run
-    from trunkline.runtime.snapshot import Snapshot
-    from trunkline.runtime.tracing import Tracing
-    from trunkline.score.filters.filter import Filter
-    from trunkline.score.rewards import Reward
+    from trunkline.strategies.base import Strategy
+    from trunkline.observability.prometheus import Metrics
+    from trunkline.runner.result import Run
+    from trunkline.observability.observers import Snapshot
+    from trunkline.observability.opentelemetry import Tracing
+    from trunkline.scoring.filters.base import Filter
+    from trunkline.scoring.rewards import Reward
 
 __all__ = ["Given", "Options", "given"]
 
@@ -51,7 +51,7 @@ class Options(TypedDict, total=False):
             or one has that reward. Looked at between rounds.
         out: Path of the run file, which must not exist unless it is resumed; a temporary file that lives as long as
             the result when None.
-        filters: Who judges each group once it is complete; see :mod:`trunkline.score.filters`.
+        filters: Who judges each group once it is complete; see :mod:`trunkline.scoring.filters`.
         groups: Take tasks in their order until so many groups were kept, and leave the others; run all when None.
         max_tasks: The most tasks that ``groups`` may take; all when None.
         pool: A :class:`trunkline.Pool` to run on, which outlives the run; one of ``workers`` processes when None.
@@ -69,7 +69,7 @@ class Options(TypedDict, total=False):
         metrics: A :class:`trunkline.Metrics`, which serves counters of the run for Prometheus (extra: metrics).
         tracing: True, or a :class:`trunkline.Tracing`: spans of OpenTelemetry for rollouts, turns and tool calls
             (extra: otel).
-        watch: Called with a :class:`trunkline.runtime.snapshot.Snapshot` as the run goes on.
+        watch: Called with a :class:`trunkline.observability.observers.Snapshot` as the run goes on.
     """
 
     llm: Any

@@ -1,49 +1,140 @@
-"""A run as it was described, checked as far as that can be done without a request or a file."""
+"""Validate, create or open the run file, execute."""
+
 
 from __future__ import annotations
 
-import os
-import secrets
-import sys
+
+import asyncio
 from collections.abc import Mapping
 from contextlib import nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
-
+import logging
 import msgspec
-
+import os
+from pathlib import Path
+import secrets
+import sys
 from trunkline._core import __version__
-from trunkline.bounds import number, shown, whole
-from trunkline.crossing import importing_script
-from trunkline.errors import ConfigError, CrossingError
+from trunkline._internal.resources import worker_share
+from trunkline._internal.serialization import importing_script
+from trunkline._internal.validation import number
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import whole
+from trunkline.backends.inline import Inline
+from trunkline.backends.local import Local
+from trunkline.controller.controller import Controller
+from trunkline.errors import ConfigError
+from trunkline.errors import CrossingError
 from trunkline.llm import messages
+from trunkline.llm.cache import Cache
 from trunkline.llm.cache import place
-from trunkline.rollout.stopping import Stopping
-from trunkline.rollout.strategies.chain import Chain
-from trunkline.runtime.afford import check_budgets
-from trunkline.runtime.changes import Change, as_stored, fingerprint
-from trunkline.runtime.earlier import EarlierRun
-from trunkline.runtime.handout import Refill
-from trunkline.runtime.hosting import make_backend
-from trunkline.runtime.job import Job, pack_job, settings
-from trunkline.runtime.llms import as_llms
-from trunkline.runtime.logs import conceal
-from trunkline.runtime.memory import worker_share
-from trunkline.runtime.options import Given, Options, given
-from trunkline.runtime.outline import Outline, check_out, outline
-from trunkline.runtime.ready import check
-from trunkline.runtime.result import Run
-from trunkline.runtime.unfinished import UnfinishedRun
-from trunkline.runtime.watchers import watchers
+from trunkline.observability.logging import conceal
+from trunkline.observability.opentelemetry import Tracing
+from trunkline.observability.prometheus import Metrics
+from trunkline.protocol.backend import Guest
+from trunkline.protocol.job import Job
+from trunkline.protocol.job import Refill
+from trunkline.protocol.job import as_llms
+from trunkline.protocol.job import live
+from trunkline.protocol.job import pack_job
+from trunkline.protocol.job import settings
+from trunkline.runner.continue_from import EarlierRun
+from trunkline.runner.options import Given
+from trunkline.runner.options import Options
+from trunkline.runner.options import given
+from trunkline.runner.preflight import Outline
+from trunkline.runner.preflight import check
+from trunkline.runner.preflight import check_budgets
+from trunkline.runner.preflight import check_out
+from trunkline.runner.preflight import outline
+from trunkline.runner.preflight import ready
+from trunkline.runner.result import Run
+from trunkline.runner.result import Shelf
+from trunkline.runner.resume import Change
+from trunkline.runner.resume import UnfinishedRun
+from trunkline.runner.resume import as_stored
+from trunkline.runner.resume import fingerprint
+from trunkline.runner.resume import gives_meaning
+from trunkline.runner.stored_job import STORED
+from trunkline.runner.stored_job import store_job
+from trunkline.runner.worker_pool import Fleet
+from trunkline.runner.worker_pool import MOST_WORKERS
+from trunkline.store.writer import RunWriter
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.stopping import Stopping
 from trunkline.team.team import Team
 from trunkline.types import Task
+from typing import Any
+from typing import TYPE_CHECKING
+from typing import Unpack
+
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from trunkline.agent import Agent
+    from trunkline.observability.observers import Observer
+    from trunkline.protocol.backend import Backend
+    from trunkline.store.schema import TakenRow
 
-    from trunkline.rollout.agent import Agent
 
-__all__ = ["Draft", "check_tasks"]
+__all__ = ["Draft", "Plan", "check_tasks", "make_backend", "plan", "watchers"]
+
+
+def make_backend(job: Job, workers: int | None, tasks: int, pool: object = None) -> Backend:
+    """Choose where engines live: in a pool's, in processes for endpoints, in this one for a live LLM or ``workers=0``.
+
+    Args:
+        job: What will be run.
+        workers: Worker processes, as asked for.
+        tasks: How many tasks there are: no more workers are started.
+        pool: The pool that was given, if one was.
+
+    Raises:
+        ConfigError: If the number makes no sense, or processes are asked for with an LLM that cannot leave this one.
+    """
+    stays = live(job.llms)
+    if pool is not None:
+        return _lent(workers, pool, stays)
+    if workers is not None:
+        whole("workers", workers, 0, MOST_WORKERS)
+    if workers is None:
+        return Inline() if stays else Local(min(2, os.cpu_count() or 1, tasks))
+    if workers == 0:
+        return Inline()
+    if stays:
+        raise ConfigError(
+            f"workers={workers}: a live {stays} stays in its process; leave workers out, or give the endpoint's URL"
+        )
+    return Local(min(workers, tasks))
+
+
+def _lent(workers: int | None, pool: object, stays: str | None) -> Backend:
+    """A pool's backend, for one run."""
+    if not isinstance(pool, Fleet):
+        raise ConfigError(f"pool must be a trunkline.Pool, not {shown(pool)}")
+    if workers is not None:
+        raise ConfigError(f"workers={workers}: a pool has its own; give workers to trunkline.Pool, or leave pool out")
+    if stays and pool.backend.workers:
+        raise ConfigError(
+            f"a live {stays} stays in its process: run it on trunkline.Pool('inline'), or give the endpoint's URL"
+        )
+    return Guest(pool.backend)
+
+
+def watchers(told: Given) -> tuple[str, list[Observer]]:
+    """Return what engines are to tell for traces (see ``Job.traced``), and who observes.
+
+    Raises:
+        ConfigError: One is no observer, or its library is missing.
+    """
+    if told.metrics is not None and not isinstance(told.metrics, Metrics):
+        raise ConfigError(f"metrics must be a trunkline.Metrics, not {shown(told.metrics)}")
+    if not isinstance(told.tracing, bool | Tracing):
+        raise ConfigError(f"tracing must be True or a trunkline.Tracing, not {shown(told.tracing)}")
+    observers: list[Observer] = [] if told.metrics is None else [told.metrics]
+    if told.tracing is False:
+        return "", observers
+    tracing = Tracing() if told.tracing is True else told.tracing
+    return "content" if tracing.content else "spans", [*observers, tracing]
 
 
 _LEAST_MEMORY = 64 * 1024 * 1024
@@ -56,7 +147,7 @@ class Draft:
     Args:
         agent: Who plays: an agent, or a team.
         tasks: The problems; their ids must be unique. None for all those of ``start_from``.
-        **options: See :class:`~trunkline.runtime.options.Options`.
+        **options: See :class:`~trunkline.runner.options.Options`.
 
     Raises:
         UsageError: If something in it cannot be done.
@@ -272,3 +363,144 @@ def _check_kept(name: str, value: object) -> None:
         raise ConfigError(f"{name} holds a lone surrogate, {held}, which no file can: remove it") from None
     except (TypeError, ValueError, OverflowError, RecursionError) as problem:
         raise ConfigError(f"{name} cannot be stored as JSON: {problem}") from None
+
+
+logger = logging.getLogger(__name__)
+
+
+class Plan(Draft):
+    """One run, checked and ready to start: its file is there.
+
+    Args:
+        agent: Who plays: an agent, or a team.
+        tasks: The problems; their ids must be unique. None for all those of ``start_from``.
+        **options: See :class:`Options`.
+
+    Raises:
+        UsageError: If something in it cannot be done; nothing was sent and no file is left.
+    """
+
+    def __init__(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
+        super().__init__(agent, tasks, **options)
+        if self._job.cache is not None:
+            # Refuses what no worker could open.
+            Cache(self._job.cache).close()
+        self._shelf = Shelf() if self._out is None else None
+        self.path = self._shelf.path / "run" if self._shelf else Path(self._out or "")
+        self._state = "running" if self._unfinished is None else self._unfinished.state
+        if self.over:
+            return
+        self._writer = self._create() if self._unfinished is None else self._open()
+        self._resumed = bool(self._writer.standing.state)
+        taken = self._writer.standing.taken if self._resumed else self._take_over()
+        self.controller = Controller(
+            self._job,
+            self._tasks,
+            self._writer,
+            self._backend,
+            self._watch,
+            taken,
+            self._refill,
+            durable=self._durable,
+            grace=self._grace,
+            memory=self._memory,
+            observers=self._observers,
+        )
+
+    def _create(self) -> RunWriter:
+        """Make the run's file."""
+        return RunWriter.create(
+            self.path,
+            self._described,
+            self._tasks,
+            durable=self._durable,
+            facts={STORED: self._stored()},
+            state="running" if self._start_from is None else "beginning",
+            over_stub=bool(self._resume),
+        )
+
+    def _open(self) -> RunWriter:
+        """Open the run's file to go on in it."""
+        return RunWriter.open(
+            self.path,
+            durable=self._durable,
+            settings=self._described,
+            facts={STORED: self._stored()},
+            changed=[str(change) for change in self._changed],
+            forced=any(gives_meaning(change.field) for change in self._changed),
+        )
+
+    def _stored(self) -> dict[str, Any]:
+        """What ``trunkline resume`` is to go by."""
+        return store_job(self._job, self._backend.workers, durable=self._durable)
+
+    def _take_over(self) -> dict[int, TakenRow]:
+        """Write what an earlier run made of the tasks into this one's file; no file is left if that cannot be."""
+        if self._start_from is None:
+            return {}
+        try:
+            self._writer.note("continues", str(self._start_from))
+            with EarlierRun(self._start_from) as earlier:
+                taken = earlier.take_over(self._job, self._tasks, self._writer)
+            self._writer.begin()
+        except BaseException:
+            self._writer.discard()
+            raise
+        return taken
+
+    @property
+    def finished(self) -> list[str]:
+        """The tasks that were done before this process began, by their ids."""
+        return [self._tasks[number].id for number in self._writer.standing.finished]
+
+    async def execute(self) -> Run:
+        """Run to the end, and leave a closed run file, or none if nothing came of it. A run that is over is not run.
+
+        Raises:
+            EndpointError: If the endpoint serves nobody.
+            InfrastructureError: If workers or the run file fail.
+        """
+        if self.over:
+            return self.result()
+        self._state = "failed"
+        try:
+            if self.controller.handout.open:
+                await ready(self._job)
+                await self.controller.run()
+            self._state = "interrupted" if self.controller.stopped else self.controller.ended or self._ended()
+        except asyncio.CancelledError:
+            self._state = "interrupted"
+            raise
+        finally:
+            shot = self.controller.snapshot
+            if self._resumed or self._state not in {"failed", "interrupted"} or shot.calls or shot.lost:
+                self._writer.finish(self._state)
+            else:
+                self._writer.discard()
+        return self.result()
+
+    def _ended(self) -> str:
+        """What a run that came to its end is called."""
+        handout, shot = self.controller.handout, self.controller.snapshot
+        if not handout.short:
+            return "done"
+        logger.warning("only %d of %s groups were kept of %d tasks", shot.kept, shot.groups, shot.tasks_done)
+        return "exhausted"
+
+    def result(self) -> Run:
+        """Return what the run came to, once it is over."""
+        return Run(self.path, self._state, self._shelf)
+
+
+def plan(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Outline:
+    """Check a run and work out what it would do at most; nothing is sent, and no file made.
+
+    Args:
+        agent: Who would play.
+        tasks: The problems; their ids must be unique.
+        **options: See :class:`Options`.
+
+    Raises:
+        UsageError: If something in it cannot be done.
+    """
+    return Draft(agent, tasks, **options).outline()

@@ -7,20 +7,20 @@ import inspect
 import threading
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from trunkline.bounds import choice
+from trunkline._internal.validation import choice
 from trunkline.errors import ConfigError, UsageError
-from trunkline.runtime.fleet import Fleet
-from trunkline.runtime.run import arun, run, stream
-from trunkline.tree.weights import check_version
+from trunkline.runner.worker_pool import Fleet
+from trunkline.runner.run import arun, run, stream
+from trunkline.tree.records import check_version
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
-    from trunkline.rollout.agent import Agent
-    from trunkline.runtime.options import Options
-    from trunkline.runtime.result import Run
+    from trunkline.agent import Agent
+    from trunkline.runner.options import Options
+    from trunkline.runner.result import Run
     from trunkline.team.team import Team
-    from trunkline.tree.tree import Tree
+    from trunkline.tree.views import Tree
     from trunkline.types import Task
 
 __all__ = ["Pool"]

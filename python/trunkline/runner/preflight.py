@@ -1,26 +1,217 @@
-"""Whether budgets can pay for anything at all: checked before the first request, with the arithmetic in the error."""
+"""Dry run; endpoint and budget checks."""
+
 
 from __future__ import annotations
 
+
+from functools import partial
+import msgspec
+import os
+from trunkline._core import Tree as Core
+from trunkline._internal.text import printable
+from trunkline._internal.text import redact
+from trunkline._internal.text import said
+from trunkline._internal.validation import shown
+from trunkline.agent import Kit
+from trunkline.agent import Speech
+from trunkline.errors import ConfigError
+from trunkline.errors import RunFileError
+from trunkline.llm.config import EndpointSpec
+from trunkline.protocol.job import forks_inside
+from trunkline.protocol.job import region_of
+from trunkline.rollout.budget import prompt_bound
+from trunkline.rollout.budget import turn_cost
+from trunkline.rollout.moves import plant
+from trunkline.store.sqlite import describe
+from trunkline.store.stats.summary import Taken
+from trunkline.strategies.base import prompt
+from trunkline.tools.toolbox import Toolbox
+from trunkline.tree.views import Tree
+from typing import Any
 from typing import TYPE_CHECKING
 
-from trunkline._core import Tree as Core
-from trunkline.bounds import shown
-from trunkline.errors import ConfigError
-from trunkline.rollout.agent import Kit
-from trunkline.rollout.budget import prompt_bound, turn_cost
-from trunkline.rollout.opening import plant, prompt
-from trunkline.tree.tree import Tree
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from collections.abc import Sequence
-
-    from trunkline.rollout.agent import Agent
+    from pathlib import Path
+    from trunkline.agent import Agent
+    from trunkline.llm.token_ids.base import TokenMode
+    from trunkline.protocol.job import Job
     from trunkline.rollout.budget import Budget
-    from trunkline.runtime.job import Job
+    from trunkline.strategies.base import Strategy
     from trunkline.types import Task
 
-__all__ = ["check_budgets"]
+
+__all__ = ["Outline", "check", "check_budgets", "check_out", "outline", "ready"]
+
+
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that has not started. What is said to be the most is a bound: rollouts of a tree share turns.
+
+    Attributes:
+        tasks: How many there are, or may be taken until enough groups were kept.
+        rollouts: The most that each task gets.
+        formula: How that comes about, for people; safe to print.
+        calls: The most model turns of all tasks: rollouts times the turns each may take.
+        generated: The most tokens these turns may generate; None where a turn has no ``max_tokens``.
+        workers: Worker processes; 0 for none but this one.
+        out: The run file; None for a temporary one.
+        settings: What the run file will say of the run; no key is in it. A seed of None is drawn when it starts.
+        taken: What would be taken over of an earlier run, some of which ``rollouts`` may count; None without one.
+        finished: Tasks that are done, and would not be run again, of a run that would be resumed; None for a new one.
+    """
+
+    tasks: int
+    rollouts: int
+    formula: str
+    calls: int
+    generated: int | None
+    workers: int
+    out: str | None
+    settings: dict[str, Any]
+    taken: Taken | None = None
+    finished: int | None = None
+
+
+def outline(
+    job: Job,
+    tasks: int,
+    settings: Mapping[str, Any],
+    workers: int,
+    out: Path | None,
+    taken: Taken | None = None,
+    finished: int | None = None,
+) -> Outline:
+    """Work out what a run would do.
+
+    Args:
+        job: What would be done to every task.
+        tasks: How many there are, or may be taken.
+        settings: What the run file would say of the run.
+        workers: Worker processes.
+        out: The run file.
+        taken: What would be taken over of an earlier run.
+        finished: Tasks that are done, where the run is resumed.
+
+    Raises:
+        ConfigError: If the strategy breaks when it is asked for its formula.
+    """
+    rollouts = job.strategy.rollouts()
+    calls = tasks * rollouts * job.agent.max_turns
+    bounds = [asker.sampling.max_tokens for asker in job.askers]
+    most = None if None in bounds else max(bound for bound in bounds if bound is not None)
+    return Outline(
+        tasks=tasks,
+        rollouts=rollouts,
+        formula=_formula(job.strategy, rollouts),
+        calls=calls,
+        generated=None if most is None else calls * most,
+        workers=workers,
+        out=None if out is None else str(out),
+        settings=redact(msgspec.to_builtins(dict(settings), enc_hook=str)),
+        taken=taken,
+        finished=finished,
+    )
+
+
+def check_out(path: Path | None) -> None:
+    """Refuse a run file that is there already, as its writer would.
+
+    Raises:
+        RunFileError: Something is there.
+    """
+    if path is not None and os.path.lexists(path):
+        raise RunFileError(f"{printable(str(path))} {describe(path)}: choose another --out, or remove it")
+
+
+def _formula(strategy: Strategy, rollouts: int) -> str:
+    """How a strategy's rollouts come about; it may be anybody's."""
+    tell = getattr(strategy, "formula", None)
+    if tell is None:
+        return f"{rollouts}"
+    try:
+        return printable(str(tell()), 200)
+    except Exception as problem:
+        what = f"{type(problem).__name__}: {said(problem)}"
+        raise ConfigError(f"strategy {type(strategy).__name__} raised in formula(): {what}") from problem
+
+
+def check(job: Job) -> None:
+    """Check what needs no endpoint: that there is a key where one is needed, and that tokens can be asked for.
+
+    Raises:
+        ConfigError: A setting cannot be kept; the message names it.
+    """
+    for llm in job.llms.values():
+        if isinstance(llm, EndpointSpec):
+            llm.key()
+    for agent, llm in _asked(job):
+        if (mode := llm.tokens) is not None:
+            _check_tokens(agent, mode)
+
+
+def _asked(job: Job) -> list[tuple[Agent, EndpointSpec]]:
+    """Who asks endpoints, as far as that is known."""
+    asked = [(agent, job.llms[agent.llm]) for agent in job.askers]
+    return [(agent, llm) for agent, llm in asked if isinstance(llm, EndpointSpec)]
+
+
+def _check_tokens(agent: Agent, mode: TokenMode) -> None:
+    """Check that tokens can be asked for."""
+    # Here, because a controller whose workers do the talking needs none of it.
+    from trunkline.llm.token_ids.base import form_of  # noqa: PLC0415
+
+    form_of(mode, agent.model, Speech(agent.dialect, agent.tools, agent.sampling).sampling)
+    if mode.tokenizer is not None:
+        from trunkline.llm.token_ids.local import LocalRenderer  # noqa: PLC0415
+
+        LocalRenderer(mode.tokenizer, mode.template)
+
+
+async def ready(job: Job) -> None:
+    """Check what only the endpoints can tell; nothing is sent where no setting needs it.
+
+    Raises:
+        ConfigError: A setting cannot be kept, or an endpoint lacks what it needs; the message names both.
+        EndpointError: An endpoint serves nobody.
+        LLMError: An endpoint gave no answer.
+    """
+    check(job)
+    for agent, llm in _asked(job):
+        mode, speech = llm.tokens, Speech(agent.dialect, agent.tools, agent.sampling)
+        if mode is not None:
+            await _exact(job, agent, llm, mode, speech)
+        # Where prompts are sent as ids, the server takes nothing apart, and log-probs come for every token or none.
+        if region_of(job.strategy) is not None and (mode is None or mode.api == "chat"):
+            await _uncertain(job, agent, llm, speech)
+
+
+async def _exact(job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, speech: Speech) -> None:
+    """What token-exact mode needs."""
+    # Here, because a controller whose workers do the talking needs none of it.
+    from trunkline.llm.capabilities import needs, probe, require  # noqa: PLC0415
+
+    tools = bool(agent.tools) and speech.native
+    wanted = needs(mode, tools=tools, inside=forks_inside(job.strategy))
+    for url in llm.base_urls:
+        one = msgspec.structs.replace(llm, base_urls=(url,))
+        require(await probe(partial(EndpointSpec.open, one), agent.model, tuple(wanted)), wanted)
+
+
+async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, speech: Speech) -> None:
+    """What a strategy needs that looks at how sure the model was, asked for as the agent would ask."""
+    from trunkline.llm.capabilities import QUESTION  # noqa: PLC0415 - as above
+    from trunkline.llm.capabilities import find_regions, require_region  # noqa: PLC0415
+
+    region = region_of(job.strategy)
+    opening = speech.opening(agent.system, [{"role": "user", "content": QUESTION}])
+    tools = Toolbox(agent.tools).definitions() if speech.native else b""
+    for url in llm.base_urls:
+        one = msgspec.structs.replace(llm, base_urls=(url,))
+        found = await find_regions(partial(EndpointSpec.open, one), agent.model, speech.sampling, opening, tools)
+        require_region(found, region or "all", type(job.strategy).__name__)
+
 
 _GENERATING = ("generated", "tokens", "money")
 

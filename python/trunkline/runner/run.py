@@ -1,34 +1,120 @@
-"""The front door: ``run`` for scripts and notebooks, ``arun`` and ``stream`` for code that has an event loop."""
+"""Run, arun, stream."""
+
 
 from __future__ import annotations
 
+
 import asyncio
 import contextlib
+from contextlib import suppress
+from functools import partial
 import shlex
 import signal
 import threading
-from typing import TYPE_CHECKING, Any, Unpack
-
+from trunkline._internal.aio import Errand
+from trunkline._internal.aio import Home
+from trunkline._internal.aio import close_loop
+from trunkline._internal.aio import to_the_end
+from trunkline.runner.plan import Plan
+from trunkline.runner.worker_pool import Fleet
+from trunkline.store.reader import RunReader
+from typing import Any
+from typing import TYPE_CHECKING
+from typing import Unpack
 import uvloop
 
-from trunkline.runtime.fleet import Fleet
-from trunkline.runtime.home import Home, close_loop
-from trunkline.runtime.news import News
-from trunkline.runtime.plan import Plan
-from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator
+    from collections.abc import Callable
+    from collections.abc import Iterable
+    from collections.abc import Iterator
+    from trunkline.agent import Agent
+    from trunkline.runner.options import Options
+    from trunkline.runner.result import Run
+    from trunkline.team.team import Team
+    from trunkline.tree.views import Tree
+    from trunkline.types import Task
     from types import FrameType
 
-    from trunkline.rollout.agent import Agent
-    from trunkline.runtime.options import Options
-    from trunkline.runtime.result import Run
-    from trunkline.team.team import Team
-    from trunkline.tree.tree import Tree
-    from trunkline.types import Task
 
-__all__ = ["Interrupted", "arun", "run", "stream"]
+__all__ = ["Interrupted", "News", "arun", "run", "stream"]
+
+
+class News:
+    """Starts a run; iterating yields the id of each task as soon as its tree is complete, and then the run's error.
+
+    Args:
+        plan: The run.
+        home: Where it goes on; in the running loop when None.
+    """
+
+    def __init__(self, plan: Plan, home: Home | None) -> None:
+        self._plan = plan
+        self._home = home
+        self._box: asyncio.Queue[str | None] = asyncio.Queue()
+        self._run: asyncio.Task[None] | Errand[None]
+        if home is None:
+            self._run = asyncio.ensure_future(self._tell(self._box.put_nowait))
+        else:
+            loop = asyncio.get_running_loop()
+            self._run = home.send(self._tell(lambda done: _post(loop, self._box, done)))
+
+    def __aiter__(self) -> News:
+        return self
+
+    async def __anext__(self) -> str:
+        done = await self._box.get()
+        if done is None:
+            await self._ended()
+            raise StopAsyncIteration
+        return done
+
+    async def close(self) -> None:
+        """Stop the run and wait until it has ended, whoever cancels meanwhile."""
+        self._stop()
+        with suppress(Exception):
+            await self._ended()
+
+    def _stop(self) -> None:
+        """Ask the run to end, without waiting for what is out."""
+        stop = partial(self._plan.controller.stop, at_once=True)
+        if self._home is None:
+            stop()
+        elif isinstance(self._run, Errand) and not self._run.over:
+            self._home.call(stop)
+
+    async def _ended(self) -> None:
+        if isinstance(self._run, Errand):
+            await self._run.ended()
+        else:
+            await to_the_end(self._run, self._run.cancel)
+            self._run.result()
+
+    async def _tell(self, post: Callable[[str | None], None]) -> None:
+        """Run, and pass on what is finished meanwhile."""
+        finished = self._plan.controller.finished
+        running = asyncio.ensure_future(self._plan.execute())
+        # A run that fails before its controller begins finishes nothing.
+        running.add_done_callback(lambda _: finished.put_nowait(None))
+        try:
+            while (done := await finished.get()) is not None:
+                post(done)
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+        finally:
+            try:
+                await to_the_end(running, running.cancel)
+                running.result()
+            finally:
+                post(None)
+
+
+def _post(loop: asyncio.AbstractEventLoop, box: asyncio.Queue[str | None], done: str | None) -> None:
+    """Tell another loop, if it is there any more."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(box.put_nowait, done)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -58,7 +144,7 @@ def run(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unp
     Args:
         agent: Who plays: an agent, or a team.
         tasks: The problems; their ids must be unique. None for those of an earlier run that is continued.
-        **options: See :class:`trunkline.runtime.options.Options`.
+        **options: See :class:`trunkline.runner.options.Options`.
 
     Raises:
         UsageError: If something in the call cannot be done; nothing was sent and no file is left.

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline.crossing import fields_of, load, pack
+from trunkline._internal.serialization import fields_of, load, pack
 from trunkline.errors import ConfigError, CrossingError
-from trunkline.llm.spec import EndpointSpec
-from trunkline.printable import printable
-from trunkline.runtime.job import Packed, as_packed, from_packed, reward_name
-from trunkline.runtime.llms import live
-from trunkline.score.filters.filter import check
-from trunkline.store.redact import redact
+from trunkline.llm.config import EndpointSpec
+from trunkline._internal.text import printable
+from trunkline.protocol.job import Packed, as_packed, from_packed, reward_name
+from trunkline.protocol.job import live
+from trunkline.scoring.filters.base import check
+from trunkline._internal.text import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trunkline.rollout.agent import Agent
-    from trunkline.runtime.job import Job
-    from trunkline.score.filters.filter import Filter
-    from trunkline.score.rewards import Reward
+    from trunkline.agent import Agent
+    from trunkline.protocol.job import Job
+    from trunkline.scoring.filters.base import Filter
+    from trunkline.scoring.rewards import Reward
 
 __all__ = ["STORED", "StoredJob", "scored_by", "store_job", "stored_job", "stored_judges"]
 

@@ -10,20 +10,20 @@ import weakref
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from trunkline.bounds import choice, shown, text, whole
+from trunkline._internal.validation import choice, shown, text, whole
 from trunkline.errors import ConfigError, UsageError
-from trunkline.runtime import cluster
-from trunkline.runtime.home import Home
-from trunkline.runtime.inline import Inline
-from trunkline.runtime.local import Local
-from trunkline.runtime.ray import Ray
+from trunkline.backends import ray_cluster as cluster
+from trunkline._internal.aio import Home
+from trunkline.backends.inline import Inline
+from trunkline.backends.local import Local
+from trunkline.backends.ray import Ray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trunkline.runtime.backend import Backend
-    from trunkline.runtime.controller import Controller
-    from trunkline.runtime.versions import Versions
+    from trunkline.protocol.backend import Backend
+    from trunkline.controller.controller import Controller
+    from trunkline.controller.weights import Versions
 
 __all__ = ["MOST_WORKERS", "Fleet"]
 

@@ -1,6 +1,6 @@
 """How sure a rollout is of its answer, and the candidates that a tree gives to an aggregator.
 
-Not to be confused with :func:`trunkline.score.values.confidence`, which ranks unfinished rollouts for a search: here
+Not to be confused with :func:`trunkline.scoring.rewards.base.confidence`, which ranks unfinished rollouts for a search: here
 every number lies where a vote can weigh it, and higher is surer.
 """
 
@@ -11,18 +11,18 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from trunkline._core import SAMPLED
-from trunkline.bounds import choice
-from trunkline.llm.dialects.thinking import spoken
-from trunkline.score.aggregators.aggregator import Candidate
-from trunkline.tree.node import Kind
+from trunkline._internal.validation import choice
+from trunkline.llm.dialects.base import spoken
+from trunkline.scoring.aggregators.base import Candidate
+from trunkline.tree.views import Kind
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.tree.node import Node
-    from trunkline.tree.trajectory import Trajectory
-    from trunkline.tree.tree import Tree
+    from trunkline.tree.views import Node
+    from trunkline.tree.views import Trajectory
+    from trunkline.tree.views import Tree
 
 __all__ = ["CONFIDENCES", "candidates", "entropy", "logprob", "reward", "stated", "value", "verbalised"]
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trunkline.score.actions import action
-from trunkline.tree.node import Kind
-from trunkline.tree.vote import normalise
+from trunkline.scoring.answers import action
+from trunkline.tree.views import Kind
+from trunkline.tree.answers import normalise
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline.tree.tree import Tree
+    from trunkline.tree.views import Tree
 
 __all__ = ["Distinct", "Diversity", "Try", "diversity", "effective", "intraclass", "tries"]
 

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline.bounds import shown, whole
+from trunkline._internal.validation import shown, whole
 from trunkline.errors import ConfigError, LLMError, ReplyError
 from trunkline.llm import messages as chat
 from trunkline.llm import request as body
-from trunkline.llm.client import as_llm
-from trunkline.llm.dialects.thinking import spoken
-from trunkline.llm.protocol import LLM, Request
+from trunkline.llm.openai_client import as_llm
+from trunkline.llm.dialects.base import spoken
+from trunkline.llm.types import LLM, Request
 from trunkline.llm.request import Sampling
-from trunkline.llm.spec import EndpointSpec
-from trunkline.printable import printable, said
+from trunkline.llm.config import EndpointSpec
+from trunkline._internal.text import printable, said
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.llm.protocol import Reply
+    from trunkline.llm.types import Reply
     from trunkline.types import Message
 
 __all__ = ["Asked", "Asker"]

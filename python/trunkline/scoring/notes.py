@@ -1,45 +1,128 @@
-"""Verdicts: what was decided about a rollout after it ended, and the rollout's note that they stand in."""
+"""What is noted on a rollout: verdicts, grades, replays.
+
+They are no calls of the rollout, which made none of them: no count of tool calls has them.
+"""
+
 
 from __future__ import annotations
 
+
 import math
-from typing import TYPE_CHECKING, Any, Literal
-
 import msgspec
-
-from trunkline.bounds import number, shown
+import re
+from trunkline._internal.text import printable
+from trunkline._internal.validation import number
+from trunkline._internal.validation import shown
 from trunkline.errors import ConfigError
-from trunkline.printable import printable
-from trunkline.score.notes import Graded
+from typing import Any
+from typing import Final
+from typing import Literal
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
+    from collections.abc import Iterable
+    from collections.abc import Sequence
     from trunkline._core import Tree as Core
+    from trunkline.scoring.rewards.base import Part
+    from trunkline.scoring.rewards.base import Scored
 
-__all__ = [
-    "ACTIONS",
-    "Action",
-    "Verdict",
-    "clear",
-    "counted",
-    "dropped",
-    "encode",
-    "entries",
-    "grade",
-    "masked",
-    "note",
-    "penalty",
-    "read",
-]
 
-Action = Literal["mask", "drop", "penalty", "failed"]
-ACTIONS: tuple[str, ...] = ("mask", "drop", "penalty", "failed")
+__all__ = ["ACTIONS", "Action", "Graded", "Verdict", "as_graded", "as_noted", "clear", "counted", "dropped", "encode", "entries", "grade", "graded", "masked", "note", "noted", "penalty", "read", "replays", "why_unscored"]
+
 
 _WIDTH = 300
 """Cells of a reason that are kept."""
 
-_MOST = 1e100
+_MAX_GRADE = 1e308
+
+
+class Graded(msgspec.Struct, frozen=True, array_like=True, tag="graded"):
+    """What one reward said about one rollout: a part of its reward, or a reward that another one took the place of.
+
+    Attributes:
+        reward: The reward's name; it is made safe to print.
+        value: Its value; None if it gave none.
+        weight: What it counts in the rollout's reward; None if it has no part in that.
+        why: Why there is no value, or what else is to be said, for people; it is made safe to print.
+
+    Raises:
+        ConfigError: If a field has a value it cannot have.
+    """
+
+    reward: str
+    value: float | None = None
+    weight: float | None = None
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("reward", "why"):
+            given: object = getattr(self, name)
+            if not isinstance(given, str):
+                raise ConfigError(f"Graded: {name} must be a string, not {shown(given)}")
+            msgspec.structs.force_setattr(self, name, printable(given, _WIDTH))
+        if self.value is not None and not (isinstance(self.value, float) and math.isnan(self.value)):
+            number("Graded: value", self.value, -_MAX_GRADE, _MAX_GRADE)
+        elif self.value is not None:
+            msgspec.structs.force_setattr(self, "value", None)
+        if self.weight is not None:
+            number("Graded: weight", self.weight, -_MAX_GRADE, _MAX_GRADE)
+
+
+def as_graded(part: Part) -> Graded:
+    """Return what a part of a reward said as notes hold it.
+
+    Args:
+        part: The part.
+
+    Raises:
+        ConfigError: It has a value, a weight or a name that cannot be.
+    """
+    return Graded(part.name, part.value, part.weight, part.problem or "")
+
+
+def as_noted(reward: str, scored: Scored) -> list[Graded]:
+    """Return what notes hold of what a reward said: its parts, and why there is no value where none of them says it.
+
+    Args:
+        reward: What the reward is called.
+        scored: What it said.
+    """
+    noted = [as_graded(part) for part in scored.parts]
+    if scored.problem is not None and not any(one.why for one in noted):
+        noted.append(Graded(reward, None, 1.0, scored.problem))
+    return noted
+
+
+_notes_decoder = msgspec.json.Decoder(list[Graded | dict[str, Any] | str])
+
+
+def graded(note: str | None) -> list[Graded]:
+    """Return what rewards said in a note, in the order in which they said it.
+
+    Args:
+        note: :attr:`trunkline.Trajectory.note`, or that of a rollout's row. What holds nothing of a reward, such as
+            another writer's text, or damage, has none.
+    """
+    if not note:
+        return []
+    try:
+        found = _notes_decoder.decode(note)
+    except (msgspec.MsgspecError, ConfigError, UnicodeError, RecursionError):
+        return []
+    return [entry for entry in found if isinstance(entry, Graded)]
+
+
+def why_unscored(note: str | None) -> str:
+    """Return why a rollout has no reward, by its note; empty where its reward gave no reason."""
+    return next((one.why for one in graded(note) if one.weight is not None and one.value is None and one.why), "")
+
+
+Action = Literal["mask", "drop", "penalty", "failed"]
+ACTIONS: tuple[str, ...] = ("mask", "drop", "penalty", "failed")
+
+
+_MAX_VERDICT = 1e100
 """The largest amount, which is the largest reward that estimators take."""
 
 
@@ -77,14 +160,14 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
             raise ConfigError(f"Verdict: action must be one of {', '.join(ACTIONS)}, not {shown(self.action)}")
         if not isinstance(self.count_in_baseline, bool):
             raise ConfigError(f"Verdict: count_in_baseline must be true or false, not {shown(self.count_in_baseline)}")
-        number("Verdict: amount", self.amount, -_MOST, _MOST)
+        number("Verdict: amount", self.amount, -_MAX_VERDICT, _MAX_VERDICT)
         if self.amount and self.action != "penalty":
             raise ConfigError(f"Verdict: amount belongs to a penalty, not to a {self.action}")
 
 
 _Entry = Verdict | Graded | str
 # Verdicts carry no tag, so that old notes are read; what a reward said is a list, which is one by its own.
-_decoder = msgspec.json.Decoder(list[Verdict | list[Any] | str])
+_verdicts_decoder = msgspec.json.Decoder(list[Verdict | list[Any] | str])
 
 
 def encode(said: Iterable[_Entry]) -> str:
@@ -97,7 +180,7 @@ def entries(note: str | None) -> list[_Entry]:
     if not note:
         return []
     try:
-        found = _decoder.decode(note)
+        found = _verdicts_decoder.decode(note)
         return [msgspec.convert(entry, Graded) if isinstance(entry, list) else entry for entry in found]
     except (msgspec.MsgspecError, ConfigError, UnicodeError, RecursionError):
         return [note]
@@ -172,3 +255,17 @@ def counted(verdicts: Sequence[Verdict]) -> bool:
 def penalty(verdicts: Iterable[Verdict]) -> float:
     """What penalties add to the reward, in all."""
     return math.fsum(verdict.amount for verdict in verdicts)
+
+
+_NOTE: Final = re.compile(r"tool calls replayed: (\d{1,9})", re.ASCII)
+
+
+def noted(count: int) -> str:
+    """Return what to add to the note of a rollout for which so many calls ran again."""
+    return f"tool calls replayed: {count}"
+
+
+def replays(note: str | None) -> int:
+    """Return how many calls ran again, as a rollout's note says: of one that was gone on with, each time."""
+    said = (_NOTE.fullmatch(entry) for entry in entries(note) if isinstance(entry, str))
+    return sum(int(found[1]) for found in said if found)

@@ -27,7 +27,7 @@ import re
 from typing import Final
 
 from trunkline.errors import InputError, ToolError
-from trunkline.sim.world.index import Index, open_index
+from trunkline.sim.world.search import Index, open_index
 from trunkline.tools.tool import tool
 
 __all__ = ["CORPUS_VARIABLE", "search", "visit"]

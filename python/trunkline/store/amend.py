@@ -1,35 +1,64 @@
-"""Amending a run file whose run is over: what is said of its trees later, such as another reward."""
+"""Change a finished file."""
+
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
 
+import contextlib
 import msgspec
 from msgspec.structs import astuple
-
+from pathlib import Path
+import sqlite3
 from trunkline import _core
-from trunkline.errors import InfrastructureError, RunFileError, TreeError, UsageError
-from trunkline.printable import printable, quoted
-from trunkline.store.deltakey import BEGUN, TASK, delta_key
-from trunkline.store.derive import rows, taken
-from trunkline.store.disk import as_text, connect_to_write, damaged, keep_log, put_meta, transaction, written
-from trunkline.store.identify import fault, versions_of
-from trunkline.store.lock import Holder, Lock
+from trunkline._internal.text import printable
+from trunkline._internal.text import quoted
+from trunkline._internal.text import redact
+from trunkline.errors import InfrastructureError
+from trunkline.errors import RunFileError
+from trunkline.errors import TreeError
+from trunkline.errors import UsageError
+from trunkline.store.derive import rows
+from trunkline.store.derive import taken
+from trunkline.store.lock import Holder
+from trunkline.store.lock import Lock
+from trunkline.store.lock import is_written
+from trunkline.store.lock import remove
+from trunkline.store.lock import remove_stub
+from trunkline.store.lock import taken_by
 from trunkline.store.reader import RunReader
-from trunkline.store.redact import redact
-from trunkline.store.resumption import look
-from trunkline.store.schema import HERE, ROLLOUT_COLUMNS, TAKEN_COLUMNS, TREE_COLUMNS, Ending
+from trunkline.store.schema import BEGUN
+from trunkline.store.schema import Ending
+from trunkline.store.schema import HERE
+from trunkline.store.schema import ROLLOUT_COLUMNS
+from trunkline.store.schema import TAKEN_COLUMNS
+from trunkline.store.schema import TASK
+from trunkline.store.schema import TREE_COLUMNS
+from trunkline.store.schema import delta_key
+from trunkline.store.sqlite import as_text
+from trunkline.store.sqlite import connect
+from trunkline.store.sqlite import connect_to_write
+from trunkline.store.sqlite import damaged
+from trunkline.store.sqlite import fault
+from trunkline.store.sqlite import keep_log
+from trunkline.store.sqlite import put_meta
+from trunkline.store.sqlite import transaction
+from trunkline.store.sqlite import versions_of
+from trunkline.store.sqlite import written
+from trunkline.store.state import look
+from typing import Final
+from typing import Self
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from collections.abc import Mapping
+    from trunkline._internal.validation import JSON
+    from trunkline.tree.views import Tree
 
-    from trunkline.tree.tree import Tree
-    from trunkline.types import JSON
 
-__all__ = ["Amender"]
+__all__ = ["Amender", "copied"]
+
 
 # The names in these statements are our own.
 _GROWN: Final = f"SELECT id FROM tasks WHERE task IN (SELECT DISTINCT {TASK} FROM deltas) ORDER BY task"  # noqa: S608
@@ -257,3 +286,50 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
     if made is None or made.digest != HERE.digest:
         which = "unknown versions" if made is None else f"digests of version {made.digest}"
         raise RunFileError(f"{name} has {which}, but version {HERE.digest} is written here: it can only be read")
+
+
+@contextlib.contextmanager
+def copied(path: Path, out: Path) -> Iterator[Path]:
+    """Copy a run file that no process writes. Missing folders above the copy are made too.
+
+    The copy takes its place when the block ends, with all that was written into it there: a process that is killed
+    before leaves an empty file at ``out`` and a part of one beside it, which the next copy to that place removes.
+
+    Args:
+        path: The file.
+        out: Where to; nothing may be there but what a process left that was killed while it copied.
+
+    Yields:
+        Where the copy stands meanwhile.
+
+    Raises:
+        RunFileError: The file is no run that can be read here, or is being written; or something is at ``out``.
+        InfrastructureError: The copy cannot be written.
+    """
+    if is_written(path):
+        raise taken_by(path)
+    RunReader.open(path).close()
+    if out.exists() and out.samefile(path):
+        raise RunFileError(f"{printable(str(out))} is the run itself: choose another --out, or none to change it")
+    remove_stub(out)
+    made = [folder for folder in out.absolute().parents if not folder.exists()]
+    lock = Lock.make(out)
+    # Whoever holds the lock on the copy's place owns this one, too.
+    part = out.with_name(f".{out.name}.trunkline-copy")
+    try:
+        with written(out):
+            remove(part, ())
+            part.touch()
+            with contextlib.closing(connect(path)) as source, contextlib.closing(connect_to_write(part)) as copy:
+                source.backup(copy)
+        yield part
+        with written(out):
+            part.replace(out)
+    except BaseException:
+        remove(part, ())
+        remove(out, made)
+        raise
+    finally:
+        # Of what took its place, a log that could not be written back may be left.
+        remove(part, ())
+        lock.release()

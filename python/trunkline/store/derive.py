@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline import _core
-from trunkline.score.actions import action
-from trunkline.score.replays import replays
+from trunkline.scoring.answers import action
+from trunkline.scoring.notes import replays
 from trunkline.store.schema import Ending, RolloutRow, TakenRow, TreeRow
-from trunkline.tree.failure import usage_of
+from trunkline.tree.records import usage_of
 from trunkline.tree.tokens import count, generated
 from trunkline.types import FAILED, Usage
 

@@ -1,24 +1,34 @@
-"""The lock of a run file: one process writes it, and others can tell which."""
+"""Writer lock, run files on disk."""
+
 
 from __future__ import annotations
 
+
+import contextlib
 import fcntl
+import msgspec
 import os
 import socket
 import sqlite3
 import time
-from typing import TYPE_CHECKING, Self
+from trunkline._internal.text import printable
+from trunkline.errors import InfrastructureError
+from trunkline.errors import RunFileError
+from trunkline.store.sqlite import connect
+from trunkline.store.sqlite import describe
+from trunkline.store.sqlite import files_of
+from trunkline.store.sqlite import is_stub
+from typing import Self
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from trunkline.errors import InfrastructureError, RunFileError
-from trunkline.printable import printable
-from trunkline.store.identify import connect, describe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["Holder", "Lock", "is_written", "taken_by"]
+
+__all__ = ["Holder", "Lock", "is_written", "remove", "remove_stub", "sync_folders", "taken_by"]
+
 
 _held: set[tuple[int, int]] = set()
 """The files that this process writes, by device and inode. Nothing here opens them to look at their locks: closing any
@@ -173,3 +183,36 @@ def taken_by(path: Path) -> RunFileError:
 
 def _failed(path: Path, what: str, problem: OSError) -> InfrastructureError:
     return InfrastructureError(f"{printable(str(path))} cannot be {what}: {problem.strerror or problem}")
+
+
+def sync_folders(made: Sequence[Path]) -> None:
+    """Have folders that were made survive a loss of power; SQLite sees to the file's own."""
+    for folder in made:
+        descriptor = os.open(folder.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove_stub(path: Path) -> None:
+    """Remove what a process left that was killed before its run began; nobody may be at it."""
+    if not path.is_file() or not is_stub(path):
+        return
+    lock = Lock.take(path)
+    try:
+        if is_stub(path):
+            remove(path, ())
+    finally:
+        lock.release()
+
+
+def remove(path: Path, made: Sequence[Path]) -> None:
+    """Remove a run file, what SQLite keeps beside it, and the folders made for it where nothing else is in them."""
+    for file in files_of(path):
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
+    for folder in made:
+        # Deepest first; one that holds something by now stays.
+        with contextlib.suppress(OSError):
+            folder.rmdir()

@@ -14,35 +14,23 @@ import msgspec
 
 from trunkline import _core
 from trunkline.errors import ConfigError, DamagedRunFile, RunFileError, TreeError, UsageError
-from trunkline.llm.names import MAIN, prices_named
-from trunkline.llm.price import Price
-from trunkline.printable import printable, quoted
-from trunkline.store.calls import Bill, Spending
+from trunkline.llm.pricing import MAIN, prices_named
+from trunkline.llm.pricing import Price
+from trunkline._internal.text import printable, quoted
+from trunkline.store.stats.calls import Bill, Spending
 from trunkline.store.check import check
-from trunkline.store.deltakey import DELTAS, delta_keys
-from trunkline.store.disk import damaged
-from trunkline.store.identify import connect, fault, files_of
-from trunkline.store.profile import Profile, profile
-from trunkline.store.rows import RowCounts, Rows
-from trunkline.store.schema import (
-    CALL_NAMED,
-    CALLS_NAMED,
-    ROLLOUT_COLUMNS,
-    TAKEN_COLUMNS,
-    TOOL_COLUMNS,
-    TREE_COLUMNS,
-    CallRow,
-    EventRow,
-    RolloutRow,
-    TakenRow,
-    ToolRow,
-    TreeRow,
-)
-from trunkline.store.scorings import under_way
-from trunkline.store.summary import Summary, summarise, wall_seconds
-from trunkline.store.tasks import TaskSummary, by_task
-from trunkline.tree.tree import Tree
-from trunkline.types import JSON, Task
+from trunkline.store.schema import DELTAS, delta_keys
+from trunkline.store.sqlite import damaged
+from trunkline.store.sqlite import connect, fault, files_of
+from trunkline.store.stats.profile import Profile, profile
+from trunkline.store.stats.profile import RowCounts, Rows
+from trunkline.store.schema import CALL_NAMED, CALLS_NAMED, ROLLOUT_COLUMNS, TAKEN_COLUMNS, TOOL_COLUMNS, TREE_COLUMNS, CallRow, EventRow, RolloutRow, TakenRow, ToolRow, TreeRow
+from trunkline.store.state import under_way
+from trunkline.store.stats.summary import Summary, summarise, wall_seconds
+from trunkline.store.stats.tasks import TaskSummary, by_task
+from trunkline.tree.views import Tree
+from trunkline._internal.validation import JSON
+from trunkline.types import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,36 +1,36 @@
-"""The tables of a run file, and their rows as data."""
+"""Tables, rows, keys, numbered names.
+
+SQLite finds a row by one number at once, and such a table keeps large values without a loss of space.
+"""
+
 
 from __future__ import annotations
 
-import platform
-from typing import Final, NamedTuple
 
 import msgspec
-
+from msgspec.structs import astuple
+import platform
+import time
 from trunkline import _core
-from trunkline.types import JSON, Usage
+from trunkline._internal.text import redact
+from trunkline._internal.validation import JSON
+from trunkline.types import Usage
+from typing import Final
+from typing import NamedTuple
+from typing import Self
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "APPLICATION_ID",
-    "CALLS_NAMED",
-    "CALL_COLUMNS",
-    "CALL_NAMED",
-    "HERE",
-    "ROLLOUT_COLUMNS",
-    "SCHEMA_VERSION",
-    "TABLES",
-    "TAKEN_COLUMNS",
-    "TOOL_COLUMNS",
-    "TREE_COLUMNS",
-    "CallRow",
-    "Ending",
-    "EventRow",
-    "RolloutRow",
-    "TakenRow",
-    "ToolRow",
-    "TreeRow",
-    "Versions",
-]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Iterator
+    from collections.abc import Mapping
+    from collections.abc import Sequence
+    import sqlite3
+
+
+__all__ = ["APPLICATION_ID", "BEGUN", "CALLS_NAMED", "CALL_COLUMNS", "CALL_NAMED", "CallRow", "CallTable", "DELTAS", "Ending", "EventRow", "HERE", "ROLLOUT_COLUMNS", "RolloutRow", "SCHEMA_VERSION", "SEQ", "TABLES", "TAKEN_COLUMNS", "TASK", "TOOL_COLUMNS", "TREE_COLUMNS", "TakenRow", "ToolRow", "TreeRow", "Versions", "delta_key", "delta_keys"]
+
 
 APPLICATION_ID: Final = 0x54524C4E
 """``TRLN``, in the header of every run file."""
@@ -188,7 +188,7 @@ class RolloutRow(msgspec.Struct, frozen=True, array_like=True):
         llm_micros: Microseconds in model calls.
         tool_micros: Microseconds in tool calls.
         length: Generated tokens on its path, shared ones included; None where a turn on it has no usage.
-        action: What its first turn does (:func:`trunkline.score.actions.action`); None if it took none.
+        action: What its first turn does (:func:`trunkline.scoring.answers.action`); None if it took none.
     """
 
     rollout: int
@@ -358,3 +358,164 @@ ROLLOUT_COLUMNS: Final = RolloutRow.__struct_fields__
 TAKEN_COLUMNS: Final = TakenRow.__struct_fields__
 TOOL_COLUMNS: Final = ToolRow.__struct_fields__
 TREE_COLUMNS: Final = TreeRow.__struct_fields__
+
+
+TASK: Final = "(delta >> 32)"
+"""The task's number, of a row in ``deltas``."""
+
+SEQ: Final = "(delta & 4294967295)"
+"""The delta's number in its tree, likewise."""
+
+DELTAS: Final = "SELECT data FROM deltas WHERE delta BETWEEN ? AND ? ORDER BY delta"
+"""The deltas of a task, in order; takes its :func:`delta_keys`."""
+
+BEGUN: Final = """
+SELECT task FROM tasks LEFT JOIN taken USING (task) WHERE task NOT IN (SELECT task FROM trees) AND (
+    EXISTS (
+        SELECT 1 FROM deltas
+        WHERE delta BETWEEN (task << 32) + coalesce(taken.deltas + 1, 0) AND (task << 32) + 4294967295
+    )
+    OR (taken.deltas IS NOT NULL AND task IN (SELECT task FROM calls))
+) ORDER BY task
+"""
+"""Tasks that this run has begun and that are not done, by their numbers. The first delta behind an earlier run's may be
+one that took verdicts off: by itself it begins nothing."""
+
+
+def delta_key(task: int, seq: int) -> int:
+    """Return the key of a delta.
+
+    Args:
+        task: The task's number.
+        seq: The delta's number in its tree.
+    """
+    return task << 32 | seq
+
+
+def delta_keys(task: int) -> tuple[int, int]:
+    """Return the first and the last key that a delta of a task can have."""
+    return delta_key(task, 0), delta_key(task + 1, 0) - 1
+
+
+_CALL = f"INSERT INTO calls VALUES (NULL, ?, ?{', ?' * len(CALL_COLUMNS)})"  # noqa: S608 - our own names
+_USE = f"INSERT INTO uses VALUES (NULL, ?, ?{', ?' * len(TOOL_COLUMNS)})"  # noqa: S608 - our own names
+
+
+class _Names(NamedTuple):
+    """A table of numbered names. It is never changed: what is rolled back leaves the one before as it was.
+
+    Attributes:
+        table: Its name.
+        stored: Numbers of the names as the file has them, which is without secrets.
+        known: Those of names as they were given.
+    """
+
+    table: str
+    stored: Mapping[str, int]
+    known: Mapping[str, int]
+
+    @classmethod
+    def of(cls, connection: sqlite3.Connection, table: str) -> Self:
+        """Go on with a table of a file."""
+        return cls(table, {name: number for number, name in connection.execute(f"SELECT * FROM {table}")}, {})  # noqa: S608 - our own names
+
+    def holding(self, connection: sqlite3.Connection, names: Iterable[str]) -> Self:
+        """Write names that are new, and return the table with all of these."""
+        fresh = sorted(set(names) - self.known.keys())
+        if not fresh:
+            return self
+        stored, known = dict(self.stored), dict(self.known)
+        for name in fresh:
+            shown = str(redact(name))
+            if shown not in stored:
+                stored[shown] = len(stored)
+                connection.execute(f"INSERT INTO {self.table} VALUES (?, ?)", (stored[shown], shown))  # noqa: S608 - our own names
+            known[name] = stored[shown]
+        return self._replace(stored=stored, known=known)
+
+
+def _holding(
+    names: tuple[_Names, _Names], connection: sqlite3.Connection, calls: Sequence[CallRow]
+) -> tuple[_Names, _Names]:
+    """Write those names of endpoints and agents that are new, and return the tables with all of them."""
+    endpoints, agents = names
+    return (
+        endpoints.holding(connection, (call.endpoint for call in calls)),
+        agents.holding(connection, (call.agent for call in calls)),
+    )
+
+
+_ENDPOINTS = _Names("endpoints", {}, {})
+_AGENTS = _Names("agents", {}, {})
+
+
+class CallTable:
+    """Turns calls into rows.
+
+    Args:
+        passed: Microseconds since the file was made.
+        names: The endpoints and the agents that are in the file.
+    """
+
+    def __init__(self, passed: int = 0, names: tuple[_Names, _Names] = (_ENDPOINTS, _AGENTS)) -> None:
+        self._began = time.monotonic_ns() // 1000 - passed
+        self._names = names
+
+    @classmethod
+    def of(cls, connection: sqlite3.Connection, created: float) -> Self:
+        """Go on with the calls of a file.
+
+        A clock that was set back does not let times begin again: they are never before those in the file.
+
+        Args:
+            connection: The file.
+            created: When it was made, in seconds since 1970.
+        """
+        ((last,),) = connection.execute("SELECT coalesce(max(started), 0) FROM calls")
+        names = _Names.of(connection, "endpoints"), _Names.of(connection, "agents")
+        return cls(max(int((time.time() - created) * 1e6), last), names)
+
+    def add(
+        self, connection: sqlite3.Connection, calls: Mapping[tuple[int, int], Sequence[CallRow]]
+    ) -> tuple[_Names, _Names]:
+        """Write the calls of some deltas; returns what :meth:`keep` takes once they are in the file.
+
+        Args:
+            connection: The file, in a transaction.
+            calls: Calls by the task and the number of their delta, begun on this machine's monotonic clock.
+        """
+        names = self._names
+        try:
+            rows = list(self._values(calls, names))
+        except KeyError:  # of a new name, which is rare: to look for them first would be a good part of the cost
+            names = _holding(names, connection, [call for made in calls.values() for call in made])
+            rows = list(self._values(calls, names))
+        connection.executemany(_CALL, rows)
+        return names
+
+    def used(self, connection: sqlite3.Connection, tools: Mapping[tuple[int, int], Sequence[ToolRow]]) -> None:
+        """Write the tool calls of some deltas; see :meth:`add`."""
+        rows = (
+            (*place, *figures, max(0, begun - self._began))
+            for place, made in tools.items()
+            for *figures, begun in map(astuple, made)
+        )
+        connection.executemany(_USE, rows)
+
+    def keep(self, names: tuple[_Names, _Names]) -> None:
+        """Remember the names' numbers; what was rolled back has none."""
+        self._names = names
+
+    def _values(
+        self, calls: Mapping[tuple[int, int], Sequence[CallRow]], names: tuple[_Names, _Names]
+    ) -> Iterator[tuple[int, ...]]:
+        """Return the calls of some deltas as rows."""
+        origin, endpoints, agents = self._began, *(table.known for table in names)
+        for (task, seq), made in calls.items():
+            # By tuples and by name, which is the fastest way of those that were measured.
+            for to, draws, prompt, cached, generated, tries, queue, first, micros, begun, who in map(astuple, made):
+                started = begun - origin if begun > origin else 0
+                yield (
+                    task, seq, endpoints[to], draws, prompt, cached, generated, tries, queue, first, micros, started,
+                    agents[who],
+                )  # fmt: skip

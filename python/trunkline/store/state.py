@@ -1,23 +1,47 @@
-"""How far a run has come, read from its file to go on in it. What finished tasks grew is not read."""
+"""How far a file has come: resumptions, rescorings."""
+
 
 from __future__ import annotations
 
+
+import math
+import msgspec
+import sqlite3
+import time
+from trunkline import _core
+from trunkline._internal.text import printable
+from trunkline._internal.text import redact
+from trunkline.errors import TreeError
+from trunkline.scoring.metrics import Estimate
+from trunkline.store.lock import Holder
+from trunkline.store.schema import BEGUN
+from trunkline.store.schema import CallTable
+from trunkline.store.schema import DELTAS
+from trunkline.store.schema import ROLLOUT_COLUMNS
+from trunkline.store.schema import RolloutRow
+from trunkline.store.schema import TAKEN_COLUMNS
+from trunkline.store.schema import TakenRow
+from trunkline.store.schema import delta_keys
+from trunkline.store.sqlite import as_text
+from trunkline.store.sqlite import damaged
+from trunkline.store.sqlite import keep_log
+from trunkline.store.sqlite import put_meta
+from trunkline.store.sqlite import transaction
+from trunkline.store.stats.tasks import Judgements
+from trunkline.types import FAILED
+from typing import Final
+from typing import NamedTuple
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from trunkline import _core
-from trunkline.errors import TreeError
-from trunkline.printable import printable
-from trunkline.store.deltakey import BEGUN, DELTAS, delta_keys
-from trunkline.store.judgements import Judgements
-from trunkline.store.schema import ROLLOUT_COLUMNS, TAKEN_COLUMNS, RolloutRow, TakenRow
-from trunkline.types import FAILED
 
 if TYPE_CHECKING:
-    import sqlite3
+    from collections.abc import Mapping
+    from collections.abc import Sequence
+    from pathlib import Path
 
-__all__ = ["Standing", "standing"]
+
+__all__ = ["Resumed", "Resumption", "SCORINGS", "Scoring", "Standing", "look", "resume", "resumptions", "reward_of", "scorings", "standing", "under_way"]
+
 
 # The names in these statements are our own.
 _TAKEN = f"SELECT task, {', '.join(TAKEN_COLUMNS)} FROM taken ORDER BY task"  # noqa: S608
@@ -130,3 +154,175 @@ def _rebuild(connection: sqlite3.Connection, task: int) -> _core.Tree:
     except (TreeError, TypeError) as problem:
         raise ValueError(f"task number {task}: {printable(str(problem), 200)}") from None
     return core
+
+
+_KEY = "resumed"
+
+_CHECKED = """
+SELECT quick_check FROM (SELECT 'sqlite_schema' AS name UNION ALL SELECT name FROM sqlite_schema WHERE type = 'table')
+JOIN pragma_quick_check(name) WHERE name <> 'deltas' AND quick_check <> 'ok'
+"""
+
+
+class Resumption(msgspec.Struct, frozen=True):
+    """One time that a run was resumed.
+
+    Attributes:
+        at: When, in seconds since 1970.
+        finished: Tasks that were done by then.
+        state: How the run had ended; ``running`` after it was killed.
+        changed: Settings that are others from then on: field, what it was, what it is.
+        forced: Whether some of these give the results another meaning.
+    """
+
+    at: float
+    finished: int
+    state: str
+    changed: list[str] = []
+    forced: bool = False
+
+
+class Resumed(NamedTuple):
+    """What a writer goes on with.
+
+    Attributes:
+        standing: How far the run has come.
+        calls: The table of its calls.
+        seconds: Wall time that it has taken.
+    """
+
+    standing: Standing
+    calls: CallTable
+    seconds: float
+
+
+def resumptions(meta: Mapping[str, str]) -> list[Resumption]:
+    """The times that a run was resumed, by its table ``meta``.
+
+    Raises:
+        msgspec.MsgspecError: It cannot be read.
+    """
+    return msgspec.json.decode(meta.get(_KEY, "[]"), type=list[Resumption])
+
+
+def resume(
+    path: Path,
+    connection: sqlite3.Connection,
+    *,
+    durable: bool,
+    facts: Mapping[str, str],
+    changed: Sequence[str],
+    forced: bool,
+) -> Resumed:
+    """Look at a file, and note that its run goes on.
+
+    Args:
+        path: The file.
+        connection: The same, open for writing.
+        durable: Whether what is committed from now on survives a loss of power, too.
+        facts: What stands in the table ``meta`` from now on.
+        changed: Settings that are others from here on.
+        forced: Whether some of them give the results another meaning.
+
+    Raises:
+        DamagedRunFile: The file is damaged.
+        sqlite3.Error: It cannot be written.
+    """
+    try:
+        look(connection)
+        meta = dict(connection.execute("SELECT key, value FROM meta"))
+        found = standing(connection, meta)
+        times = resumptions(meta)
+        resumed = Resumed(found, CallTable.of(connection, _number(meta["created"])), _number(meta["seconds"]))
+    except KeyError as problem:
+        raise damaged(path, f"meta has no {problem}") from None
+    except (ValueError, TypeError, msgspec.MsgspecError, sqlite3.OperationalError) as problem:
+        if getattr(problem, "sqlite_errorcode", None) is not None:
+            raise
+        # Without a code it is Python that speaks: a text is none.
+        raise damaged(path, printable(str(problem), 300)) from None
+    times.append(Resumption(time.time(), len(found.finished), found.state, list(changed), forced))
+    keep_log(connection, durable=durable)
+    with transaction(connection):
+        put_meta(
+            connection,
+            {
+                **facts,
+                "state": "running",
+                "holder": as_text(msgspec.to_builtins(Holder.here())),
+                _KEY: as_text(redact(msgspec.to_builtins(times))),
+            },
+        )
+        connection.execute("DELETE FROM meta WHERE key = 'finished'")
+    return resumed
+
+
+def look(connection: sqlite3.Connection) -> None:
+    """Have SQLite check its pages, but for those of deltas: they may be most of the file, and have checksums.
+
+    Raises:
+        ValueError: Something is wrong.
+    """
+    for (word,) in connection.execute(_CHECKED):
+        raise ValueError(word)
+
+
+def _number(text: str) -> float:
+    """Return what stands in ``meta`` as a number that can be reckoned with."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no time")
+    return value
+
+
+SCORINGS: Final = "scorings"
+"""Key of the file's ``meta`` table under which they stand."""
+
+
+class Scoring(msgspec.Struct, frozen=True, kw_only=True):
+    """One time that a run was scored again.
+
+    Attributes:
+        reward: What the reward is called, with its options.
+        before: What that was called which the run was scored by until then; None for none.
+        accuracy: The run's accuracy until then.
+        at: When it was begun, in seconds since 1970.
+        trunkline: The version of this package that did it.
+        done: Tasks that are scored by it, of those of which something has grown, in their order.
+        finished: Whether these are all.
+    """
+
+    reward: str
+    before: str | None
+    accuracy: Estimate | None
+    at: float
+    trunkline: str
+    done: int = 0
+    finished: bool = False
+
+
+def scorings(meta: Mapping[str, str]) -> list[Scoring]:
+    """The times that a run was scored again, by its table ``meta``, in their order; none where that cannot be read."""
+    try:
+        return msgspec.json.decode(meta.get(SCORINGS, "[]"), type=list[Scoring])
+    except (msgspec.MsgspecError, UnicodeError):
+        return []
+
+
+def under_way(meta: Mapping[str, str]) -> Scoring | None:
+    """The scoring that was begun and is not finished, if there is one: the run's rewards are of two kinds meanwhile."""
+    known = scorings(meta)
+    return known[-1] if known and not known[-1].finished else None
+
+
+def reward_of(known: Sequence[Scoring], before: str | None, place: int) -> str | None:
+    """What the reward is called that a task is scored by.
+
+    Args:
+        known: The times that the run was scored again.
+        before: What the run's settings say.
+        place: The place of the task among those of which something has grown.
+    """
+    if not known or known[-1].finished or place < known[-1].done:
+        return before
+    return reward_of(known[:-1], known[-1].before, place)

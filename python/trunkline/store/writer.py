@@ -16,35 +16,23 @@ import msgspec
 from msgspec.structs import astuple
 
 from trunkline.errors import InfrastructureError, RunFileError, WorkerError
-from trunkline.printable import printable
-from trunkline.store.calltable import CallTable
-from trunkline.store.deltakey import DELTAS, delta_key, delta_keys
-from trunkline.store.disk import as_text, connect_to_write, keep_log, put_meta, transaction, written
-from trunkline.store.files import remove, remove_stub, sync_folders
-from trunkline.store.identify import fault
+from trunkline._internal.text import printable
+from trunkline.store.schema import CallTable
+from trunkline.store.schema import DELTAS, delta_key, delta_keys
+from trunkline.store.sqlite import as_text, connect_to_write, keep_log, put_meta, transaction, written
+from trunkline.store.lock import remove, remove_stub, sync_folders
+from trunkline.store.sqlite import fault
 from trunkline.store.lock import Holder, Lock
-from trunkline.store.redact import redact, redact_command
-from trunkline.store.resumption import Resumed, resume
-from trunkline.store.schema import (
-    APPLICATION_ID,
-    HERE,
-    ROLLOUT_COLUMNS,
-    SCHEMA_VERSION,
-    TABLES,
-    TAKEN_COLUMNS,
-    TREE_COLUMNS,
-    CallRow,
-    RolloutRow,
-    TakenRow,
-    ToolRow,
-    TreeRow,
-)
-from trunkline.store.standing import Standing
+from trunkline._internal.text import redact, redact_command
+from trunkline.store.state import Resumed, resume
+from trunkline.store.schema import APPLICATION_ID, HERE, ROLLOUT_COLUMNS, SCHEMA_VERSION, TABLES, TAKEN_COLUMNS, TREE_COLUMNS, CallRow, RolloutRow, TakenRow, ToolRow, TreeRow
+from trunkline.store.state import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trunkline.types import JSON, Task
+    from trunkline._internal.validation import JSON
+    from trunkline.types import Task
 
 __all__ = ["RunWriter"]
 

@@ -1,14 +1,20 @@
-"""The strategies there are, by the names that command lines and files know them by."""
+"""Policies over one verb, fork: which rollouts start, and where."""
+
 
 from __future__ import annotations
 
+
 import importlib
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
-    from trunkline.rollout.strategy import Strategy
+    from trunkline.strategies.base import Strategy
+
 
 __all__ = ["STRATEGIES", "find"]
+
 
 STRATEGIES: Final = {
     "adaptive": "adaptive:Adaptive",
@@ -29,5 +35,5 @@ def find(name: str) -> type[Strategy]:
         KeyError: There is none of that name.
     """
     module, _, kind = STRATEGIES[name].partition(":")
-    found: type[Strategy] = getattr(importlib.import_module(f"trunkline.rollout.strategies.{module}"), kind)
+    found: type[Strategy] = getattr(importlib.import_module(f"trunkline.strategies.{module}"), kind)
     return found

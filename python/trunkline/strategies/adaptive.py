@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from trunkline._core import TURN, branch_rows, initial_chains
-from trunkline.bounds import number, shown, whole
+from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError
-from trunkline.rollout.strategy import Fork
+from trunkline.strategies.base import Fork
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.rollout.view import View
+    from trunkline.strategies.base import View
 
 __all__ = ["Adaptive"]
 

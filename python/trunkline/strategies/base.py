@@ -1,30 +1,43 @@
-"""The strategy protocol: a policy says where rollouts start and which end early; the session grows them."""
+"""Strategy, Fork, Stop, Drop, View."""
+
 
 from __future__ import annotations
 
+
+from hashlib import blake2b
+import msgspec
+from struct import pack
 from trunkline._core import PROMPT
 from trunkline._core import ROOT
 from trunkline._core import TURN
-from trunkline.types import Termination
-from trunkline.tree.failure import Failure
-from typing import Final
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-import msgspec
-
-from trunkline.bounds import shown, text, whole
+from trunkline._internal.text import said
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import text
+from trunkline._internal.validation import whole
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
-from trunkline.printable import said
+from trunkline.llm.response import recorded
+from trunkline.tree.records import Failure
+from trunkline.tree.views import Trajectory
+from trunkline.types import Termination
+from typing import Final
+from typing import Protocol
+from typing import TYPE_CHECKING
+from typing import runtime_checkable
+
 
 if TYPE_CHECKING:
-    from trunkline._core import Tree as Core
-    from trunkline._core import Rollout as Facts
+    from collections.abc import Callable
     from collections.abc import Iterable
+    from collections.abc import Sequence
+    from trunkline._core import Rollout as Facts
+    from trunkline._core import Tree as Core
+    from trunkline.llm.types import ToolCall
+    from trunkline.tree.views import Tree
 
-    from trunkline.rollout.view import View
 
-__all__ = ["prompt", "was_to_move", "_TOOK", "TOOK", "INSIDE", "Drop", "Fork", "Move", "Stop", "Strategy", "at_once", "check_plan", "stepwise"]
+__all__ = ["Drop", "Fork", "INSIDE", "Move", "Stop", "Strategy", "TOOK", "View", "_TOOK", "at_once", "check_plan", "prompt", "stepwise", "was_to_move"]
+
 
 INSIDE = "an endpoint that goes on from token ids: trunkline.LLM(tokens=TokenMode(api='completions')) or 'generate'"
 """What a fork inside a turn needs."""
@@ -128,7 +141,7 @@ class Stop(_Said, frozen=True):
 
 
 class Drop(_Said, frozen=True):
-    """Leave a rollout out of what is made of the tree: it stays in it, noted as dropped; see ``score/verdicts.py``.
+    """Leave a rollout out of what is made of the tree: it stays in it, noted as dropped; see ``scoring/notes.py``.
 
     Attributes:
         rollout: Its id.
@@ -208,3 +221,63 @@ def check_plan(strategy: Strategy) -> None:
         except Exception as problem:
             raise ConfigError(f"{what} raised {type(problem).__name__}: {said(problem)}") from problem
         whole(what, size, 1, 2**32 - 2)
+
+
+class View:
+    """A tree at rest: nobody grows while a hook looks at it.
+
+    Args:
+        tree: The tree.
+        numbers: Ids of the rollouts that the hook is asked about.
+        seed: The run's seed.
+        taken: How many rollouts, the first ones, an earlier run has grown.
+        hear: Returns the tool calls of a model turn; those of the message's own field when not given.
+
+    Attributes:
+        taken: How many rollouts, the first ones, were taken over from an earlier run.
+        tree: The tree; ``tree.core`` has the columns that selection in the core is fed with.
+        rollouts: Those that the hook is asked about, in logical order: as they were opened.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        numbers: Sequence[int],
+        seed: int,
+        taken: int = 0,
+        hear: Callable[[int], Sequence[ToolCall]] | None = None,
+    ) -> None:
+        self.tree = tree
+        self.taken = taken
+        self._hear = hear
+        self.rollouts = [Trajectory(tree, number) for number in sorted(numbers)]
+        self._seed = seed
+
+    def seed(self, number: int = 0) -> int:
+        """Return a seed for a decision, 0 to 2**64 - 1: a function of run seed, task and how far the tree has grown.
+
+        Args:
+            number: Which decision, for a hook that makes several.
+        """
+        moment = (number, self.tree.core.rollouts, *(rollout.turns for rollout in self.rollouts))
+        key = pack(f"<q{len(moment)}I", self._seed, *moment)
+        name = self.tree.task.id.encode("utf-8", "surrogatepass")
+        return int.from_bytes(blake2b(key + name, digest_size=8, person=b"strategy").digest(), "little")
+
+    def subgroup(self, number: int) -> list[int]:
+        """Return the last nodes of a subgroup's rollouts, in the order they were opened.
+
+        Args:
+            number: The initial chain that they were expanded for.
+        """
+        core = self.tree.core
+        facts = map(core.rollout, range(core.rollouts))
+        return [rollout.leaf for rollout in facts if rollout.subgroup == number]
+
+    def calls(self, turn: int) -> Sequence[ToolCall]:
+        """Return the tool calls of a model turn, as the agent's dialect reads them: a model's words, so anything.
+
+        Args:
+            turn: The turn's node.
+        """
+        return recorded(self.tree.core, turn).tool_calls if self._hear is None else self._hear(turn)

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from trunkline._core import split_evenly
-from trunkline.bounds import number, shown, whole
+from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
-from trunkline.printable import quoted
-from trunkline.rollout.strategy import Fork
-from trunkline.tree.node import Kind
+from trunkline._internal.text import quoted
+from trunkline.strategies.base import Fork
+from trunkline.tree.views import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline.rollout.view import View
-    from trunkline.tree.trajectory import Trajectory
+    from trunkline.strategies.base import View
+    from trunkline.tree.views import Trajectory
 
 __all__ = ["Chain"]
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from trunkline._core import harvest, surprising_tokens, tree_leaves
-from trunkline.bounds import shown, whole
+from trunkline._internal.validation import shown, whole
 from trunkline.errors import ConfigError
-from trunkline.rollout.strategy import Fork
+from trunkline.strategies.base import Fork
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trunkline._core import Harvest
     from trunkline._core import Tree as Core
-    from trunkline.rollout.view import View
+    from trunkline.strategies.base import View
 
 __all__ = ["EntropyTree"]
 

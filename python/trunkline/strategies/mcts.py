@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from trunkline._core import PROMPT, TURN, Search, fork_points
-from trunkline.bounds import number, shown, whole
+from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError
-from trunkline.rollout.opening import prompt
-from trunkline.rollout.rounds import was_to_move
-from trunkline.rollout.strategy import Fork
+from trunkline.strategies.base import prompt
+from trunkline.strategies.base import was_to_move
+from trunkline.strategies.base import Fork
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trunkline._core import Tree as Core
-    from trunkline.rollout.view import View
+    from trunkline.strategies.base import View
 
 __all__ = ["MCTS"]
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline._core import Tally
-from trunkline.bounds import number, shown, whole
+from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError
-from trunkline.rollout.strategy import at_once, stepwise
-from trunkline.tree.vote import normalise
+from trunkline.strategies.base import at_once, stepwise
+from trunkline.tree.answers import normalise
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trunkline._core import Tree as Core
-    from trunkline.rollout.strategy import Strategy
+    from trunkline.strategies.base import Strategy
 
 __all__ = ["ANSWER", "Stopping"]
 

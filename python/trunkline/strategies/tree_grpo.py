@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline._core import choose_leaves, draw_points, fork_points, tree_leaves
-from trunkline.bounds import whole
+from trunkline._internal.validation import whole
 from trunkline.errors import ConfigError
-from trunkline.rollout.strategy import Drop, Fork
+from trunkline.strategies.base import Drop, Fork
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline.rollout.strategy import Move
-    from trunkline.rollout.view import View
+    from trunkline.strategies.base import Move
+    from trunkline.strategies.base import View
 
 __all__ = ["TreeGRPO"]
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.bounds import whole
-from trunkline.rollout.strategy import Fork, Stop
-from trunkline.score.values import Value, best, check, worth
+from trunkline._internal.validation import whole
+from trunkline.strategies.base import Fork, Stop
+from trunkline.scoring.rewards.base import Value, best, check, worth
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline.rollout.strategy import Move
-    from trunkline.rollout.view import View
-    from trunkline.tree.trajectory import Trajectory
+    from trunkline.strategies.base import Move
+    from trunkline.strategies.base import View
+    from trunkline.tree.views import Trajectory
 
 __all__ = ["TreeSearch"]
 

@@ -1,19 +1,25 @@
-"""The teams there are, by the names that command lines know them by."""
+"""Teams: several agents and a program over one rollout."""
+
 
 from __future__ import annotations
 
+
 import importlib
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
     from trunkline.team.team import Team
 
+
 __all__ = ["TEAMS", "find"]
 
+
 TEAMS: Final = {
-    "experts": "experts:ExpertsTeam",
-    "math": "math:MathTeam",
-    "search": "search:SearchTeam",
+    "experts": "builtin:ExpertsTeam",
+    "math": "builtin:MathTeam",
+    "search": "builtin:SearchTeam",
 }
 """For each name its module here and its class."""
 
@@ -25,5 +31,5 @@ def find(name: str) -> type[Team]:
         KeyError: There is none of that name.
     """
     module, _, kind = TEAMS[name].partition(":")
-    found: type[Team] = getattr(importlib.import_module(f"trunkline.team.programs.{module}"), kind)
+    found: type[Team] = getattr(importlib.import_module(f"trunkline.team.{module}"), kind)
     return found

@@ -1,23 +1,94 @@
-"""The search team: a verifier decides whether what was found is enough; then one agent answers, or another searches."""
+"""Search, math, experts."""
+
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
 
-from trunkline.bounds import shown, whole
+import asyncio
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import whole
 from trunkline.errors import ConfigError
-from trunkline.team.programs.verdict import check_lenient, said_yes
+from trunkline.scoring.answers import extract_answer
+from trunkline.team.projection import Boxed
 from trunkline.team.projection import Tag
 from trunkline.team.role import Role
 from trunkline.team.team import Team
 from trunkline.tools.tool import Tool
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from trunkline.team.team import TeamPlay
 
-    from trunkline.team.play import TeamPlay
 
-__all__ = ["SearchTeam"]
+__all__ = ["ExpertsTeam", "MathTeam", "SearchTeam", "check_lenient", "said_yes"]
+
+
+_SYNTHESIS: Final = """Several experts have worked on this question, each on their own:
+{question}
+
+What they said:
+{context}
+
+Weigh their arguments, not their number. Then give the final answer, short and without explanation, within \
+<answer> </answer>.
+"""
+
+
+class ExpertsTeam(Team, frozen=True, kw_only=True):
+    """Three experts, asked at the same time, and a synthesiser who sees what they said.
+
+    The experts see nothing of one another. The rollout's answer is what stands in the synthesiser's ``<answer>`` tag;
+    the empty text where it has none.
+    """
+
+    theorist = Role(
+        system="You are a theorist: you reason from definitions and first principles.",
+        prompt="{question}\n\nDerive the answer step by step, and say what it rests on.",
+    )
+    practitioner = Role(
+        system="You are a practitioner: you work with examples, numbers and known methods.",
+        prompt="{question}\n\nWork the answer out in the most direct way you know, and check it on an example.",
+    )
+    sceptic = Role(
+        system="You are a sceptic: you look for traps, special cases and hidden assumptions.",
+        prompt="{question}\n\nSay what is easy to get wrong here, and what the answer is once that is avoided.",
+    )
+    synthesiser = Role(prompt=_SYNTHESIS, reads=Tag("answer", keep="content"))
+
+    async def play(self, rollout: TeamPlay) -> str:
+        """Ask the experts together, then the synthesiser."""
+        experts = (self.theorist, self.practitioner, self.sceptic)
+        await asyncio.gather(*(rollout.ask(expert) for expert in experts))
+        return await rollout.ask(self.synthesiser)
+
+
+def said_yes(text: str, yes: str, no: str, *, lenient: bool, cased: bool = False) -> bool:
+    """Read a verdict.
+
+    Args:
+        text: What the verifier said.
+        yes: What stands anywhere in a yes, in lower case.
+        no: Likewise of a no.
+        lenient: Whether yes beats no, and a verdict that cannot be read is a yes; else both are a no.
+        cased: Whether only lower case counts.
+    """
+    read = text if cased else text.lower()
+    return yes in read or no not in read if lenient else yes in read and no not in read
+
+
+def check_lenient(lenient: object) -> None:
+    """Refuse a setting that is not true or false.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if not isinstance(lenient, bool):
+        raise ConfigError(f"lenient must be true or false, not {shown(lenient)}")
+
 
 _YES: Final = "<verify>yes</verify>"
 _NO: Final = "<verify>no</verify>"
@@ -27,7 +98,7 @@ _TASK: Final = """A team of agents answers this question step by step, with the 
 {history}
 """
 
-_VERIFIER: Final = (
+_SEARCH_VERIFIER: Final = (
     _TASK
     + """
 You are the verifier, and this is step {step}. Look at the searches so far, which stand within <search> </search>, and \
@@ -80,7 +151,7 @@ class SearchTeam(Team, frozen=True, kw_only=True):
         ConfigError: A setting has a value it cannot have, or there is no tool.
     """
 
-    verifier = Role(prompt=_VERIFIER, slots=("history",), reads=Tag("verify", keep="all", chinese=False), penalty=0.01)
+    verifier = Role(prompt=_SEARCH_VERIFIER, slots=("history",), reads=Tag("verify", keep="all", chinese=False), penalty=0.01)
     searcher = Role(prompt=_SEARCHER, slots=("history",), reads=Tag("search", thinks=True, chinese=False), penalty=0.01)
     answerer = Role(prompt=_ANSWERER, slots=("history",), reads=Tag("answer", thinks=True, chinese=False), penalty=0.01)
 
@@ -169,3 +240,76 @@ def _check_tool(tool: object) -> None:
         raise ConfigError(f"tool must take a query and need nothing else, but {tool.name} takes {shown(list(takes))}")
     if tool.schema.slot is not None:
         raise ConfigError(f"tool {tool.name} works on an environment, which a team has none of")
+
+
+_APPROVES: Final = "<verify>approve</verify>"
+_REJECTS: Final = "<verify>reject</verify>"
+
+_SOLVER: Final = """A team of agents works on this math problem:
+{question}
+
+What has been said in the team so far:
+{context}
+
+You are the solver. Work the problem out step by step; where the verifier found fault with an earlier solution, mend \
+it or find another way. State the final answer within \\boxed{}.
+"""
+
+_MATH_VERIFIER: Final = """A team of agents works on this math problem:
+{question}
+
+What has been said in the team so far:
+{context}
+
+You are the verifier. Check the solver's latest solution: each step, each formula and the result. End with your \
+verdict, which is one of these two:
+<verify>approve</verify> if all of it is right;
+<verify>reject</verify> if anything is wrong, and say before it what is.
+"""
+
+
+class MathTeam(Team, frozen=True, kw_only=True):
+    r"""A solver, and a verifier who approves or rejects its solution, for at most so many rounds.
+
+    The last solution is not reviewed, so a rollout has at most ``2 * rounds - 1`` turns. Both roles see all that was
+    said. The rollout's answer is read in the solver's latest text as that of an agent is, so rewards and votes fit:
+    thoughts are left out, then it is the last ``\boxed{...}``, else the whole text
+    (:func:`trunkline.scoring.answers.extract_answer`).
+
+    The solver's action is valid if its last ``\boxed`` holds a group that closes; the verifier's if it has a verdict
+    tag and no Chinese characters. One that is not costs 0.1 and is used all the same.
+
+    Attributes:
+        rounds: The most solutions.
+        lenient: Whether a verdict counts as approval that is no verdict, or is both; only lower case counts then.
+            Without, a solution is approved if the verdict approves, in any case, and does not reject.
+    """
+
+    solver = Role(prompt=_SOLVER, reads=Boxed(), penalty=0.1)
+    verifier = Role(prompt=_MATH_VERIFIER, reads=Tag("verify", keep="all", chinese=False), penalty=0.1)
+
+    rounds: int = 3
+    lenient: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("rounds", self.rounds, 1)
+        check_lenient(self.lenient)
+
+    async def play(self, rollout: TeamPlay) -> str:
+        """Solve and verify by turns until a solution is approved."""
+        solution, approved = "", False
+        for number in range(1, self.rounds + 1):
+            said = await rollout.ask(self.solver, active=not approved)
+            if not approved:
+                solution = said
+            if number == self.rounds:
+                break
+            verdict = await rollout.ask(self.verifier, active=not approved)
+            approved = approved or self._approves(verdict)
+            if approved and self.early_termination:
+                break
+        return extract_answer(solution)
+
+    def _approves(self, verdict: str) -> bool:
+        return said_yes(verdict, _APPROVES, _REJECTS, lenient=self.lenient, cased=self.lenient)

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline.bounds import choice, shown
+from trunkline._internal.validation import choice, shown
 from trunkline.errors import ConfigError
 
 __all__ = ["Boxed", "Projected", "Projection", "Tag", "Whole"]

@@ -1,25 +1,111 @@
-"""Roles: who is in a team, what each is shown, and how what it says is read."""
+"""Role, Template, slots."""
+
 
 from __future__ import annotations
 
+
 from collections.abc import Sequence
-from typing import Any, Final
-
+import difflib
 import msgspec
-
-from trunkline.bounds import number, shown, text
-from trunkline.errors import ConfigError, ProgramError
-from trunkline.llm.dialects import catalog
+import re
+from trunkline._internal.text import said
+from trunkline._internal.validation import number
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import text
+from trunkline.agent import Agent
+from trunkline.errors import ConfigError
+from trunkline.errors import ProgramError
+from trunkline.llm.dialects import builtin as catalog
 from trunkline.llm.messages import piece
-from trunkline.llm.names import MAIN, check_name
+from trunkline.llm.pricing import MAIN
+from trunkline.llm.pricing import check_name
 from trunkline.llm.request import Sampling
-from trunkline.printable import said
-from trunkline.rollout.agent import Agent
-from trunkline.team.projection import Projected, Projection, Whole
-from trunkline.team.template import Slot, Template
+from trunkline.team.projection import Projected
+from trunkline.team.projection import Projection
+from trunkline.team.projection import Whole
 from trunkline.tools.tool import Tool
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-__all__ = ["Member", "Role", "described"]
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from collections.abc import Mapping
+
+
+__all__ = ["Member", "Role", "Slot", "Template", "described"]
+
+
+_BRACED: Final = re.compile(r"\{([^\W\d]\w*)\}")
+_LIKE: Final = 0.75
+"""How like a slot's name a braced word must be to be taken for a slip of the pen."""
+
+
+class Slot(NamedTuple):
+    """A place in a template.
+
+    Attributes:
+        name: What stands there.
+    """
+
+    name: str
+
+
+class Template:
+    """A text with slots: ``{question}`` where that is one; every other brace is a brace.
+
+    What fills a slot is never looked at again, so a question that holds ``{context}`` stays as it is.
+
+    Args:
+        text: The text.
+        slots: The names that are slots.
+        where: What to call it, for messages.
+
+    Attributes:
+        parts: Text and slots in their order; no text is empty.
+        slots: The slots it has.
+
+    Raises:
+        ConfigError: A word in braces is almost the name of a slot.
+    """
+
+    def __init__(self, text: str, slots: Collection[str], where: str) -> None:
+        self.parts: list[str | Slot] = []
+        end = 0
+        for found in _BRACED.finditer(text):
+            name = found[1]
+            if name not in slots:
+                _check_slip(name, slots, where)
+                continue
+            self._add(text[end : found.start()])
+            self.parts.append(Slot(name))
+            end = found.end()
+        self._add(text[end:])
+        self.slots = frozenset(part.name for part in self.parts if isinstance(part, Slot))
+
+    def _add(self, text: str) -> None:
+        if text:
+            self.parts.append(text)
+
+    def fill(self, values: Mapping[str, str]) -> str:
+        """Return the text with its slots filled.
+
+        Args:
+            values: A text for every slot.
+        """
+        return "".join(values[part.name] if isinstance(part, Slot) else part for part in self.parts)
+
+
+def _check_slip(name: str, slots: Collection[str], where: str) -> None:
+    near = difflib.get_close_matches(name, slots, 1, _LIKE)
+    if near:
+        raise ConfigError(
+            f"{where} has {{{name}}}, which is no slot but almost {{{near[0]}}}; its slots are "
+            f"{', '.join(f'{{{slot}}}' for slot in sorted(slots))}, and others are named in slots={shown([name])}"
+        )
+
 
 _SLOTS: Final = ("question", "context", "step")
 _TAKEN: Final = {"active": "which ask takes for something else"} | dict.fromkeys(_SLOTS, "which every prompt has")

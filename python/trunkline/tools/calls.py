@@ -1,20 +1,29 @@
-"""Which call a tool is running for, and the id that this call has however often it is run."""
+"""Call ids, current call; results and errors as text."""
+
 
 from __future__ import annotations
 
+
 from contextvars import ContextVar
 from hashlib import blake2b
-from struct import pack
-from typing import TYPE_CHECKING, Final, NamedTuple
-
+import json
 import msgspec
-
+import re
+from struct import pack
+from trunkline._internal.text import excerpt
+from trunkline._internal.text import scrub
+from trunkline.errors import ToolError
 from trunkline.errors import UsageError
+from typing import Final
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Call", "Origin", "calling", "current_call"]
+
+__all__ = ["Call", "LIMIT", "Origin", "as_text", "bounded", "calling", "current_call", "describe", "fault", "unreadable"]
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -93,3 +102,101 @@ class calling:  # noqa: N801 - a function to whoever reads it
 
     def __exit__(self, *_: object) -> None:
         _current.reset(self._token)
+
+
+LIMIT: Final = 100_000
+"""Characters of an observation that are kept unless a toolbox says otherwise."""
+
+_MESSAGE: Final = 2_000
+
+
+def as_text(value: object, limit: int = LIMIT) -> str:
+    """Turn a tool's result into an observation.
+
+    A string stays as it is, None is the empty string, everything else becomes JSON.
+
+    Args:
+        value: What the tool returned.
+        limit: Most characters to keep; a longer text ends with a visible note.
+
+    Raises:
+        TypeError: The value is bytes, or cannot be JSON; the message says what to return instead.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return bounded(value, limit)
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("the tool returned bytes, which are not text; decode them with .decode()")
+    try:
+        try:
+            text = msgspec.json.encode(value).decode()
+        except UnicodeEncodeError:
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        kind = type(value).__name__
+        raise TypeError(f"the tool returned {kind}, which is neither text nor JSON; return a str or dict") from error
+    return bounded(text, limit)
+
+
+def bounded(text: str, limit: int = LIMIT) -> str:
+    """Cut a text that is too long, with a note; replace NUL and lone surrogates, which servers choke on."""
+    total = len(text)
+    if total > limit:
+        text = f"{text[:limit]}\n[cut: the first {limit:,} of {total:,} characters]"
+    text = scrub(text)
+    return text.replace("\0", "\ufffd") if "\0" in text else text
+
+
+def describe(name: str, error: BaseException) -> str:
+    """Say what a tool raised; the text of a :class:`~trunkline.errors.ToolError` is for the model as it is.
+
+    Args:
+        name: The tool's name.
+        error: What it raised.
+    """
+    try:
+        message = str(error) if isinstance(error, ToolError) else excerpt(str(error), _MESSAGE)
+    except Exception:  # noqa: BLE001 - a foreign exception's own __str__ may fail
+        message = ""
+    if isinstance(error, ToolError):
+        return message
+    kind = type(error).__name__
+    return f"Error: {name} failed with {kind}: {message}" if message else f"Error: {name} failed: {kind}"
+
+
+_BYTE: Final = re.compile(r"\(byte (\d+)\)")
+
+
+def fault(text: str, error: str) -> str:
+    """Say where a text stops being JSON.
+
+    Args:
+        text: The text, without lone surrogates.
+        error: What msgspec says of it.
+    """
+    reason = error.removeprefix("JSON is malformed: ")
+    if "truncated" in reason:
+        return f"they end too early, after '{excerpt(text[-30:], 60)}'"
+    byte = _BYTE.search(reason)
+    if byte is None:
+        return excerpt(reason, 120)
+    at = int(byte.group(1))
+    near = text.encode()[max(0, at - 20) : at + 20]
+    return f"{reason[: byte.start()].strip()} at byte {at}, near '{excerpt(near, 60)}'"
+
+
+def unreadable(text: str) -> str:
+    """Say why a text is no tool call: it is no JSON, or JSON that names no tool.
+
+    Args:
+        text: All that the model wrote for the call.
+    """
+    text = scrub(text)
+    try:
+        msgspec.json.decode(text)
+    except RecursionError:
+        return "it is nested too deeply"
+    except (msgspec.DecodeError, UnicodeError) as error:
+        return f"its contents are not valid JSON: {fault(text, str(error))}"
+    return 'it must be an object with the tool\'s "name" and its "arguments"'

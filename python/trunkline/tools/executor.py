@@ -1,22 +1,40 @@
-"""Threads for sync tools: bounded, reused, and expendable when a tool hangs in one.
+"""Run one tool: loop, thread or process.
 
 The standard executor joins its threads when the interpreter ends and never replaces one that hangs. A tool is
 foreign code that may never return, so here threads are daemons, and one that overran its time stops counting.
 """
 
+
 from __future__ import annotations
 
+
 import asyncio
+from collections import deque
 import contextlib
 import contextvars
+from functools import partial
+import inspect
+import logging
 import threading
-from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+import traceback
+from trunkline._internal.text import printable
+from trunkline.tools.calls import as_text
+from trunkline.tools.calls import describe
+from trunkline.tools.isolation.process_pool import Processes
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from trunkline.tools.calls import Call
+    from trunkline.tools.tool import Tool
 
-__all__ = ["ExhaustedError", "Threads"]
+
+__all__ = ["Executor", "ExhaustedError", "Foreign", "Raised", "Threads"]
+
 
 STUCK_FACTOR: Final = 4
 """How many times the pool's size may be stuck in tools that never return, before calls are refused."""
@@ -133,3 +151,180 @@ class Threads:
 def _settle(future: asyncio.Future[Any], result: tuple[str, Any]) -> None:
     if not future.done():
         future.set_result(result)
+
+
+GRACE: Final = 1.0
+"""Seconds a cancelled async tool has to clean up before it is left behind."""
+
+
+class Raised(NamedTuple):
+    """What a function raised, which may be anything."""
+
+    error: BaseException
+
+
+class Foreign:
+    """Runs functions that may never return.
+
+    Args:
+        threads: Sync functions that run at once.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = Threads(threads)
+        self._left: set[asyncio.Future[Any]] = set()
+
+    async def run(self, function: Callable[[], Any], is_async: bool, timeout: float) -> object:  # noqa: ASYNC109
+        """Run a function and wait for it.
+
+        Args:
+            function: Called without arguments.
+            is_async: Whether that gives an awaitable, to be called on this loop; others are called in a thread.
+            timeout: Seconds it may take.
+
+        Returns:
+            What it returned, or :class:`Raised`.
+
+        Raises:
+            TimeoutError: It took too long.
+            ExhaustedError: Too many threads hang in calls that never returned.
+        """
+        if not is_async:
+            value = await self._threads.run(partial(_guarded, function), timeout)
+            if not inspect.isawaitable(value):
+                return value
+            function = partial(_same, value)
+        task = asyncio.ensure_future(_awaited(function))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout)
+        except asyncio.CancelledError:
+            await self._stop(task)
+            raise
+        if not done:
+            await self._stop(task)
+            raise TimeoutError
+        if task.cancelled():
+            return Raised(asyncio.CancelledError("the tool cancelled itself"))
+        return task.result()
+
+    async def close(self) -> None:
+        """Cancel async functions that were left behind and let idle threads end. May be called more than once."""
+        left = list(self._left)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=GRACE)
+        self._threads.close()
+
+    async def _stop(self, task: asyncio.Future[Any]) -> None:
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=GRACE)
+        if not done:
+            # It swallows its cancellation. Hold it, so that it is neither collected nor reported as lost.
+            self._left.add(task)
+            task.add_done_callback(self._left.discard)
+
+
+def _guarded(function: Callable[[], Any]) -> object:
+    try:
+        return function()
+    except BaseException as error:  # noqa: BLE001  (SystemExit from a tool ends the call, not the process)
+        return Raised(error)
+
+
+async def _awaited(function: Callable[[], Any]) -> object:
+    # Inside the task: a SystemExit that leaves a task would end the event loop.
+    try:
+        return await function()
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001
+        return Raised(error)
+
+
+def _same(value: object) -> object:
+    return value
+
+
+_log = logging.getLogger("trunkline.tools")
+
+
+class Executor:
+    """Runs calls of one tool.
+
+    Args:
+        tool: The tool.
+        foreign: Runs it in this process, unless it is isolated.
+        timeout: Seconds a call may take when the tool sets no limit.
+        limit: Characters of a result that are kept.
+
+    Raises:
+        ConfigError: The tool is isolated and cannot be found in another process.
+    """
+
+    def __init__(self, tool: Tool[..., Any], foreign: Foreign, timeout: float, limit: int) -> None:
+        policy = tool.policy
+        self._tool = tool
+        self._foreign = foreign
+        self._timeout = timeout if policy.timeout is None else policy.timeout
+        self._limit = limit
+        self._processes = Processes(tool) if policy.isolated else None
+        self._gate = None if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
+        self._warned = False
+
+    async def run(
+        self, positional: list[Any], named: dict[str, Any], arguments: str, call: Call | None
+    ) -> tuple[str, bool]:
+        """Run a call.
+
+        Args:
+            positional: Positional arguments of the function.
+            named: Its keyword arguments.
+            arguments: The text they were read from.
+            call: Which call it is, if that is known.
+
+        Returns:
+            What the model is told, and whether the tool returned.
+        """
+        if self._processes is not None:
+            return await self._processes.run(arguments, call, self._limit, self._timeout)
+        function = partial(self._tool.__wrapped__, *positional, **named)
+        if self._gate is None:
+            return await self._run_here(function)
+        async with self._gate:
+            return await self._run_here(function)
+
+    async def close(self) -> None:
+        """End the tool's processes."""
+        if self._processes is not None:
+            await self._processes.close()
+
+    async def _run_here(self, function: partial[Any]) -> tuple[str, bool]:
+        name = self._tool.name
+        try:
+            value = await self._foreign.run(function, self._tool.is_async, self._timeout)
+            if isinstance(value, Raised):
+                return self._failed(value.error), False
+            return as_text(value, self._limit), True
+        except TimeoutError:
+            self._warn()
+            return f"Error: {name} gave no result within {self._timeout:g} s and was stopped.", False
+        except (ExhaustedError, TypeError) as error:
+            return f"Error: {name} gave no result: {error}.", False
+
+    def _failed(self, error: BaseException) -> str:
+        if _log.isEnabledFor(logging.DEBUG):
+            lines = "\n".join(map(printable, traceback.format_exception(error)))
+            _log.debug("tool %s failed:\n%s", self._tool.name, lines)
+        return describe(self._tool.name, error)
+
+    def _warn(self) -> None:
+        """Say once that a thread goes on, which takes the interpreter from everybody where it is stuck in C code."""
+        if not self._tool.is_async and not self._warned:
+            self._warned = True
+            _log.warning(
+                "tool %s did not return within %g s, and its thread goes on: Python cannot stop one. "
+                "@tool(isolated=True) runs it in a process that is killed (said once)",
+                self._tool.name,
+                self._timeout,
+            )

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from trunkline.errors import ConfigError
-from trunkline.llm.dialects.calls import call_of
-from trunkline.llm.protocol import ToolCall
-from trunkline.llm.text import loads, scrub
+from trunkline.llm.dialects.base import call_of
+from trunkline.llm.types import ToolCall
+from trunkline._internal.text import loads, scrub
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-    from trunkline.types import JSON
+    from trunkline._internal.validation import JSON
 
 __all__ = ["Mended", "mend", "need_library", "sound"]
 

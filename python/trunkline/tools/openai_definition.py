@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline.bounds import kind, shown, text
+from trunkline._internal.validation import kind, shown, text
 from trunkline.errors import ConfigError
-from trunkline.llm.text import loads, scrub
-from trunkline.tools.docstring import Docstring
-from trunkline.tools.policy import Policy
+from trunkline._internal.text import loads, scrub
+from trunkline.tools.schema import Docstring
+from trunkline.tools.tool import Policy
 from trunkline.tools.schema import ArgumentError, Schema
-from trunkline.tools.syntax import fault
+from trunkline.tools.calls import fault
 from trunkline.tools.tool import NAME, Tool, gives_awaitable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.types import JSON
+    from trunkline._internal.validation import JSON
 
 __all__ = ["Defined", "definition_of"]
 

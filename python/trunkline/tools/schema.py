@@ -1,27 +1,97 @@
-"""The arguments of a function as a JSON Schema and as a decoder, both made from its signature."""
+"""Signature -> JSON schema and decoder."""
+
 
 from __future__ import annotations
 
+
 import copy
 import inspect
-import re
-import typing
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Union
-
 import msgspec
-
+import re
+from trunkline._internal.text import excerpt
+from trunkline._internal.text import loads
+from trunkline._internal.text import scrub
 from trunkline.errors import ConfigError
-from trunkline.llm.text import excerpt, loads, scrub
-from trunkline.tools.docstring import Docstring, parse
+from trunkline.tools.calls import fault
 from trunkline.tools.environment import Environment
-from trunkline.tools.syntax import fault
+import typing
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from typing import NoReturn
+from typing import TYPE_CHECKING
+from typing import Union
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from trunkline._internal.validation import JSON
 
-    from trunkline.types import JSON
 
-__all__ = ["ArgumentError", "Schema", "Slot", "build"]
+__all__ = ["ArgumentError", "Docstring", "Schema", "Slot", "build", "parse"]
+
+
+_SECTION: Final = re.compile(
+    r"^(args|arguments|parameters|returns?|yields?|raises|examples?|notes?|attributes|warnings?)\s*:\s*$",
+    re.IGNORECASE,
+)
+_ARGUMENTS: Final = frozenset({"args", "arguments", "parameters"})
+_ENTRY: Final = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+
+
+class Docstring(NamedTuple):
+    """The parts of a docstring that a model is shown.
+
+    Attributes:
+        summary: Everything before the first section, paragraphs kept, lines joined.
+        arguments: Text by parameter name.
+    """
+
+    summary: str
+    arguments: dict[str, str]
+
+
+def parse(text: str | None) -> Docstring:
+    """Read a docstring; one without sections is all summary."""
+    lines = inspect.cleandoc(text or "").splitlines()
+    sections = [number for number, line in enumerate(lines) if _SECTION.match(line)]
+    summary = lines[: sections[0]] if sections else lines
+    arguments: dict[str, str] = {}
+    for start, end in zip(sections, [*sections[1:], len(lines)], strict=False):
+        if lines[start].rstrip(" \t:").lower() in _ARGUMENTS:
+            arguments.update(_entries(lines[start + 1 : end]))
+    return Docstring(_join(summary), arguments)
+
+
+def _entries(lines: list[str]) -> dict[str, str]:
+    found: dict[str, list[str]] = {}
+    margin: int | None = None
+    current: list[str] | None = None
+    for line in lines:
+        if not line.strip():
+            continue
+        indent = len(line) - len(line.lstrip())
+        if indent == 0:
+            break
+        margin = indent if margin is None else margin
+        entry = _ENTRY.match(line.strip()) if indent <= margin else None
+        if entry:
+            current = found.setdefault(entry.group(1), [])
+            current.append(entry.group(2))
+        elif current is not None:
+            current.append(line.strip())
+    return {name: " ".join(part for part in parts if part) for name, parts in found.items()}
+
+
+def _join(lines: list[str]) -> str:
+    paragraphs: list[list[str]] = [[]]
+    for line in lines:
+        if line.strip():
+            paragraphs[-1].append(line.strip())
+        elif paragraphs[-1]:
+            paragraphs.append([])
+    return "\n\n".join(" ".join(paragraph) for paragraph in paragraphs if paragraph)
+
 
 Annotation = Any
 """Whatever can stand after a parameter's colon."""

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from trunkline.bounds import number, shown, whole
+from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
-from trunkline.llm.text import excerpt, without_secrets
-from trunkline.printable import said
-from trunkline.tools.cache import Results, key_of
-from trunkline.tools.call import Call, calling
+from trunkline._internal.text import excerpt, without_secrets
+from trunkline._internal.text import said
+from trunkline.tools.result_cache import Results, key_of
+from trunkline.tools.calls import Call, calling
 from trunkline.tools.executor import Executor
-from trunkline.tools.foreign import Foreign, Raised
-from trunkline.tools.repair import Mended, mend, need_library, sound
-from trunkline.tools.result import LIMIT, bounded
+from trunkline.tools.executor import Foreign, Raised
+from trunkline.tools.json_repair import Mended, mend, need_library, sound
+from trunkline.tools.calls import LIMIT, bounded
 from trunkline.tools.schema import ArgumentError
-from trunkline.tools.syntax import unreadable
+from trunkline.tools.calls import unreadable
 from trunkline.tools.tool import Tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from trunkline.llm.protocol import ToolCall
-    from trunkline.tools.call import Origin
+    from trunkline.llm.types import ToolCall
+    from trunkline.tools.calls import Origin
     from trunkline.tools.environment import Environment
 
 __all__ = ["Begin", "Observation", "Toolbox"]
@@ -61,7 +61,7 @@ class Toolbox:
         limit: Characters of a result that are kept.
         threads: Sync tools that run at once.
         parallel: Calls of one turn that run at once; the others wait their turn.
-        repair: Whether calls of broken JSON are repaired where possible (:mod:`trunkline.tools.repair`), and the
+        repair: Whether calls of broken JSON are repaired where possible (:mod:`trunkline.tools.json_repair`), and the
             observation says so; else the observation says what is wrong with them.
 
     Raises:
@@ -125,7 +125,7 @@ class Toolbox:
             name: The tool's name as the model wrote it; empty for a call that a dialect could not read.
             arguments: Its arguments as the model wrote them; of a call that could not be read, all of it.
             environment: What the rollout's tools work on, where it has one.
-            call: Which call it is, for :func:`~trunkline.tools.call.current_call`.
+            call: Which call it is, for :func:`~trunkline.tools.calls.current_call`.
 
         Returns:
             The result, or an error for the model: an unknown tool, arguments that do not fit, an exception, a

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trunkline._core import MESSAGE, OBSERVATION, estimate, presets
-from trunkline.bounds import choice
-from trunkline.train.calls import Calls, context_of, turns_of
+from trunkline._internal.validation import choice
+from trunkline.train.selection import Calls, context_of, turns_of
 from trunkline.train.selection import Chosen, Rules, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline.tree.tree import Tree
+    from trunkline.tree.views import Tree
 
 __all__ = ["Advantages", "Worth"]
 

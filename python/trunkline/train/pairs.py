@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from trunkline._core import node_values
-from trunkline.bounds import choice, number, whole
-from trunkline.train.calls import turns_of
+from trunkline._internal.validation import choice, number, whole
+from trunkline.train.selection import turns_of
 from trunkline.train.selection import Rules, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from trunkline.train.selection import Chosen
-    from trunkline.tree.tree import Tree
+    from trunkline.tree.views import Tree
 
 __all__ = ["Pair", "pairs"]
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from trunkline.bounds import choice
+from trunkline._internal.validation import choice
 from trunkline.train.advantages import Advantages, Worth
-from trunkline.train.calls import sent, turns_of
+from trunkline.train.selection import sent, turns_of
 from trunkline.train.selection import Chosen, Rules, again
-from trunkline.tree.weights import version_in
+from trunkline.tree.records import version_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from trunkline.tree.tree import Tree
+    from trunkline.tree.views import Tree
     from trunkline.types import Message
 
 __all__ = ["TurnSample", "turns"]

@@ -1,24 +1,125 @@
-"""What programs did, as the marks of one tree have it.
+"""Failures, program records and weight versions kept in the tree.
 
 A record is the mark ``{"record": [rollout, nth, kind, key, nodes, data, how]}``, written in the step in which the nodes
 were appended that it is about. The mark ``{"forked": [rollout, source, count]}`` says whose records a rollout begins
 with.
 """
 
+
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+import json
 import msgspec
-
+import re
+from trunkline._internal.text import printable
+from trunkline._internal.text import said
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import text as check_text
+from trunkline.errors import ConfigError
+from trunkline.errors import LLMError
+from trunkline.errors import RolloutError
 from trunkline.errors import TreeError
+from trunkline.types import Usage
+from typing import Any
+from typing import Literal
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+from typing import TypeAlias
+
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from collections.abc import Sequence
-
     from trunkline._core import Tree as Core
 
-__all__ = ["How", "Record", "Records"]
+
+__all__ = ["Failure", "How", "Record", "Records", "check_version", "number_of", "usage_of", "version_in", "versioned"]
+
+
+_MAX_ATTEMPTS = 1_000_000  # attempts that are believed; a recorded failure is data, and may be damaged
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a rollout broke. A tree keeps it as the JSON that :meth:`encode` writes.
+
+    Attributes:
+        kind: The error's class name; empty where another writer left plain text.
+        message: What happened; safe to print, whoever wrote it.
+        attempts: How often it was tried, from 1.
+        retryable: Whether trying again later could succeed.
+        blame: What failed: ``endpoint`` and its URL, ``tool``, ``environment``, ``program``, ``worker``, ``rollout``,
+            or ``code`` for an exception that nobody foresaw.
+        tries: What came of each attempt, a line each, where there was more to say than the message.
+        evidence: The beginning of what was answered last, at most 2,000 characters; empty where nothing was.
+    """
+
+    kind: str
+    message: str
+    attempts: int = 1
+    retryable: bool = False
+    blame: str = ""
+    tries: tuple[str, ...] = ()
+    evidence: str = ""
+
+    def __post_init__(self) -> None:
+        # Here, because a failure is read from files as well as made: no way around it leads to a terminal.
+        for name in ("kind", "message", "blame", "evidence"):
+            msgspec.structs.force_setattr(self, name, printable(getattr(self, name)))
+        msgspec.structs.force_setattr(self, "tries", tuple(map(printable, self.tries)))
+        msgspec.structs.force_setattr(self, "attempts", min(max(self.attempts, 1), _MAX_ATTEMPTS))
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Describe an exception."""
+        if isinstance(error, RolloutError):
+            # Whoever raised it may have set anything.
+            attempts = error.attempts if isinstance(error.attempts, int) else 1
+            made = cls(type(error).__name__, said(error, None), attempts, bool(error.retryable), str(error.blame))
+            return made.witnessed(error) if isinstance(error, LLMError) else made
+        return cls(type(error).__name__, said(error, None), blame="code")
+
+    def witnessed(self, error: LLMError) -> Failure:
+        """The same with who was asked, what came of each attempt, and how the last answer began."""
+        blame = f"{error.blame} {error.endpoint}".strip()
+        # Whoever raised it may have set anything.
+        tries = tuple(map(str, error.tries)) if isinstance(error.tries, list | tuple) else ()
+        return msgspec.structs.replace(self, blame=blame, tries=tries, evidence=str(error.evidence))
+
+    def encode(self) -> str:
+        """Return the failure as one line of JSON."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> Failure:
+        """Read a rollout's recorded error.
+
+        Args:
+            text: What :meth:`encode` wrote, or the plain text of another writer, which becomes the message.
+        """
+        try:
+            return _failure_decoder.decode(text)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return cls("", text)
+
+
+_failure_decoder = msgspec.json.Decoder(Failure)
+
+
+def usage_of(counts: Iterable[int], error: str | None) -> Usage:
+    """What the calls of a rollout cost; the attempts of the one that broke it count as retries.
+
+    The core counts what led to a turn. A call that failed for good led to none, and is known from the failure alone.
+
+    Args:
+        counts: What the core counted, in the order of :class:`~trunkline.types.Usage`.
+        error: The rollout's error, as it was recorded.
+    """
+    usage = Usage(*counts)
+    if error:
+        usage.retries += Failure.decode(error).attempts - 1
+    return usage
+
 
 How: TypeAlias = Literal["", "alone", "given up"]
 """How something came to its end: beside other things, while nothing else was under way, or not at all."""
@@ -73,7 +174,7 @@ class _Mark(msgspec.Struct, omit_defaults=True):
     forked: tuple[int, int, int] | None = None
 
 
-_decoder = msgspec.json.Decoder(_Mark)
+_mark_decoder = msgspec.json.Decoder(_Mark)
 
 
 class Records:
@@ -98,7 +199,7 @@ class Records:
         texts = self._core.marks(self._marks)
         self._marks += len(texts)
         for text in texts:
-            mark = _decoder.decode(text)
+            mark = _mark_decoder.decode(text)
             if mark.forked is not None:
                 rollout, source, count = mark.forked
                 if not (0 <= source < rollout and count >= 0):
@@ -122,3 +223,46 @@ class Records:
             rollout, count = self._forked[rollout]
             parts.append(self.own(rollout)[:count])
         return [record for part in reversed(parts) for record in part]
+
+
+_LONGEST = 100
+_MARK = re.compile(r' weights:("(?:[^"\\]|\\.)*")\Z')
+_DIGITS = re.compile(r"[0-9]{1,10}\Z")
+_MAX_VERSION = 2**31
+
+
+def check_version(name: str, version: object) -> str | None:
+    """Check a version.
+
+    Args:
+        name: What it is called, for the message.
+        version: What was given; None for none.
+
+    Raises:
+        ConfigError: It is no short, printable text.
+    """
+    if version is None:
+        return None
+    check_text(name, version)
+    if not isinstance(version, str) or not version.isprintable() or not 0 < len(version.strip()) <= _LONGEST:
+        raise ConfigError(
+            f"{name} must be a printable text of up to {_LONGEST} characters such as 'step-12', not {shown(version)}"
+        )
+    return version
+
+
+def versioned(namespace: str, version: str | None) -> str:
+    """A merge namespace under a version: turns of two versions are never one node."""
+    return namespace if version is None else f"{namespace} weights:{json.dumps(version)}"
+
+
+def version_in(namespace: str) -> str | None:
+    """The version in what :func:`versioned` made; None where there is none."""
+    found = _MARK.search(namespace)
+    return None if found is None else str(json.loads(found[1]))
+
+
+def number_of(version: str | None) -> int:
+    """The number at the end of a version, which columns of tokens hold: 12 for ``step-12``; -1 where there is none."""
+    found = _DIGITS.search(version or "")
+    return -1 if found is None or int(found[0]) >= _MAX_VERSION else int(found[0])

@@ -1,22 +1,36 @@
-"""One node of a tree: a message-level event."""
+"""Tree, Trajectory, Node over the core."""
+
 
 from __future__ import annotations
 
-import math
+
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, cast
-
+import math
 import msgspec
-
 from trunkline import _core
+from trunkline.tree.answers import majority
+from trunkline.tree.records import Failure
+from trunkline.tree.records import usage_of
+from trunkline.tree.records import version_in
+from trunkline.tree.tokens import Seconds
+from trunkline.tree.tokens import Tokens
+from trunkline.tree.tokens import count
 from trunkline.tree.tokens import generated
-from trunkline.tree.weights import version_in
+from trunkline.types import Termination
+from trunkline.types import UNSCORED
+from trunkline.types import Usage
+from typing import Any
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+from typing import cast
+
 
 if TYPE_CHECKING:
-    from trunkline.tree.tree import Tree
     from trunkline.types import Message
+    from trunkline.types import Task
 
-__all__ = ["Kind", "Node", "message_text"]
+
+__all__ = ["Kind", "Node", "Trajectory", "Tree", "Values", "message_text"]
 
 
 class Kind(IntEnum):
@@ -157,3 +171,237 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<Node {self.id} {self.kind.name.lower()}>"
+
+
+class Trajectory:
+    """A rollout, as a view: the path of its leaf and how it ended.
+
+    Args:
+        tree: The tree it belongs to.
+        id: The rollout's number in the tree.
+    """
+
+    __slots__ = ("id", "tree")
+
+    def __init__(self, tree: Tree, id: int) -> None:
+        tree.core.rollout(id)
+        self.id = id
+        self.tree = tree
+
+    @property
+    def _facts(self) -> _core.Rollout:
+        # Read anew each time: a rollout grows.
+        return self.tree.core.rollout(self.id)
+
+    @property
+    def task(self) -> Task:
+        """The task it tries to solve."""
+        return self.tree.task
+
+    @property
+    def point(self) -> Node:
+        """The fork point it grew from."""
+        return Node(self.tree, self._facts.point)
+
+    @property
+    def leaf(self) -> Node:
+        """Its last node so far."""
+        return Node(self.tree, self._facts.leaf)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Every node from the first prompt to the leaf; the empty root is not among them."""
+        leaf = self._facts.leaf
+        return [Node(self.tree, node) for node in self.tree.core.path(leaf)]
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation from the first prompt to the leaf."""
+        leaf = self._facts.leaf
+        return cast("list[dict[str, Any]]", msgspec.json.decode(self.tree.core.messages(leaf)))
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """Its fork path: turn, draw, turn, draw, and so on. It is unique in its tree."""
+        return self._facts.path
+
+    @property
+    def draw(self) -> int:
+        """Which sample of its fork point it is, from 0."""
+        return self._facts.draw
+
+    @property
+    def subgroup(self) -> int:
+        """The initial chain it was expanded for."""
+        return self._facts.subgroup
+
+    @property
+    def termination(self) -> Termination | None:
+        """Why it ended; None while it grows."""
+        word = self._facts.termination
+        return None if word is None else Termination(word)
+
+    @property
+    def answer(self) -> str | None:
+        """Its final answer, if it gave one."""
+        return self._facts.answer
+
+    @property
+    def error(self) -> Failure | None:
+        """What went wrong, if something did; its message is safe to print."""
+        text = self._facts.error
+        return Failure.decode(text) if text else None
+
+    @property
+    def reward(self) -> float:
+        """Its reward; NaN while unscored."""
+        return self._facts.reward
+
+    @property
+    def note(self) -> str | None:
+        """What was noted on it last, if anything was; see :mod:`trunkline.scoring.filters`."""
+        return self._facts.note
+
+    @property
+    def usage(self) -> Usage:
+        """What its own calls cost, failed attempts too; those of a trunk it was forked from belong to who made them."""
+        facts = self._facts
+        return usage_of(facts.usage, facts.error)
+
+    @property
+    def seconds(self) -> Seconds:
+        """Seconds its own calls took: model calls, tool calls."""
+        facts = self._facts
+        return Seconds(facts.llm_micros / 1e6, facts.tool_micros / 1e6)
+
+    @property
+    def turns(self) -> int:
+        """Model turns on its path, shared ones included."""
+        return self._facts.turns
+
+    @property
+    def weights(self) -> list[str | None]:
+        """Versions of the weights of the turns on its path, shared ones included: each once, from oldest to newest."""
+        return list(dict.fromkeys(node.weights for node in self.nodes if node.kind is Kind.TURN))
+
+    @property
+    def generated(self) -> int | None:
+        """Generated tokens on its path, shared ones included; None where a turn on it has neither ids nor usage."""
+        turns = [node.generated_tokens for node in self.nodes if node.kind is Kind.TURN]
+        counted = [count for count in turns if count is not None]
+        return sum(counted) if len(counted) == len(turns) else None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trajectory) and other.id == self.id and other.tree.core is self.tree.core
+
+    def __hash__(self) -> int:
+        return hash((id(self.tree.core), self.id))
+
+    def __repr__(self) -> str:
+        ended = self.termination
+        return f"<Trajectory {self.id} {'growing' if ended is None else ended.value}>"
+
+
+class Values(NamedTuple):
+    """Columns with one entry for every node of a tree.
+
+    Attributes:
+        visits: Rollouts passing through the node.
+        scored: The scored ones among them.
+        means: V(s), their mean reward; NaN where none is scored.
+    """
+
+    visits: tuple[int, ...]
+    scored: tuple[int, ...]
+    means: tuple[float, ...]
+
+
+class Tree:
+    """A task and everything that was done for it.
+
+    Nothing is kept here but the arguments: every read asks the native tree, so a view of a growing tree is never out
+    of date.
+
+    Args:
+        task: The task.
+        core: Its native tree; a new one when not given.
+        ended: How its growth ended, as its run says: ``finished``, ``settled``, ``enough``, ``budget``, ``deadline`` or
+            ``broken``; empty while it grows, and where nobody says.
+    """
+
+    __slots__ = ("core", "ended", "task")
+
+    def __init__(self, task: Task, core: _core.Tree | None = None, ended: str = "") -> None:
+        self.core = _core.Tree() if core is None else core
+        self.task = task
+        self.ended = ended
+
+    @property
+    def root(self) -> Node:
+        """The empty node that every prompt hangs under."""
+        return Node(self, 0)
+
+    def node(self, id: int) -> Node:
+        """The node of that number; raises :class:`~trunkline.errors.TreeError` if there is none."""
+        return Node(self, id)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """Every node, the root first; a parent comes before its children."""
+        return [Node(self, number) for number in range(len(self.core))]
+
+    @property
+    def rollouts(self) -> list[Trajectory]:
+        """Every rollout, in the order they were opened."""
+        return [Trajectory(self, number) for number in range(self.core.rollouts)]
+
+    def messages(self, node: Node | int) -> list[Message]:
+        """The conversation from the root to a node."""
+        number = node.id if isinstance(node, Node) else node
+        return cast("list[dict[str, Any]]", msgspec.json.decode(self.core.messages(number)))
+
+    def digest(self) -> str:
+        """32 hex digits over what was said and decided, whatever the worker count, order and timing."""
+        return self.core.digest()
+
+    def values(self) -> Values:
+        """Visits and mean rewards of all nodes, in one pass over the tree."""
+        visits, scored, means = self.core.values()
+        return Values(tuple(visits), tuple(scored), tuple(means))
+
+    @property
+    def tokens(self) -> Tokens:
+        """Tokens, counted flat and as a tree."""
+        return count(self.core)
+
+    @property
+    def usage(self) -> Usage:
+        """What all calls of all rollouts cost."""
+        total = Usage()
+        for number in range(self.core.rollouts):
+            facts = self.core.rollout(number)
+            total += usage_of(facts.usage, facts.error)
+        return total
+
+    @property
+    def answer(self) -> str | None:
+        """What most rollouts answered, after normalisation; rollouts that broke or were cut do not vote.
+
+        Aggregators (:func:`trunkline.aggregate`) also join answers that are equal as numbers, as 1/2 and 0.5.
+        """
+        ended = (self.core.rollout(number) for number in range(self.core.rollouts))
+        return majority(facts.answer for facts in ended if facts.termination not in UNSCORED)
+
+    @property
+    def reward(self) -> float:
+        """The mean reward of the scored rollouts, NaN if there is none; what a value function says is no score."""
+        ended = (self.core.rollout(number) for number in range(self.core.rollouts))
+        rewards = (facts.reward for facts in ended if facts.termination not in UNSCORED)
+        scored = [reward for reward in rewards if not math.isnan(reward)]
+        return math.fsum(scored) / len(scored) if scored else math.nan
+
+    def __len__(self) -> int:
+        return len(self.core)
+
+    def __repr__(self) -> str:
+        return f"<Tree of {self.task.id!r}: {len(self.core)} nodes, {self.core.rollouts} rollouts>"

@@ -1,64 +1,199 @@
-"""The engine: grows the trees of one worker."""
+"""Grows trees; LLMs opened."""
+
 
 from __future__ import annotations
+
 
 import asyncio
 import logging
 import math
 import time
-from typing import TYPE_CHECKING, NamedTuple
-
 from trunkline._core import Tree as Core
-from trunkline.errors import InfrastructureError, TrunklineError, UsageError
+from trunkline._internal.text import said
+from trunkline.agent import Kit
+from trunkline.controller.limits import for_llm
+from trunkline.errors import InfrastructureError
+from trunkline.errors import TrunklineError
+from trunkline.errors import UsageError
+from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.cache import Cache
-from trunkline.printable import said
-from trunkline.rollout.agent import Kit
-from trunkline.rollout.diary import Diary
-from trunkline.rollout.effects import lose
-from trunkline.rollout.program import Program
-from trunkline.rollout.purse import Allowance
-from trunkline.rollout.rounds import Taken
-from trunkline.rollout.session import Session
-from trunkline.rollout.strategy import at_once
-from trunkline.rollout.weights import Weights
-from trunkline.runtime import wire
-from trunkline.runtime.lease import Leases
-from trunkline.runtime.opened import OpenLLMs, room, unacknowledged
-from trunkline.runtime.outbox import Growth, Outbox
-from trunkline.runtime.vitals import EngineState, feel
-from trunkline.runtime.wire import (
-    Ack,
-    Allot,
-    Bye,
-    Cut,
-    Denied,
-    Earlier,
-    Fatal,
-    FromWorker,
-    Grant,
-    Lent,
-    Ping,
-    Pong,
-    Recall,
-    Reclaim,
-    Stop,
-    ToWorker,
-    Work,
-    read_task,
-)
-from trunkline.score.filters.filter import unjudged
-from trunkline.score.rewards.calling import cancelled
-from trunkline.score.rewards.grading import Grader
-from trunkline.tree.failure import Failure
-from trunkline.tree.tree import Tree
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.pricing import MAIN
+from trunkline.llm.token_ids.server import renderers
+from trunkline.protocol import messages as wire
+from trunkline.protocol.messages import Ack
+from trunkline.protocol.messages import Allot
+from trunkline.protocol.messages import Bye
+from trunkline.protocol.messages import Cut
+from trunkline.protocol.messages import Denied
+from trunkline.protocol.messages import Earlier
+from trunkline.protocol.messages import EngineState
+from trunkline.protocol.messages import Fatal
+from trunkline.protocol.messages import FromWorker
+from trunkline.protocol.messages import Grant
+from trunkline.protocol.messages import Lent
+from trunkline.protocol.messages import Ping
+from trunkline.protocol.messages import Pong
+from trunkline.protocol.messages import Recall
+from trunkline.protocol.messages import Reclaim
+from trunkline.protocol.messages import Stop
+from trunkline.protocol.messages import ToWorker
+from trunkline.protocol.messages import Work
+from trunkline.protocol.messages import read_task
+from trunkline.rollout.checkpoint import Taken
+from trunkline.rollout.programs.resources import Program
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.sampling.completions import Switchboard
+from trunkline.rollout.sampling.inflight import Diary
+from trunkline.rollout.sampling.inflight import Underway
+from trunkline.rollout.sampling.inflight import Weights
+from trunkline.rollout.sampling.token_prompts import Exact
+from trunkline.rollout.side_effects import lose
+from trunkline.rollout.task_budget import Allowance
+from trunkline.rollout.tree_runner import Session
+from trunkline.scoring.filters.base import unjudged
+from trunkline.scoring.rewards.grading import Grader
+from trunkline.scoring.rewards.grading import cancelled
+from trunkline.strategies.base import at_once
+from trunkline.tree.records import Failure
+from trunkline.tree.views import Tree
+from trunkline.worker.health import feel
+from trunkline.worker.leases import Borrower
+from trunkline.worker.leases import Leases
+from trunkline.worker.outbox import Growth
+from trunkline.worker.outbox import IN_FLIGHT
+from trunkline.worker.outbox import Outbox
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+from typing import cast
+
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from trunkline.runtime.job import Job
+    from collections.abc import Callable
+    from collections.abc import Coroutine
+    from trunkline.llm.http.client import HttpLLM
+    from trunkline.llm.types import LLM
+    from trunkline.protocol.job import AnyLLM
+    from trunkline.protocol.job import Job
     from trunkline.types import Task
 
-__all__ = ["Engine", "slots", "slots_for"]
+
+__all__ = ["Engine", "OpenLLMs", "room", "slots", "slots_for", "unacknowledged"]
+
+
+_LIVE_CONCURRENCY = 64
+"""Requests in flight at once through a live LLM that has no ``max_concurrency`` of its own."""
+
+
+def room(job: Job) -> int:
+    """Return how many requests an engine may have in flight, at all LLMs, if all engines have equal parts."""
+    return sum(_part(llm, job.parties) for llm in job.llms.values())
+
+
+def unacknowledged(job: Job) -> int:
+    """Return how many turns may wait for the run file: all of a batch do, and are to be in the next."""
+    return max(IN_FLIGHT, sum(llm.max_concurrency for llm in job.llms.values() if isinstance(llm, BatchLLM)))
+
+
+def _part(llm: AnyLLM, parties: int) -> int:
+    most: int = getattr(llm, "max_concurrency", _LIVE_CONCURRENCY)
+    return -(-most // max(1, parties))
+
+
+class OpenLLMs:
+    """The LLMs of an engine.
+
+    Args:
+        job: Whose they are.
+        cache: Answers to look up and to keep; None for none.
+        weights: The version of the weights that they are asked under.
+        send: Takes each message for the controller.
+        resized: Called with how many requests may be in flight at all of them, whenever that has changed.
+
+    Attributes:
+        llms: The LLMs by their names.
+        draws: Who asks them.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        cache: Cache | None,
+        weights: Weights,
+        send: Callable[[FromWorker], None],
+        resized: Callable[[int], None],
+    ) -> None:
+        self._job = job
+        self._send = send
+        self._resized = resized
+        self._borrowers: dict[str, Borrower] = {}
+        self._slots = {name: _part(llm, job.parties) for name, llm in job.llms.items()}
+        self.llms: dict[str, LLM] = {}
+        try:
+            for name, llm in job.llms.items():
+                self.llms[name] = self._open(name, llm)
+        except BaseException:
+            self.give_back()
+            raise
+        underway = Underway()
+        draws = {
+            name: Draws(llm, cache, _exact(job.llms[name], llm), weights, name=name, underway=underway)
+            for name, llm in self.llms.items()
+        }
+        self.draws: Draws | Switchboard = draws[MAIN] if set(draws) == {MAIN} else Switchboard(draws, job.agent.llm)
+
+    def take(self, message: Grant | Reclaim | Allot) -> None:
+        """Take a message of the controller about slots or rates."""
+        self._borrowers[message.llm].take(message)
+
+    def give_back(self) -> None:
+        """Ask for slots and rates no more."""
+        for borrower in self._borrowers.values():
+            borrower.close()
+
+    async def drain(self, grace: float) -> None:
+        """Let what is out come back, and nothing out any more.
+
+        Args:
+            grace: Seconds to wait at most.
+        """
+        spoken_to = [cast("HttpLLM", self.llms[name]) for name, llm in self._job.llms.items() if _is_spec(llm)]
+        for llm in spoken_to:
+            llm.hold()
+        await self.draws.underway.drained(grace, lambda: sum(llm.waiting for llm in spoken_to))
+
+    async def close(self) -> None:
+        """Let go of those that were opened here."""
+        ours = [self.llms[name] for name, llm in self._job.llms.items() if isinstance(llm, EndpointSpec | BatchLLM)]
+        await asyncio.gather(*(llm.close() for llm in ours))
+
+    def _open(self, name: str, llm: AnyLLM) -> LLM:
+        """Open an LLM; where its limits are shared, it gets slots and rates on loan."""
+        if isinstance(llm, EndpointSpec) and self._job.parties:
+
+            def send(message: FromWorker) -> None:
+                self._send(for_llm(name, message))
+
+            borrower = Borrower(llm, self._job.parties, send, lambda slots: self._hold(name, slots))
+            self._borrowers[name] = borrower
+            return borrower.llm
+        return llm.open() if isinstance(llm, EndpointSpec | BatchLLM) else llm
+
+    def _hold(self, name: str, slots: int) -> None:
+        """Note how many slots of an LLM are held."""
+        self._slots[name] = slots
+        self._resized(sum(self._slots.values()))
+
+
+def _is_spec(llm: AnyLLM) -> bool:
+    return isinstance(llm, EndpointSpec)
+
+
+def _exact(given: AnyLLM, llm: LLM) -> Exact | None:
+    """What makes prompts of token ids, where these are asked for."""
+    mode = given.tokens if isinstance(given, EndpointSpec) else None
+    return None if mode is None else Exact(mode, renderers(mode, cast("HttpLLM", llm).call))
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,24 +1,105 @@
-"""The watchdog of a worker: measures how late its event loop is, and names the code that blocks it."""
+"""State, loop lag, blocking code."""
+
 
 from __future__ import annotations
 
+
 import asyncio
+import heapq
 import logging
+import msgspec
 import os
+from pathlib import Path
 import sys
 import sysconfig
 import threading
 import time
-from pathlib import Path
+from trunkline._internal.resources import resident
+from trunkline._internal.text import printable
+from trunkline.llm.http.client import HttpLLM
+from trunkline.llm.pricing import named
+from trunkline.observability.logging import safe
+from trunkline.protocol.messages import Door
+from trunkline.protocol.messages import EngineState
+from trunkline.protocol.messages import Slow
+from typing import Any
 from typing import TYPE_CHECKING
 
-from trunkline.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Iterable
+    from collections.abc import Mapping
+    from trunkline.rollout.sampling.completions import Draws
+    from trunkline.rollout.sampling.completions import Switchboard
+    from trunkline.rollout.tree_runner import Session
     from types import FrameType
 
-__all__ = ["Watchdog"]
+
+__all__ = ["Watchdog", "feel"]
+
+
+_SLOWEST = 3
+"""How many of the slowest rollouts are told of."""
+
+_NAME = 100
+"""Characters of a name that are told."""
+
+
+
+
+
+
+
+
+def feel(
+    lag: float, draws: Draws | Switchboard, llms: Mapping[str, Any], sessions: Iterable[Session], now: float
+) -> EngineState:
+    """Look at an engine.
+
+    Args:
+        lag: Seconds that its event loop was late.
+        draws: Who asks for its rollouts.
+        llms: Who answers, by name.
+        sessions: Its trees.
+        now: The reading of :func:`time.monotonic`.
+    """
+    lanes, underway = draws.lanes, draws.underway
+    requests, request = underway.requests
+    tools, tool, seconds = underway.tools
+    spoken_to = {name: llm for name, llm in llms.items() if isinstance(llm, HttpLLM)}
+    return EngineState(
+        lag,
+        resident(),
+        lanes.running + lanes.asking + lanes.away,
+        requests,
+        request,
+        tools,
+        safe(tool, _NAME),
+        seconds,
+        _slowest(sessions, now),
+        [
+            Door(
+                safe(named(name, door.base_url), 2 * _NAME),
+                door.gate.in_flight,
+                door.gate.waiting,
+                safe(door.trouble.message, 2 * _NAME) if door.until > now and door.trouble is not None else "",
+            )
+            for name, llm in spoken_to.items()
+            for door in llm.endpoints
+        ],
+        min((left for llm in spoken_to.values() if (left := llm.next_try) is not None), default=None),
+    )
+
+
+def _slowest(sessions: Iterable[Session], now: float) -> list[Slow]:
+    ages = ((rollout.began, rollout.id, session) for session in sessions if (rollout := session.oldest) is not None)
+    found = heapq.nsmallest(_SLOWEST, ages, key=lambda age: age[:2])
+    return [
+        Slow(safe(session.tree.task.id, _NAME), number, now - began, session.place(number))
+        for began, number, session in found
+    ]
+
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +111,7 @@ _BLOCKED = 1.0
 
 _LIBRARY = (sysconfig.get_path("stdlib"), "<frozen")
 _PACKAGES = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-_HOST = str(Path(__file__).with_name("worker.py"))
+_HOST = str(Path(__file__).with_name("main.py"))
 _LOOPS = (f"{os.sep}asyncio{os.sep}", f"{os.sep}uvloop{os.sep}")
 
 

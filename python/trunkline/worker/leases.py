@@ -1,23 +1,47 @@
-"""Leases: what an engine may spend of the run's budget without asking again."""
+"""Worker side of budget, slots and rates."""
+
 
 from __future__ import annotations
 
+
 import asyncio
-from collections import Counter, deque
+from collections import Counter
+from collections import deque
+import math
+from trunkline._core import Ledger
+from trunkline._core import Refusal
+from trunkline.protocol.messages import Allot
+from trunkline.protocol.messages import Ask
+from trunkline.protocol.messages import Draw
+from trunkline.protocol.messages import Drawn
+from trunkline.protocol.messages import Grant
+from trunkline.protocol.messages import Reclaim
+from trunkline.protocol.messages import Refund
+from trunkline.protocol.messages import Repaid
+from trunkline.protocol.messages import Return
+from trunkline.protocol.messages import Want
+from trunkline.rollout.task_budget import Denied
+from trunkline.rollout.task_budget import LedgerAccount
+from typing import Protocol
 from typing import TYPE_CHECKING
 
-from trunkline._core import Ledger, Refusal
-from trunkline.rollout.purse import Denied, LedgerAccount
-from trunkline.runtime.wire import Drawn, Repaid, Want
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
+    from collections.abc import Callable
+    from collections.abc import Mapping
+    from trunkline.llm.config import EndpointSpec
+    from trunkline.llm.http.client import HttpLLM
+    from trunkline.llm.limits.rate_limiter import Limiter
+    from trunkline.llm.limits.rate_limiter import Tenant
+    from trunkline.llm.types import Limits
+    from trunkline.protocol.messages import FromWorker
+    from trunkline.protocol.messages import Lent
     from trunkline.rollout.budget import Amounts
-    from trunkline.rollout.hold import Claim
-    from trunkline.runtime.wire import Lent
+    from trunkline.rollout.task_budget import Claim
 
-__all__ = ["Leases"]
+
+__all__ = ["Borrower", "LeasedRates", "Leases"]
+
 
 _STEPS = 8
 """In so many steps an engine says how much of a lease it draws: what is lost with it is known to within a step."""
@@ -45,7 +69,7 @@ class Leases:
         self._waiting: deque[tuple[Mapping[str, int | None], asyncio.Future[Claim]]] = deque()
 
     async def claim(self, most: Mapping[str, int | None]) -> Claim:
-        """See :class:`~trunkline.rollout.purse.Account`: waits for a lease where this one is too short."""
+        """See :class:`~trunkline.rollout.task_budget.Account`: waits for a lease where this one is too short."""
         claim = None if self._waiting else self._now(most)
         if claim is not None:
             return claim
@@ -176,6 +200,198 @@ class _Leased:
         self._claim = claim
 
     def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
-        """See :class:`~trunkline.rollout.hold.Claim`."""
+        """See :class:`~trunkline.rollout.task_budget.Claim`."""
         self._claim.settle(spent, estimated)
         self._lease.returned()
+
+
+_PATIENCE = 60.0
+"""Seconds to wait for what was asked for; who waits is woken as soon as it is there."""
+
+_RECENT = 8
+"""Requests over which the tokens of one are averaged, to know what those that wait will come to."""
+
+
+class LeasedRates:
+    """Grants requests and tokens as long as they last, and asks for more before they are used up.
+
+    It is a :class:`trunkline.llm.limits.token_bucket.Lease`. What replies took less than was set aside for them is used for the next
+    requests; what they took beyond it is owed, and is part of what is asked for.
+
+    Args:
+        limits: The run's limits; only which rates have one matters.
+        send: Takes each message for the controller.
+
+    Attributes:
+        waiting: Tells how many requests wait to be sent.
+    """
+
+    def __init__(self, limits: Limits, send: Callable[[Draw | Refund], None]) -> None:
+        self._counted = (limits.requests_per_minute is not None, limits.tokens_per_minute is not None)
+        self._has = [0 if counted else math.inf for counted in self._counted]
+        self._send = send
+        self._asked = False
+        self._usual = 0.0
+        self._used = self._recent = 0
+        self.waiting: Callable[[], int] = int
+
+    def acquire(self, requests: int, tokens: int) -> float:
+        """Take so much if it is there; see :meth:`trunkline.llm.limits.token_bucket.Lease.acquire`."""
+        if requests > 0:
+            if self._lacks(requests, tokens) != (0, 0):
+                self._ask(requests, tokens)
+                return _PATIENCE
+            self._usual += (tokens - self._usual) / _RECENT if self._used or self._usual else tokens
+            self._used += requests
+        self._has[0] -= requests
+        self._has[1] -= tokens
+        if requests > 0 and self.waiting() > 1 and self._lacks(1, int(self._usual)) != (0, 0):
+            self._ask(1, int(self._usual))
+        return 0.0
+
+    def allot(self, requests: int, tokens: int) -> None:
+        """Take what was asked for."""
+        self._asked = False
+        self._has[0] += requests
+        self._has[1] += tokens
+
+    def unused(self) -> None:
+        """Give back what is more than was used since the last call; say what is owed."""
+        self._recent = used = self._used
+        self._used = 0
+        if self._asked:
+            return  # Somebody waits.
+        keep = (used, int(used * self._usual))
+        excess = [
+            int(has) if has < 0 else int(max(0, has - most)) if counted else 0
+            for counted, has, most in zip(self._counted, self._has, keep, strict=True)
+        ]
+        if any(excess):
+            self._has = [has - less for has, less in zip(self._has, excess, strict=True)]
+            self._send(Refund(excess[0], excess[1]))
+
+    def _lacks(self, requests: int, tokens: int) -> tuple[int, int]:
+        lacks = [math.ceil(max(0, need - has)) for need, has in zip((requests, tokens), self._has, strict=True)]
+        return lacks[0], lacks[1]
+
+    def _ask(self, requests: int, tokens: int) -> None:
+        """Ask for what a request lacks, and for those behind it, unless something was asked for already.
+
+        As many are expected as wait, or as there were lately.
+        """
+        if self._asked:
+            return
+        self._asked = True
+        behind = max(0, self.waiting() - 1, self._recent)
+        least = self._lacks(requests, tokens)
+        most = self._lacks(requests + behind, tokens + int(behind * self._usual))
+        self._send(Draw(least, most))
+
+
+_GATHER = 0.02
+"""Seconds at least from one message about slots to the next."""
+
+_MOMENT = 0.25
+"""Seconds from one look for what nobody uses to the next."""
+
+
+class _Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Borrower:
+    """Asks for slots when requests wait for them, and gives back what is reclaimed, or not used for a moment.
+
+    Args:
+        llm: Whose limits are shared.
+        parties: How many engines share them.
+        send: Takes each message for the controller.
+        resized: Called with the number of slots that are held, whenever it has changed.
+        later: Calls a function after so many seconds; the running loop's ``call_later`` when None.
+    """
+
+    def __init__(
+        self,
+        llm: EndpointSpec,
+        parties: int,
+        send: Callable[[FromWorker], None],
+        resized: Callable[[int], None],
+        later: Callable[[float, Callable[[], None]], _Timer] | None = None,
+    ) -> None:
+        limits = llm.limits
+        rated = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
+        self._rates = LeasedRates(limits, send) if rated else None
+        self.llm: HttpLLM = llm.open(parties, lease=self._rates)
+        assert self.llm.tenant is not None
+        self._tenant: Tenant = self.llm.tenant
+        self._limiter: Limiter = self.llm.limiter
+        self._alone = parties == 1
+        self._send = send
+        self._resized = resized
+        self._later = later or asyncio.get_running_loop().call_later
+        self._told = self._tenant.held
+        self._rest: _Timer | None = None
+        self._stirred = False
+        self._limiter.news = self._stir
+        if self._rates is not None:
+            self._rates.waiting = lambda: sum(endpoint.gate.waiting for endpoint in self.llm.endpoints)
+        self._moment = self._later(_MOMENT, self._tick)
+
+    def take(self, message: Grant | Reclaim | Allot) -> None:
+        """Take a message of the controller."""
+        match message:
+            case Grant(slots):
+                self._tenant.grant(slots)
+                self._resized(self._tenant.held[0])
+                self._stir()
+            case Reclaim(slots):
+                self._tenant.reclaim(slots)
+                self._look()
+            case Allot(requests, tokens) if self._rates is not None:
+                self._rates.allot(requests, tokens)
+                self._limiter.refunded()
+
+    def close(self) -> None:
+        """Ask for nothing any more."""
+        self._limiter.news = lambda: None
+        self._moment.cancel()
+        if self._rest is not None:
+            self._rest.cancel()
+
+    def _stir(self) -> None:
+        """Look soon: at the end of this tick, but a moment after the last time."""
+        self._stirred = True
+        if self._rest is None:
+            self._rest = self._later(0, self._rested)
+
+    def _rested(self) -> None:
+        self._rest = None
+        if self._stirred:
+            self._stirred = False
+            self._look()
+            self._rest = self._later(_GATHER, self._rested)
+
+    def _look(self) -> None:
+        """Return what is back, and ask for what is lacking."""
+        back = self._tenant.repaid()
+        wishes, held = self._tenant.wishes, self._tenant.held
+        if any(back):
+            self._told = wishes
+            self._send(Return(back, wishes))
+            self._resized(held[0])
+        # What the controller knows is that more is wanted; it need not know of every request less.
+        if any(
+            wish > have and not wish <= told < 2 * wish
+            for wish, have, told in zip(wishes, held, self._told, strict=True)
+        ):
+            self._told = wishes
+            self._send(Ask(wishes))
+
+    def _tick(self) -> None:
+        """Give back what was not used for a moment."""
+        self._moment = self._later(_MOMENT, self._tick)
+        if self._rates is not None:
+            self._rates.unused()
+        if not self._alone:
+            self._tenant.unused()
+            self._look()

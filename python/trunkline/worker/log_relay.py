@@ -10,8 +10,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from trunkline.runtime.logs import FIELDS, safe, trace_of
-from trunkline.runtime.wire import Log
+from trunkline.observability.logging import FIELDS, safe, trace_of
+from trunkline.protocol.messages import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,27 +1,52 @@
-"""A host: serves one controller, with an engine for each of its runs."""
+"""Process entry, parent-death; Host: one engine per run."""
+
 
 from __future__ import annotations
 
+
 import asyncio
+import atexit
+import contextlib
+import ctypes
+from functools import partial
 import gc
 import logging
 import os
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
+import signal
+import socket
+import sys
+import threading
 from trunkline._core import __version__
-from trunkline.errors import TrunklineError, WorkerError
-from trunkline.runtime.engine import Engine, slots
-from trunkline.runtime.job import unpack_job
-from trunkline.runtime.logs import conceal
-from trunkline.runtime.relay import Relay
-from trunkline.runtime.watchdog import Watchdog
-from trunkline.runtime.wire import PROTOCOL, Begin, Bye, Fatal, FromWorker, Hello, Ready, decode_to_worker, encode
+from trunkline.errors import TrunklineError
+from trunkline.errors import WorkerError
+from trunkline.observability.logging import conceal
+from trunkline.protocol.channel import Channel
+from trunkline.protocol.channel import attach
+from trunkline.protocol.job import unpack_job
+from trunkline.protocol.messages import Begin
+from trunkline.protocol.messages import Bye
+from trunkline.protocol.messages import Fatal
+from trunkline.protocol.messages import FromWorker
+from trunkline.protocol.messages import Hello
+from trunkline.protocol.messages import PROTOCOL
+from trunkline.protocol.messages import Ready
+from trunkline.protocol.messages import decode_to_worker
+from trunkline.protocol.messages import encode
+from trunkline.worker.engine import Engine
+from trunkline.worker.engine import slots
+from trunkline.worker.health import Watchdog
+from trunkline.worker.log_relay import Relay
+from typing import Any
+from typing import TYPE_CHECKING
+import uvloop
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Host"]
+
+__all__ = ["Host", "main"]
+
 
 _COLLECT = (10_000, 10, 20)
 """Thresholds of the garbage collector. Thousands of live rollouts are millions of objects that outlive every look at
@@ -140,3 +165,80 @@ def _same_build(hello: Hello) -> None:
             f"the controller speaks protocol {hello.protocol} of trunkline {hello.build}, "
             f"this worker protocol {PROTOCOL} of {__version__}; install one version"
         )
+
+
+logger = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+
+
+async def serve(sock: socket.socket) -> bool:
+    """Serve one controller until it hangs up; returns whether nothing else ended that."""
+    over: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    def answer(payload: bytes) -> None:
+        channel.send(payload)
+
+    host = Host(answer)
+    channel = Channel(host.receive, over.set_result)
+    await attach(channel, sock)
+    error = await over
+    await host.close()
+    broke = error is not None and not isinstance(error, ConnectionError)
+    if broke:
+        # Last: while the host is open, what is logged goes to the controller, where nothing arrives any more.
+        logger.error("this worker ends: it cannot take a message of its controller", exc_info=error)
+    return not broke
+
+
+def _end_group() -> None:
+    """Kill what tools have started, and this process with it; nothing where it leads no group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _die_with_parent(lifeline: int, parent: int) -> None:
+    """Leave no orphan: end when the controller does, with whatever tools have started, even while the loop is blocked.
+
+    A thread sees the lifeline close and takes the process group along. Should foreign code hold the interpreter's lock,
+    so that no thread runs, the kernel's word is enough: its signal is answered by ``alarm`` of the C library, which
+    takes the signal's number, 1, for seconds, and after these the process ends.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.signal(signal.SIGHUP, libc.alarm)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+
+    def wait() -> None:
+        os.read(lifeline, 1)
+        _end_group()
+        os._exit(1)
+
+    if os.getppid() != parent:
+        # It was gone before the kernel had been told.
+        os._exit(1)
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+def main() -> None:
+    """Run the worker on the inherited descriptors."""
+    descriptor, lifeline, parent = map(int, sys.argv[1:4])
+    # Not for the children of tools: one that outlives this process would keep its death from being seen.
+    os.set_inheritable(descriptor, False)
+    os.set_inheritable(lifeline, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent(lifeline, parent)
+    # Registered first, so it comes last: the event loop may see the end before the thread does.
+    atexit.register(_end_group)
+    with socket.socket(fileno=descriptor) as sock:
+        hung_up = False
+        try:
+            hung_up = uvloop.run(serve(sock))
+        finally:
+            if not hung_up:
+                # The controller is there: it sees to the group, and is to know how this ended.
+                atexit.unregister(_end_group)
+    sys.exit(not hung_up)
+
+
+if __name__ == "__main__":
+    main()

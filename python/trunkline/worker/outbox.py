@@ -7,19 +7,19 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from trunkline.errors import InfrastructureError
-from trunkline.llm.names import named
-from trunkline.llm.text import scrub, without_secrets
-from trunkline.runtime.permits import Permits
-from trunkline.runtime.wire import MAX_FRAME, Batch, Delta, Done
+from trunkline.llm.pricing import named
+from trunkline._internal.text import scrub, without_secrets
+from trunkline._internal.aio import Permits
+from trunkline.protocol.messages import MAX_FRAME, Batch, Delta, Done
 from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow, Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.llm.protocol import Reply
-    from trunkline.rollout.diary import Diary
-    from trunkline.tree.tree import Tree
+    from trunkline.llm.types import Reply
+    from trunkline.rollout.sampling.inflight import Diary
+    from trunkline.tree.views import Tree
 
 __all__ = ["IN_FLIGHT", "Growth", "Outbox"]
 

@@ -1,34 +1,177 @@
-"""The batcher: gathers requests and sends them to a batch engine, together and each exactly once."""
+"""BatchLLM: dynamic batching over generate(list)."""
+
 
 from __future__ import annotations
 
-import asyncio
-import time
-from typing import TYPE_CHECKING, Final
 
-from trunkline.bounds import shown
-from trunkline.errors import (
-    BadRequest,
-    ContentFiltered,
-    ContextTooLong,
-    InfrastructureError,
-    LLMError,
-    TrunklineError,
-    UsageError,
-)
-from trunkline.llm.completion import ENDPOINT, Taken, completions, reply_of
-from trunkline.llm.lanes import Lanes
-from trunkline.llm.prompt import prompts
-from trunkline.llm.queues import Part, Queues
-from trunkline.llm.text import without_secrets
-from trunkline.printable import printable, said
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+import inspect
+import time
+from trunkline._internal.aio import Slots
+from trunkline._internal.text import printable
+from trunkline._internal.text import said
+from trunkline._internal.text import without_secrets
+from trunkline._internal.validation import number
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import whole
+from trunkline.errors import BadRequest
+from trunkline.errors import ConfigError
+from trunkline.errors import ContentFiltered
+from trunkline.errors import ContextTooLong
+from trunkline.errors import InfrastructureError
+from trunkline.errors import LLMError
+from trunkline.errors import TrunklineError
+from trunkline.errors import UsageError
+from trunkline.llm.batch.activity import Lanes
+from trunkline.llm.batch.completion import ENDPOINT
+from trunkline.llm.batch.completion import Taken
+from trunkline.llm.batch.completion import completions
+from trunkline.llm.batch.completion import prompts
+from trunkline.llm.batch.completion import reply_of
+from trunkline.llm.pricing import one_price
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+from typing import cast
+
 
 if TYPE_CHECKING:
-    from trunkline.llm.batch import BatchLLM
-    from trunkline.llm.protocol import Reply, Request
-    from trunkline.llm.queues import Queue
+    from collections.abc import Callable
+    from collections.abc import Iterator
+    from trunkline.llm.batch.completion import Completion
+    from trunkline.llm.batch.completion import Prompt
+    from trunkline.llm.pricing import Price
+    from trunkline.llm.types import Reply
+    from trunkline.llm.types import Request
+    Outcomes = list[Completion | TrunklineError]
 
-__all__ = ["Batcher"]
+
+__all__ = ["BatchLLM", "Batcher", "Engine", "Part", "Queue", "Queues"]
+
+
+class Part:
+    """A prompt on its way, and what will come of it: an outcome for each of its draws.
+
+    Args:
+        prompt: The prompt.
+        outcome: What will come of it.
+        queue: Where it waits until it is sent.
+        number: How many parts came before it.
+        arrived: When it came, by the loop's clock, as timers are.
+
+    Attributes:
+        call: What it was sent with; None while it waits.
+        sent: When that was, in nanoseconds of the clock that times calls.
+    """
+
+    __slots__ = ("arrived", "call", "number", "outcome", "prompt", "queue", "sent")
+
+    def __init__(
+        self, prompt: Prompt, outcome: asyncio.Future[Outcomes], queue: Queue, number: int, arrived: float
+    ) -> None:
+        self.prompt = prompt
+        self.outcome = outcome
+        self.queue = queue
+        self.number = number
+        self.arrived = arrived
+        self.call: asyncio.Task[None] | None = None
+        self.sent = 0
+
+    def settle(self, outcomes: Outcomes) -> None:
+        """Tell what came of it; the first counts."""
+        if not self.outcome.done():
+            self.outcome.set_result(outcomes)
+
+    def fail(self, error: TrunklineError) -> None:
+        """Tell why nothing came of any of its draws."""
+        self.settle([error] * self.prompt.n)
+
+
+class Queue:
+    """Parts that wait for the same thing, in the order in which they came.
+
+    Attributes:
+        weight: Completions that they ask for.
+        called: Whether everybody waited when one of the queues was sent: this one follows, whoever runs by then.
+    """
+
+    __slots__ = ("_parts", "called", "weight")
+
+    def __init__(self) -> None:
+        self.weight = 0
+        self.called = False
+        self._parts: dict[Part, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    @property
+    def first(self) -> Part:
+        """Who has waited longest."""
+        return next(iter(self._parts))
+
+    def add(self, part: Part) -> None:
+        """Let one wait."""
+        self._parts[part] = None
+        self.weight += part.prompt.n
+
+    def drop(self, part: Part) -> bool:
+        """Let one wait no more; False if it does not wait here."""
+        if part not in self._parts:
+            return False
+        del self._parts[part]
+        self.weight -= part.prompt.n
+        self.called = self.called and bool(self._parts)
+        return True
+
+    def take(self, most: int) -> list[Part]:
+        """Take out those that have waited longest, with at most so many completions."""
+        batch: list[Part] = []
+        for part in self._parts:
+            most -= part.prompt.n
+            if most < 0:
+                break
+            batch.append(part)
+        for part in batch:
+            self.drop(part)
+        self.called = False
+        return batch
+
+
+class Queues:
+    """All queues. One holds prompts of one model.
+
+    Args:
+        fuse: Whether roles of one model share a queue.
+        regroup: Whether rows share it that have come to different steps.
+    """
+
+    def __init__(self, *, fuse: bool, regroup: bool) -> None:
+        self._fuse = fuse
+        self._regroup = regroup
+        self._queues: dict[tuple[str, str, int], Queue] = {}
+
+    def of(self, request: Request) -> Queue:
+        """Return where a request waits."""
+        key = request.model, "" if self._fuse else request.role, 0 if self._regroup else request.step
+        queue = self._queues.get(key)
+        if queue is None:
+            # Roles and steps come and go; looking at those in which nobody waits would cost more and more.
+            self._queues = {there: other for there, other in self._queues.items() if other}
+            queue = self._queues[key] = Queue()
+        return queue
+
+    def __iter__(self) -> Iterator[Queue]:
+        """Those in which somebody waits."""
+        return (queue for queue in self._queues.values() if queue)
+
+    def call(self) -> None:
+        """Everybody waits, so that nobody can join: whoever is in a queue now is not kept by those who go on first."""
+        for queue in self:
+            queue.called = True
+
 
 _QUIET: Final = 8
 """Turns of the event loop without a new request after which nobody who was about to ask is still on the way."""
@@ -72,7 +215,7 @@ class Batcher:
         return f"Batcher({self._settings!r})"
 
     async def complete(self, request: Request) -> Reply:
-        """Complete one request; see :meth:`trunkline.llm.protocol.LLM.complete`.
+        """Complete one request; see :meth:`trunkline.llm.types.LLM.complete`.
 
         Raises:
             LLMError: The engine failed, or gave no completion for a draw of this request; the others have been read.
@@ -221,3 +364,131 @@ def _translated(error: BaseException, name: str) -> TrunklineError:
     # One that is derived from these may be made in any way, and not say everything.
     kind = next(kind for kind in _KINDS if isinstance(error, kind))
     return kind(words, attempts=getattr(error, "attempts", 1), retryable=getattr(error, "retryable", False))
+
+
+class BatchLLM:
+    """A batch engine as an LLM; ``trunkline.BatchLLM``. It stays in its process: a run with it has no workers.
+
+    Requests of all rollouts gather, and leave as a batch when every growing rollout waits for a reply, so that nobody
+    could add to it; when ``max_batch`` is reached; or when one that could leave has waited long enough. A batch is of
+    one model.
+
+    Args:
+        engine: ``generate(list) -> list``, sync or async: a function, or an object with a method ``generate``. It is
+            given :class:`~trunkline.llm.batch.completion.Prompt` objects and returns as many texts, dicts or
+            :class:`~trunkline.llm.batch.completion.Completion` objects, in the same order. A sync one is called in a thread,
+            always the same one; what it returns may be awaitable.
+        max_batch: Completions of one call at most. A row-step of as many rows is one call.
+        max_wait: Seconds that a batch which could leave waits at most for rollouts that have yet to ask.
+        tool_wait: Seconds of these that rollouts in tools are waited for; 0 leaves without them.
+        supports_n: Whether the engine takes prompts with ``n`` above 1, and returns a list of n completions for these.
+            Otherwise it gets a prompt for each draw, with the seed of that draw.
+        calls: Calls of the engine at once, also where several runs share it; above 1, a sync engine is called in that
+            many threads. An async one that serves several event loops may have as many in each.
+        max_concurrency: Turns that a run keeps waiting or in batches; when None, as many as fill the batches that are
+            generated and the next ones. A run works on a quarter more tasks at a time than that takes.
+        fuse_calls: Whether roles that have the same model share a call; else each role has calls of its own.
+        regroup: Whether rows share a call that wait for the same thing, whatever they did before; else only those do
+            that ask the same role for the same time.
+        core_masks: Whether the core keeps account of what rollouts do; else arrays in Python do.
+        price: What tokens cost; None where that is not known.
+
+    Raises:
+        ConfigError: The engine cannot be called, or a number or the price makes no sense.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        *,
+        max_batch: int = 4096,
+        max_wait: float = 1.0,
+        tool_wait: float = 0.05,
+        supports_n: bool = False,
+        calls: int = 1,
+        max_concurrency: int | None = None,
+        fuse_calls: bool = True,
+        regroup: bool = True,
+        core_masks: bool = True,
+        price: Price | None = None,
+    ) -> None:
+        self.max_batch = whole("BatchLLM: max_batch", max_batch, 1)
+        self.max_wait = number("BatchLLM: max_wait", max_wait, 0, unit="seconds")
+        self.tool_wait = number("BatchLLM: tool_wait", tool_wait, 0, unit="seconds")
+        self.supports_n = _switch("supports_n", supports_n)
+        self.fuse_calls = _switch("fuse_calls", fuse_calls)
+        self.regroup = _switch("regroup", regroup)
+        self.core_masks = _switch("core_masks", core_masks)
+        self.calls = whole("BatchLLM: calls", calls, 1)
+        if max_concurrency is None:
+            max_concurrency = 2 * max_batch * calls
+        self.max_concurrency = whole("BatchLLM: max_concurrency", max_concurrency, 1)
+        self.price = one_price("BatchLLM: price", price)
+        # Here and not with a batcher: a call that a cancelled run has left behind still keeps the next run's waiting.
+        self.engine = Engine(engine, calls)
+
+    def __repr__(self) -> str:
+        return f"BatchLLM({self.engine.name}, max_batch={self.max_batch})"
+
+    def open(self) -> Batcher:
+        """Make the LLM that gathers requests. It serves one event loop, and is closed by whoever opened it."""
+        return Batcher(self)
+
+
+class Engine:
+    """Somebody's batch engine, called the same way whatever it is.
+
+    Args:
+        given: A function, or an object with a method ``generate``.
+        calls: Calls at once: of a sync one in all, as it has that many threads; of an async one in each event loop.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+
+    def __init__(self, given: Any, calls: int) -> None:
+        self._generate = _callable(given)
+        self.name = f"the batch engine {printable(getattr(given, '__name__', type(given).__name__), 60)}"
+        self.cancels = inspect.iscoroutinefunction(self._generate)
+        """Whether a call ends when it is cancelled; one in a thread goes on."""
+        self._threads = ThreadPoolExecutor(calls, "trunkline-engine")
+        self._slots = Slots(calls)
+
+    async def generate(self, batch: list[Prompt]) -> object:
+        """Call the engine once.
+
+        Raises:
+            BaseException: Whatever it raised.
+        """
+        async with self._slots.here():
+            if self.cancels:
+                return await self._generate(batch)
+            result, error = await asyncio.get_running_loop().run_in_executor(self._threads, self._call, batch)
+            if error is not None:
+                raise error
+            return await result if inspect.isawaitable(result) else result
+
+    def _call(self, batch: list[Prompt]) -> tuple[Any, BaseException | None]:
+        try:
+            return self._generate(batch), None
+        except BaseException as error:  # noqa: BLE001 - no future takes a StopIteration, and a SystemExit is no exit here
+            return None, error
+
+
+def _switch(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"BatchLLM: {name} must be true or false, not {shown(value)}")
+    return value
+
+
+def _callable(given: Any) -> Callable[[list[Prompt]], Any]:
+    """What to call of what was given; of an object its method, as only that says whether it is async."""
+    found: Any = getattr(given, "generate", None)
+    if found is None and callable(given):
+        found = given if inspect.isroutine(given) or isinstance(given, partial) else given.__call__
+    if not callable(found) or isinstance(given, type):
+        raise ConfigError(
+            "BatchLLM: engine must be a function generate(list) -> list, or an object with such a method, "
+            f"not {shown(given)}"
+        )
+    return cast("Callable[[list[Prompt]], Any]", found)

@@ -1,26 +1,41 @@
-"""What a batch engine gives back: completions, checked one by one and read like the replies of a server."""
+"""Prompts in, completions out."""
+
 
 from __future__ import annotations
 
-import math
+
+from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
+import math
 import msgspec
+from trunkline._internal.text import excerpt
+from trunkline._internal.text import scrub
+from trunkline._internal.text import scrub_deep
+from trunkline._internal.validation import shown
+from trunkline.errors import LLMError
+from trunkline.errors import ReplyError
+from trunkline.errors import TrunklineError
+from trunkline.llm.response import read
+from trunkline.llm.types import Choice
+from trunkline.llm.types import Reply
+from trunkline.llm.types import ToolCall
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+from typing import cast
 
-from trunkline.bounds import shown
-from trunkline.errors import LLMError, ReplyError, TrunklineError
-from trunkline.llm.protocol import Choice, Reply, ToolCall
-from trunkline.llm.reply import read
-from trunkline.llm.text import excerpt, scrub, scrub_deep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
+    from collections.abc import Sequence
+    from trunkline._internal.validation import JSON
+    from trunkline.llm.types import Request
+    from trunkline.types import Message
 
-    from trunkline.llm.protocol import Request
-    from trunkline.types import JSON
 
-__all__ = ["ENDPOINT", "Completion", "Taken", "completions", "reply_of"]
+__all__ = ["Completion", "ENDPOINT", "Prompt", "Taken", "completions", "prompts", "reply_of"]
+
 
 ENDPOINT: Final = "BatchLLM"
 """What replies of batch engines are listed under."""
@@ -239,3 +254,71 @@ def _listed(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is no data")
+
+
+_APART: Final = frozenset({"messages", "model", "n", "prompt", "seed", "tools"})
+
+
+class Prompt(msgspec.Struct, frozen=True, dict=True):
+    """What a batch engine is to complete. It is read from the request's body when a part of it is first asked for.
+
+    Attributes:
+        body: The whole request as a server would get it: JSON in UTF-8. Where ``n`` or ``seed`` differ, those of this
+            object count.
+        key: Prompts of one tree share it.
+        n: Completions wanted; above 1 only for an engine that supports it.
+        seed: Seed of the first completion, that of completion i being ``seed + i``; None where draws have none.
+    """
+
+    body: bytes
+    key: int = 0
+    n: int = 1
+    seed: int | None = None
+
+    @property
+    def model(self) -> str:
+        """The model's name, as the agent has it."""
+        return str(self._fields.get("model", ""))
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation in the OpenAI form."""
+        return cast("list[Message]", self._fields.get("messages", []))
+
+    @property
+    def tools(self) -> list[dict[str, JSON]]:
+        """Definitions of the tools, in the OpenAI form."""
+        return cast("list[dict[str, JSON]]", self._fields.get("tools", []))
+
+    @property
+    def sampling(self) -> dict[str, JSON]:
+        """Everything else in the request: temperature, max_tokens and whatever the agent's sampling holds."""
+        return {name: value for name, value in self._fields.items() if name not in _APART}
+
+    @property
+    def token_ids(self) -> list[int] | None:
+        """The prompt as token ids, where the request has them instead of messages."""
+        given = self._fields.get("prompt")
+        return given if isinstance(given, list) else None
+
+    @cached_property
+    def _fields(self) -> dict[str, Any]:
+        return msgspec.json.decode(self.body, type=dict[str, Any])
+
+
+class _Seeded(msgspec.Struct):
+    seed: int | None = None
+
+
+def prompts(request: Request, largest: int) -> list[Prompt]:
+    """Turn a request into prompts of at most ``largest`` completions each, in order of draws.
+
+    Draw i has seed ``seed + i``, whatever prompt it is part of.
+    """
+    seed = request.seed
+    if seed is None:
+        seed = msgspec.json.decode(request.body, type=_Seeded).seed
+    return [
+        Prompt(request.body, request.key, min(largest, request.n - first), None if seed is None else (seed + first))
+        for first in range(0, request.n, largest)
+    ]

@@ -1,20 +1,29 @@
-"""What a dialect is to the agent loop, and what it makes of one reply."""
+"""Dialect protocol, Parsed, helpers."""
+
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+import json
 import msgspec
+import re
+from trunkline.llm.types import Choice
+from trunkline.llm.types import ToolCall
+from typing import Any
+from typing import Final
+from typing import Protocol
+from typing import TYPE_CHECKING
+from typing import runtime_checkable
 
-from trunkline.llm.protocol import Choice, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
     from trunkline.llm.request import Sampling
     from trunkline.types import Message
 
-__all__ = ["MOST_CALLS", "Definition", "Dialect", "Parsed"]
+
+__all__ = ["Definition", "Dialect", "MOST_CALLS", "Parsed", "call_of", "spoken", "unread"]
+
 
 MOST_CALLS: Final = 1000
 """Calls a turn may make; no model means more."""
@@ -44,7 +53,7 @@ class Dialect(Protocol):
 
     An object with these members is a dialect; it crosses to workers as a strategy does. It must hold no state: its
     methods are functions of their arguments, also for replies that are hostile, and it thinks of thinking itself
-    (:func:`trunkline.llm.dialects.thinking.spoken` leaves it out).
+    (:func:`trunkline.llm.dialects.base.spoken` leaves it out).
     """
 
     @property
@@ -77,3 +86,61 @@ class Dialect(Protocol):
             id: The call's id in the history, as native histories have it.
         """
         ...
+
+
+def call_of(value: object) -> ToolCall:
+    """Read one call, ``{"name": ..., "arguments": {...}}``.
+
+    Models also write ``parameters``, leave the arguments out, or write them as a string of JSON, as the native form has
+    them; that is read too.
+
+    Args:
+        value: What JSON made of it.
+
+    Returns:
+        The call; an unread one if the value names no tool.
+    """
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(name, str) or not name.strip():
+        return unread(json.dumps(value, ensure_ascii=False))
+    arguments = value.get("arguments", value.get("parameters"))
+    if arguments is None:
+        return ToolCall("", name, "{}")
+    return ToolCall("", name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False))
+
+
+def unread(text: str) -> ToolCall:
+    """Return a call that could not be read: no name, and for arguments everything the model wrote.
+
+    What happens to it is for who runs the calls to decide: it is repaired, or the model hears what is wrong.
+    """
+    return ToolCall("", "", text)
+
+
+_OPEN: Final = "<think>"
+_CLOSE: Final = "</think>"
+_TAG: Final = re.compile("(</?think>)")
+
+
+def spoken(text: str) -> str:
+    """Leave the thinking out of a reply.
+
+    A region of thinking goes from ``<think>`` to the next ``</think>``, or to the end where that never comes. A
+    ``</think>`` that no ``<think>`` opened ends a region that began before the text, in the prompt: everything up to
+    the last such tag is thinking. In doubt a text is thinking, since what is only thought must not be run.
+
+    Args:
+        text: What the model wrote.
+    """
+    kept: list[str] = []
+    thinking = False
+    for piece in _TAG.split(text):
+        if piece == _OPEN:
+            thinking = True
+        elif piece == _CLOSE:
+            if not thinking:
+                kept.clear()
+            thinking = False
+        elif not thinking:
+            kept.append(piece)
+    return "".join(kept)

@@ -1,35 +1,169 @@
-"""``search-r1``: ``<search>``, ``<information>`` and ``<answer>``, as Search-R1 and its relatives write them.
+"""Native, hermes, search-r1, registry.
 
 The form is that of https://github.com/PeterGriffinJin/Search-R1: the first search or answer of a turn counts, the
 turn ends at its closing tag, and a turn with neither is told so and costs a step. There, results stand inside the
 model's own turn; over chat completions they are a message of the user.
 """
 
+
 from __future__ import annotations
 
+
+from itertools import islice
 import json
-import re
-from typing import TYPE_CHECKING, ClassVar, Final
-
 import msgspec
-
-from trunkline.bounds import shown, text
+import re
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import text
 from trunkline.errors import ConfigError
-from trunkline.llm.dialects.dialect import Parsed
-from trunkline.llm.dialects.thinking import spoken
-from trunkline.llm.protocol import ToolCall
+from trunkline.llm.dialects.base import Dialect
+from trunkline.llm.dialects.base import MOST_CALLS
+from trunkline.llm.dialects.base import Parsed
+from trunkline.llm.dialects.base import call_of
+from trunkline.llm.dialects.base import spoken
+from trunkline.llm.dialects.base import unread
+from trunkline.llm.types import ToolCall
+from typing import Any
+from typing import ClassVar
+from typing import Final
+from typing import Literal
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Iterator
     from collections.abc import Sequence
-
-    from trunkline.llm.dialects.dialect import Definition
-    from trunkline.llm.protocol import Choice
+    from trunkline.llm.dialects.base import Definition
     from trunkline.llm.request import Sampling
+    from trunkline.llm.types import Choice
     from trunkline.types import Message
 
-__all__ = ["SearchR1"]
 
-_INSTRUCTIONS: Final = """Answer the question. Reason between <think> and </think> whenever you get something new.
+__all__ = ["DIALECTS", "Hermes", "Native", "SearchR1", "describe", "find", "label"]
+
+
+class Native(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's own tool calls. A turn without them is the answer, an empty one included."""
+
+    native: ClassVar[bool] = True
+
+    def prompt(self, tools: Sequence[Definition]) -> str:
+        """Say nothing: the server's chat template describes the tools."""
+        return ""
+
+    def sampling(self, given: Sampling) -> Sampling:
+        """Need nothing."""
+        return given
+
+    def parse(self, choice: Choice, tools: Sequence[Definition]) -> Parsed:
+        """Take the calls as the server parsed them."""
+        return Parsed(choice.tool_calls, None if choice.tool_calls else choice.content)
+
+    def observe(self, call: ToolCall, text: str, id: str) -> Message:
+        """Answer the call by its id."""
+        return {"role": "tool", "tool_call_id": id, "content": text}
+
+
+_PLACE: Final = "{tools}"
+_HERMES_INSTRUCTIONS: Final = """# Tools
+
+You can call functions that help with the task. Each line inside <tools></tools> describes one:
+<tools>
+{tools}
+</tools>
+
+To call a function, write one JSON object with its name and arguments inside <tool_call></tool_call>:
+<tool_call>
+{"name": <function name>, "arguments": <object with the arguments>}
+</tool_call>
+Write one such block for each call. What the functions return comes back inside <tool_response></tool_response>."""
+
+_BEGIN: Final = "<tool_call>"
+_TAG: Final = re.compile(r"</?tool_call>")
+_BRACKET: Final = re.compile(r"\s*[{\[]")
+_HERMES_CLOSE: Final = "</tool_response>"
+_read = json.JSONDecoder().raw_decode
+
+
+class Hermes(msgspec.Struct, frozen=True, kw_only=True):
+    """Tools in the system prompt, calls in the text. A turn without calls is the answer, an empty one included.
+
+    Attributes:
+        role: Role of the message that brings a result back: ``user``, or ``tool`` for servers whose chat template puts
+            the ``<tool_response>`` tags around it itself.
+        instructions: What the system prompt says about tools; ``{tools}`` stands for their definitions, one JSON object
+            a line. A model that was trained on other words than these does better with those.
+
+    Raises:
+        ConfigError: If a field has a value it cannot have.
+    """
+
+    native: ClassVar[bool] = False
+    role: Literal["user", "tool"] = "user"
+    instructions: str = _HERMES_INSTRUCTIONS
+
+    def __post_init__(self) -> None:
+        if self.role not in {"user", "tool"}:
+            raise ConfigError(f"Hermes: role must be user or tool, not {shown(self.role)}")
+        if _PLACE not in text("Hermes: instructions", self.instructions):
+            raise ConfigError(f"Hermes: instructions must hold {_PLACE}, where the definitions of the tools go")
+
+    def prompt(self, tools: Sequence[Definition]) -> str:
+        """Describe the tools, one a line; say nothing where there are none."""
+        lines = "\n".join(msgspec.json.encode(tool).decode() for tool in tools)
+        return self.instructions.replace(_PLACE, lines) if tools else ""
+
+    def sampling(self, given: Sampling) -> Sampling:
+        """Need nothing: the model ends its turn after its calls."""
+        return given
+
+    def parse(self, choice: Choice, tools: Sequence[Definition]) -> Parsed:
+        """Read the calls outside of thinking; one that cannot be read stays as it is, for the model to hear of."""
+        said = spoken(choice.content)
+        calls = list(islice(_calls(said), MOST_CALLS + 1))
+        return Parsed(calls) if calls else Parsed(answer=said)
+
+    def observe(self, call: ToolCall, text: str, id: str) -> Message:
+        """Put a result between its tags, which it cannot close itself."""
+        if self.role == "tool":
+            return {"role": "tool", "tool_call_id": id, "content": text}
+        inside = text.replace(_HERMES_CLOSE, "<\\/tool_response>")
+        return {"role": "user", "content": f"<tool_response>\n{inside}\n{_HERMES_CLOSE}"}
+
+
+def _calls(said: str) -> Iterator[ToolCall]:
+    """Yield the calls of a text; a block that is not JSON is one call that could not be read.
+
+    A block begins with its tag and ends with the closing tag, the next block or the text, since models forget to close.
+    A tag inside the block's JSON is no tag.
+    """
+    begun = said.find(_BEGIN)
+    while begun >= 0:
+        start = begun + len(_BEGIN)
+        values, read = _values(said, start)
+        tag = _TAG.search(said, read)
+        end = len(said) if tag is None else tag.start()
+        if values and not said[read:end].strip():
+            yield from map(call_of, values)
+        else:
+            yield unread(said[start:end].strip())
+        begun = said.find(_BEGIN, end)
+
+
+def _values(text: str, start: int) -> tuple[list[object], int]:
+    """Read JSON objects one after the other, lists of them included, and say where they end."""
+    found: list[object] = []
+    while (begun := _BRACKET.match(text, start)) is not None:
+        try:
+            value, start = _read(text, begun.end() - 1)
+        except (ValueError, RecursionError):
+            break
+        found += value if isinstance(value, list) else [value]
+    return found, start
+
+
+_SEARCH_R1_INSTRUCTIONS: Final = """Answer the question. Reason between <think> and </think> whenever you get something new.
 If you lack knowledge, write <search>what to look for</search>; what is found comes back between <information> and \
 </information>. You may search as often as you need to.
 Once you know enough, write nothing but the answer between <answer> and </answer>, for example <answer>Rome</answer>."""
@@ -42,7 +176,7 @@ _PROBLEM: Final = (
 _STOPS: Final = ("</search>", "</answer>")
 _KEPT: Final = {"include_stop_str_in_output": True, "no_stop_trim": True}
 _ACTION: Final = re.compile(r"<(search|answer)>")
-_CLOSE: Final = "</information>"
+_SEARCH_R1_CLOSE: Final = "</information>"
 
 
 class SearchR1(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +194,7 @@ class SearchR1(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     native: ClassVar[bool] = False
-    instructions: str = _INSTRUCTIONS
+    instructions: str = _SEARCH_R1_INSTRUCTIONS
     keep_stop: bool = True
 
     def __post_init__(self) -> None:
@@ -96,8 +230,8 @@ class SearchR1(msgspec.Struct, frozen=True, kw_only=True):
 
     def observe(self, call: ToolCall, text: str, id: str) -> Message:
         """Put what was found between its tags, which it cannot close itself."""
-        inside = text.replace(_CLOSE, "<\\/information>")
-        return {"role": "user", "content": f"<information>\n{inside}\n{_CLOSE}"}
+        inside = text.replace(_SEARCH_R1_CLOSE, "<\\/information>")
+        return {"role": "user", "content": f"<information>\n{inside}\n{_SEARCH_R1_CLOSE}"}
 
 
 def _action(said: str) -> tuple[str, str]:
@@ -131,3 +265,48 @@ def _arguments(tool: Definition) -> dict[str, object]:
 def _name(tool: Definition) -> str:
     """Return what a tool is called."""
     return str(tool["function"]["name"])
+
+
+DIALECTS: Final[dict[str, Callable[[], Dialect]]] = {
+    "native": Native,
+    "hermes": Hermes,
+    "search-r1": SearchR1,
+}
+"""The dialects that come with the library, by the name an agent gives."""
+
+_NAMES: Final = {kind: name for name, kind in DIALECTS.items()}
+
+
+def find(given: object) -> Dialect:
+    """Return the dialect that an agent speaks.
+
+    Args:
+        given: A name in ``DIALECTS``, or an object with the members of :class:`.dialect.Dialect`.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if isinstance(given, str) and given in DIALECTS:
+        return DIALECTS[given]()
+    if isinstance(given, type):
+        raise ConfigError(f"Agent: dialect is the class {given.__name__}: give an instance of it, {given.__name__}()")
+    if not isinstance(given, Dialect):
+        raise ConfigError(
+            f"Agent: dialect must be {', '.join(DIALECTS)}, or an object with native, prompt(), sampling(), parse() "
+            f"and observe(), not {shown(given)}"
+        )
+    return given
+
+
+def label(dialect: Dialect) -> str:
+    """What a dialect is called, on one line."""
+    return _NAMES.get(type(dialect), type(dialect).__name__)
+
+
+def describe(dialect: Dialect) -> dict[str, Any]:
+    """Describe a dialect for the run file: what it is called, and its options as far as they are data."""
+    try:
+        options = msgspec.to_builtins(dialect)
+    except (TypeError, msgspec.MsgspecError):
+        options = None
+    return {"kind": label(dialect), "options": options}

@@ -1,37 +1,76 @@
-"""The transport for everything: aiohttp, with TLS and proxies."""
+"""TLS and proxies; which transport serves a URL."""
+
 
 from __future__ import annotations
 
-import asyncio
-import io
-import time
-from typing import TYPE_CHECKING, Final
 
 import aiohttp
+import asyncio
+import io
+import ipaddress
+import time
+from trunkline.llm.http.connection_pool import PlainTransport
+from trunkline.llm.http.transport import Answer
+from trunkline.llm.http.transport import BROKE_OFF
+from trunkline.llm.http.transport import Body
+from trunkline.llm.http.transport import CONNECTION_BROKE
+from trunkline.llm.http.transport import CONNECT_LATE
+from trunkline.llm.http.transport import NOT_HTTP
+from trunkline.llm.http.transport import NO_ANSWER
+from trunkline.llm.http.transport import TransportError
+from trunkline.llm.http.transport import UNKNOWN_HOST
+from trunkline.llm.http.transport import closed
+from trunkline.llm.http.transport import late
+from trunkline.llm.http.transport import silent
+from trunkline.llm.http.transport import too_large
+from trunkline.llm.http.transport import unconnected
+from typing import Final
+from typing import TYPE_CHECKING
+from urllib.request import getproxies
+from urllib.request import proxy_bypass
 from yarl import URL
 
-from trunkline.llm.proxy import proxy_of
-from trunkline.llm.transport import (
-    BROKE_OFF,
-    CONNECT_LATE,
-    CONNECTION_BROKE,
-    NO_ANSWER,
-    NOT_HTTP,
-    UNKNOWN_HOST,
-    Answer,
-    Body,
-    TransportError,
-    closed,
-    late,
-    silent,
-    too_large,
-    unconnected,
-)
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from collections.abc import Mapping
+    from trunkline.llm.http.transport import Transport
+    from typing import Any
 
-__all__ = ["AioTransport"]
+
+__all__ = ["AioTransport", "SwitchTransport", "is_loopback", "proxy_of"]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine by definition."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def proxy_of(target: URL) -> tuple[str | None, dict[str, str] | None]:
+    """Find the proxy for a URL; a loopback address never has one.
+
+    Returns:
+        The proxy's URL without its user, and the headers that say who the user is; None for what is not there.
+    """
+    host = target.host or ""
+    if is_loopback(host) or proxy_bypass(host):
+        return None, None
+    proxies = getproxies()
+    found = proxies.get(target.scheme) or proxies.get("all")
+    if not found:
+        return None, None
+    proxy = URL(found if "://" in found else f"http://{found}")
+    if proxy.user is None:
+        return str(proxy), None
+    return str(proxy.with_user(None)), {
+        "Proxy-Authorization": aiohttp.encode_basic_auth(proxy.user, proxy.password or "")
+    }
+
 
 _LARGE_BODY: Final = 1 << 20
 """Above this aiohttp wants a file, which it sends in pieces that do not hold the event loop."""
@@ -166,3 +205,36 @@ _MEANINGS: Final[tuple[tuple[type[Exception], str, bool, bool], ...]] = (
     (aiohttp.ClientPayloadError, BROKE_OFF, False, True),
     (aiohttp.ClientResponseError, NOT_HTTP, False, True),
 )
+
+
+class SwitchTransport:
+    """Posts plainly to ``http://`` URLs without a proxy, and through aiohttp to all others.
+
+    Args:
+        concurrency: Most connections at once, of each of the two.
+        options: What both take: ``connect``, ``idle`` and ``largest``.
+    """
+
+    def __init__(self, concurrency: int = 256, **options: Any) -> None:
+        self._plain = PlainTransport(concurrency, **options)
+        self._aio = AioTransport(concurrency, **options)
+        self._chosen: dict[str, Transport] = {}
+
+    def post(self, url: str, headers: Mapping[str, str], body: Body, limit: float) -> Coroutine[Any, Any, Answer]:
+        """Send one POST; see :meth:`.transport.Transport.post`."""
+        return (self._chosen.get(url) or self._choose(url)).post(url, headers, body, limit)
+
+    async def close(self) -> None:
+        """Close every connection; may be called more than once."""
+        await self._plain.close()
+        await self._aio.close()
+
+    def _choose(self, url: str) -> Transport:
+        try:
+            target = URL(url)
+            # A user in the URL is aiohttp's to send.
+            plain = target.scheme == "http" and target.user is None and proxy_of(target) == (None, None)
+        except ValueError:
+            plain = True  # it says what is wrong with the URL
+        chosen = self._chosen[url] = self._plain if plain else self._aio
+        return chosen

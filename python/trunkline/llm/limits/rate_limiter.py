@@ -1,25 +1,34 @@
-"""Who may send now: slots of the run and of each endpoint, and rates, first come first served."""
+"""admission: slots of run and endpoint, rates; shared slots."""
+
 
 from __future__ import annotations
 
+
 import asyncio
-import re
-import time
+from collections import deque
 from itertools import count
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+import re
+import sys
+import time
+from trunkline._internal.aio import Bell
+from trunkline.llm.limits.token_bucket import LONGEST
+from typing import Final
+from typing import TYPE_CHECKING
 
-from trunkline.llm.bell import Bell
-from trunkline.llm.quota import LONGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
+    from collections.abc import Callable
+    from collections.abc import Sequence
+    from trunkline.llm.http.transport import Body
+    from trunkline.llm.limits.adaptive_window import Window
+    from trunkline.llm.limits.token_bucket import Lease
+    from trunkline.llm.limits.token_bucket import Quota
 
-    from trunkline.llm.bucket import Lease
-    from trunkline.llm.gate import Gate
-    from trunkline.llm.transport import Body
 
-__all__ = ["Limiter", "estimate"]
+__all__ = ["Gate", "Limiter", "Tenant", "estimate"]
+
 
 # A quote inside a JSON string is escaped, so that no message can hold this.
 _MAX_TOKENS: Final = re.compile(rb'"max_(?:completion_|new_)?tokens":(\d{1,9})')
@@ -279,3 +288,173 @@ class Limiter:
 
 def _nobody() -> None:
     """There is nobody to tell: the slots are this process's own."""
+
+
+class Gate:
+    """The way into one endpoint.
+
+    Args:
+        window: How much may be in flight.
+        quota: The endpoint's own rates, as far as it told them.
+
+    Attributes:
+        in_flight: Requests let in and not back yet.
+        ahead: Requests, 0 or 1, whose rates are booked but that are not in yet.
+        tokens: What all these are booked for, where rates count tokens.
+        waiting: Requests that wait to be let in.
+        closed: Whether nobody is let in, and who waits leaves.
+        urgent: Whether one request, a probe, passes a full window and a closed gate.
+        row: Who waits for a slot and has all else, with the numbers they drew when they came.
+        slots: The most that may be in flight, however large the window is; see :mod:`.tenant`.
+        owed: How many of these slots are lost as soon as requests come back.
+        back: How many were lost so, until somebody asks.
+    """
+
+    __slots__ = (
+        "ahead",
+        "back",
+        "closed",
+        "in_flight",
+        "owed",
+        "quota",
+        "row",
+        "slots",
+        "tokens",
+        "turn",
+        "urgent",
+        "waiting",
+        "window",
+    )
+
+    def __init__(self, window: Window, quota: Quota) -> None:
+        self.window = window
+        self.quota = quota
+        self.in_flight = self.ahead = self.tokens = self.waiting = 0
+        self.closed = self.urgent = False
+        self.row: deque[tuple[int, asyncio.Future[bool]]] = deque()
+        # Held by the one request that is getting its rates; an asyncio.Lock is first come, first served.
+        self.turn = asyncio.Lock()
+        self.slots = sys.maxsize
+        self.owed = self.back = 0
+
+    def close(self) -> None:
+        """Let nobody in, and send away who waits."""
+        self.closed = True
+        for _, parked in self.row:
+            if not parked.done():
+                parked.set_result(False)
+        self.row.clear()
+
+    def first(self) -> int | None:
+        """The number of the first in the row, if there is one who still waits."""
+        while self.row and self.row[0][1].done():
+            self.row.popleft()
+        return self.row[0][0] if self.row else None
+
+    def lacking(self) -> int:
+        """Slots that those who wait could use at once, as far as the window lets them in; 0 if rates hold them up."""
+        if self.first() is None:
+            return 0
+        window = self.window
+        if window.size >= window.cap:
+            return self.waiting
+        return min(self.waiting, max(int(self.urgent), int(window.size) - self.in_flight))
+
+
+class Tenant:
+    """The slots of a run, and of each endpoint where these are limited, as one of several processes has them.
+
+    Amounts are lists: slots of the run, then of each endpoint in the order of the base URLs, where these are limited.
+    There are never more requests in flight than slots held: a slot that is to go goes when it is free. A request needs
+    a slot of its endpoint first and of the run then, so that nobody holds what somebody else waits for and waits for
+    what that one holds.
+
+    Args:
+        limiter: Who lets requests in; from now on only through slots that were granted.
+        gates: The ways into the endpoints.
+        fair: An equal part of the slots of the run, or of an endpoint's if that is less. An endpoint's window adapts
+            on it, and beyond it only as far as more is held.
+        limited: Whether the slots of each endpoint are limited, too.
+
+    Attributes:
+        fair: The same.
+        most: The most slots that this process can make use of.
+    """
+
+    def __init__(self, limiter: Limiter, gates: Sequence[Gate], fair: int, *, limited: bool) -> None:
+        self.fair = fair
+        self.most = sys.maxsize
+        self._limiter = limiter
+        self._gates = tuple(gates)
+        self._limited = self._gates if limited else ()
+        self._idle = [0] * (1 + len(self._limited))
+        limiter.free = 0
+        for gate in self._limited:
+            gate.slots = 0
+        self._resize()
+
+    @property
+    def held(self) -> list[int]:
+        """The slots that are held, in use or not."""
+        run = self._limiter.free + sum(gate.in_flight for gate in self._gates)
+        return [run, *(gate.slots for gate in self._limited)]
+
+    @property
+    def wishes(self) -> list[int]:
+        """The slots that are in use, and those that would be if they were held."""
+        ours = [gate.in_flight + gate.lacking() for gate in self._gates]
+        run = sum(min(want, max(gate.slots, gate.in_flight)) for want, gate in zip(ours, self._gates, strict=True))
+        return [min(wish, self.most) for wish in (run, *(ours if self._limited else ()))]
+
+    def grant(self, slots: Sequence[int]) -> None:
+        """Take more slots; who waits for one gets it."""
+        self._limiter.free += slots[0]
+        for gate, more in zip(self._limited, slots[1:], strict=True):
+            gate.slots += more
+        self._resize()
+        self._limiter.admit()
+
+    def reclaim(self, slots: Sequence[int]) -> None:
+        """Owe so many slots from now on; :meth:`repaid` says which are back."""
+        limiter, held = self._limiter, self.held
+        limiter.owed = min(limiter.owed + slots[0], held[0])
+        for gate, less in zip(self._limited, slots[1:], strict=True):
+            gate.owed = min(gate.owed + less, gate.slots)
+        free = min(limiter.owed, max(0, limiter.free))
+        limiter.free -= free
+        limiter.owed -= free
+        limiter.back += free
+        for gate in self._limited:
+            free = min(gate.owed, gate.slots - gate.in_flight)
+            gate.slots -= free
+            gate.owed -= free
+            gate.back += free
+        self._resize()
+
+    def repaid(self) -> list[int]:
+        """Return the slots that are back since the last call, of those that were owed; they are held no longer."""
+        back = [self._limiter.back, *(gate.back for gate in self._limited)]
+        self._limiter.back = 0
+        for gate in self._limited:
+            gate.back = 0
+        self._resize()
+        return back
+
+    def unused(self) -> None:
+        """Give back what nobody needed, at this look and the one before."""
+        idle = [max(0, held - wish) for held, wish in zip(self.held, self.wishes, strict=True)]
+        less = list(map(min, idle, self._idle))
+        self._idle = [now - gone for now, gone in zip(idle, less, strict=True)]
+        self.reclaim([max(0, gone - owed) for gone, owed in zip(less, self._owed, strict=True)])
+
+    @property
+    def _owed(self) -> list[int]:
+        return [self._limiter.owed, *(gate.owed for gate in self._limited)]
+
+    def _resize(self) -> None:
+        """Let windows be as large as what is held, but no smaller than an equal part."""
+        run = self.held[0]
+        for gate in self._gates:
+            cap = max(self.fair, min(run, gate.slots))
+            if cap != gate.window.cap:
+                gate.window.resize(cap)

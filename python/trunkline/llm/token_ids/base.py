@@ -1,22 +1,39 @@
-"""Token-exact mode: every node of a tree has the ids that the engine really saw and sampled."""
+"""TokenMode, Renderer, suffix rendering.
+
+A short conversation ends with an assistant message whose last word is a sentinel, and is followed by the new messages.
+What comes after the sentinel is the closing of the turn and everything new, whatever the turn really said. It is found
+without knowing which ids spell the sentinel: two renderings that differ in the sentinel's last character alone have
+exactly that at their end in common. TRL and verl build what follows a turn from such stand-ins too.
+"""
+
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-
 from trunkline._core import Reading
-from trunkline.bounds import shown, text, whole
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import text
+from trunkline._internal.validation import whole
 from trunkline.errors import ConfigError
 from trunkline.llm import request
-from trunkline.tree.weights import number_of
+from trunkline.tree.records import number_of
+from typing import Final
+from typing import NamedTuple
+from typing import Protocol
+from typing import TYPE_CHECKING
+from typing import runtime_checkable
+
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from trunkline._internal.validation import JSON
     from trunkline.llm.request import Sampling
-    from trunkline.types import JSON
+    from trunkline.types import Message
 
-__all__ = ["Form", "TokenMode", "form_of"]
+
+__all__ = ["Form", "Render", "Renderer", "Suffix", "TokenMode", "form_of"]
+
 
 _APIS: Final = ("chat", "completions", "generate")
 _POLICIES: Final = ("bridge", "realign", "fork")
@@ -134,3 +151,154 @@ def _head(model: str, prompt: str) -> bytes:
 def _inside(fields: dict[str, JSON]) -> bytes:
     """The members of an object, without its braces."""
     return _encode(fields)[1:-1]
+
+
+@runtime_checkable
+class Renderer(Protocol):
+    """Writes conversations as token ids. The same conversation is always the same ids."""
+
+    async def render(self, messages: Sequence[Message], tools: Sequence[JSON] = ()) -> list[int]:
+        """Write a whole conversation, with what opens the model's turn.
+
+        Args:
+            messages: What was said, oldest first, in the OpenAI form.
+            tools: Tool definitions in the OpenAI form.
+
+        Raises:
+            ConfigError: The template does not take these messages or tools.
+            LLMError: A server that renders gave no answer.
+        """
+        ...
+
+    async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
+        """Write what follows a model's turn: what closes it, further messages, and what opens the next turn.
+
+        Args:
+            previous: The last ids of the model's turn as they were sampled; what of the closing they have is left out.
+            messages: What was said since, at least one message.
+
+        Returns:
+            The ids to put behind ``previous``.
+
+        Raises:
+            ConfigError: The template does not take these messages.
+            LLMError: A server that renders gave no answer.
+        """
+        ...
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """Say what token ids spell, special tokens included; what is no character is U+FFFD.
+
+        Raises:
+            ConfigError: An id is none of the tokenizer's.
+            LLMError: A server that decodes gave no answer.
+        """
+        ...
+
+
+_SENTINELS: Final = ("trunk 1", "trunk 2")
+
+
+class Render(Protocol):
+    """Writes a conversation."""
+
+    async def __call__(self, messages: Sequence[Message], *, opened: bool) -> list[int]:
+        """Write ``messages``, with what opens the model's turn if ``opened``.
+
+        Raises:
+            ConfigError: The template does not take them.
+        """
+        ...
+
+
+class Suffix:
+    """Finds the ids that follow a model's turn.
+
+    Args:
+        render: Writes a conversation.
+    """
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+        # By number of tool calls in the stand-in: its ids, and what of them comes after the sentinel.
+        self._bases: dict[int, tuple[list[int], list[int]]] = {}
+
+    async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
+        """Find what follows a turn; see :meth:`.protocol.Renderer.extend`.
+
+        Raises:
+            ConfigError: The template does not take these messages after an assistant's.
+        """
+        _, closing = await self._base(0, messages)
+        ids = closing + await self._new(closing, messages)
+        return ids[_overlap(previous, closing) :]
+
+    async def _new(self, closing: list[int], messages: Sequence[Message]) -> list[int]:
+        """What the new messages are, and what opens the next turn."""
+        try:
+            return await self._after(0, messages)
+        except ConfigError:
+            calls = sum(message.get("role") == "tool" for message in messages)
+            if not calls:
+                raise
+        # Some templates take a tool's answer only after its call; the call must be closed as any turn is.
+        _, tail = await self._base(calls, messages)
+        if tail[len(tail) - len(closing) :] != closing:
+            raise ConfigError(
+                "the chat template closes a turn with tool calls in a way of its own; use drift='realign'"
+            )
+        return await self._after(calls, messages)
+
+    async def _after(self, calls: int, messages: Sequence[Message]) -> list[int]:
+        """What comes after the stand-in and its closing."""
+        base, tail = await self._base(calls, messages)
+        whole = await self._render([*_stand_in(0, calls, messages), *messages], opened=True)
+        if whole[: len(base)] == base:
+            return whole[len(base) :]
+        # A template may write an assistant's last message in another way than those before.
+        other = await self._render([*_stand_in(1, calls, messages), *messages], opened=True)
+        shared = _shared_end(whole, other)
+        if shared[: len(tail)] != tail:
+            raise ConfigError(
+                "the chat template writes an assistant's message anew once others follow; use drift='realign'"
+            )
+        return shared[len(tail) :]
+
+    async def _base(self, calls: int, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+        known = self._bases.get(calls)
+        if known is None:
+            one, other = [await self._render(_stand_in(which, calls, messages), opened=False) for which in (0, 1)]
+            known = self._bases[calls] = one, _shared_end(one, other)
+        return known
+
+
+def _stand_in(which: int, calls: int, messages: Sequence[Message]) -> list[Message]:
+    """A question, and an assistant's message that ends with a sentinel."""
+    question: Message = {"role": "user", "content": "trunk"}
+    sentinel = _SENTINELS[which]
+    if not calls:
+        return [question, {"role": "assistant", "content": sentinel}]
+    answers = [message for message in messages if message.get("role") == "tool"]
+    made = [
+        {
+            "id": answer.get("tool_call_id", ""),
+            "type": "function",
+            "function": {"name": "trunk", "arguments": f'{{"trunk":"{sentinel}"}}'},
+        }
+        for answer in answers
+    ]
+    return [question, {"role": "assistant", "content": "", "tool_calls": made}]
+
+
+def _shared_end(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    """The ids that two lists have in common at their end."""
+    size = 0
+    while size < min(len(one), len(other)) and one[-1 - size] == other[-1 - size]:
+        size += 1
+    return list(one[len(one) - size :])
+
+
+def _overlap(previous: Sequence[int], closing: Sequence[int]) -> int:
+    """How much of a closing a turn has already, at its end."""
+    sizes = range(min(len(previous), len(closing)), 0, -1)
+    return next((size for size in sizes if list(previous[len(previous) - size :]) == list(closing[:size])), 0)

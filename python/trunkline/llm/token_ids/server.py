@@ -1,21 +1,31 @@
-"""A renderer at the server that serves the model: its `/tokenize` and `/detokenize`, as vLLM has them."""
+"""/tokenize; choice of renderer."""
+
 
 from __future__ import annotations
 
+
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Protocol
-
 import msgspec
+from trunkline.errors import BadRequest
+from trunkline.errors import ConfigError
+from trunkline.errors import LLMError
+from trunkline.llm.token_ids.base import Suffix
+from typing import Annotated
+from typing import Protocol
+from typing import TYPE_CHECKING
 
-from trunkline.errors import BadRequest, ConfigError, LLMError
-from trunkline.llm.renderer.suffix import Suffix
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Sequence
+    from trunkline._internal.validation import JSON
+    from trunkline.llm.token_ids.base import Renderer
+    from trunkline.llm.token_ids.base import TokenMode
+    from trunkline.types import Message
 
-    from trunkline.types import JSON, Message
 
-__all__ = ["Post", "ServerRenderer"]
+__all__ = ["Post", "ServerRenderer", "renderers"]
+
 
 _ENCODE = "//tokenize"
 _DECODE = "//detokenize"
@@ -25,7 +35,7 @@ class Post(Protocol):
     """Posts to the servers of an LLM."""
 
     async def __call__(self, route: str, body: bytes, key: int = 0) -> bytes:
-        """Post a body and return the answer's; see :meth:`trunkline.llm.http.HttpLLM.call`."""
+        """Post a body and return the answer's; see :meth:`trunkline.llm.http.client.HttpLLM.call`."""
         ...
 
 
@@ -94,3 +104,21 @@ class ServerRenderer:
             return msgspec.json.decode(data, type=_Tokenized).tokens
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise LLMError("the answer of /tokenize has no list of token ids; use TokenMode(tokenizer=...)") from None
+
+
+def renderers(mode: TokenMode, post: Post) -> Callable[[str], Renderer]:
+    """Return what makes the renderer of a model, by its name at the server.
+
+    Args:
+        mode: Says which renderer it is.
+        post: Posts to the server.
+
+    Raises:
+        ConfigError: A file of the tokenizer cannot be used, or the extra ``tokens`` is not installed.
+    """
+    if mode.tokenizer is None:
+        return lambda model: ServerRenderer(post, model)
+    from trunkline.llm.token_ids.local import LocalRenderer  # noqa: PLC0415 - only where it is used
+
+    local = LocalRenderer(mode.tokenizer, mode.template)
+    return lambda _model: local

@@ -1,45 +1,144 @@
-"""A rollout as its program sees it: ask, observe, use, call, finish. Whatever comes of these is on record."""
+"""What a program is given: ask, use, observe."""
+
 
 from __future__ import annotations
 
+
 import asyncio
-import time
-from typing import TYPE_CHECKING, Any, NoReturn
-
 import msgspec
-
+import time
 from trunkline._core import Talk
-from trunkline.errors import CallFailed, ConfigError, LLMError, ProgramError, ReplayDiverged
+from trunkline._internal.text import said
+from trunkline._internal.text import without_secrets
+from trunkline.errors import CallFailed
+from trunkline.errors import ConfigError
+from trunkline.errors import LLMError
+from trunkline.errors import ProgramError
+from trunkline.errors import ReplayDiverged
 from trunkline.llm.messages import encode
-from trunkline.llm.text import without_secrets
-from trunkline.printable import said
-from trunkline.rollout.journal import Record
-from trunkline.rollout.parked import Asked
-from trunkline.rollout.replay import difference, shown
-from trunkline.rollout.rollout import Finished, usable
-from trunkline.rollout.said import Answered, Cut, Noted, Sent
-from trunkline.rollout.standing import Standing, as_json, failed
-from trunkline.tools.runner import Observation
-from trunkline.tree.failure import Failure
-from trunkline.tree.node import message_text
+from trunkline.rollout.programs.replay import Record
+from trunkline.rollout.programs.replay import Standing
+from trunkline.rollout.programs.replay import as_json
+from trunkline.rollout.programs.replay import difference
+from trunkline.rollout.programs.replay import failed
+from trunkline.rollout.programs.replay import shown
+from trunkline.rollout.rollout import usable
+from trunkline.rollout.sampling.turns import Asked
+from trunkline.rollout.types import Finished
+from trunkline.tools.toolbox import Observation
+from trunkline.tree.records import Failure
+from trunkline.tree.views import message_text
 from trunkline.types import Termination
+from typing import Any
+from typing import NamedTuple
+from typing import NoReturn
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
+    from collections.abc import Callable
+    from collections.abc import Sequence
     from trunkline._core import Node
-    from trunkline.llm.protocol import Choice
-    from trunkline.rollout.agent import Agent, Kit
-    from trunkline.rollout.errands import Errands
-    from trunkline.rollout.journal import Journal
-    from trunkline.rollout.parked import Landed
-    from trunkline.rollout.program import Program
-    from trunkline.rollout.replay import Place
+    from trunkline.agent import Agent
+    from trunkline.agent import Kit
+    from trunkline.llm.types import Choice
+    from trunkline.llm.types import ToolCall
+    from trunkline.rollout.programs.executor import Errands
+    from trunkline.rollout.programs.replay import Journal
+    from trunkline.rollout.programs.replay import Place
+    from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.rollout import Rollout
+    from trunkline.rollout.sampling.turns import Landed
     from trunkline.tools.tool import Tool
-    from trunkline.types import Message, Task
+    from trunkline.types import Message
+    from trunkline.types import Task
 
-__all__ = ["Play"]
+
+__all__ = ["Answered", "Cut", "Noted", "Play", "Sent"]
+
+
+class Cut(NamedTuple):
+    """A message of a request that is cut into pieces, which the tree holds.
+
+    Attributes:
+        pieces: Their numbers in the tree.
+    """
+
+    pieces: tuple[int, ...]
+
+
+class Sent(NamedTuple):
+    """All that a request shows a model, as the tree has it.
+
+    Attributes:
+        context: Its number in the tree.
+    """
+
+    context: int
+
+
+class Noted(NamedTuple):
+    """A message that is on the path.
+
+    Attributes:
+        text: What it says.
+        node: Its node in the tree.
+        ok: Whether the tool that says it ran and returned; true for a message of no tool.
+    """
+
+    text: str
+    node: int
+    ok: bool = True
+
+
+class Answered:
+    """A model turn that was asked for.
+
+    Attributes:
+        text: What the model said.
+        reasoning: What it thought, where the server returned that beside the text.
+        finish: Why it stopped, in the server's word.
+        node: Its node in the tree.
+        prompt: Prompt tokens, as the server reports them; None where it does not.
+        generated: Completion tokens, likewise.
+        note: What the program noted of it when it came.
+    """
+
+    __slots__ = ("_choice", "_kit", "finish", "generated", "node", "note", "prompt", "reasoning", "text")
+
+    def __init__(
+        self, kit: Kit, choice: Choice, node: int, prompt: int | None, generated: int | None, note: Any = None
+    ) -> None:
+        self._kit = kit
+        self._choice = choice
+        self.text = choice.content
+        self.reasoning = choice.reasoning
+        self.finish = choice.finish
+        self.node = node
+        self.prompt = prompt
+        self.generated = generated
+        self.note = note
+
+    @property
+    def calls(self) -> Sequence[ToolCall]:
+        """Tool calls, as the agent's dialect reads them.
+
+        Raises:
+            LLMError: They cannot be read.
+        """
+        return self._kit.speech.read(self._choice).calls
+
+    @property
+    def answer(self) -> str | None:
+        """The text, where the agent's dialect reads an answer in it.
+
+        Raises:
+            LLMError: It cannot be read.
+        """
+        return self._kit.speech.read(self._choice).answer
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class Play(Standing):

@@ -6,24 +6,24 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trunkline.llm import messages
-from trunkline.rollout.desk import Ask
-from trunkline.rollout.diary import Diary
-from trunkline.rollout.seed import base_seed
-from trunkline.tools.call import Origin
+from trunkline.rollout.sampling.sampler import Ask
+from trunkline.rollout.sampling.inflight import Diary
+from trunkline.rollout.sampling.prompt import base_seed
+from trunkline.tools.calls import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.llm.protocol import Choice, ToolCall
+    from trunkline.llm.types import Choice, ToolCall
     from trunkline.llm.request import Sampling
-    from trunkline.rollout.agent import Kit
-    from trunkline.rollout.desk import Desk, Outlet
-    from trunkline.rollout.hold import Hold
-    from trunkline.rollout.parked import Asked, Landed, Parked
-    from trunkline.rollout.purse import Purse
+    from trunkline.agent import Kit
+    from trunkline.rollout.sampling.sampler import Desk, Outlet
+    from trunkline.rollout.task_budget import Hold
+    from trunkline.rollout.sampling.turns import Asked, Landed, Parked
+    from trunkline.rollout.task_budget import Purse
     from trunkline.rollout.rollout import Rollout
-    from trunkline.tools.runner import Observation, Toolbox
+    from trunkline.tools.toolbox import Observation, Toolbox
     from trunkline.tools.tool import Tool
 
 __all__ = ["Errands"]

@@ -1,26 +1,152 @@
-"""Replay: a program that runs again is given what is on record, in the order of the record, until there is no more.
+"""Journal and deterministic replay.
 
 What a program does at the same time ends in the order in which it began, one at a time: whatever comes of one thing is
 done before the next one ends. So a program that awaits nothing but its rollout does the same things in the same order,
 whoever answers first.
 """
 
+
 from __future__ import annotations
 
-import asyncio
-from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Final, Self
 
+import asyncio
+from collections import defaultdict
+from collections import deque
+import hashlib
+import msgspec
+import random
+import threading
+from trunkline import errors
+from trunkline._core import MESSAGE
+from trunkline._internal.text import excerpt
+from trunkline._internal.text import said
+from trunkline._internal.text import without_secrets
+from trunkline.errors import LLMError
+from trunkline.errors import ProgramError
 from trunkline.errors import ReplayDiverged
-from trunkline.llm.text import excerpt, without_secrets
-from trunkline.rollout.ticks import after
+from trunkline.rollout.types import Finished
+from trunkline.tree.records import Failure
+from trunkline.tree.records import How
+from trunkline.tree.records import Record
+from trunkline.tree.records import Records
+from typing import Any
+from typing import Final
+from typing import Self
+from typing import TYPE_CHECKING
+from typing import TypeVar
+
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable
+    from collections.abc import Callable
+    from collections.abc import Sequence
+    from trunkline.rollout.programs.executor import Errands
+    from trunkline.rollout.rollout import Rollout
 
-    from trunkline.rollout.journal import Record
 
-__all__ = ["Place", "Replay", "difference", "shown"]
+__all__ = ["How", "Journal", "Place", "Record", "Replay", "Standing", "after", "as_json", "difference", "failed", "shown"]
+
+
+class Journal(Records):
+    """Reads and writes the records of a tree. What is written is read once somebody asks.
+
+    Args:
+        core: The tree.
+    """
+
+    def own(self, rollout: int) -> list[Record]:
+        """What a rollout's program did itself, in order."""
+        self.read()
+        return super().own(rollout)
+
+    def of(self, rollout: int) -> list[Record]:
+        """What is on record for a rollout's program from its very beginning, the parts of others included."""
+        self.read()
+        return super().of(rollout)
+
+    def write(self, record: Record) -> None:
+        """Write a record, in the step in which its nodes were appended. Turns come with theirs; see :class:`Parked`."""
+        rollout, kind, key, nth, data, nodes, how = record
+        entry = (rollout, nth, kind, key, nodes, data, how)
+        self._core.mark(msgspec.json.encode({"record": entry}).decode())
+
+    def opened(self, rollout: int) -> None:
+        """Note whose records a rollout begins with, in the step in which it is opened.
+
+        These are the records of the one that first came to the state it grows from, until another node was appended
+        there. A rollout that grows from the prompt begins with none.
+        """
+        facts = self._core.rollout(rollout)
+        before = set(self._core.path(facts.point))
+        source = self._source(rollout, facts.path[:-2], before)
+        if source is None:
+            return
+        own = self.own(source)
+        count = next((place for place, record in enumerate(own) if not before.issuperset(record.nodes)), len(own))
+        self._core.mark(msgspec.json.encode({"forked": (rollout, source, count)}).decode())
+
+    def _source(self, rollout: int, trunk: Sequence[int], before: set[int]) -> int | None:
+        """Who first came to where a rollout grows from; None at the prompt, where nobody has done anything."""
+        core = self._core
+        if trunk:
+            return next(number for number in range(rollout) if core.rollout(number).path == trunk)
+        if all(core.node(node).kind != MESSAGE for node in before):
+            return None
+        # Before any turn, a program has appended messages.
+        who = (one for one in range(rollout) for record in self.own(one) if not before.isdisjoint(record.nodes))
+        return next(who, None)
+
+
+_TICKS: Final = 12
+"""Turns of the event loop that a program has to come from one result to what it does next: a task that ends, and the
+gather or group that waits for it, take three together."""
+
+
+def after(waiting: asyncio.Future[None]) -> None:
+    """Let a future of the running loop come true after a dozen turns of that loop.
+
+    A task that slept for each turn would cost far more, and so would a callback in each turn for each who waits.
+    """
+    loop = asyncio.get_running_loop()
+    clock: _Clock | None = getattr(_here, "clock", None)
+    if clock is None or clock.loop is not loop:
+        clock = _here.clock = _Clock(loop)
+    clock.add(waiting)
+
+
+class _Clock:
+    """Counts the turns of one loop while anybody waits.
+
+    Args:
+        loop: The loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._new: list[asyncio.Future[None]] = []
+        self._turns: deque[list[asyncio.Future[None]]] = deque([] for _ in range(_TICKS))
+        self._left = 0
+
+    def add(self, waiting: asyncio.Future[None]) -> None:
+        self._new.append(waiting)
+        self._left += 1
+        if self._left == 1:
+            self.loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._turns.append(self._new)
+        self._new = []
+        due = self._turns.popleft()
+        self._left -= len(due)
+        for waiting in due:
+            if not waiting.done():
+                waiting.set_result(None)
+        if self._left:
+            self.loop.call_soon(self._tick)
+
+
+_here = threading.local()
+
 
 PATIENCE: Final = 1.0
 """Seconds without any progress after which a program that is run again has not come to what its record has next."""
@@ -254,3 +380,186 @@ def difference(was: bytes | str, now: bytes | str) -> str:
     start = max(0, same - _BEFORE)
     before, after = (without_secrets(excerpt(text[start : start + 300], 120)) for text in (one, two))
     return f"'{after}' where the record has '{before}' (from character {start})"
+
+
+T = TypeVar("T")
+
+_SHOWN: Final = 300
+"""Characters of arguments that a record keeps to be shown."""
+
+
+class Standing:
+    """Where the program of one rollout stands.
+
+    Args:
+        rollout: The rollout.
+        errands: Does what the program asks for.
+        journal: What is on record in its tree.
+        seed: The run's seed.
+
+    Attributes:
+        random: Chance that is the same whenever the program is run again.
+    """
+
+    def __init__(self, rollout: Rollout, errands: Errands, journal: Journal, seed: int) -> None:
+        self.random = random.Random()
+        self._rollout = rollout
+        self._errands = errands
+        self._core = errands.core
+        self._journal = journal
+        self._seed = seed
+        self._leaf = 0
+        self._owner = -1
+        self._end: BaseException | None = None
+        self._closed = False
+        self._task = asyncio.current_task()
+        self._replay = Replay(journal.of(rollout.id), self._passed, self._gave_up)
+        self._passed()
+
+    def _passed(self) -> None:
+        """Go on with what a rollout did, from its fork point on and with its own chance, once its records come."""
+        if self._owner == self._rollout.id:
+            return
+        waiting = self._replay.next
+        owner = self._rollout.id if waiting is None else waiting.rollout
+        if owner == self._owner:
+            return
+        self._owner = owner
+        facts = self._core.rollout(owner)
+        self._leaf = facts.point
+        self.random.seed(f"{self._seed} {facts.path} {self._rollout.task.id}")
+
+    async def _recorded(
+        self,
+        kind: str,
+        key: str,
+        given: bytes,
+        run: Callable[[], Any],
+        noted: Callable[[list[Any]], None] = lambda _: None,
+    ) -> list[Any]:
+        """Return what is on record for something that appends nothing, or do it and write that down.
+
+        Args:
+            kind: See :class:`~trunkline.rollout.programs.replay.Record`.
+            key: Likewise.
+            given: What it is done with.
+            run: Does it.
+            noted: Called with it in the step in which it is written down.
+        """
+        self._check()
+        mark = [hashlib.blake2b(given, digest_size=8).hexdigest(), excerpt(given, _SHOWN)]
+        with self._replay.place(kind, key) as place:
+            if (record := place.record) is not None:
+                await self._turn(place)
+                digest, was, *made = record.data
+                if digest != mark[0]:
+                    differs = difference(was, mark[1])
+                    raise self._ended(ReplayDiverged(f"run again, the program gives {shown(record.name)} {differs}"))
+                return made
+            await self._watched(self._replay.caught_up(place))
+            made = await self._in_order(place, run())
+            await self._turn(place)
+            self._write(place, [], *mark, *made)
+            noted(made)
+            self._errands.grew()
+            return list(made)
+
+    def _write(self, place: Place, nodes: Sequence[int], *data: Any) -> None:
+        """Put on record what came of something, in the step in which its nodes were appended."""
+        how: How = "alone" if place.alone else ""
+        self._journal.write(Record(self._rollout.id, place.kind, place.key, place.nth, data, nodes, how))
+
+    def _gave_up(self, place: Place) -> None:
+        """Put on record that the program gave something up, unless its rollout is over."""
+        if self._closed or self._end is not None or (self._task is not None and self._task.cancelling()):
+            return
+        self._journal.write(Record(self._rollout.id, place.kind, place.key, place.nth, place.data, (), "given up"))
+        self._errands.grew()
+
+    async def _turn(self, place: Place) -> None:
+        """Wait for its turn."""
+        await self._watched(self._replay.turn(place))
+
+    def _check(self) -> None:
+        """Refuse to go on with a rollout that is over, whatever the program made of being told so."""
+        if self._closed or (self._task is not None and self._task.cancelling()):
+            raise asyncio.CancelledError
+        if self._end is not None:
+            raise self._end
+
+    def _ended(self, end: BaseException) -> BaseException:
+        """Note how the rollout ends; the first counts."""
+        if self._end is None:
+            self._end = end
+        return self._end
+
+    async def _in_order(self, place: Place, work: Awaitable[T]) -> T:
+        """Do something; where a limit ends the rollout there, what came before it is done first."""
+        try:
+            return await work
+        except Finished as end:
+            await self._turn(place)
+            raise self._ended(end) from None
+        except (LLMError, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - it is raised again, now and at every later step
+            raise self._ended(error) from None
+
+    async def _watched(self, waiting: Awaitable[None]) -> None:
+        """Wait; a divergence that shows meanwhile, no program can catch for good."""
+        try:
+            await waiting
+        except ReplayDiverged as error:
+            raise self._ended(error) from None
+        self._check()
+
+    async def close(self) -> None:
+        """Give up what the program left behind: nothing comes of it any more."""
+        self._closed = True
+        self._replay.close()
+        await self._errands.close()
+
+    def over(self) -> BaseException | None:
+        """Return how the rollout ended, where it is not the program that says so."""
+        if self._end is not None:
+            return self._end
+        if self._task is not None and self._task.cancelling():
+            return asyncio.CancelledError()
+        return self.short()
+
+    def short(self) -> ReplayDiverged | None:
+        """Return what is wrong where a program that was run again ends before its record does."""
+        if (waiting := self._replay.next) is None:
+            return None
+        return ReplayDiverged(f"the program, run again, ends where its record goes on with {shown(waiting.name)}")
+
+
+def failed(failure: str) -> LLMError:
+    """Return the error that a recorded failure was."""
+    known = Failure.decode(failure)
+    kind = getattr(errors, known.kind, LLMError)
+    if not (isinstance(kind, type) and issubclass(kind, LLMError)):
+        kind = LLMError
+    return kind(known.message, attempts=known.attempts, retryable=known.retryable)
+
+
+def as_json(value: Any, what: str) -> bytes:
+    """Encode a value.
+
+    Raises:
+        ProgramError: It is no JSON.
+    """
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as problem:
+        raise ProgramError(f"{what} cannot be JSON: {said(problem)}") from None
+
+
+def _plain(value: object) -> str:
+    """A text that is more than one, as JSON holds it."""
+    if isinstance(value, str):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+_encoder = msgspec.json.Encoder(order="deterministic", enc_hook=_plain)

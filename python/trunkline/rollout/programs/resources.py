@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from trunkline.bounds import shown
+from trunkline._internal.validation import shown
 from trunkline.errors import ConfigError, ProgramError, UsageError
-from trunkline.llm.names import MAIN, there_is
+from trunkline.llm.pricing import MAIN, there_is
 from trunkline.llm.request import Sampling
-from trunkline.printable import said
-from trunkline.rollout.agent import Agent, Kit
-from trunkline.rollout.journal import Journal
-from trunkline.rollout.play import Play
-from trunkline.tools.runner import Toolbox
+from trunkline._internal.text import said
+from trunkline.agent import Agent, Kit
+from trunkline.rollout.programs.replay import Journal
+from trunkline.rollout.programs.context import Play
+from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.tool import Tool
 
 if TYPE_CHECKING:

@@ -1,37 +1,112 @@
-"""Asks for draws of one state: in one request where the LLM takes that, else one by one, and for equal ones once."""
+"""N draws of one request, cache, single-flight, several LLMs."""
+
 
 from __future__ import annotations
 
+
 import asyncio
-import time
+from contextlib import contextmanager
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, TypeVar
-
 import msgspec
+import time
+from trunkline._internal.text import redact as hide_secrets
+from trunkline._internal.text import said
+from trunkline.errors import BadRequest
+from trunkline.errors import LLMError
+from trunkline.errors import ReplyError
+from trunkline.errors import RolloutError
+from trunkline.errors import TrunklineError
+from trunkline.llm.batch.activity import Lanes
+from trunkline.llm.batch.activity import SeveralLanes
+from trunkline.llm.pricing import MAIN
+from trunkline.llm.request import GENERATE
+from trunkline.llm.request import part
+from trunkline.llm.request import tap
+from trunkline.rollout.sampling.inflight import Underway
+from trunkline.rollout.sampling.inflight import Weights
+from trunkline.scoring.rewards.grading import cancelled
+from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
-from trunkline.llm.lanes import Lanes
-from trunkline.llm.names import MAIN
-from trunkline.llm.request import GENERATE, part, tap
-from trunkline.printable import said
-from trunkline.rollout.flights import Flights
-from trunkline.rollout.underway import Underway
-from trunkline.rollout.weights import Weights
-from trunkline.score.rewards.calling import cancelled
-from trunkline.store.redact import redact as hide_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Coroutine
+    from collections.abc import Iterable
+    from collections.abc import Iterator
+    from collections.abc import Mapping
+    from collections.abc import Sequence
+    from trunkline.llm.cache import Cache
+    from trunkline.llm.cache import Key
+    from trunkline.llm.types import LLM
+    from trunkline.llm.types import Reply
+    from trunkline.llm.types import Request
+    from trunkline.rollout.sampling.token_prompts import Exact
+    from trunkline.rollout.sampling.turns import Turns
 
-    from trunkline.llm.cache import Cache, Key
-    from trunkline.llm.protocol import LLM, Reply, Request
-    from trunkline.rollout.exact import Exact
-    from trunkline.rollout.flights import Flight
-    from trunkline.rollout.turns import Turns
 
-__all__ = ["Draws", "gathered", "runs"]
+__all__ = ["Draws", "Flight", "Flights", "Switchboard", "gathered", "runs"]
+
+
+_SAMPLE = 256
+"""Bytes of a body that tell most requests apart before whole bodies are compared."""
+
+
+class Flight:
+    """A request on its way.
+
+    Attributes:
+        landed: Set when there is an outcome, or there will be none.
+        outcome: The reply or why there is none; None while it is out, and when whoever sent it was cancelled.
+        data: The bytes of the answer, where the LLM received any.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.landed = asyncio.Event()
+        self.outcome: Reply | RolloutError | None = None
+        self.data: bytes | None = None
+
+    def keep(self, _first: int, _count: int, data: bytes) -> None:
+        """Note the bytes of the answer."""
+        self.data = data
+
+
+class Flights:
+    """Finds a request that is out and equal to another but for its draws: same body up to ``Request.constant``."""
+
+    def __init__(self) -> None:
+        self._out: dict[tuple[str, int, bytes, str | None], list[Flight]] = {}
+
+    def find(self, request: Request) -> Flight | None:
+        """Return the flight that has what a request asks for."""
+        flights = self._out.get(_key(request))
+        if not flights:
+            return None
+        start = request.body[: request.constant]
+        return next((flight for flight in flights if flight.body.startswith(start)), None)
+
+    @contextmanager
+    def lead(self, request: Request) -> Iterator[Flight]:
+        """Let others find a request while it is out; it lands at the end of the block."""
+        key, flight = _key(request), Flight(request.body)
+        flights = self._out.setdefault(key, [])
+        flights.append(flight)
+        try:
+            yield flight
+        finally:
+            flights.remove(flight)
+            if not flights:
+                self._out.pop(key, None)
+            flight.landed.set()
+
+
+def _key(request: Request) -> tuple[str, int, bytes, str | None]:
+    """What is quick to compare: among others the middle of the body, as all bodies of an agent end alike."""
+    end = request.constant
+    return request.route, end, request.body[end // 2 : min(end // 2 + _SAMPLE, end)], request.weights
+
 
 T = TypeVar("T")
 
@@ -82,7 +157,7 @@ class Draws:
         self._flights = Flights()
 
     def of(self, _llm: str) -> Draws:
-        """Return who asks an LLM: there is one. See :class:`~trunkline.rollout.switchboard.Switchboard`."""
+        """Return who asks an LLM: there is one. See :class:`~trunkline.rollout.sampling.completions.Switchboard`."""
         return self
 
     async def ask(self, request: Request, turns: Turns) -> None:
@@ -243,3 +318,34 @@ def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def _micros(start: int) -> int:
     return (time.perf_counter_ns() - start) // 1000
+
+
+class Switchboard:
+    """Several LLMs where one could be: see :class:`Draws`, whose place it takes.
+
+    Args:
+        draws: Who asks each LLM, by its name; they share what is underway, and the weights.
+        main: Which of them the run's agent asks.
+
+    Attributes:
+        exact: As of the one that the run's agent asks.
+        weights: As of all.
+        underway: As of all.
+        lanes: Where rollouts say what they do, and whom they ask.
+    """
+
+    def __init__(self, draws: Mapping[str, Draws], main: str) -> None:
+        self._draws = dict(draws)
+        first = draws[main]
+        self.exact = first.exact
+        self.weights = first.weights
+        self.underway = first.underway
+        self.lanes = SeveralLanes({name: one.lanes for name, one in draws.items() if one.gathers})
+
+    def of(self, llm: str) -> Draws:
+        """Return who asks an LLM.
+
+        Args:
+            llm: Its name.
+        """
+        return self._draws[llm]

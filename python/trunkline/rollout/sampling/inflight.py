@@ -1,28 +1,246 @@
-"""The diary of a task: what its rollouts did on the way, and how long it took; no tree has that by node."""
+"""Turn gate: in flight, drain, weight change; trace spans."""
+
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
 
+import asyncio
+from contextlib import suppress
 import msgspec
-
-from trunkline.llm.text import scrub, without_secrets
+import time
+from trunkline._internal.text import printable
+from trunkline._internal.text import scrub
+from trunkline._internal.text import without_secrets
 from trunkline.store.schema import ToolRow
+from typing import Generic
+from typing import NamedTuple
+from typing import Self
+from typing import TYPE_CHECKING
+from typing import TypeVar
+
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-
+    from collections.abc import Callable
+    from collections.abc import Collection
+    from collections.abc import Iterable
+    from collections.abc import Sequence
     from trunkline._core import Tree as Core
-    from trunkline.rollout.agent import Kit
-    from trunkline.tools.runner import Observation
+    from trunkline.agent import Kit
+    from trunkline.tools.toolbox import Observation
 
-__all__ = ["UNKNOWN", "Diary", "Leg"]
+
+__all__ = ["Asked", "Diary", "Leg", "UNKNOWN", "Underway", "Weights"]
+
+
+T = TypeVar("T")
+
+_LOOK = 0.01
+"""Seconds between two looks at whether anything is left."""
+
+_MAX_CALL_NAME = 60
+"""Cells of a tool's name that are told."""
+
+_QUIET = 3
+"""Looks in a row that must find nothing."""
+
+
+class Underway:
+    """Knows what all rollouts of an engine wait for, and can keep them from beginning more.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # In the order in which they began: the first is the oldest.
+        self._requests: dict[_Out[float], float] = {}
+        self._tools: dict[_Out[_Calls], _Calls] = {}
+        self._shut = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is underway."""
+        return not self._requests and not self._tools
+
+    @property
+    def requests(self) -> tuple[int, float]:
+        """How many requests are out, and for how many seconds the oldest is."""
+        return len(self._requests), self._clock() - next(iter(self._requests.values()), self._clock())
+
+    @property
+    def tools(self) -> tuple[int, str, float]:
+        """How many tool calls run, and which runs longest, for how many seconds."""
+        now = self._clock()
+        names, since = next(iter(self._tools.values()), ([""], now))
+        count = sum(len(calls.names) for calls in self._tools.values())
+        # The model has named it, and may have made it up.
+        return count, printable(names[0], _MAX_CALL_NAME), now - since
+
+    async def drained(self, within: float, waiting: Callable[[], int] = int) -> None:
+        """Let nothing begin any more, and wait until what is underway has come back and is on the tree.
+
+        Args:
+            within: Seconds to wait at most.
+            waiting: Says how many requests the LLM has not sent yet and will not send: these never come back.
+        """
+        self._shut = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                quiet = 0
+                # A reply takes some steps of the event loop to become a turn, and a retry to be sent.
+                while quiet < _QUIET:
+                    await asyncio.sleep(_LOOK)
+                    out = len(self._requests) - waiting()
+                    quiet = 0 if out > 0 or self._tools else quiet + 1
+
+    async def enter(self) -> None:
+        """Return at once while something may begin; else never: whoever waits is to be cancelled."""
+        if self._shut:
+            await asyncio.get_running_loop().create_future()
+
+    def request(self) -> _Out[float]:
+        """A request is out, for a ``with`` block."""
+        return _Out(self._requests, self._clock())
+
+    def calling(self, names: Sequence[str]) -> _Out[_Calls]:
+        """The tool calls of a turn run, for a ``with`` block; at least one."""
+        return _Out(self._tools, _Calls(names, self._clock()))
+
+
+class _Calls(NamedTuple):
+    """The tool calls of a turn: the tools' names, and when they began."""
+
+    names: Sequence[str]
+    since: float
+
+
+class _Out(Generic[T]):
+    """Something that is on a list while a block runs. A class, since every request passes here.
+
+    Args:
+        listed: The list, in the order of beginnings.
+        what: What is on it.
+    """
+
+    __slots__ = ("_listed", "_what")
+
+    def __init__(self, listed: dict[_Out[T], T], what: T) -> None:
+        self._listed = listed
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._listed[self] = self._what
+
+    def __exit__(self, *_: object) -> None:
+        del self._listed[self]
+
+
+class Weights:
+    """A gate that every turn passes: open as a rule, held while weights change.
+
+    Args:
+        version: The version at first; None where nobody says.
+
+    Attributes:
+        version: The version in force: what a turn is asked under.
+        aborting: Whether turns in flight were given up, and are to be asked again.
+    """
+
+    def __init__(self, version: str | None = None) -> None:
+        self.version = version
+        self.aborting = False
+        self._asked: set[Asked] = set()
+        self._held = False
+        self._free = asyncio.Event()
+        self._quiet: Callable[[], None] | None = None
+
+    async def begin(self) -> Asked:
+        """Wait until a turn may be asked; returns the ``with`` block to ask it in."""
+        while self._held:
+            await self._free.wait()
+        return Asked(self)
+
+    def enter(self, asked: Asked) -> None:
+        """Note that a turn is in flight."""
+        self._asked.add(asked)
+
+    def leave(self, asked: Asked) -> None:
+        """Note that a turn is not in flight any more."""
+        self._asked.discard(asked)
+        if self._quiet is not None and not self._asked:
+            quiet, self._quiet = self._quiet, None
+            quiet()
+
+    def hold(self, *, abort: bool, quiet: Callable[[], None]) -> None:
+        """Let no turn begin.
+
+        Args:
+            abort: Give those up that are in flight; else they are left to end.
+            quiet: Called as soon as none is in flight.
+        """
+        self._held = True
+        self._free.clear()
+        self._quiet = quiet
+        self.aborting = abort
+        if not self._asked:
+            self._quiet = None
+            quiet()
+        elif abort:
+            for asked in self._asked:
+                asked.give_up()
+
+    def change(self, version: str | None) -> None:
+        """Put a version in force, and let turns begin."""
+        self.version = version
+        self.aborting = False
+        self._quiet = None
+        self._held = False
+        self._free.set()
+
+
+class Asked:
+    """A block in which a turn is asked; it ends early, without an error, if the turn is given up.
+
+    Args:
+        weights: Where it is noted.
+
+    Attributes:
+        given_up: Whether the turn was given up.
+    """
+
+    __slots__ = ("_cancelling", "_task", "_weights", "given_up")
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self.given_up = False
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._cancelling = task, task.cancelling()
+        self._weights.enter(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        self._weights.leave(self)
+        if not self.given_up:
+            return False
+        # Whoever else cancels the task meanwhile is not deprived of that.
+        ours = self._task.uncancel() <= self._cancelling
+        return ours and kind is not None and issubclass(kind, asyncio.CancelledError)
+
+    def give_up(self) -> None:
+        """End the block, once."""
+        if not self.given_up:
+            self.given_up = True
+            self._task.cancel()
+
 
 UNKNOWN = "(unknown)"
 """What a call of a tool that does not exist is counted under: models make names up without end."""
 
-_NAME = 100
+_MAX_SPAN_NAME = 100
 """Characters of a name that are kept."""
 
 
@@ -92,12 +310,12 @@ class Diary:
         """
         for name, one in zip(names, seen, strict=True):
             known = name if name in tools else UNKNOWN
-            self._tools.append(ToolRow(rollout, known[:_NAME], not one.ok, one.micros, started))
+            self._tools.append(ToolRow(rollout, known[:_MAX_SPAN_NAME], not one.ok, one.micros, started))
             if self.traced:
                 said = _safe(one.text) if self._content else ""
                 error = "" if one.ok else "tool_error"
                 self._legs.append(
-                    Leg(rollout, "tool", known[:_NAME], self._epoch + started, one.micros, error=error, said=said)
+                    Leg(rollout, "tool", known[:_MAX_SPAN_NAME], self._epoch + started, one.micros, error=error, said=said)
                 )
 
     def turned(self, rollout: int, kit: Kit, started: int, node: int | None, error: BaseException | None) -> None:
@@ -117,7 +335,7 @@ class Diary:
             kit.agent.model,
             prompt,
             generated,
-            _safe(finish)[:_NAME],
+            _safe(finish)[:_MAX_SPAN_NAME],
             kind,
             said,
         )

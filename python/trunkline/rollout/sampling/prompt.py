@@ -1,19 +1,26 @@
-"""A conversation as pieces of request bodies: a turn adds what is new, and what was said before is seldom copied.
+"""Incremental request bodies; seeds.
 
 Pieces grow as the digits of a binary counter do: two of about one size become one. So there are few of them, which
 costs less to send, and each byte is copied as often as the conversation doubles.
 """
 
+
 from __future__ import annotations
 
+
+from hashlib import blake2b
+from struct import pack
+from trunkline._core import ROOT
 from typing import TYPE_CHECKING
 
-from trunkline._core import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from trunkline._core import Tree as Core
 
-__all__ = ["Conversation"]
+
+__all__ = ["Conversation", "base_seed"]
+
 
 _JOINED = 16 << 10
 """Bytes up to which a body is cheaper to copy than to send in pieces."""
@@ -71,3 +78,25 @@ class Conversation:
         other._end, other._pieces = self._end, self._pieces.copy()
         self._shared = other._shared = len(self._pieces)
         return other
+
+
+_SPACE = 2**31 - 2**16
+"""Bases stay below this, so that base + draw fits the 31 bits that every server takes."""
+
+
+def base_seed(run_seed: int, task_id: str, path: Sequence[int], turn: int) -> int:
+    """Return the base seed of a fork point; draw i of that point is sent with base + i.
+
+    Args:
+        run_seed: The run's seed.
+        task_id: The task's id.
+        path: Fork path of the rollout whose state this is, flattened (turn, draw, turn, draw, ...); empty before
+            the first fork.
+        turn: Model turns on the path to this state.
+
+    Returns:
+        An integer in ``[0, 2**31 - 2**16)``.
+    """
+    name = task_id.encode("utf-8", "surrogatepass")
+    key = pack(f"<qI{len(path)}II", run_seed, len(path), *path, turn) + name
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little") % _SPACE

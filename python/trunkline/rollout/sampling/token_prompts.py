@@ -9,20 +9,21 @@ import msgspec
 from trunkline._core import ROOT, TURN, align_ids, give_ids, last_ids, request_ids, settle_ids, take_ids
 from trunkline.errors import BadRequest, ConfigError
 from trunkline.llm import request as bodies
-from trunkline.llm.dialects.hermes import Hermes
-from trunkline.llm.tokens import Form, form_of
-from trunkline.rollout.turns import Turns
+from trunkline.llm.dialects.builtin import Hermes
+from trunkline.llm.token_ids.base import Form, form_of
+from trunkline.rollout.sampling.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.llm.protocol import Choice
-    from trunkline.llm.renderer.protocol import Renderer
-    from trunkline.llm.tokens import TokenMode
-    from trunkline.rollout.agent import Kit
-    from trunkline.rollout.conversation import Conversation
-    from trunkline.types import JSON, Message
+    from trunkline.llm.types import Choice
+    from trunkline.llm.token_ids.base import Renderer
+    from trunkline.llm.token_ids.base import TokenMode
+    from trunkline.agent import Kit
+    from trunkline.rollout.sampling.prompt import Conversation
+    from trunkline._internal.validation import JSON
+    from trunkline.types import Message
 
 __all__ = ["Exact", "ExactTurns", "Kept", "Prompt"]
 

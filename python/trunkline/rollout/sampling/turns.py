@@ -1,28 +1,41 @@
-"""From the answer to one request to the next turns of the rollouts that asked."""
+"""Reply bytes -> turns on the tree."""
+
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
-
+import time
+from trunkline._core import Heard
+from trunkline._core import hear
 from trunkline._core import take
-from trunkline.bounds import shown
-from trunkline.errors import LLMError, ReplyError, RolloutError
+from trunkline._internal.text import said
+from trunkline._internal.text import scrub
+from trunkline._internal.validation import shown
+from trunkline.errors import LLMError
+from trunkline.errors import ReplyError
+from trunkline.errors import RolloutError
 from trunkline.llm import messages
-from trunkline.llm.dialects.dialect import MOST_CALLS
-from trunkline.llm.protocol import Choice, Reply, ToolCall
-from trunkline.llm.text import scrub
-from trunkline.printable import said
+from trunkline.llm.dialects.base import MOST_CALLS
+from trunkline.llm.types import Choice
+from trunkline.llm.types import Reply
+from trunkline.llm.types import ToolCall
+from typing import Any
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+from typing import TypeAlias
+
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
+    from collections.abc import Callable
+    from collections.abc import Sequence
     from trunkline._core import Tree as Core
-    from trunkline.rollout.agent import Kit
+    from trunkline.agent import Kit
+    from trunkline.rollout.task_budget import Meter
 
-__all__ = ["Told", "Turn", "Turns", "share"]
+
+__all__ = ["Asked", "Landed", "Parked", "Told", "Turn", "Turns", "share"]
+
 
 _MOST = 2**31
 """A number of tokens or attempts from here on is a broken server's, and counts as not reported."""
@@ -52,7 +65,7 @@ Told: TypeAlias = "Callable[[int, Turn | RolloutError], None]"
 class Turns:
     """Makes turns of the draws of one state: draw i becomes the next turn of rollout i.
 
-    An LLM that receives bytes calls it with them (it is the request's :class:`~trunkline.llm.protocol.Take`), and the
+    An LLM that receives bytes calls it with them (it is the request's :class:`~trunkline.llm.types.Take`), and the
     reply is read and put on the tree in one step. What another LLM made of its answer comes by :meth:`adopt`.
 
     Args:
@@ -92,7 +105,7 @@ class Turns:
         self._context = context
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
-        """Read an answer's bytes; see :class:`~trunkline.llm.protocol.Take`."""
+        """Read an answer's bytes; see :class:`~trunkline.llm.types.Take`."""
         end = len(self._rollouts) if most is None else first + most
         if self.found[first] is not None:
             raise self._taken_twice(first, end)
@@ -268,3 +281,138 @@ def _checked(reply: object, llm: str) -> Reply:
         if not -1 <= getattr(found, field) < _MOST:
             setattr(found, field, -1)
     return found
+
+
+class Asked(NamedTuple):
+    """How a program asked for a turn, as its record has it.
+
+    Attributes:
+        number: Turns that it had asked for before.
+        leaf: Where its path ended.
+        context: What it asked to be sent; None for its path.
+        how: Model and sampling, as the tree knows their name.
+    """
+
+    number: int
+    leaf: int
+    context: int | None
+    how: int
+
+
+class Landed(NamedTuple):
+    """A turn that has landed.
+
+    Attributes:
+        node: Its node.
+        size: Bytes of its message.
+        turns: Model turns up to it, itself included.
+        first: Whether no other rollout said the same there before.
+        prompt: Prompt tokens as first reported there; None where nobody did.
+        generated: Completion tokens, likewise.
+    """
+
+    node: int
+    size: int
+    turns: int
+    first: bool
+    prompt: int | None
+    generated: int | None
+
+
+class Parked(Turns):
+    """Reads the reply to one draw, so that it is known to be usable, and puts it on a tree later.
+
+    Args:
+        kit: Who speaks.
+        turn: Model turns before it.
+        called: Told of a request that brought nothing at once, and of the reply in the step in which its turn lands.
+    """
+
+    def __init__(self, kit: Kit, turn: int, called: Callable[[Reply], None]) -> None:
+        self.found: list[Turn | RolloutError | None] = [None]
+        self.meter: Meter | None = None
+        self._kit = kit
+        self._turn = turn
+        self._rollouts = _DRAW
+        self._called = self.heard
+        self._told = self.over
+        self._told_of = called
+        self._reply: Reply | None = None
+        self._heard: Heard | None = None
+
+    def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
+        """Read the bytes."""
+        self._heard, told = hear(self._kit.reading, data, self._turn)
+        return told
+
+    def _append(self, place: int, reply: Reply, sibling: int, *, lead: bool) -> Turn:
+        """Keep a reply that an LLM made itself."""
+        choice = reply.choices[sibling]
+        message = self._message(choice)
+        self._heard = Heard(
+            choice.content,
+            choice.reasoning.encode("utf-8", "replace").decode() if choice.reasoning else None,
+            [("", call.name, call.arguments) for call in choice.tool_calls],
+            choice.finish,
+            reply.prompt,
+            reply.cached,
+            share(reply.generated, sibling, len(reply.choices)),
+        )
+        return Turn(choice, 0, len(message))
+
+    def heard(self, reply: Reply) -> None:
+        """Pay for what a request brought, and note it."""
+        if self.meter is not None:
+            self.meter.called(reply)
+        else:
+            self.keep(reply)
+
+    def over(self, place: int, outcome: Turn | RolloutError) -> None:
+        """Settle what was set aside for the draw."""
+        if self.meter is not None:
+            self.meter.told(place, outcome)
+
+    def keep(self, reply: Reply) -> None:
+        """Note what a request brought; who answered may be filled in later."""
+        if reply.choices:
+            self._reply = reply
+        else:
+            self._told_of(reply)
+
+    @property
+    def choice(self) -> Choice:
+        """What the model said, once it has."""
+        (found,) = self.found
+        assert isinstance(found, Turn), "who waits for a reply gets one or an error"
+        return found.choice
+
+    def land(
+        self, core: Core, rollout: int, sent: int | None, nth: int, asked: Asked, note: bytes | None, *, alone: bool
+    ) -> Landed:
+        """Put the turn on a tree, and the program's record of it, as :mod:`trunkline.tree.records` has it.
+
+        Args:
+            core: The tree.
+            rollout: Whose turn it is.
+            sent: What was sent, where that is not the rollout's path.
+            nth: Turns of the same agent that the program had asked for before.
+            asked: How it asked.
+            note: What it noted of the reply, as JSON.
+            alone: Whether nothing else was under way.
+        """
+        heard, reply, kit = self._heard, self._reply, self._kit
+        assert heard is not None
+        assert reply is not None
+        agent, retries = kit.agent.name, max(0, reply.attempts - 1)
+        landed = heard.land(core, rollout, agent, kit.namespace, sent, retries, reply.micros, nth, *asked, note, alone)
+        self._told_of(reply)
+        return Landed._make(landed)
+
+    def drop(self) -> None:
+        """Tell of the reply, which lands nowhere."""
+        if self._reply is not None:
+            self._told_of(self._reply)
+
+
+_DRAW = (0,)
+"""The one draw, on no tree yet."""

@@ -1,20 +1,39 @@
-"""One answer for a tree: its rollouts as candidates, and an aggregator that decides."""
+"""aggregate(), registry of aggregators."""
+
 
 from __future__ import annotations
 
+
 from inspect import isawaitable
+from trunkline._internal.validation import shown
+from trunkline.errors import ConfigError
+from trunkline.scoring.aggregators.base import Aggregator
+from trunkline.scoring.aggregators.base import Decision
+from trunkline.scoring.aggregators.llm import Integrate
+from trunkline.scoring.aggregators.llm import Synthesis
+from trunkline.scoring.aggregators.voting import BestOfN
+from trunkline.scoring.aggregators.voting import Majority
+from trunkline.scoring.aggregators.voting import Weighted
+from trunkline.scoring.confidence import candidates
+from typing import Final
 from typing import TYPE_CHECKING
 
-from trunkline.bounds import shown
-from trunkline.errors import ConfigError
-from trunkline.score.aggregators.aggregator import Aggregator, Decision
-from trunkline.score.aggregators.votes import Majority
-from trunkline.score.confidence import candidates
 
 if TYPE_CHECKING:
-    from trunkline.tree.tree import Tree
+    from trunkline.tree.views import Tree
 
-__all__ = ["aggregate", "check_aggregator"]
+
+__all__ = ["AGGREGATORS", "aggregate", "check_aggregator"]
+
+
+AGGREGATORS: Final[dict[str, type]] = {
+    "majority": Majority,
+    "weighted": Weighted,
+    "best": BestOfN,
+    "synthesis": Synthesis,
+    "integrate": Integrate,
+}
+"""Classes of aggregators."""
 
 
 def check_aggregator(name: str, aggregator: object) -> Aggregator:
@@ -41,7 +60,7 @@ async def aggregate(tree: Tree, aggregator: Aggregator = Majority(), *, by: str 
     Args:
         tree: The tree.
         aggregator: What decides.
-        by: Where the candidates' confidence comes from, a name in ``trunkline.score.confidence.CONFIDENCES``:
+        by: Where the candidates' confidence comes from, a name in ``trunkline.scoring.confidence.CONFIDENCES``:
             ``logprob``, ``entropy``, ``verbalised``, ``reward`` or ``value``.
 
     Returns:

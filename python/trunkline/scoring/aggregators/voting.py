@@ -1,27 +1,46 @@
-"""When answers of several tries count as one: an equivalence, so that no order of the tries makes a difference."""
+"""Equivalent answers; majority, weighted, best-of-n."""
+
 
 from __future__ import annotations
 
-import re
+
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cached_property
 from inspect import iscoroutinefunction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
-
+import math
 import msgspec
-
-from trunkline.bounds import shown
+import re
+from trunkline._internal.text import said
+from trunkline._internal.validation import choice
+from trunkline._internal.validation import shown
 from trunkline.errors import ConfigError
-from trunkline.printable import said
-from trunkline.tree.vote import LONG, compatible, normalise
+from trunkline.errors import UsageError
+from trunkline.scoring.aggregators.base import Decision
+from trunkline.scoring.aggregators.base import Party
+from trunkline.scoring.filters.base import flag
+from trunkline.tree.answers import LONG
+from trunkline.tree.answers import compatible
+from trunkline.tree.answers import normalise
+from typing import ClassVar
+from typing import Final
+from typing import Literal
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+from typing import get_args
+
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
+    from collections.abc import Mapping
+    from collections.abc import Sequence
+    from trunkline.scoring.aggregators.base import Candidate
 
-__all__ = ["Cluster", "Same", "check_same", "cluster", "key_of", "votes"]
+
+__all__ = ["Ballot", "BestOfN", "By", "Cluster", "Majority", "SOURCES", "Same", "Weighted", "check_options", "check_same", "cluster", "key_of", "number_of", "poll", "votes", "weights"]
+
 
 Same = Callable[[str, str], bool]
 """Says whether two answers mean the same; a plain function of both, never a coroutine function."""
@@ -89,7 +108,7 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 def key_of(answer: str) -> str:
-    """The form in which an answer is compared: :func:`trunkline.tree.vote.normalise`, with a word for numbers.
+    """The form in which an answer is compared: :func:`trunkline.tree.answers.normalise`, with a word for numbers.
 
     An answer that is a fraction of two whole numbers is its value, exactly: ``1/2`` is ``0.5``, ``1 1/2`` is ``1.5``,
     and ``2/6`` is ``1/3``, which no decimal number equals. A percentage is the number before the sign: ``50 %``,
@@ -275,3 +294,275 @@ def _nested(several: Sequence[_Answer], inside: Mapping[str, Sequence[_Answer]])
     """Whether of any two the longer holds the shorter."""
     ordered = sorted(several, key=lambda one: len(one.key))
     return all(shorter in inside[longer.key] for shorter, longer in pairwise(ordered))
+
+
+By = Literal["confidence", "reward", "value"]
+"""Which number of a candidate says what its vote weighs."""
+
+SOURCES: Final = get_args(By)
+
+_HEAVIEST: Final = 1e15
+"""The largest weight of a vote: sums of them stay finite, and exact where they are whole."""
+
+
+class Ballot(NamedTuple):
+    """Votes that were counted.
+
+    Attributes:
+        parties: Who voted what, the heaviest first; of equal weights the first in the order of normalised answers.
+        keys: The normalised answer of each party, in the same order.
+        why: Why votes count other than was asked for; empty if they do not.
+        equal: Whether they all count the same because nothing is known by which they could be weighed.
+    """
+
+    parties: tuple[Party, ...]
+    keys: tuple[str, ...]
+    why: str = ""
+    equal: bool = False
+
+    @property
+    def answer(self) -> str | None:
+        """The answer with the most weight; None if nobody voted."""
+        return self.parties[0].answer if self.parties else None
+
+    @property
+    def tied(self) -> bool:
+        """Whether another answer has the same weight as the first."""
+        return len(self.parties) > 1 and self.parties[0].weight == self.parties[1].weight
+
+
+def poll(
+    candidates: Sequence[Candidate],
+    weigh: Mapping[int, float] | None = None,
+    *,
+    contain: bool = False,
+    same: Same | None = None,
+    why: str = "",
+) -> Ballot:
+    """Count votes.
+
+    Args:
+        candidates: The tries; who has no answer does not vote.
+        weigh: What the vote of each id weighs, at least 0; 1 each when None.
+        contain: See :func:`.clusters.cluster`.
+        same: See :func:`.clusters.cluster`.
+        why: What to say of how they are counted.
+
+    Raises:
+        ConfigError: ``same`` failed.
+        UsageError: Two candidates have one id, or an answer is no text.
+    """
+    _voting(candidates)
+    ids = [candidate.id for candidate in candidates]
+    if len(set(ids)) < len(ids):
+        twice = next(one for one in ids if ids.count(one) > 1)
+        raise UsageError(f"two candidates have the id {twice}: number them, each once")
+    found = []
+    for one in cluster([candidate.answer for candidate in candidates], contain=contain, same=same):
+        voters = tuple(sorted(ids[place] for place in one.members))
+        total = math.fsum(1.0 if weigh is None else weigh[voter] for voter in voters)
+        # Sums that differ in the last digits only, as 0.1 + 0.2 and 0.3 do, are equal.
+        found.append((Party(one.answer, voters, float(f"{total:.12g}")), one.key))
+    found.sort(key=lambda item: (-item[0].weight, item[1]))
+    return Ballot(
+        tuple(party for party, _ in found), tuple(key for _, key in found), why, equal=weigh is None and why != ""
+    )
+
+
+def weights(candidates: Sequence[Candidate], by: By) -> tuple[dict[int, float] | None, str]:
+    """What each candidate's vote weighs.
+
+    A candidate without a number counts as the mean of those that have one, as an average try would. A reward or value
+    below 0 weighs nothing. Where no voter has a number, or none has one above 0, all votes weigh the same.
+
+    Args:
+        candidates: The tries.
+        by: Which number.
+
+    Returns:
+        The weight of each voter's id, or None for equal weights; and why these, where it is not the plain rule.
+
+    Raises:
+        UsageError: A confidence is negative, a number is none, or infinite or above 1e15, or an answer is no text.
+    """
+    voters = _voting(candidates)
+    if not voters:
+        return None, ""
+    known = {one.id: _read(one, by) for one in voters}
+    there = sorted(value for value in known.values() if not math.isnan(value))
+    if not there:
+        return None, f"no try has a {by}, so every vote weighs the same"
+    if not any(there):
+        return None, f"no try has a {by} above 0, so every vote weighs the same"
+    mean = math.fsum(there) / len(there)
+    missing = len(voters) - len(there)
+    why = f"{missing} of {len(voters)} tries have no {by} and count as the mean, {mean:.4g}" if missing else ""
+    return {one: mean if math.isnan(value) else value for one, value in known.items()}, why
+
+
+def number_of(candidate: Candidate, by: By) -> float:
+    """A number of a candidate, whatever it is; NaN where it has none.
+
+    Raises:
+        UsageError: It is no number.
+    """
+    value: object = getattr(candidate, by)
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"candidate {candidate.id}: its {by} must be a number, not {shown(value)}") from None
+
+
+def _voting(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates that have an answer.
+
+    Raises:
+        UsageError: What stands for an answer is no text.
+    """
+    for one in candidates:
+        answer: object = one.answer
+        if answer is not None and not isinstance(answer, str):
+            raise UsageError(f"candidate {one.id}: its answer must be text or None, not {shown(answer)}")
+    return [one for one in candidates if votes(one.answer)]
+
+
+def _read(candidate: Candidate, by: By) -> float:
+    """The number of a candidate that its vote weighs; NaN where it has none.
+
+    Raises:
+        UsageError: It is no weight.
+    """
+    value = number_of(candidate, by)
+    if math.isnan(value):
+        return value
+    if not -_HEAVIEST <= value <= _HEAVIEST:
+        raise UsageError(f"candidate {candidate.id}: its {by} is {value:g}, expected at most 1e15 in size, or NaN")
+    if value < 0 and by == "confidence":
+        raise UsageError(f"candidate {candidate.id}: its confidence is {value:g}, expected at least 0, or NaN")
+    return max(value, 0.0)
+
+
+def check_options(name: str, by: object, contain: object, same: object) -> None:
+    """Check the options that aggregators share.
+
+    Raises:
+        ConfigError: One has a value it cannot have.
+    """
+    choice(f"{name}: by", by, *SOURCES)
+    flag(f"{name}: contain", contain)
+    check_same(f"{name}: same", same)
+
+
+class Majority(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer that most tries gave: self-consistency (Wang et al. 2023, arXiv 2203.11171).
+
+    Args:
+        contain: Whether an answer counts as one that holds it, where that is unambiguous; see
+            :func:`trunkline.scoring.aggregators.voting.cluster`.
+        same: Whether two answers mean the same, beside those with one normal form; on a command line
+            ``module:function``.
+
+    Raises:
+        ConfigError: An option has a value it cannot have.
+    """
+
+    name: ClassVar[str] = "majority"
+    contain: bool = False
+    same: Same | None = None
+
+    def __post_init__(self) -> None:
+        check_options("Majority", "confidence", self.contain, self.same)
+
+    async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
+        """See :meth:`.Aggregator.decide`; a tie goes to the first in the order of normalised answers."""
+        return _decision(self.name, poll(candidates, contain=self.contain, same=self.same))
+
+
+class Weighted(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer whose tries weigh most together.
+
+    A try without a number counts as the mean of those that have one; where none has, all weigh the same. Rewards and
+    values below 0 weigh nothing.
+
+    Args:
+        by: What weighs: the candidates' ``confidence``, ``reward`` or ``value``.
+        contain: See :class:`Majority`.
+        same: See :class:`Majority`.
+
+    Raises:
+        ConfigError: An option has a value it cannot have.
+    """
+
+    name: ClassVar[str] = "weighted"
+    by: By = "confidence"
+    contain: bool = False
+    same: Same | None = None
+
+    def __post_init__(self) -> None:
+        check_options("Weighted", self.by, self.contain, self.same)
+
+    async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
+        """See :meth:`.Aggregator.decide`; a tie goes to the first in the order of normalised answers."""
+        weigh, why = weights(candidates, self.by)
+        return _decision(self.name, poll(candidates, weigh, contain=self.contain, same=self.same, why=why))
+
+
+class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of the try with the best number.
+
+    Of several such tries the one counts whose answer more tries gave, then the first in the order of normalised
+    answers. Parties weigh what they have of votes. Where no try has a number, most votes decide.
+
+    Args:
+        by: What is best: the candidates' ``reward``, ``confidence`` or ``value``. Here they may be negative; one that
+            is infinite is none.
+        contain: See :class:`Majority`.
+        same: See :class:`Majority`.
+
+    Raises:
+        ConfigError: An option has a value it cannot have.
+    """
+
+    name: ClassVar[str] = "best"
+    by: By = "reward"
+    contain: bool = False
+    same: Same | None = None
+
+    def __post_init__(self) -> None:
+        check_options("BestOfN", self.by, self.contain, self.same)
+
+    async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
+        """See :meth:`.Aggregator.decide`."""
+        ballot = poll(candidates, contain=self.contain, same=self.same)
+        values = {one.id: number_of(one, self.by) for one in candidates}
+        best = [_best([values[voter] for voter in party.voters]) for party in ballot.parties]
+        top = max(best, default=-math.inf)
+        if top == -math.inf:
+            why = f"no try has a {self.by}, so most votes decide" if ballot.parties else ""
+            return _decision(self.name, ballot._replace(why=why, equal=why != ""))
+        # Parties stand in the order of their votes, then of their answers, which is that of ties.
+        leading = [party for party, worth in zip(ballot.parties, best, strict=True) if worth == top]
+        tried = next(voter for voter in leading[0].voters if values[voter] == top)
+        return Decision(
+            answer=leading[0].answer,
+            parties=ballot.parties,
+            method=self.name,
+            tied=len(leading) > 1 and leading[0].weight == leading[1].weight,
+            why=f"try {tried} has the best {self.by}, {top:.4g}",
+        )
+
+
+def _best(values: Sequence[float]) -> float:
+    """The best of some numbers; what is not finite is none."""
+    return max((value for value in values if math.isfinite(value)), default=-math.inf)
+
+
+def _decision(name: str, ballot: Ballot) -> Decision:
+    return Decision(
+        answer=ballot.answer,
+        parties=ballot.parties,
+        method=name,
+        tied=ballot.tied,
+        why=ballot.why,
+        fallback=ballot.equal,
+    )

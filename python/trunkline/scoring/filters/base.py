@@ -1,24 +1,48 @@
-"""The filter protocol, and the order in which filters judge a finished group."""
+"""Filter protocol, Group, judging order."""
+
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from trunkline.bounds import shown
+import logging
+from trunkline._core import TURN
+from trunkline._internal.text import printable
+from trunkline._internal.text import said
+from trunkline._internal.validation import choice
+from trunkline._internal.validation import shown
 from trunkline.errors import ConfigError
-from trunkline.printable import printable, said
-from trunkline.score.verdicts import Verdict, note
+from trunkline.errors import LLMError
+from trunkline.llm.dialects.base import Parsed
+from trunkline.llm.response import recorded
+from trunkline.scoring import notes
+from trunkline.scoring.notes import Verdict
+from trunkline.scoring.notes import note
+from trunkline.tree.views import Node
+from trunkline.types import FAILED
+from trunkline.types import Termination
+from trunkline.types import UNSCORED
+from typing import Any
+from typing import NamedTuple
+from typing import Protocol
+from typing import TYPE_CHECKING
+from typing import runtime_checkable
+
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
+    from collections.abc import Callable
+    from collections.abc import Iterable
+    from collections.abc import Iterator
+    from collections.abc import Sequence
     from trunkline._core import Tree as Core
-    from trunkline.score.filters.group import Group
+    from trunkline.llm.types import Choice
+    from trunkline.tree.views import Trajectory
+    from trunkline.tree.views import Tree
 
-__all__ = ["Filter", "Finding", "check", "judge", "name_of", "unjudged"]
 
-logger = logging.getLogger("trunkline.score")
+__all__ = ["Filter", "Finding", "Group", "OVERLONG", "check", "flag", "judge", "name_of", "treatment", "unjudged"]
+
+
+logger = logging.getLogger("trunkline.scoring")
 
 
 class Finding(NamedTuple):
@@ -130,3 +154,102 @@ def _checked(entry: Any, rollouts: int) -> Finding:
         if type(number) is int and 0 <= number < rollouts and isinstance(verdict, Verdict):
             return Finding(number, verdict)
     raise ConfigError(f"a filter must yield (rollout id, Verdict), not {shown(entry)}")
+
+
+OVERLONG = frozenset({Termination.MAX_TOKENS, Termination.MAX_CONTEXT})
+"""How rollouts end that a limit of length cut off."""
+
+
+def flag(name: str, value: object) -> None:
+    """Check an option that is true or false.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be true or false, not {shown(value)}")
+
+
+def treatment(name: str, action: object, count_in_baseline: object) -> None:
+    """Check what is done to a rollout that a filter finds.
+
+    Raises:
+        ConfigError: It can be masked or dropped, and nothing else.
+    """
+    choice(f"{name}: action", action, "mask", "drop")
+    flag(f"{name}: count_in_baseline", count_in_baseline)
+
+
+_WITHOUT_END = FAILED | {Termination.CENSORED, Termination.CANCELLED, None}
+
+
+class Group:
+    """All rollouts of one task, once the tree is complete.
+
+    Args:
+        tree: The tree.
+        reader: How the agent's dialect reads a turn.
+
+    Attributes:
+        tree: The tree.
+        rollouts: Every rollout, in the order they were opened.
+    """
+
+    def __init__(self, tree: Tree, reader: Callable[[Choice], Parsed]) -> None:
+        self.tree = tree
+        self.rollouts = tree.rollouts
+        self._reader = reader
+        self._read: dict[int, Parsed] = {}
+
+    def verdicts(self, rollout: Trajectory) -> list[Verdict]:
+        """What filters that came before said about a rollout, and the strategy."""
+        return notes.read(rollout.note)
+
+    @property
+    def ended(self) -> list[Trajectory]:
+        """Rollouts that came to an end of their own and were not dropped: those that broke or were cut are no news."""
+        return [
+            rollout
+            for rollout in self.rollouts
+            if rollout.termination not in _WITHOUT_END and not notes.dropped(self.verdicts(rollout))
+        ]
+
+    @property
+    def live(self) -> list[Trajectory]:
+        """Rollouts that can be trained: they have an outcome, and no filter has masked or dropped them."""
+        return [
+            rollout
+            for rollout in self.ended
+            if rollout.termination not in UNSCORED and not notes.masked(self.verdicts(rollout))
+        ]
+
+    def turns(self, rollout: Trajectory) -> Iterator[Node]:
+        """Yield the model turns on a rollout's path, those of its trunk included."""
+        core = self.tree.core
+        for number in core.path(core.rollout(rollout.id).leaf):
+            if core.node(number).kind == TURN:
+                yield Node(self.tree, number)
+
+    def read(self, turn: Node) -> Parsed:
+        """Read a model turn again as the agent's dialect does: calls, else an answer, else a problem.
+
+        Args:
+            turn: A node that is a model turn.
+        """
+        known = self._read.get(turn.id)
+        if known is None:
+            known = self._read[turn.id] = self._parse(turn)
+        return known
+
+    def _parse(self, turn: Node) -> Parsed:
+        try:
+            return self._reader(recorded(self.tree.core, turn.id))
+        except LLMError as problem:
+            # It was not readable when it came, either: the rollout broke there, unless another's went on.
+            return Parsed(problem=str(problem))
+
+    def said(self, turn: Node) -> str:
+        """All that the model wrote in a turn: its reasoning, its text, the arguments of its calls."""
+        choice = recorded(self.tree.core, turn.id)
+        arguments = (call.arguments for call in choice.tool_calls)
+        return "\n".join(filter(None, (choice.reasoning, choice.content, *arguments)))

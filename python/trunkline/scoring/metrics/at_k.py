@@ -1,17 +1,134 @@
-"""Who wins a vote of k among n, over all ways to pick them."""
+"""pass@k, pass^k, majority@k, cost per solved; metrics by name."""
+
 
 from __future__ import annotations
 
-import math
+
 from functools import lru_cache
 from itertools import accumulate
+import math
+import msgspec
 from operator import mul
-from typing import TYPE_CHECKING, Final
+import re
+from trunkline._internal.text import quoted
+from trunkline.errors import UsageError
+from trunkline.scoring.metrics.intervals import Ends
+from trunkline.scoring.metrics.intervals import Estimate
+from trunkline.scoring.metrics.intervals import Rewards
+from trunkline.scoring.metrics.intervals import accuracy
+from trunkline.scoring.metrics.intervals import avg_at_k
+from trunkline.scoring.metrics.intervals import best_of_n
+from trunkline.scoring.metrics.intervals import correlation
+from trunkline.scoring.metrics.intervals import estimate
+from trunkline.scoring.metrics.intervals import inside
+from trunkline.scoring.metrics.intervals import scored
+from trunkline.scoring.metrics.intervals import student
+from trunkline.scoring.metrics.intervals import wilson
+from trunkline.tree.answers import vote
+from typing import Final
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable
+    from collections.abc import Iterator
+    from collections.abc import Sequence
 
-__all__ = ["shares"]
+
+__all__ = ["Metric", "PerSolved", "majority_at_k", "majority_at_n", "majority_of", "mean_pass_at_k", "mean_pass_hat_k", "metric", "pass_at_k", "pass_hat_k", "per_solved", "shares", "worth_of_k"]
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """The chance that at least one of k tries is right, without bias, from n tries of which c were right.
+
+    It is ``1 - C(n - c, k) / C(n, k)`` (Chen et al. 2021, "Evaluating Large Language Models Trained on
+    Code"): the share of all subsets of k tries that hold a right one.
+
+    Args:
+        n: Tries made.
+        c: Right ones among them.
+        k: Tries allowed, from 1 to n.
+
+    Returns:
+        A number from 0 to 1.
+
+    Raises:
+        UsageError: The numbers do not fit together; fewer than k tries give no unbiased estimate.
+    """
+    _fitting("pass@", n, c, k)
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """pass^k: the chance that all of k tries are right, without bias, from n tries of which c were right.
+
+    It is ``C(c, k) / C(n, k)`` (Yao et al. 2024, "tau-bench"): the share of all subsets of k tries in which every one
+    is right.
+
+    Args:
+        n: Tries made.
+        c: Right ones among them.
+        k: Tries that are to be right, from 1 to n.
+
+    Returns:
+        A number from 0 to 1.
+
+    Raises:
+        UsageError: The numbers do not fit together; fewer than k tries give no unbiased estimate.
+    """
+    _fitting("pass^", n, c, k)
+    return math.comb(c, k) / math.comb(n, k)
+
+
+def _fitting(name: str, n: int, c: int, k: int) -> None:
+    if not 1 <= k <= n:
+        raise UsageError(f"{name}{k} cannot be computed from {n} tries: k must lie between 1 and the number of tries")
+    if not 0 <= c <= n:
+        raise UsageError(f"{c} right tries out of {n} are impossible")
+
+
+def mean_pass_at_k(rewards: Rewards, k: int, *, threshold: float = 1.0) -> Estimate | None:
+    """pass@k over tasks; see :func:`pass_at_k`.
+
+    Args:
+        rewards: For each task the rewards of its tries.
+        k: Tries allowed, at least 1.
+        threshold: A try is right if its reward is at least this.
+
+    Returns:
+        The estimate over the tasks with at least k scored tries (its ``tasks`` says how many), or None if
+        there is none.
+    """
+    return _mean("pass@", pass_at_k, rewards, k, threshold)
+
+
+def mean_pass_hat_k(rewards: Rewards, k: int, *, threshold: float = 1.0) -> Estimate | None:
+    """pass^k over tasks; see :func:`pass_hat_k`.
+
+    Args:
+        rewards: For each task the rewards of its tries.
+        k: Tries that are to be right, at least 1.
+        threshold: A try is right if its reward is at least this.
+
+    Returns:
+        The estimate over the tasks with at least k scored tries (its ``tasks`` says how many), or None if
+        there is none.
+    """
+    return _mean("pass^", pass_hat_k, rewards, k, threshold)
+
+
+def _mean(
+    name: str, chance: Callable[[int, int, int], float], rewards: Rewards, k: int, threshold: float
+) -> Estimate | None:
+    if k < 1:
+        raise UsageError(f"{name}{k} has no meaning: k must be at least 1")
+    tasks = [found for found in map(scored, rewards) if len(found) >= k]
+    means = [chance(len(task), sum(reward >= threshold for reward in task), k) for task in tasks]
+    # As many sets of k could have been drawn with tries of their own; more would make the interval too narrow where few
+    # tasks agree by chance.
+    found = estimate(means, sum(len(task) // k for task in tasks), sum(map(len, rewards)), bounded=True)
+    return None if found is None else msgspec.structs.replace(found, scored=sum(map(len, tasks)))
+
 
 _NOTHING: Final = 10**20
 """What happens in a smaller share of the subsets than one over this is left out: a float cannot tell it from never."""
@@ -134,3 +251,280 @@ def _times(row: Sequence[int], factor: Sequence[int], room: int) -> list[int]:
     padded = [*edge, *long, *edge]
     length = min(room, len(row) + len(factor) - 1)
     return [sum(map(mul, padded[place : place + len(short)], turned)) for place in range(length)]
+
+
+def majority_of(answers: Sequence[str | None], rewards: Sequence[float]) -> float | None:
+    """What the answer of a task with the most votes is worth; see :func:`majority_at_n`.
+
+    Args:
+        answers: The answers of its tries.
+        rewards: The rewards of the same tries.
+
+    Returns:
+        The reward, or None where the leading answers are not scored.
+    """
+    classes = vote(answers)
+    values: list[float] = []
+    for votes in classes:
+        if len(votes.voters) < len(classes[0].voters):
+            break
+        found = scored([rewards[voter] for voter in votes.voters])
+        if not found:
+            return None
+        values.append(math.fsum(found) / len(found))
+    if values:
+        return math.fsum(values) / len(values)
+    # Nobody answered: the vote fails, which is measured only if some try was scored.
+    return 0.0 if scored(rewards) else None
+
+
+def majority_at_n(answers: Sequence[Sequence[str | None]], rewards: Rewards) -> Estimate | None:
+    """The mean over tasks of the reward of the answer with the most votes.
+
+    This is self-consistency (Wang et al. 2023).
+    Answers are compared after normalisation (:func:`trunkline.tree.answers.normalise`), and a class of equal answers is
+    worth the mean reward of its scored members. A tie counts as its expectation under a fair draw between the classes
+    in it. Aggregators join more answers than that, as 1/2 and 0.5, so one may find another majority.
+
+    Args:
+        answers: For each task the answers of its tries; None does not vote.
+        rewards: The rewards of the same tries, in the same order.
+
+    Returns:
+        The estimate over the tasks whose leading answers are scored, or None if there is none.
+    """
+    means: list[float] = []
+    tries = 0
+    for said, worth in _matched(answers, rewards):
+        tries += len(worth)
+        mean = majority_of(said, worth)
+        if mean is not None:
+            means.append(mean)
+    return estimate(means, len(means), tries, bounded=inside(rewards))
+
+
+def worth_of_k(answers: Sequence[str | None], rewards: Sequence[float], k: int) -> float | None:
+    """What a vote among k tries of a task is worth, in the mean over all subsets of k of its scored tries.
+
+    Args:
+        answers: The answers of its tries.
+        rewards: The rewards of the same tries; what was not scored does not vote.
+        k: Tries in a vote, at least 1.
+
+    Returns:
+        The mean, or None with fewer than k scored tries.
+    """
+    counted = [position for position, reward in enumerate(rewards) if not math.isnan(reward)]
+    if len(counted) < k:
+        return None
+    worth = [rewards[position] for position in counted]
+    classes = vote(answers[position] for position in counted)
+    sizes = tuple(len(votes.voters) for votes in classes)
+    won = shares(sizes, len(counted) - sum(sizes), k)
+    # Which members of a class are in a subset is a fair draw too, so each class is worth the mean over its members.
+    means = [math.fsum(worth[voter] for voter in votes.voters) / len(votes.voters) for votes in classes]
+    value = math.fsum(share * mean for share, mean in zip(won, means, strict=True))
+    # Chances that add up to 1 may do so but for a rounding.
+    return max(min(0.0, *worth), min(max(0.0, *worth), value))
+
+
+def majority_at_k(answers: Sequence[Sequence[str | None]], rewards: Rewards, k: int) -> Estimate | None:
+    """The mean over tasks of what a vote among k of their tries is worth, over all subsets of k tries.
+
+    It is what :func:`majority_at_n` would give in the mean if only k tries had been made, with answers compared alike:
+    exact, as subsets are counted and not drawn, and with k the number of tries the same. Tries without an answer are
+    tries, and do not vote; a subset without a vote is worth 0. Tries that were not scored are left out.
+
+    Args:
+        answers: For each task the answers of its tries.
+        rewards: The rewards of the same tries, in the same order.
+        k: Tries in a vote, at least 1.
+
+    Returns:
+        The estimate over the tasks with at least k scored tries, or None if there is none.
+    """
+    if k < 1:
+        raise UsageError(f"majority@{k} has no meaning: k must be at least 1")
+    means: list[float] = []
+    tries = votes = behind = 0
+    for said, worth in _matched(answers, rewards):
+        tries += len(worth)
+        mean = worth_of_k(said, worth, k)
+        if mean is not None:
+            means.append(mean)
+            found = len(scored(worth))
+            behind += found
+            # As many votes of k could have been held with tries of their own.
+            votes += found // k
+    held = estimate(means, votes, tries, bounded=inside(rewards))
+    return None if held is None else msgspec.structs.replace(held, scored=behind)
+
+
+def _matched(
+    answers: Sequence[Sequence[str | None]], rewards: Rewards
+) -> Iterator[tuple[Sequence[str | None], Sequence[float]]]:
+    for said, worth in zip(answers, rewards, strict=True):
+        if len(said) != len(worth):
+            raise UsageError(f"a task has {len(said)} answers but {len(worth)} rewards")
+        yield said, worth
+
+
+class PerSolved(msgspec.Struct, frozen=True):
+    """What was spent on all tasks for each that was solved.
+
+    Attributes:
+        value: All that was spent over the number of solved tasks.
+        low: Lower end of its 95 % interval; None with fewer than two tasks, or where nothing was spent.
+        high: Upper end.
+        tasks: Tasks, solved or not.
+        solved: Solved ones.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    tasks: int
+    solved: int
+
+
+def per_solved(spent: Sequence[float], solved: Sequence[bool]) -> PerSolved | None:
+    """Return what was spent for each solved task, what was spent on others included.
+
+    It is a ratio of two means over tasks. On the scale of logarithms its interval joins the interval of each (Zou and
+    Donner 2008): the delta method's for what was spent, Wilson's for the share that was solved, less what the two have
+    in common by their correlation. So it is never below 0, and has a width where every task was solved.
+
+    Args:
+        spent: What was spent on each task: tokens, money, seconds; 0 or more.
+        solved: Whether the task was solved.
+
+    Returns:
+        The ratio, or None if nothing was solved.
+
+    Raises:
+        UsageError: The columns differ in length, or an amount is below 0 or not finite.
+    """
+    if len(spent) != len(solved):
+        raise UsageError(f"{len(spent)} amounts do not fit {len(solved)} tasks")
+    if not all(math.isfinite(amount) and amount >= 0 for amount in spent):
+        raise UsageError("what was spent on a task must be a number from 0 on")
+    wins = sum(map(bool, solved))
+    if not wins:
+        return None
+    value = math.fsum(spent) / wins
+    low, high = _interval(spent, [float(won) for won in solved], value)
+    return PerSolved(value, low, high, len(spent), wins)
+
+
+def _interval(spent: Sequence[float], solved: Sequence[float], value: float) -> Ends:
+    count = len(spent)
+    mean = math.fsum(spent) / count
+    if count < 2 or mean <= 0:
+        return None, None
+    error = math.sqrt(math.fsum((amount - mean) ** 2 for amount in spent) / (count - 1) / count) / mean
+    half = student(count - 1) * error
+    rate = math.fsum(solved) / count
+    least, most = wilson(solved, count)
+    down, up = math.log(rate / least), math.log(most / rate)
+    shared = correlation(spent, solved)
+    return value * math.exp(-_joined(half, up, shared)), value * math.exp(_joined(half, down, shared))
+
+
+def _joined(one: float, other: float, shared: float) -> float:
+    return math.sqrt(max(0.0, one * one + other * other - 2 * shared * one * other))
+
+
+_PLAIN: Final = ("accuracy", "best", "majority")
+_OF_K: Final = ("avg@", "pass@", "pass^", "majority@")
+_NAME = re.compile(r"(avg@|pass@|pass\^|majority@)([0-9]{1,6})")
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """A metric of the tries of tasks; make one with :func:`metric`.
+
+    Attributes:
+        kind: ``accuracy``, ``best``, ``majority``, or the part of the name before its number.
+        k: The number; None for a metric without one.
+    """
+
+    kind: str
+    k: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that :func:`metric` reads."""
+        return self.kind if self.k is None else f"{self.kind}{self.k}"
+
+    def value(self, answers: Sequence[str | None], rewards: Sequence[float]) -> float | None:
+        """What the tries of one task come to.
+
+        Args:
+            answers: Their answers; None where a try has none.
+            rewards: Their rewards; NaN where a try was not scored.
+
+        Returns:
+            The value, or None where this task does not count: too few of its tries are scored.
+        """
+        found = scored(rewards)
+        if len(found) < (self.k or 1):
+            return None
+        if self.kind in ("accuracy", "avg@"):
+            return math.fsum(found) / len(found)
+        if self.kind == "best":
+            return max(found)
+        if self.kind == "majority":
+            return majority_of(answers, rewards)
+        assert self.k is not None
+        if self.kind == "majority@":
+            return worth_of_k(answers, rewards, self.k)
+        chance = pass_at_k if self.kind == "pass@" else pass_hat_k
+        return chance(len(found), sum(reward >= 1.0 for reward in found), self.k)
+
+    def draws(self, tries: int) -> float:
+        """How many independent values of it so many scored tries of a task could hold, at least 1.
+
+        Args:
+            tries: Scored tries.
+        """
+        if self.kind in ("best", "majority"):
+            return 1.0
+        each = 1 if self.kind == "avg@" else self.k or 1
+        return max(1.0, tries / each)
+
+    def estimate(self, answers: Sequence[Sequence[str | None]], rewards: Rewards) -> Estimate | None:
+        """The metric over tasks, with its interval.
+
+        Args:
+            answers: For each task the answers of its tries.
+            rewards: Their rewards.
+
+        Returns:
+            The estimate, or None if no task counts.
+        """
+        if self.k is None:
+            if self.kind == "majority":
+                return majority_at_n(answers, rewards)
+            return accuracy(rewards) if self.kind == "accuracy" else best_of_n(rewards)
+        if self.kind == "majority@":
+            return majority_at_k(answers, rewards, self.k)
+        of_k = {"avg@": avg_at_k, "pass@": mean_pass_at_k, "pass^": mean_pass_hat_k}[self.kind]
+        return of_k(rewards, self.k)
+
+
+def metric(name: str) -> Metric:
+    """Read the name of a metric.
+
+    Args:
+        name: ``accuracy`` (the mean reward of one try), ``best``, ``majority``, or one with a number of tries, as
+            ``avg@4``, ``pass@4``, ``pass^4`` and ``majority@4``.
+
+    Raises:
+        UsageError: There is no such metric; the message lists those that there are.
+    """
+    if name in _PLAIN:
+        return Metric(name)
+    found = _NAME.fullmatch(name)
+    if found is None or int(found[2]) < 1:
+        known = ", ".join([*_PLAIN, *(f"{kind}K" for kind in _OF_K)])
+        raise UsageError(f"there is no metric {quoted(name, 40)}: it is one of {known}, with K tries, at least 1")
+    return Metric(found[1], int(found[2]))

@@ -1,15 +1,23 @@
-"""Intervals of 95 % around means over tasks, which are the sample; several tries of a task are one cluster."""
+"""Estimates with clustered intervals.
+
+Everywhere a list holds one list of rewards for each task, NaN marks a try that was not scored (one that broke, say),
+and a result without a single scored try behind it is None: nothing that was not measured is shown as 0.
+"""
+
 
 from __future__ import annotations
 
+
+from collections.abc import Sequence
 import math
+import msgspec
 from statistics import NormalDist
+from trunkline.errors import UsageError
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-__all__ = ["Ends", "around", "correlation", "student", "t_interval", "wilson"]
+__all__ = ["Ends", "Estimate", "Rewards", "accuracy", "around", "avg_at_k", "best_of_n", "correlation", "estimate", "inside", "scored", "student", "t_interval", "wilson"]
+
 
 Ends = tuple[float, float] | tuple[None, None]
 """Both ends of an interval, or neither."""
@@ -106,3 +114,107 @@ def correlation(first: Sequence[float], second: Sequence[float]) -> float:
     if size <= 0:
         return 0.0
     return max(-1.0, min(1.0, math.fsum(x * y for x, y in zip(above, below, strict=True)) / size))
+
+
+Rewards = Sequence[Sequence[float]]
+"""For each task the rewards of its tries; NaN for a try that was not scored."""
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A mean over tasks, with a 95 % interval where one can be given.
+
+    Attributes:
+        value: The mean over tasks of each task's own value.
+        low: Lower end of the interval; None if fewer than two tasks count.
+        high: Upper end.
+        tasks: Tasks that count.
+        scored: Scored tries behind them.
+        tries: All tries, also those of tasks that do not count, and those that broke and were not scored.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    tasks: int
+    scored: int
+    tries: int
+
+
+def scored(rewards: Sequence[float]) -> list[float]:
+    """The rewards of the tries of a task that were scored."""
+    return [reward for reward in rewards if not math.isnan(reward)]
+
+
+def inside(rewards: Rewards) -> bool:
+    """Whether every reward lies between 0 and 1."""
+    return all(0.0 <= reward <= 1.0 for task in rewards for reward in scored(task))
+
+
+def estimate(means: Sequence[float], behind: int, tries: int, *, bounded: bool) -> Estimate | None:
+    """Make an estimate of one value a task.
+
+    Args:
+        means: The values of the tasks that count.
+        behind: Scored tries behind them, each of which says something of its own.
+        tries: All tries.
+        bounded: Whether every reward lies between 0 and 1.
+
+    Returns:
+        The estimate, or None without a task.
+    """
+    if not means:
+        return None
+    low, high = around(means, behind, bounded=bounded)
+    return Estimate(math.fsum(means) / len(means), low, high, len(means), behind, tries)
+
+
+def accuracy(rewards: Rewards) -> Estimate | None:
+    """Accuracy of one try: the mean over tasks of the mean over their scored tries.
+
+    The interval treats tasks as the sample and tries of a task as one cluster. Rewards between 0 and 1 get
+    Wilson's score interval on the effective sample size (:func:`~trunkline.scoring.metrics.intervals.wilson`); other
+    rewards the t interval of the task means.
+
+    Args:
+        rewards: For each task the rewards of its tries.
+
+    Returns:
+        The estimate, or None if nothing is scored.
+    """
+    tasks = [found for found in map(scored, rewards) if found]
+    means = [math.fsum(found) / len(found) for found in tasks]
+    return estimate(means, sum(map(len, tasks)), sum(map(len, rewards)), bounded=inside(rewards))
+
+
+def avg_at_k(rewards: Rewards, k: int) -> Estimate | None:
+    """avg@k: the mean reward of k tries of a task, over tasks.
+
+    Every subset of k tries is as good as any other, so the estimate without bias is the mean of all of them; k says
+    only which tasks count.
+
+    Args:
+        rewards: For each task the rewards of its tries.
+        k: Tries, at least 1.
+
+    Returns:
+        The estimate over the tasks with at least k scored tries, or None if there is none.
+    """
+    if k < 1:
+        raise UsageError(f"avg@{k} has no meaning: k must be at least 1")
+    counted = accuracy([task for task in rewards if len(scored(task)) >= k])
+    return None if counted is None else msgspec.structs.replace(counted, tries=sum(map(len, rewards)))
+
+
+def best_of_n(rewards: Rewards) -> Estimate | None:
+    """The mean over tasks of the best reward among their scored tries, as a perfect choice would reach it.
+
+    Args:
+        rewards: For each task the rewards of its tries.
+
+    Returns:
+        The estimate, or None if nothing is scored.
+    """
+    tasks = [found for found in map(scored, rewards) if found]
+    # One value a task: for the interval each task is one try.
+    best = estimate([max(found) for found in tasks], len(tasks), sum(map(len, rewards)), bounded=inside(rewards))
+    return None if best is None else msgspec.structs.replace(best, scored=sum(map(len, tasks)))

@@ -1,28 +1,78 @@
-"""Reports without a model: what a conversation itself says about its plan, its calls and its end, cut short."""
+"""Reports without a model."""
+
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
+import re
+from trunkline._internal.text import printable
+from trunkline._internal.validation import whole
+from trunkline.scoring.answers import extract_answer
+from trunkline.scoring.reports.segments import reported_leaves
+from trunkline.scoring.reports.segments import steps
+from trunkline.scoring.reports.segments import without_prompt
+from trunkline.tree.views import Kind
+from trunkline.tree.views import message_text
+from trunkline.types import Usage
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+from typing import cast
 
-from trunkline.bounds import whole
-from trunkline.printable import printable
-from trunkline.score.answers import extract_answer
-from trunkline.score.reports.outcome import Problem, Reported
-from trunkline.score.reports.segments import reported_leaves
-from trunkline.score.reports.steps import steps, without_prompt
-from trunkline.tree.node import Kind, message_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from trunkline.score.reports.steps import Step
-    from trunkline.tree.tree import Tree
+    from collections.abc import Iterable
+    from collections.abc import Sequence
+    from trunkline.scoring.reports.segments import Step
+    from trunkline.tree.views import Tree
     from trunkline.types import Message
 
-__all__ = ["LEAST", "LIMIT", "extract", "extract_tree", "messages_of"]
+
+__all__ = ["LEAST", "LIMIT", "Problem", "Reported", "extract", "extract_tree", "messages_of"]
+
+
+class Problem(NamedTuple):
+    """A report that was not written.
+
+    Attributes:
+        node: Where it is missing.
+        reason: Why; safe to print.
+    """
+
+    node: int
+    reason: str
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """What came of writing reports on a tree.
+
+    Attributes:
+        usage: What all calls that gave a reply cost.
+        written: How many reports were written.
+        skipped: How many were there already and were left as they are.
+        problems: Reports that were not written, by their nodes.
+    """
+
+    usage: Usage = msgspec.field(default_factory=Usage)
+    written: int = 0
+    skipped: int = 0
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def failed(self) -> int:
+        """How many reports were not written."""
+        return len(self.problems)
+
+    def __add__(self, other: Reported) -> Reported:
+        return Reported(
+            self.usage + other.usage,
+            self.written + other.written,
+            self.skipped + other.skipped,
+            (*self.problems, *other.problems),
+        )
+
 
 LIMIT: Final = 1200
 """Characters of an extracted report."""

@@ -1,20 +1,200 @@
-"""What a conversation did, as steps: thoughts, tool calls and what they gave back, whatever form they are in."""
+"""Steps, segments, what to share."""
+
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
+import re
+from trunkline.tree.views import Kind
+from trunkline.tree.views import message_text
+from trunkline.types import Termination
+from trunkline.types import UNSCORED
+from typing import Any
+from typing import Final
+from typing import Literal
+from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from trunkline.tree.node import message_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
+    from collections.abc import Collection
+    from collections.abc import Iterable
+    from collections.abc import Iterator
+    from collections.abc import Sequence
+    from trunkline.tree.views import Tree
     from trunkline.types import Message
 
-__all__ = ["Step", "clipped", "short_name", "steps", "without_prompt"]
+
+__all__ = ["CACHED", "GENERATED", "SHARES", "Segment", "Share", "Sizes", "Step", "choose", "clipped", "reported_leaves", "segments", "short_name", "steps", "without_prompt"]
+
+
+class Segment(NamedTuple):
+    """A run of nodes between two places where something is reported, none of them a prompt.
+
+    Attributes:
+        node: Its last node, on which its report is written.
+        parent: Position of the segment before it; None where it follows the prompt.
+        nodes: What it adds to the path, in order; at least one node.
+        leaf: Whether a rollout that is reported ends here.
+        branches: How many segments follow it.
+    """
+
+    node: int
+    parent: int | None
+    nodes: tuple[int, ...]
+    leaf: bool
+    branches: int
+
+
+def reported_leaves(tree: Tree) -> dict[int, str | None]:
+    """The leaves that get a report, ascending, each with the answer that a rollout gave there.
+
+    Rollouts that grow, broke, were cut or filtered get none, and neither do those in which nobody said anything. Two
+    rollouts with one leaf get one.
+
+    Args:
+        tree: The tree.
+    """
+    core = tree.core
+    answers: dict[int, str | None] = {}
+    for number in range(core.rollouts):
+        facts = core.rollout(number)
+        if facts.termination is None or Termination(facts.termination) in UNSCORED or facts.turns == 0:
+            continue
+        known = answers.get(facts.leaf)
+        answers[facts.leaf] = facts.answer if known is None else known
+    return dict(sorted(answers.items()))
+
+
+def segments(tree: Tree) -> list[Segment]:
+    """Cut the paths to all reported leaves where they part and where they end.
+
+    Args:
+        tree: The tree.
+
+    Returns:
+        The segments, each behind the one before it on its path. Prompts are in none: chains that share nothing but the
+        prompt are one segment each.
+    """
+    core = tree.core
+    leaves = reported_leaves(tree)
+    # A parent has a smaller number than its children.
+    children: dict[int, list[int]] = {}
+    seen: set[int] = set()
+    for leaf in leaves:
+        node = leaf
+        while node and node not in seen:
+            seen.add(node)
+            parent = core.node(node).parent
+            children.setdefault(parent, []).append(node)
+            node = parent
+    found: list[Segment] = []
+    # Of each node that was reached: the segment before, and what came since.
+    reached: dict[int, tuple[int | None, tuple[int, ...]]] = {0: (None, ())}
+    for node in sorted({0, *seen}):
+        before, since = reached.pop(node)
+        if node and core.node(node).kind != Kind.PROMPT:
+            since = (*since, node)
+        below = children.get(node, [])
+        if since and (node in leaves or len(below) > 1):
+            found.append(Segment(node, before, since, node in leaves, len(below)))
+            before, since = len(found) - 1, ()
+        for child in below:
+            reached[child] = (before, since)
+    return found
+
+
+Share = Literal["auto", "always", "never"]
+SHARES: Final[tuple[str, ...]] = ("auto", "always", "never")
+
+GENERATED: Final = 4.0
+"""What a generated token costs in prompt tokens, as most price lists have it."""
+
+
+CACHED: Final = 0.5
+"""What a cached prompt token is taken to cost, in others, where nobody says: price lists have 0.1 to 0.5, and of
+requests that are sent at once not every one finds what another begins with."""
+
+
+class Sizes(NamedTuple):
+    """What requests are estimated to hold, in tokens.
+
+    Attributes:
+        frame: Instructions and question, in every request.
+        report: A report.
+        steps: The steps of each segment.
+    """
+
+    frame: float
+    report: float
+    steps: Sequence[float]
+
+
+def choose(
+    found: Sequence[Segment], sizes: Sizes, share: Share, known: Collection[int] = (), cached: float = 1.0
+) -> list[bool]:
+    """Choose the segments after which a report is written.
+
+    A leaf always has one. Whether a branching point has one is a trade: it is one more request, and then no request
+    below it reads the steps above it again, but their report. With ``auto`` the choice is the one whose estimated cost
+    is least: prompt tokens, plus :data:`GENERATED` for each generated one. What several requests begin with alike costs
+    ``cached`` for all but the first of them. However it is chosen, the steps of each segment are read in full once, so
+    only what is read again makes a difference.
+
+    Args:
+        found: The segments, as :func:`~trunkline.scoring.reports.segments.segments` returns them.
+        sizes: What requests hold.
+        share: ``always`` a report at every branching point, ``never``, or where it pays.
+        known: Positions of segments that have a report already, which costs nothing.
+        cached: What a prompt token costs that the server's prefix cache holds, of one that it does not; 1 where there
+            is no cache.
+
+    Returns:
+        For each segment whether a request is made for it; False for those that have a report.
+    """
+    if share != "auto":
+        return [at not in known and (share == "always" or segment.leaf) for at, segment in enumerate(found)]
+    total: list[float] = []
+    for segment, size in zip(found, sizes.steps, strict=True):
+        total.append(size + (0.0 if segment.parent is None else total[segment.parent]))
+    # Of each segment and each one above it that may be the last with a report (-1 for none): the least that it and all
+    # below it cost. Filled from below; each adds its own to what its parent's children cost.
+    below: list[dict[int, float]] = [{} for _ in found]
+    pays: list[dict[int, bool]] = [{} for _ in found]
+    for at in range(len(found) - 1, -1, -1):
+        segment = found[at]
+        # The first request below it reads its report in full.
+        after = below[at].get(at, 0.0) + ((1.0 - cached) * sizes.report if segment.branches else 0.0)
+        costs: dict[int, float] = {}
+        for last in _above(found, at):
+            read = total[at] if last < 0 else total[at] - total[last] + sizes.report
+            request = 0.0 if at in known else cached * (sizes.frame + read) + GENERATED * sizes.report
+            without = below[at].get(last, 0.0)
+            pays[at][last] = segment.leaf or at in known or request + after < without
+            costs[last] = request + after if pays[at][last] else without
+        if segment.parent is not None:
+            for last, cost in costs.items():
+                below[segment.parent][last] = below[segment.parent].get(last, 0.0) + cost
+    chosen: list[bool] = []
+    lasts: list[int] = []
+    for at, segment in enumerate(found):
+        last = -1 if segment.parent is None else lasts[segment.parent]
+        pay = pays[at][last]
+        lasts.append(at if pay else last)
+        chosen.append(pay and at not in known)
+    return chosen
+
+
+def _above(found: Sequence[Segment], at: int) -> list[int]:
+    """All segments above one, and -1."""
+    above = [-1]
+    parent = found[at].parent
+    while parent is not None:
+        above.append(parent)
+        parent = found[parent].parent
+    return above
+
 
 _OPEN, _CLOSE = "<think>", "</think>"
 _CALL: Final = re.compile(r"<(tool_call|search|visit|code|python)>(.*?)(?:</\1>|\Z)", re.DOTALL)

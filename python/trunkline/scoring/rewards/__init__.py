@@ -1,13 +1,29 @@
-"""Rewards by name, as the command line knows them; each is imported when it is asked for."""
+"""Rewards: what a trajectory is worth."""
+
 
 from __future__ import annotations
 
+
 import importlib
-from typing import Any, Final, NamedTuple
-
 from trunkline.errors import ConfigError
+from trunkline.scoring.rewards.base import Part
+from trunkline.scoring.rewards.base import Reward
+from trunkline.scoring.rewards.base import Scored
+from trunkline.scoring.rewards.grading import WeightedRewards
+from trunkline.scoring.rewards.grading import weighted
+from trunkline.scoring.rewards.matching import Choice
+from trunkline.scoring.rewards.matching import F1
+from trunkline.scoring.rewards.matching import Numeric
+from trunkline.scoring.rewards.matching import contains
+from trunkline.scoring.rewards.matching import exact_match
+from trunkline.scoring.rewards.matching import numeric_match
+from trunkline.scoring.rewards.maths import Maths
+from typing import Any
+from typing import Final
+from typing import NamedTuple
 
-__all__ = ["REWARDS", "Home", "find"]
+
+__all__ = ["Choice", "F1", "Home", "Maths", "Numeric", "Part", "REWARDS", "Reward", "Scored", "WeightedRewards", "contains", "exact_match", "find", "numeric_match", "weighted"]
 
 
 class Home(NamedTuple):
@@ -24,14 +40,14 @@ class Home(NamedTuple):
     options: str = ""
 
 
-_AT: Final = "trunkline.score.rewards."
+_AT: Final = "trunkline.scoring.rewards."
 
 REWARDS: Final[dict[str, Home]] = {
     "exact_match": Home(_AT + "matching", "exact_match"),
     "contains": Home(_AT + "matching", "contains"),
     "numeric_match": Home(_AT + "matching", "numeric_match", "Numeric"),
-    "f1": Home(_AT + "f1", "F1"),
-    "choice": Home(_AT + "choice", "Choice"),
+    "f1": Home(_AT + "matching", "F1"),
+    "choice": Home(_AT + "matching", "Choice"),
     "maths": Home(_AT + "maths", "Maths"),
     "judge": Home(_AT + "judge", "Judge"),
     "code": Home(_AT + "code", "Code"),

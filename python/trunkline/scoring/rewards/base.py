@@ -1,21 +1,94 @@
-"""How a reward is asked: for how long, in which thread, and about how many trajectories at once."""
+"""Reward, Scored, policy, names, value functions."""
+
 
 from __future__ import annotations
 
+
+from collections.abc import Awaitable
+from collections.abc import Callable
+import hashlib
 import inspect
 import math
-from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
 import msgspec
-
-from trunkline.bounds import number, shown, text, whole
+import re
+from trunkline._internal.text import HIDDEN
+from trunkline._internal.text import printable
+from trunkline._internal.text import without_secrets
+from trunkline._internal.validation import number
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import text
+from trunkline._internal.validation import whole
 from trunkline.errors import ConfigError
+from trunkline.tree.views import Kind
+from types import BuiltinFunctionType
+from types import FunctionType
+from types import MethodType
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+from typing import TypeVar
+
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
+    from collections.abc import Sequence
+    from trunkline.tree.views import Trajectory
 
-__all__ = ["MOST", "Policy", "policy_of", "reward"]
+
+__all__ = ["LARGEST", "MOST", "Part", "Policy", "REWARD_TIMEOUT", "Reward", "Scored", "Value", "best", "check", "confidence", "full_name", "policy_of", "reward", "short_name", "worth"]
+
+
+LARGEST = 1e100
+"""The largest reward, or weight of one, of which sums and squares are still numbers."""
+
+REWARD_TIMEOUT = 300.0
+"""Seconds that a reward has to give its result, unless it says otherwise."""
+
+
+class Part(NamedTuple):
+    """What one of several rewards said about a trajectory.
+
+    Attributes:
+        name: The reward's name.
+        value: Its value; NaN if there is none.
+        weight: What it counts.
+        problem: Why there is no value, on one printable line.
+    """
+
+    name: str
+    value: float
+    weight: float = 1.0
+    problem: str | None = None
+
+
+class Scored(NamedTuple):
+    """What a reward said about one trajectory. A reward may also return one, to say why there is no value.
+
+    Attributes:
+        value: The reward; NaN if there is none.
+        problem: Why there is none, on one printable line; None if there is one, or if the reward said None
+            itself.
+        parts: What it is made of, where several rewards were asked.
+    """
+
+    value: float
+    problem: str | None = None
+    parts: tuple[Part, ...] = ()
+
+
+Reward = Callable[["Trajectory"], "Awaitable[Scored | float | bool | None] | Scored | float | bool | None"]
+"""What scores a trajectory: a function, a coroutine function, or an object that can be called like one.
+
+It takes the trajectory (whose ``task`` has the accepted answers) and returns a number, True or False, or
+None if it cannot say. An exception in it, also ``SystemExit``, leaves the trajectory unscored, and so does an
+awaited result that takes longer than ``REWARD_TIMEOUT``. How long it may take, whether it runs in a thread and
+whether it takes many trajectories at once is said with ``trunkline.reward``, or by attributes of those names.
+
+One that holds something open while a run lasts, such as processes or connections, has ``opened()``, which returns what
+is asked instead in one event loop and is closed by its ``async close()``.
+"""
+
 
 MOST: Final = 4096
 """The most trajectories that one call may be given."""
@@ -129,3 +202,147 @@ def policy_of(reward: object) -> Policy:
         )
     except ConfigError as problem:
         raise ConfigError(f"{type(reward).__name__}: {problem}") from None
+
+
+_HOW: Final = frozenset({"timeout", "batch", "thread"})
+"""Options that say how a reward is asked, and not what it says."""
+
+_SECRET: Final = re.compile(r"(?i)(key|authorization|passw(or)?d|secret|credentials?|token|cookie)$")
+"""Options that no file and no message says."""
+
+_LONG: Final = 60
+"""Characters of a text option that are spelt out; of a longer one a digest tells it from others."""
+
+
+class _Made(msgspec.Struct):
+    """Shows how msgspec holds a default that is made anew each time."""
+
+    new: list[int] = msgspec.field(default_factory=list)
+
+
+_FACTORY: Final = type(_Made.__struct_defaults__[0])
+
+
+def short_name(reward: Any) -> str:
+    """Return what a reward is called, without its options.
+
+    Args:
+        reward: A function, or another object that can be called.
+    """
+    return policy_of(reward).name or str(getattr(reward, "__name__", type(reward).__name__))
+
+
+def full_name(reward: Any) -> str:
+    """Return what a run file calls a reward: its name, and of a struct the options that are not as by default.
+
+    Options that only say how it is asked (``timeout``, ``batch``, ``thread``) are left out: they change no value.
+
+    Args:
+        reward: A function, or another object that can be called.
+    """
+    options = ", ".join(_options(reward)) if isinstance(reward, msgspec.Struct) else ""
+    return f"{short_name(reward)}({options})" if options else short_name(reward)
+
+
+def _options(struct: msgspec.Struct) -> Iterator[str]:
+    """The options of a struct that are not as by default."""
+    # Not by msgspec.structs.fields, which looks annotations up: those of a user's class may lead nowhere here.
+    names, defaults = struct.__struct_fields__, struct.__struct_defaults__
+    required = (msgspec.NODEFAULT,) * (len(names) - len(defaults))
+    for name, default in zip(names, (*required, *defaults), strict=True):
+        value = getattr(struct, name)
+        usual = default.factory() if isinstance(default, _FACTORY) else default
+        if name not in _HOW and (usual is msgspec.NODEFAULT or value != usual):
+            yield f"{name}={HIDDEN if _SECRET.search(name) else _spelt(value)}"
+
+
+def _spelt(value: object) -> str:
+    """A value on one line, the same in every process."""
+    match value:
+        case str():
+            return _text(value)
+        case None | bool() | int() | float():
+            return str(value).removesuffix(".0")  # a whole number may come back from a file as a float
+        case dict():
+            return "{" + ", ".join(f"{_spelt(key)}: {_spelt(item)}" for key, item in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(_spelt, value)) + "]"
+    if isinstance(value, msgspec.Struct) and not callable(value):
+        return f"{type(value).__name__}({', '.join(_options(value))})"
+    return full_name(value)
+
+
+def _text(value: str) -> str:
+    """A text as it is, or the beginning of a long one with a digest of all of it."""
+    if len(value) <= _LONG:
+        return printable(without_secrets(value), 4 * _LONG)
+    digest = hashlib.blake2b(value.encode(errors="replace"), digest_size=4).hexdigest()
+    return f"{printable(without_secrets(value)[:_LONG], 4 * _LONG)}...#{digest}"
+
+
+Value = Callable[[Any], float | None]
+"""What judges a :class:`~trunkline.tree.views.Trajectory` that has not ended: a plain function of it, never a
+coroutine function, that depends on nothing else. Higher is better; None if it cannot say, which ranks last.
+"""
+
+_ALL = 2
+"""The place of the whole turn among the regions think, tool call and all."""
+
+
+def check(name: str, value: object) -> None:
+    """Check what a user gives as a value function.
+
+    Args:
+        name: What it is called, for the message.
+        value: What was given; None for none.
+
+    Raises:
+        ConfigError: It is no function, or a coroutine function: who decides between two steps cannot wait.
+    """
+    if value is not None and (not callable(value) or inspect.iscoroutinefunction(value)):
+        raise ConfigError(f"{name} must be a plain function of a trajectory, not {shown(value)}")
+
+
+def confidence(trajectory: Trajectory) -> float:
+    """How sure the model was of its last turn: minus the mean entropy of the turn's tokens, in nats.
+
+    That is minus the logarithm of the turn's perplexity: 0 for certainty, less for doubt. NaN where the server gave
+    no log-probabilities of the likeliest tokens, and before the first turn.
+    """
+    core = trajectory.tree.core
+    turns = [node.id for node in trajectory.nodes if node.kind is Kind.TURN]
+    return -core.node(turns[-1]).entropy[_ALL] if turns else math.nan
+
+
+def worth(trajectory: Trajectory, value: Value | None = None) -> float:
+    """What a rollout is worth to a search: what ``value`` says of it, or the model's own confidence.
+
+    Returns:
+        A number, or NaN where ``value`` cannot say.
+
+    Raises:
+        ConfigError: ``value`` returned no number, or none was given and there are no log-probabilities.
+    """
+    if value is None:
+        found = confidence(trajectory)
+        if math.isnan(found):
+            raise ConfigError(
+                "the server gave no log-probabilities of the likeliest tokens, so nobody knows how sure the model was: "
+                "set sampling=Sampling(logprobs=True, top_logprobs=5), or give the strategy a value function"
+            )
+        return found
+    said: object = value(trajectory)
+    if said is None:
+        return math.nan
+    # Infinities order well, and 1e400 as a whole number does not fit a float.
+    if isinstance(said, str | bytes | bytearray) or not hasattr(said, "__float__"):
+        raise ConfigError(f"value must return a number or None at once, not {shown(said)}")
+    try:
+        return float(said)
+    except Exception as problem:
+        raise ConfigError(f"value must return a number or None, not {shown(said)}") from problem
+
+
+def best(values: Sequence[float], k: int) -> list[int]:
+    """Return the places of the ``k`` highest values, highest first; the earlier where two are equal, NaN last."""
+    return sorted(range(len(values)), key=lambda place: (math.isnan(values[place]), -values[place]))[: max(k, 0)]

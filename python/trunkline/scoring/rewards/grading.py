@@ -1,34 +1,56 @@
-"""How a reward is called: whatever goes wrong in it leaves a trajectory unscored, never at 0."""
+"""Call rewards safely: batches, threads, weighted sums."""
+
 
 from __future__ import annotations
+
 
 import asyncio
 import inspect
 import logging
 import math
-from typing import TYPE_CHECKING, Any, cast
+import msgspec
+from trunkline._internal.text import printable
+from trunkline._internal.text import said
+from trunkline._internal.validation import number
+from trunkline._internal.validation import shown
+from trunkline.errors import ConfigError
+from trunkline.errors import TrunklineError
+from trunkline.scoring.notes import as_graded
+from trunkline.scoring.rewards.base import LARGEST
+from trunkline.scoring.rewards.base import Part
+from trunkline.scoring.rewards.base import REWARD_TIMEOUT
+from trunkline.scoring.rewards.base import Reward
+from trunkline.scoring.rewards.base import Scored
+from trunkline.scoring.rewards.base import full_name
+from trunkline.scoring.rewards.base import policy_of
+from trunkline.tools.executor import ExhaustedError
+from trunkline.tools.executor import Threads
+from trunkline.types import Termination
+from trunkline.types import UNSCORED
+from typing import Any
+from typing import ClassVar
+from typing import Final
+from typing import Self
+from typing import TYPE_CHECKING
+from typing import cast
 
-from trunkline.bounds import shown
-from trunkline.errors import ConfigError, TrunklineError
-from trunkline.printable import printable, said
-from trunkline.score.notes import as_graded
-from trunkline.score.rewards.policy import policy_of
-from trunkline.score.rewards.reward import LARGEST, REWARD_TIMEOUT, Reward, Scored
-from trunkline.tools.threads import ExhaustedError, Threads
-from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from collections.abc import Iterable
+    from collections.abc import Mapping
+    from collections.abc import Sequence
+    from trunkline.scoring.rewards.base import Policy
+    from trunkline.tree.views import Trajectory
 
-    from trunkline.score.rewards.policy import Policy
-    from trunkline.tree.trajectory import Trajectory
 
-__all__ = ["apply", "ask", "ask_all", "cancelled", "close", "opened", "report", "score", "unseen"]
+__all__ = ["AT_ONCE", "Grader", "WeightedRewards", "apply", "ask", "ask_all", "cancelled", "close", "grade", "opened", "report", "score", "unseen", "weighted"]
+
 
 _WIDTH = 300
 """Cells of a reason that are kept."""
 
-_log = logging.getLogger("trunkline.score")
+_log = logging.getLogger("trunkline.scoring")
 
 
 def _name(reward: Reward) -> str:
@@ -243,7 +265,7 @@ async def close(reward: Reward) -> None:
 
 
 def report(trajectory: Trajectory, scored: Scored) -> float:
-    """Return the value, and log why there is none (``trunkline.score``).
+    """Return the value, and log why there is none (``trunkline.scoring``).
 
     Args:
         trajectory: What was scored.
@@ -256,7 +278,7 @@ def report(trajectory: Trajectory, scored: Scored) -> float:
 
 
 async def apply(reward: Reward, trajectory: Trajectory, *, cut: bool = False) -> float:
-    """The reward of a trajectory, or NaN if it stays unscored, which is logged (``trunkline.score``).
+    """The reward of a trajectory, or NaN if it stays unscored, which is logged (``trunkline.scoring``).
 
     Args:
         reward: The reward.
@@ -267,3 +289,280 @@ async def apply(reward: Reward, trajectory: Trajectory, *, cut: bool = False) ->
         A finite number, or NaN. See :func:`score` for the reason as data.
     """
     return report(trajectory, await score(reward, trajectory, cut=cut))
+
+
+AT_ONCE: Final = 64
+"""Calls of a reward that are open at once when many finished trajectories are graded."""
+
+_THREADS: Final = 16
+"""Calls of a blocking reward that run at once."""
+
+_GATHER: Final = 0.005
+"""Seconds after the first trajectory of a batch in which others may join it."""
+
+_LEAVE: Final = 2.0
+"""Seconds that calls have to end once they are cancelled."""
+
+_Waiting = tuple["Trajectory", "asyncio.Future[Scored]"]
+
+
+class Grader:
+    """Asks one reward in one event loop.
+
+    Trajectories that are asked about within a few milliseconds go to a reward that takes batches in one call, up to as
+    many as it takes. Which ones that are is a matter of time, so a value must not depend on it.
+
+    Args:
+        reward: The reward.
+
+    Attributes:
+        name: What run files call it.
+
+    Raises:
+        ConfigError: What it says of how it is asked cannot be.
+    """
+
+    def __init__(self, reward: Reward) -> None:
+        self.name = full_name(reward)
+        self._reward = opened(reward)
+        self._policy = policy_of(self._reward)
+        self._threads = Threads(_THREADS) if self._policy.thread else None
+        self._waiting: list[_Waiting] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def score(self, trajectory: Trajectory, *, cut: bool = False) -> Scored:
+        """Ask about one trajectory; see :func:`trunkline.scoring.rewards.grading.score`.
+
+        Args:
+            trajectory: An ended rollout.
+            cut: Whether the reward is shown one that was cut.
+        """
+        early = unseen(trajectory, cut=cut)
+        if early is not None:
+            return early
+        if self._policy.batch is None:
+            return await ask(self._reward, trajectory, self._policy, self._threads)
+        return await self._gathered(trajectory, self._policy.batch)
+
+    async def score_all(self, trajectories: Sequence[Trajectory], *, at_once: int = AT_ONCE) -> list[Scored]:
+        """Ask about trajectories that are all there: in full batches, or one by one.
+
+        Args:
+            trajectories: Ended rollouts.
+            at_once: The most calls that are open at once.
+
+        Returns:
+            One for each, in their order.
+        """
+        found = [unseen(trajectory, cut=False) for trajectory in trajectories]
+        shown = [position for position, early in enumerate(found) if early is None]
+        size = self._policy.batch or 1
+        batches = iter([shown[start : start + size] for start in range(0, len(shown), size)])
+
+        async def work() -> None:
+            for positions in batches:
+                listed = [trajectories[position] for position in positions]
+                if self._policy.batch is None:
+                    said = [await ask(self._reward, listed[0], self._policy, self._threads)]
+                else:
+                    said = await ask_all(self._reward, listed, self._policy, self._threads)
+                for position, one in zip(positions, said, strict=True):
+                    found[position] = one
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(at_once):
+                group.create_task(work())
+        return [Scored(math.nan) if one is None else one for one in found]
+
+    async def close(self) -> None:
+        """Let go of calls that nobody waits for, and of what the reward holds open. Nothing is asked afterwards."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for _, future in self._waiting:
+            future.cancel()
+        self._waiting.clear()
+        for call in self._calls:
+            call.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=_LEAVE)
+        if self._threads is not None:
+            self._threads.close()
+        await close(self._reward)
+
+    async def _gathered(self, trajectory: Trajectory, most: int) -> Scored:
+        """Wait with others for a batch to be full, or for the first of it to have waited long enough."""
+        if self._closed:
+            raise RuntimeError("the grader is closed")  # nobody would send what waits
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Scored] = loop.create_future()
+        self._waiting.append((trajectory, future))
+        if len(self._waiting) >= most:
+            self._send()
+        elif self._timer is None:
+            self._timer = loop.call_later(_GATHER, self._send)
+        return await future
+
+    def _send(self) -> None:
+        """Ask about those who wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = [one for one in self._waiting if not one[1].done()], []
+        if waiting:
+            call = asyncio.get_running_loop().create_task(self._call(waiting))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    async def _call(self, waiting: list[_Waiting]) -> None:
+        try:
+            said = await ask_all(self._reward, [one for one, _ in waiting], self._policy, self._threads)
+            for (_, future), one in zip(waiting, said, strict=True):
+                if not future.done():
+                    future.set_result(one)
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+async def grade(reward: Reward, trajectories: Iterable[Trajectory], *, at_once: int = AT_ONCE) -> list[Scored]:
+    """Ask a reward about many ended rollouts.
+
+    Args:
+        reward: The reward; one that takes batches is given full ones.
+        trajectories: Ended rollouts. One that broke, was cut or filtered is not shown to the reward.
+        at_once: The most calls that are open at once.
+
+    Returns:
+        One for each, in their order: the reward, or NaN with the reason.
+
+    Raises:
+        ConfigError: What the reward says of how it is asked cannot be.
+    """
+    async with Grader(reward) as grader:
+        return await grader.score_all(list(trajectories), at_once=at_once)
+
+
+class WeightedRewards(msgspec.Struct, frozen=True):
+    """The sum of several rewards, each times its weight.
+
+    The weights count as they are given; they need not come to 1, and one may be negative. All rewards are asked at
+    once. If one of them has no value the whole has none: a sum without it would be another quantity. What each said
+    stands in the rollout's note.
+
+    Args:
+        rewards: The rewards by their names.
+        weights: What each counts; 1 where nothing is said.
+
+    Raises:
+        ConfigError: There is none, one cannot be called, or a weight is no number or of no reward.
+    """
+
+    # What is a function, or has fields of its own, reaches workers by its name.
+    rewards: dict[str, Any]
+    weights: dict[str, float] = {}
+
+    timeout: ClassVar[float] = math.inf
+
+    def __post_init__(self) -> None:
+        rewards: object = self.rewards
+        weights: object = self.weights
+        if not isinstance(rewards, dict) or not rewards:
+            raise ConfigError(f"weighted: rewards must be a dict of at least one reward, not {shown(rewards)}")
+        if not isinstance(weights, dict):
+            raise ConfigError(f"weighted: weights must be a dict, not {shown(weights)}")
+        for name, reward in rewards.items():
+            if not isinstance(name, str) or not name.strip():
+                raise ConfigError(f"weighted: the name of a reward must be a string, not {shown(name)}")
+            if not callable(reward) or isinstance(reward, type):
+                raise ConfigError(f"weighted: {shown(name)} must be a reward that can be called, not {shown(reward)}")
+            policy_of(reward)
+        for name, weight in weights.items():
+            if name not in rewards:
+                raise ConfigError(f"weighted: there is a weight of {shown(name)}; the rewards are {', '.join(rewards)}")
+            number(f"weighted: weight of {name}", weight, -LARGEST, LARGEST)
+
+    async def __call__(self, trajectory: Trajectory) -> Scored:
+        """Ask all of them about one trajectory.
+
+        Args:
+            trajectory: An ended rollout.
+        """
+        live = self.opened()
+        try:
+            return await live(trajectory)
+        finally:
+            await live.close()
+
+    def opened(self) -> OpenRewards:
+        """Return what asks them while a run lasts."""
+        return OpenRewards({name: (Grader(one), self.weights.get(name, 1.0)) for name, one in self.rewards.items()})
+
+
+class OpenRewards:
+    """Rewards that are asked together, each in its way; each keeps its own time.
+
+    Args:
+        graders: Who asks each, and what it counts.
+    """
+
+    timeout = math.inf
+
+    def __init__(self, graders: Mapping[str, tuple[Grader, float]]) -> None:
+        self._graders = graders
+
+    async def __call__(self, trajectory: Trajectory) -> Scored:
+        """Ask all of them; whether the trajectory may be seen has been decided."""
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(grader.score(trajectory, cut=True)) for grader, _weight in self._graders.values()
+            ]
+        said = [one.result() for one in asked]
+        parts = tuple(
+            Part(name, one.value, weight, one.problem)
+            for (name, (_grader, weight)), one in zip(self._graders.items(), said, strict=True)
+        )
+        missing = [f"{part.name}: {part.problem or 'it gave no value'}" for part in parts if math.isnan(part.value)]
+        if missing:
+            return Scored(math.nan, "; ".join(missing), parts)
+        whole = math.fsum(part.weight * part.value for part in parts)
+        if abs(whole) > LARGEST:
+            return Scored(math.nan, "the weighted sum is too large for a number", parts)
+        return Scored(whole, None, parts)
+
+    async def close(self) -> None:
+        """Close all of them."""
+        for grader, _weight in self._graders.values():
+            await grader.close()
+
+
+def weighted(rewards: Mapping[str, Reward | tuple[Reward, float]]) -> WeightedRewards:
+    """Make one reward of several.
+
+    Args:
+        rewards: The rewards by their names, each alone or with its weight: ``{"f1": (F1(), 0.5),
+            "exact": exact_match}``.
+
+    Raises:
+        ConfigError: As :class:`WeightedRewards`.
+    """
+    given: object = rewards
+    if not isinstance(given, dict):
+        raise ConfigError(f"weighted takes a dict of rewards, not {shown(given)}")
+    held: dict[str, Any] = {}
+    weights: dict[str, float] = {}
+    for name, one in given.items():
+        held[name] = one
+        if isinstance(one, tuple):
+            if len(one) != 2:
+                raise ConfigError(f"weighted: {shown(name)} must be a reward, or a reward and its weight")
+            held[name], weights[name] = one
+    return WeightedRewards(held, weights)

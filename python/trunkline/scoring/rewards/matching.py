@@ -1,25 +1,161 @@
-"""Which of a question's options an answer names."""
+"""Exact, contains, numeric, F1, multiple choice."""
+
 
 from __future__ import annotations
 
+
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from string import ascii_uppercase
-from typing import TYPE_CHECKING, Final, Literal
-
 import msgspec
+import re
+from string import ascii_uppercase
+from trunkline._internal.validation import choice as one_of
+from trunkline._internal.validation import number as amount
+from trunkline._internal.validation import shown
+from trunkline._internal.validation import text
+from trunkline.scoring.answers import extract_answer
+from trunkline.scoring.answers import number
+from trunkline.scoring.answers import tail
+from trunkline.scoring.rewards.base import Scored
+from trunkline.tree.answers import LONG
+from trunkline.tree.answers import fold
+from trunkline.tree.answers import normalise
+from typing import Final
+from typing import Literal
+from typing import TYPE_CHECKING
 
-from trunkline.bounds import choice as one_of
-from trunkline.bounds import shown, text
-from trunkline.score.answers import extract_answer, tail
-from trunkline.score.rewards.reward import Scored
-from trunkline.tree.vote import LONG, fold, normalise
 
 if TYPE_CHECKING:
-    from trunkline.tree.trajectory import Trajectory
+    from trunkline.tree.views import Trajectory
 
-__all__ = ["Choice", "Options"]
+
+__all__ = ["Choice", "F1", "Numeric", "Options", "contains", "exact_match", "numeric_match"]
+
+
+_CONTAINS = 50_000  # characters at the end of an answer that are searched
+
+
+def exact_match(trajectory: Trajectory) -> float | None:
+    """1.0 if the answer equals an accepted one after normalisation, else 0.0.
+
+    Args:
+        trajectory: An ended rollout.
+
+    Returns:
+        The reward; None if the task has no accepted answer.
+    """
+    accepted = {normalise(reference) for reference in trajectory.task.reference}
+    if not accepted:
+        return None
+    answer = trajectory.answer
+    return float(answer is not None and normalise(answer) in accepted)
+
+
+class Numeric(msgspec.Struct, frozen=True):
+    """:func:`numeric_match` with differences of your own.
+
+    Args:
+        relative: Largest difference as a share of the larger number.
+        absolute: Largest difference that is always accepted.
+
+    Raises:
+        ConfigError: One is negative, or no number.
+    """
+
+    relative: float = 1e-6
+    absolute: float = 1e-9
+
+    def __post_init__(self) -> None:
+        amount("Numeric: relative", self.relative, 0)
+        amount("Numeric: absolute", self.absolute, 0)
+
+    def __call__(self, trajectory: Trajectory) -> float | None:
+        """Return 1.0 if the numbers are close enough, else 0.0; None if no accepted answer states a number.
+
+        Args:
+            trajectory: An ended rollout.
+        """
+        return numeric_match(trajectory, relative=self.relative, absolute=self.absolute)
+
+
+def _searched(text: str) -> str:
+    return fold(tail(text.strip(), _CONTAINS))
+
+
+def contains(trajectory: Trajectory) -> float | None:
+    """1.0 if an accepted answer stands in the answer as whole words after normalisation, else 0.0.
+
+    Of an answer of more than 50,000 characters only the last ones are searched.
+
+    Args:
+        trajectory: An ended rollout.
+
+    Returns:
+        The reward; None if the task has no accepted answer.
+    """
+    accepted = [_searched(reference) for reference in trajectory.task.reference]
+    if not any(accepted):
+        return None
+    answer = f" {_searched(trajectory.answer or '')} "
+    return float(any(f" {reference} " in answer for reference in accepted if reference))
+
+
+def numeric_match(trajectory: Trajectory, *, relative: float = 1e-6, absolute: float = 1e-9) -> float | None:
+    """1.0 if the number in the answer is close to the number in an accepted one, else 0.0.
+
+    Args:
+        trajectory: An ended rollout.
+        relative: Largest difference as a share of the larger number.
+        absolute: Largest difference that is always accepted.
+
+    Returns:
+        The reward; None if no accepted answer states a number.
+    """
+    accepted = [value for value in map(number, trajectory.task.reference) if value is not None]
+    if not accepted:
+        return None
+    found = number(trajectory.answer or "")
+    if found is None:
+        return 0.0
+    return float(any(math.isclose(found, value, rel_tol=relative, abs_tol=absolute) for value in accepted))
+
+
+_MOST: Final = 50_000
+"""Characters at the end of an answer whose words count."""
+
+
+def _words(text: str) -> Counter[str]:
+    return Counter(fold(tail(text.strip(), _MOST)).split())
+
+
+def _f1(answer: Counter[str], accepted: Counter[str]) -> float:
+    shared = (answer & accepted).total()
+    return 2 * shared / (answer.total() + accepted.total()) if shared else 0.0
+
+
+class F1(msgspec.Struct, frozen=True):
+    """The F1 of an answer's words against those of an accepted answer, the best of them where there are several.
+
+    As SQuAD measures it (Rajpurkar et al., 2016): with s words in common, counted as often as they stand in both, of m
+    in the answer and n in the accepted one, 2s / (m + n). Words are compared after normalisation, without articles and
+    punctuation. Of an answer of more than 50,000 characters only the last ones count.
+    """
+
+    def __call__(self, trajectory: Trajectory) -> float | None:
+        """Return a number from 0 to 1; None if the task has no accepted answer.
+
+        Args:
+            trajectory: An ended rollout.
+        """
+        accepted = [words for reference in trajectory.task.reference if (words := _words(reference))]
+        if not accepted:
+            return None
+        answer = _words(trajectory.answer or "")
+        return max(_f1(answer, words) for words in accepted)
+
 
 _DRESS: Final = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|boldsymbol|bf|rm)\b|[*_`${}]|\\[(),\[\] ]")
 """What may stand around a letter without a meaning here: LaTeX's text commands, Markdown's stars."""

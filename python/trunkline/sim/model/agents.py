@@ -1,27 +1,111 @@
-"""``sim-agent``: answers questions with a search tool and a visit tool, over native tool calls.
+"""Sim-agent, sim-tagged, sim-solver.
 
 A hop takes two turns. In the first the agent says what it believes and searches for the next relation; in
 the second it chooses a document among the hits and visits it. The last belief is the answer.
 """
 
+
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
 
-from trunkline.sim.model.belief import best_guess, hold
-from trunkline.sim.model.calls import close_call, forced_call, open_call, quoted, uses
-from trunkline.sim.model.choice import Point, options
-from trunkline.sim.model.draft import Draft
-from trunkline.sim.model.episode import Episode, again_text, chain_key, find_subject, query_text
-from trunkline.sim.model.solver import solve
+from functools import lru_cache
+from trunkline.errors import ConfigError
+from trunkline.sim.model.belief import best_guess
+from trunkline.sim.model.belief import close_call
+from trunkline.sim.model.belief import forced_call
+from trunkline.sim.model.belief import hold
+from trunkline.sim.model.belief import open_call
+from trunkline.sim.model.belief import quoted
+from trunkline.sim.model.belief import uses
+from trunkline.sim.model.choices import Point
+from trunkline.sim.model.choices import options
+from trunkline.sim.model.episode import Episode
+from trunkline.sim.model.episode import again_text
+from trunkline.sim.model.episode import chain_key
+from trunkline.sim.model.episode import find_subject
+from trunkline.sim.model.episode import query_text
+from trunkline.sim.model.generation import Draft
+from trunkline.sim.world.arithmetic import Step
+from trunkline.sim.world.arithmetic import evaluate
 from trunkline.sim.world.language import RELATIONS
+from typing import Final
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
-    from trunkline.sim.model.calls import Use
-    from trunkline.sim.model.chat import Conversation
-    from trunkline.sim.model.mind import Mind
+    from trunkline.sim.model.belief import Use
+    from trunkline.sim.model.chat_template import Conversation
+    from trunkline.sim.model.generation import Mind
 
-__all__ = ["agent"]
+
+__all__ = ["agent", "seek", "solve", "solver", "state_confidence", "tagged"]
+
+
+_SIGNS: Final = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
+
+
+def solver(conversation: Conversation, mind: Mind) -> Draft:
+    """Solve the problem, or answer a question of the language from what is in view."""
+    draft = Draft(conversation.opened)
+    if not draft.left and mind.accident(mind.dials.empty):
+        return draft
+    subject = find_subject(conversation)
+    if subject.steps is not None:
+        return solve(draft, subject.steps, mind)
+    draft.say("<think>\n")
+    mind.fill(draft)
+    draft.say("\n</think>\n")
+    answer = "unknown"
+    if subject.chain is not None:
+        answer = best_guess(Episode(conversation, subject.chain), mind)
+    draft.say(f"The answer is \\boxed{{{answer}}}.\n<answer>{answer}</answer>")
+    return draft
+
+
+def solve(draft: Draft, steps: tuple[Step, ...], mind: Mind) -> Draft:
+    """Write a solution step by step; a wrong total is carried on.
+
+    Args:
+        draft: The reply.
+        steps: The problem, the start first.
+        mind: What to draw with.
+    """
+    key = "\x1f".join(f"{step.op} {step.value}" for step in steps)
+    total = steps[0].value
+    draft.say("<think>\n")
+    mind.fill(draft)
+    draft.say(f"At first there are {total}.")
+    for index, step in enumerate(steps[1:]):
+        point = Point(key, index, len(steps) - 1, False, False)
+        masses = options(point, str(_apply(total, step)), _slips(total, step), mind.dials)
+        draft.say(f"\nStep {index + 1}: {total} {_SIGNS[step.op]} {step.value} =")
+        chosen = draft.choose(mind, {f" {option}": mass for option, mass in masses.items()}).chosen
+        draft.believe(masses[chosen[1:]])
+        total = int(chosen)
+        draft.say(".")
+    draft.say(f"\n</think>\nThe answer is \\boxed{{{total}}}.\n<answer>{total}</answer>")
+    return draft
+
+
+def _apply(total: int, step: Step) -> int:
+    try:
+        return evaluate((Step("start", total), step))[-1]
+    except ConfigError:
+        return total // max(step.value, 1)
+
+
+def _slips(total: int, step: Step) -> list[str]:
+    """Results one can get wrong: a step too far, a digit off, the operation mistaken."""
+    right = _apply(total, step)
+    mistaken = {
+        "add": total - step.value,
+        "subtract": total + step.value,
+        "multiply": total + step.value,
+        "divide": total - step.value,
+    }
+    slips = [right + 1, right - 1, mistaken[step.op], right + 10, right - 10]
+    return [str(abs(slip)) for slip in slips if abs(slip) != right]
+
 
 _EXPLORED: Final = 2
 _SEARCHES: Final = 3
@@ -48,10 +132,10 @@ def agent(conversation: Conversation, mind: Mind) -> Draft:
             return solve(draft, subject.steps, mind)
         draft.say("I see no question here that I can work on.\n<answer>unknown</answer>")
         return draft
-    return _Turn(draft, Episode(conversation, subject.chain), mind, conversation).write()
+    return _AgentTurn(draft, Episode(conversation, subject.chain), mind, conversation).write()
 
 
-class _Turn:
+class _AgentTurn:
     """One turn on a question of the language."""
 
     def __init__(self, draft: Draft, episode: Episode, mind: Mind, conversation: Conversation) -> None:
@@ -211,3 +295,136 @@ class _Turn:
         goal = (self.mind, place, f"find {keywords}", f"look for {keywords}")
         close_call(self.draft, visit, broken=broken, goal=goal)
         return self.draft
+
+
+_REPAIR: Final = "An earlier step was wrong, so I return to it."
+
+
+def tagged(conversation: Conversation, mind: Mind) -> Draft:
+    """Write the next thought and the search or answer that follows it."""
+    return seek(conversation, mind)
+
+
+def seek(conversation: Conversation, mind: Mind, *, searches: bool = True, answers: bool = True) -> Draft:
+    """Write the next thought, and a search or an answer.
+
+    Args:
+        conversation: What was said; searches and what they found may stand in one message.
+        mind: What to draw with.
+        searches: Whether a search is wanted; else an answer is given, whatever was found.
+        answers: Whether an answer is wanted; else a search is made, whatever was found.
+    """
+    draft = Draft(conversation.opened.rpartition("</information>")[2].lstrip())
+    if not conversation.opened and mind.accident(mind.dials.empty):
+        return draft
+    subject = find_subject(conversation)
+    if subject.chain is not None:
+        episode = Episode(conversation, subject.chain)
+        if episode.last == "none":
+            episode.infer("\n".join(message.text for message in conversation.messages if message.role == "user"))
+        turn = _TaggedTurn(draft, episode, mind, answers=answers)
+        return turn.write() if searches else turn.conclude()
+    if subject.steps is not None:
+        return solve(draft, subject.steps, mind)
+    draft.say("I see no question here that I can work on.\n<answer>unknown</answer>")
+    return draft
+
+
+class _TaggedTurn:
+    """One turn on a question of the language."""
+
+    def __init__(self, draft: Draft, episode: Episode, mind: Mind, *, answers: bool = True) -> None:
+        self.draft = draft
+        self.episode = episode
+        self.mind = mind
+        self.answers = answers
+        self.place = f"{chain_key(episode.chain)}\x1f{len(episode.path)}\x1f{episode.searches}"
+
+    def write(self) -> Draft:
+        """Write the turn."""
+        draft, episode, mind = self.draft, self.episode, self.mind
+        draft.say("<think>\n")
+        mind.fill(draft)
+        if episode.last == "none":
+            place = f"{self.place}\x1fthink"
+            mind.wording(draft, place, "A search is the way to start.", "I begin with a search.")
+            return self.search(episode.chain.anchor, 0)
+        fact = episode.stated(episode.entity, episode.relation, [episode.found])
+        if fact is None and episode.searches < _SEARCHES:
+            query = again_text(episode)
+            draft.say(f"That did not say; I search in other words.\n</think>\n<search>{query}</search>")
+            return draft
+        error = episode.error()
+        if error is not None and draft.agrees(mind.notices(), _REPAIR):
+            hop, said = error
+            draft.say(_REPAIR)
+            return self.search(said or episode.path[hop], hop + (said is not None))
+        return self.believe()
+
+    def conclude(self) -> Draft:
+        """Answer now."""
+        self.draft.say("<think>\n")
+        self.mind.fill(self.draft)
+        if self.episode.arrived:
+            return self.believe()
+        self.draft.say("I have to settle for what I have.")
+        return self.answer(best_guess(self.episode, self.mind))
+
+    def believe(self) -> Draft:
+        """Settle this hop and search for the next one, or answer."""
+        draft, episode, mind = self.draft, self.episode, self.mind
+        phrase = RELATIONS[episode.relation].phrase.replace("{x}", episode.entity)
+        draft.say(f"So {phrase} should be")
+        belief = hold(draft, episode, mind, [episode.found], actions=False)
+        if belief.object is None:
+            draft.say(" something I cannot find.")
+            return self.answer(best_guess(episode, mind))
+        draft.say(".")
+        if not belief.choice:
+            draft.say(" ")
+            mind.wording(draft, f"{self.place}\x1fthink", "That settles it.", "This will do.")
+        if episode.hop + 1 < len(episode.chain.relations):
+            return self.search(belief.object, episode.hop + 1)
+        return self.answer(belief.object)
+
+    def search(self, name: str, hop: int) -> Draft:
+        """End with a search for a hop's relation of an entity."""
+        relation = self.episode.chain.relations[hop]
+        self.draft.say("\n</think>\n<search>")
+        query, other = query_text(name, relation), query_text(name, relation, reverse=True)
+        self.mind.wording(self.draft, f"{self.place}\x1fcall", query, other)
+        self.draft.say("</search>")
+        return self.draft
+
+    def answer(self, text: str) -> Draft:
+        """End with an answer, or with another search where none is wanted."""
+        form = f"<answer>{text}</answer>" if self.answers else f"<search>{again_text(self.episode)}</search>"
+        self.draft.say(f"\n</think>\n{form}")
+        return self.draft
+
+
+_TAG: Final = "<confidence>"
+
+_GUESS: Final = 0.2
+"""What a model says that settled nothing and guessed."""
+
+
+def state_confidence(draft: Draft, conversation: Conversation) -> None:
+    """End an answer with the confidence in it, between ``<confidence>`` tags, if a prompt shows that form.
+
+    It is the mass that the model had for what it chose, at temperature 1: of a solution the product over its steps, of
+    a search that of the last hop for every hop of the question, since the others are out of view. So it knows nothing
+    of misbeliefs, which are held with confidence.
+
+    Args:
+        draft: The reply, written to its end.
+        conversation: What it replies to.
+    """
+    asked = any(message.role in {"system", "user"} and _asks(message.text) for message in conversation.messages)
+    if asked and f"{conversation.opened}{draft.text()}".rstrip().endswith("</answer>"):
+        draft.say(f"\n{_TAG}{_GUESS if draft.sure is None else draft.sure:.2f}</confidence>")
+
+
+@lru_cache(maxsize=4096)
+def _asks(text: str) -> bool:
+    return _TAG in text.casefold()

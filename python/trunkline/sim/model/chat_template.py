@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from trunkline.errors import ConfigError
-from trunkline.sim.model.bpe import default_bpe
+from trunkline.sim.model.tokenizer import default_bpe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,25 +1,153 @@
-"""The generative model: how likely each option of a decisive choice is.
+"""Generative model, dials and presets.
 
 Everything here is a function of the question, the place of the choice in it and the dials, never of the
 seed: the seed only decides which option is drawn. ``docs/design/sim.md`` explains the formulas.
+
+``docs/design/sim.md`` writes the model out; the formulas are in ``choice``.
 """
+
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trunkline.sim.model.dials import SIM_VERSION
-from trunkline.sim.world.draws import Draws
+from functools import lru_cache
+import hashlib
+import math
+import msgspec
+import re
+from statistics import NormalDist
+from trunkline.errors import ConfigError
+from trunkline.sim.world.names import Draws
+from typing import Annotated
+from typing import Final
+from typing import Literal
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+from typing import get_args
+
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.sim.model.dials import Dials
 
-__all__ = ["Choice", "Point", "chance", "decide", "options", "point_success", "temper", "truncate"]
+__all__ = ["Choice", "Dials", "PRESETS", "Point", "Position", "SIM_VERSION", "chance", "decide", "fingerprint", "options", "point_success", "temper", "truncate", "with_dials"]
+
+
+SIM_VERSION: Final = "1"
+"""Version of the generative model; any change of a formula, a dial's meaning or a preset raises it."""
+
+Position = Literal["uniform", "early", "late", "single"]
+"""Where the decisive choices of a question sit; ``single`` puts all its weight on one choice, anywhere."""
+
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+
+class Dials(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The dials of the generative model; every share and rate lies between 0 and 1.
+
+    Attributes:
+        skill: Chance of solving a question of median difficulty; 1 makes no error at all.
+        spread: Standard deviation of a question's difficulty, in logits.
+        shared_misbelief: Share of all errors that every draw of the question makes alike.
+        recoverability: Chance, a turn, of noticing an earlier error that the text in view contradicts.
+        position: Where decisive choices sit in a question.
+        action_share: Share of a hop's weight on choosing the document; the rest is on what to believe.
+        confident_errors: Share of shared misbeliefs held with one option near certainty; in the others the
+            mass is spread over several wrong options.
+        uncertain_right: Chance that a part of a turn without a decisive choice carries a harmless one,
+            between two equally likely wordings.
+        wrong_options: Most wrong options a choice has, at least 1.
+        length_tail: Sigma of the lognormal number of filler thoughts a turn; 0 always gives one.
+        malformed: Chance that a tool call has broken arguments or names an unknown tool.
+        empty: Chance that a turn has no text and no call.
+        false_accept: Chance that a verdict accepts what is wrong.
+        false_reject: Chance that a verdict rejects what is right.
+    """
+
+    skill: Share = 0.54
+    spread: Annotated[float, msgspec.Meta(ge=0.0, le=20.0)] = 2.2
+    shared_misbelief: Share = 0.45
+    recoverability: Share = 0.12
+    position: Position = "uniform"
+    action_share: Share = 0.3
+    confident_errors: Share = 0.5
+    uncertain_right: Share = 0.25
+    wrong_options: Annotated[int, msgspec.Meta(ge=1, le=20)] = 4
+    length_tail: Annotated[float, msgspec.Meta(ge=0.0, le=2.0)] = 0.8
+    malformed: Share = 0.01
+    empty: Share = 0.005
+    false_accept: Share = 0.15
+    false_reject: Share = 0.1
+
+
+PRESETS: Final[dict[str, Dials]] = {
+    "default": Dials(),
+    "early-decisive": Dials(position="early", recoverability=0.0, shared_misbelief=0.2),
+    "late-decisive": Dials(position="late", recoverability=0.0, shared_misbelief=0.2),
+    "shared-misbelief": Dials(shared_misbelief=0.95, recoverability=0.0, confident_errors=0.8),
+    "null": Dials(
+        skill=0.5,
+        spread=0.0,
+        shared_misbelief=0.0,
+        recoverability=0.0,
+        position="single",
+        action_share=0.5,
+        uncertain_right=1.0,
+        wrong_options=1,
+        malformed=0.0,
+        empty=0.0,
+    ),
+}
+"""The named settings a server can start with and a model's name can end in."""
+
+
+def with_dials(preset: str, changes: dict[str, object] | None = None) -> Dials:
+    """A preset with some dials turned.
+
+    Args:
+        preset: A name in ``PRESETS``.
+        changes: New values by dial; text is read as the dial's type, as the command line gives it.
+
+    Raises:
+        ConfigError: Unknown preset or dial, or a value the dial cannot have.
+    """
+    if preset not in PRESETS:
+        raise ConfigError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+    values = msgspec.structs.asdict(PRESETS[preset])
+    for name, value in (changes or {}).items():
+        if name not in values:
+            raise ConfigError(f"no dial {name!r}; there are {', '.join(values)}")
+        values[name] = value
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"dial {name!r}: {value} is not a finite number")
+    try:
+        return msgspec.convert(values, Dials, strict=False)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at ")
+        what = what.partition(", got ")[0]
+        name = re.sub(r"\W", "", place)
+        if name == "position":
+            what = f"positions are {', '.join(get_args(Position))}"
+        raise ConfigError(f"dial {name!r}: {what}, got {values.get(name)!r}") from None
+
+
+def fingerprint(preset: str, dials: Dials) -> str:
+    """The name of a generative model: equal for equal dials, in every process.
+
+    Args:
+        preset: The preset that the dials began as.
+        dials: The dials as they are.
+
+    Returns:
+        ``sim-1`` for the default preset of version 1, ``sim-1:late-decisive`` for another one; where dials were
+        turned, the preset's name is given and followed by ``+dials-`` and eight hex digits of all their values.
+    """
+    base = f"sim-{SIM_VERSION}"
+    if dials != PRESETS[preset]:
+        digest = hashlib.blake2b(msgspec.json.encode(dials), digest_size=4).hexdigest()
+        return f"{base}:{preset}+dials-{digest}"
+    return base if preset == "default" else f"{base}:{preset}"
+
 
 DECAY: Final = 0.08
 """Each hop away from the favoured end weighs this much of its neighbour, in ``early`` and ``late``."""

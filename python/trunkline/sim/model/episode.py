@@ -1,38 +1,213 @@
-"""What an agent makes of its conversation: the question, what it asked so far, and its state.
+"""Reads the conversation.
 
 Nothing is remembered between requests. The state is read off the queries and visits in the conversation,
 which name what the agent believed when it wrote them, so it survives when thinking is dropped from history.
 """
 
+
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trunkline.sim.model.events import events
-from trunkline.sim.world import arithmetic, language
+from functools import lru_cache
+import msgspec
+import re
+from trunkline.sim.model.chat_template import Call
+from trunkline.sim.model.chat_template import parts
+from trunkline.sim.model.chat_template import response
+from trunkline.sim.world import arithmetic
+from trunkline.sim.world import language
 from trunkline.sim.world.language import Chain
+from typing import Final
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from trunkline.sim.model.chat import Conversation
-    from trunkline.sim.model.events import Event
+    from collections.abc import Iterable
+    from collections.abc import Iterator
+    from collections.abc import Sequence
+    from trunkline.sim.model.chat_template import Conversation
+    from trunkline.sim.model.chat_template import Message
     from trunkline.sim.world.arithmetic import Step
     from trunkline.sim.world.language import Fact
 
-__all__ = [
-    "Episode",
-    "Hit",
-    "Names",
-    "Subject",
-    "again_text",
-    "chain_key",
-    "facts_in",
-    "find_subject",
-    "query_text",
-]
+
+__all__ = ["Episode", "Event", "Forms", "Hit", "NO", "Names", "OFFER", "SEARCH_KEYS", "Subject", "VISIT_KEYS", "YES", "again_text", "chain_key", "events", "facts_in", "find_subject", "forms_in", "is_form", "query_text"]
+
+
+YES: Final = ("yes", "true", "correct", "accept", "accepted", "approve", "approved", "sufficient", "pass")
+NO: Final = ("no", "false", "incorrect", "reject", "rejected", "insufficient", "fail")
+_WORDS: Final = "|".join((*YES, *NO))
+OFFER: Final = re.compile(rf"<([A-Za-z_]{{1,24}})>\s*({_WORDS})\s*(?:(?:/|\||or)\s*({_WORDS})\s*)?</\1>", re.IGNORECASE)
+_SEARCH: Final = re.compile(r"<search>(.{0,80}?)</search>", re.DOTALL)
+_ANSWER: Final = re.compile(r"<answer>(.{0,80}?)</answer>|\\boxed(?:\{([^{}]{0,80})\})?", re.DOTALL)
+
+
+class Forms(NamedTuple):
+    """Where in a prompt each form is last described; -1 where it is not.
+
+    Attributes:
+        verdict: A yes and a no, both offered between the same tags.
+        search: A place for a query between search tags.
+        answer: A place for an answer between answer tags, or in a box.
+    """
+
+    verdict: int
+    search: int
+    answer: int
+
+
+@lru_cache(maxsize=4096)
+def forms_in(text: str) -> Forms:
+    """Find the forms that a prompt describes.
+
+    Args:
+        text: The prompt, with what it tells of colleagues: their searches and answers hold names or numbers, and one
+            verdict is not an offer of two.
+    """
+    offers = list(OFFER.finditer(text))
+    words = {word.lower() for offer in offers if offer[1] == offers[-1][1] for word in offer.groups()[1:] if word}
+    both = bool(words.intersection(YES)) and bool(words.intersection(NO))
+    return Forms(offers[-1].start() if both else -1, _last(_SEARCH, text), _last(_ANSWER, text))
+
+
+def is_form(text: str) -> bool:
+    """Whether a text is but a place for another, as in ``<search>your query</search>``: it has no name, no number."""
+    return re.search(r"[A-Z0-9]", text) is None
+
+
+def _last(pattern: re.Pattern[str], text: str) -> int:
+    return max(
+        (found.start() for found in pattern.finditer(text) if is_form("".join(filter(None, found.groups())))),
+        default=-1,
+    )
+
+
+SEARCH_KEYS: Final = ("query", "queries", "q", "search_query", "keywords")
+"""What a search tool's parameter may be called."""
+
+VISIT_KEYS: Final = ("id", "ids", "doc_id", "document_id", "url", "urls", "link", "page")
+"""What a visit tool's parameter may be called."""
+
+_TAG: Final = re.compile(r"<(search|information)>(.*?)</\1>", re.DOTALL)
+_READ_AS: Final = re.compile(
+    r"\A\[The (?:arguments were|tool call was) no JSON object; read as ([^\n]*)\]\n(.*)\Z", re.DOTALL
+)
+
+
+class Event(NamedTuple):
+    """One of them.
+
+    Attributes:
+        kind: ``search``, ``visit`` or ``result``.
+        values: The queries, the documents, or the text that was found.
+    """
+
+    kind: str
+    values: tuple[str, ...]
+
+
+def events(conversation: Conversation) -> Iterator[Event]:
+    """Return what happened in a conversation, oldest first.
+
+    Args:
+        conversation: The conversation; searches and what they found may stand in replies and results of tools, or in
+            one message that tells of them.
+    """
+    pending: list[Event | None] = []
+    asked = False
+    known = {tool.name for tool in conversation.tools}
+    for message in conversation.messages:
+        if message.role == "assistant":
+            calls = parts(message.text).calls
+            pending = [_read_call(call) if not known or call.name in known else None for call in calls]
+            text = message.text
+            if "<search>" in text and "</search>" not in text:
+                text += "</search>"  # the server left the stop string out of the reply
+            tagged = _tagged(text)
+            yield from tagged
+            asked = bool(tagged) and tagged[-1].kind == "search"
+        elif message.role == "tool":
+            event = pending.pop(0) if pending else None
+            text = _response(message)
+            if event is None:
+                event, text = _repaired(text)
+            if event is not None:
+                yield event
+                yield Event("result", (text,))
+            elif asked:
+                yield Event("result", (text,))
+        elif message.role == "user":
+            tagged = _told(message.text)
+            yield from tagged
+            if asked and not any(event.kind == "result" for event in tagged):
+                yield Event("result", (message.text,))
+            asked = False
+    yield from _tagged(conversation.opened)
+
+
+@lru_cache(maxsize=8192)
+def _tagged(text: str) -> tuple[Event, ...]:
+    if "<search>" not in text and "<information>" not in text:
+        return ()
+    kinds = {"search": "search", "information": "result"}
+    return tuple(Event(kinds[match[1]], (match[2].strip(),)) for match in _TAG.finditer(text))
+
+
+@lru_cache(maxsize=8192)
+def _told(text: str) -> tuple[Event, ...]:
+    """Searches that a prompt tells of; what stands behind one, in no tag, is what it found. A mere form is none."""
+    events: list[Event] = []
+    end = 0
+    for match in _TAG.finditer(text):
+        if not is_form(match[2]):
+            events += [*_found(events, text[end : match.start()]), *_tagged(match[0])]
+            end = match.end()
+    return tuple(events + _found(events, text[end:]))
+
+
+def _found(events: Sequence[Event], text: str) -> list[Event]:
+    return [Event("result", (text,))] if events and events[-1].kind == "search" and text.strip() else []
+
+
+@lru_cache(maxsize=8192)
+def _read_call(call: Call) -> Event | None:
+    """A call as an event; ``None`` where it cannot have had an effect."""
+    try:
+        arguments = msgspec.json.decode(call.arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    if not isinstance(arguments, dict):
+        return None
+    for kind, keys in (("search", SEARCH_KEYS), ("visit", VISIT_KEYS)):
+        for key in keys:
+            values = _texts(arguments.get(key))
+            if values:
+                return Event(kind, values)
+    return None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list):
+        return tuple(item for item in value if isinstance(item, str))
+    return ()
+
+
+def _repaired(text: str) -> tuple[Event | None, str]:
+    """The call that an observation says it repaired, and its result; no call where it says no such thing, or failed."""
+    match = _READ_AS.match(text)
+    if match is None or match[2].startswith("Error: "):
+        return None, text
+    call = parts(f"<tool_call>{match[1]}</tool_call>").calls
+    return _read_call(call[0] if call else Call("", match[1])), match[2]
+
+
+def _response(message: Message) -> str:
+    inside = response(message.text)
+    return message.text if inside is None else inside
+
 
 _ALIAS_WORDS: Final = " also known as"
 _HIT: Final = re.compile(

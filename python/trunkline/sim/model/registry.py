@@ -1,32 +1,67 @@
-"""The models by name, and one reply of one of them."""
+"""Models by name; sim-team."""
+
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trunkline.errors import ConfigError
-from trunkline.sim.model.agent import agent
-from trunkline.sim.model.dials import PRESETS
-from trunkline.sim.model.draft import Disagreement
-from trunkline.sim.model.mind import Mind
-from trunkline.sim.model.picker import picker
-from trunkline.sim.model.reporter import reporter
-from trunkline.sim.model.solver import solver
-from trunkline.sim.model.sure import state_confidence
-from trunkline.sim.model.tagged import tagged
-from trunkline.sim.model.team import team
-from trunkline.sim.model.verdict import judge, verifier
-from trunkline.sim.model.writer import writer
+from trunkline.sim.model.agents import agent
+from trunkline.sim.model.agents import seek
+from trunkline.sim.model.agents import solver
+from trunkline.sim.model.agents import state_confidence
+from trunkline.sim.model.agents import tagged
+from trunkline.sim.model.choices import PRESETS
+from trunkline.sim.model.episode import OFFER
+from trunkline.sim.model.episode import find_subject
+from trunkline.sim.model.episode import forms_in
+from trunkline.sim.model.generation import Disagreement
+from trunkline.sim.model.generation import Mind
+from trunkline.sim.model.writers import judge
+from trunkline.sim.model.writers import picker
+from trunkline.sim.model.writers import proposed
+from trunkline.sim.model.writers import reporter
+from trunkline.sim.model.writers import verifier
+from trunkline.sim.model.writers import writer
+from typing import Final
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from trunkline.sim.model.chat_template import Conversation
+    from trunkline.sim.model.choices import Dials
+    from trunkline.sim.model.generation import Draft
+    from trunkline.sim.model.generation import Sampling
 
-    from trunkline.sim.model.chat import Conversation
-    from trunkline.sim.model.dials import Dials
-    from trunkline.sim.model.draft import Draft
-    from trunkline.sim.model.mind import Sampling
 
-__all__ = ["MODELS", "Model", "find_model", "reply"]
+__all__ = ["MODELS", "Model", "find_model", "reply", "team"]
+
+
+_SEVERAL: Final = 2
+
+
+def team(conversation: Conversation, mind: Mind) -> Draft:
+    """Play the part that the prompt asks for.
+
+    A choice of verdicts is asked for where it is the last form that the prompt describes. Else a search, where that is
+    described, or an answer too, where both are. Without, it is a synthesis where several answers stand unjudged, and
+    otherwise an answer of one's own.
+    """
+    text = "\n".join(message.text for message in conversation.messages if message.role in {"system", "user"})
+    forms = forms_in(text)
+    if forms.verdict > max(forms.search, forms.answer):
+        return verifier(conversation, mind)
+    if conversation.tools:
+        return agent(conversation, mind)
+    if forms.search >= 0:
+        return seek(conversation, mind, answers=forms.answer >= 0)
+    if len(proposed(text)) >= _SEVERAL and not OFFER.search(text):
+        return writer(conversation, mind)
+    if find_subject(conversation).chain is not None:
+        return seek(conversation, mind, searches=False)
+    return solver(conversation, mind)
+
 
 MODELS: Final[dict[str, Callable[[Conversation, Mind], Draft]]] = {
     "sim-agent": agent,

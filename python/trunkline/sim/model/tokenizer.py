@@ -20,7 +20,7 @@ from trunkline.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline.sim.world.draws import Draws
+    from trunkline.sim.world.names import Draws
 
 __all__ = ["ADDED", "CONTROL", "MERGES", "Bpe", "default_bpe", "dump", "load", "train"]
 

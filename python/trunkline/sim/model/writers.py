@@ -1,31 +1,55 @@
-"""``sim-verifier`` and ``sim-judge``: say yes or no in the form that the conversation offers."""
+"""Verifier, reporter, picker, writer."""
+
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
 
+from collections import Counter
+import re
 from trunkline.errors import ConfigError
+from trunkline.sim.model.belief import best_guess
 from trunkline.sim.model.belief import walk
-from trunkline.sim.model.draft import Draft
-from trunkline.sim.model.episode import Episode, find_subject
-from trunkline.sim.model.forms import NO, OFFER, YES, forms_in, is_form
+from trunkline.sim.model.choices import Point
+from trunkline.sim.model.choices import options
+from trunkline.sim.model.episode import Episode
+from trunkline.sim.model.episode import NO
+from trunkline.sim.model.episode import Names
+from trunkline.sim.model.episode import OFFER
+from trunkline.sim.model.episode import YES
+from trunkline.sim.model.episode import chain_key
+from trunkline.sim.model.episode import facts_in
+from trunkline.sim.model.episode import find_subject
+from trunkline.sim.model.episode import forms_in
+from trunkline.sim.model.episode import is_form
+from trunkline.sim.model.generation import Draft
 from trunkline.sim.world import arithmetic
+from trunkline.sim.world.language import Fact
+from trunkline.sim.world.language import NAME
+from trunkline.sim.world.language import RELATIONS
+from trunkline.sim.world.language import sentence
+from typing import Final
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
-    from trunkline.sim.model.chat import Conversation
-    from trunkline.sim.model.mind import Mind
+    from collections.abc import Sequence
+    from trunkline.sim.model.chat_template import Conversation
+    from trunkline.sim.model.generation import Mind
+    from trunkline.sim.world.language import Chain
 
-__all__ = ["judge", "normal", "proposed", "verifier"]
 
-_FIELD: Final = re.compile(r"\b(correct|judgement|judgment|verdict)\b\s*:\s*[\"']?(?:yes|no)\b", re.IGNORECASE)
-_ANSWER: Final = re.compile(r"<answer>\s*(.{1,200}?)\s*</answer>|\\boxed\{([^{}]{1,200})\}", re.DOTALL)
+__all__ = ["judge", "normal", "picker", "proposed", "reporter", "verifier", "write_report", "writer"]
+
+
+_VERDICT_FIELD: Final = re.compile(r"\b(correct|judgement|judgment|verdict)\b\s*:\s*[\"']?(?:yes|no)\b", re.IGNORECASE)
+_VERDICT_ANSWER: Final = re.compile(r"<answer>\s*(.{1,200}?)\s*</answer>|\\boxed\{([^{}]{1,200})\}", re.DOTALL)
 _REFERENCE: Final = re.compile(
     r"(?:reference|gold|expected|ground[ _-]?truth|correct[ _]answer)[^:\n<>]{0,24}:\s*([^\n]+)"
     r"|<(reference|gold|expected|truth)>\s*(.*?)\s*</\2>",
     re.IGNORECASE | re.DOTALL,
 )
-_CANDIDATE: Final = re.compile(
+_VERDICT_CANDIDATE: Final = re.compile(
     r"(?:response|prediction|candidate|submitted|submission|student|model|given|proposed|final)"
     r"(?:[ _'a-z]{0,16}answer)?[ \t]*:\s*([^\n]+)|^[ \t*]*answer[ \t*]*:\s*([^\n]+)"
     r"|<(response|prediction|candidate|submission)>\s*(.*?)\s*</\3>",
@@ -64,7 +88,7 @@ def judge(conversation: Conversation, mind: Mind) -> Draft:
     """Say whether a response agrees with a reference, both given in the messages."""
     text = "\n".join(message.text for message in conversation.messages if message.role == "user")
     reference = _last(_REFERENCE, text)
-    candidate = _last(_CANDIDATE, text)
+    candidate = _last(_VERDICT_CANDIDATE, text)
     if candidate is not None and (inside := proposed(candidate)):
         candidate = inside[-1]
     elif candidate is None:
@@ -79,7 +103,7 @@ def judge(conversation: Conversation, mind: Mind) -> Draft:
 
 def proposed(text: str) -> list[str]:
     """The answers a text marks with answer tags or boxes, in order; placeholders of a prompt are left out."""
-    found = [match[1] or match[2] for match in _ANSWER.finditer(text)]
+    found = [match[1] or match[2] for match in _VERDICT_ANSWER.finditer(text)]
     return [answer.strip() for answer in found if not is_form(answer)]
 
 
@@ -103,7 +127,7 @@ def _verdict(conversation: Conversation, mind: Mind, *, accept: bool) -> Draft:
         yes = next((word for word in words if word.lower() in YES), "yes")
         no = next((word for word in words if word.lower() in NO), "no")
         before, after = f"<{tag}>", f"</{tag}>"
-    elif field := _FIELD.search(text):
+    elif field := _VERDICT_FIELD.search(text):
         before = f"{field[1]}: "
     draft.say("<think>\n")
     mind.fill(draft)
@@ -121,3 +145,292 @@ def _last(pattern: re.Pattern[str], text: str) -> str | None:
         groups = [group for group in match.groups() if group]
         found = groups[-1] if groups else found
     return found.strip() if found else None
+
+
+_HEADING: Final = re.compile(r"^(#{1,2}) ([^\n]+)$", re.MULTILINE)
+_REPORT_FIELD: Final = re.compile(r"^(Plan|Methods|Reasoning|Answer):[ ]*", re.MULTILINE)
+_WORDS: Final = re.compile(r"at most (\d{1,4}) words", re.IGNORECASE)
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
+_ANSWERED: Final = re.compile(r"</?answer>")
+_USUAL: Final = 150
+_LINE: Final = 24
+"""Words about one call."""
+
+_MOST_CALLS: Final = 8
+
+
+class _Block(NamedTuple):
+    level: int
+    title: str
+    body: str
+
+
+def reporter(conversation: Conversation, mind: Mind) -> Draft:
+    """Write a record: the plan, the calls that were made and what they brought, the last reasoning and the answer.
+
+    A record so far is carried over and gone on with. Where the messages show no steps, there is nothing to report. The
+    record keeps to the words that the instructions allow.
+    """
+    draft = Draft(conversation.opened)
+    if not draft.left and mind.accident(mind.dials.empty):
+        return draft
+    draft.say("<think>\n")
+    mind.fill(draft)
+    draft.say("\n</think>\n")
+    text = "\n".join(message.text for message in conversation.messages if message.role == "user")
+    blocks = _blocks(text)
+    before = _fields(next((block.body for block in blocks if block.title == "Record so far"), ""))
+    steps = [block for block in blocks if block.level > 1]
+    if not steps and not before:
+        draft.say("There is nothing in the messages that I could report.")
+        return draft
+    rules = "\n".join(message.text for message in conversation.messages if message.role == "system")
+    found = _WORDS.search(rules)
+    words = int(found[1]) if found else _USUAL
+    thoughts = [block.body for block in steps if block.title == "Thought"]
+    plan = before.get("Plan") or (_sentences(thoughts[0], 0, 2) if thoughts else "not stated")
+    reasoning = _sentences(thoughts[-1], -3, None) if thoughts else before.get("Reasoning", "not stated")
+    given = next((block.body for block in blocks if block.title == "Answer given"), None)
+    answers = proposed("\n".join(thoughts))
+    answer = given or (answers[-1] if answers else before.get("Answer", "none yet"))
+    answer = _first(answer, words // 5)
+    plan, reasoning = _first(plan, words // 5), _first(reasoning, words // 4)
+    room = words - sum(len(part.split()) for part in (plan, reasoning, answer)) - 4
+    methods = _methods([line for line in before.get("Methods", "").splitlines() if line.strip()], _calls(steps), room)
+    draft.say(f"Plan: {plan}\nMethods:{''.join(methods) or ' none.'}\nReasoning: {reasoning}\nAnswer: {answer}")
+    return draft
+
+
+def _blocks(text: str) -> list[_Block]:
+    """What stands under each heading; headings begin a line, and the lines under them are indented."""
+    matches = list(_HEADING.finditer(text))
+    ends = [*(match.start() for match in matches), len(text)][1:]
+    found = []
+    for match, end in zip(matches, ends, strict=True):
+        lines = (line.removeprefix("  ") for line in text[match.end() : end].split("\n"))
+        found.append(_Block(len(match[1]), match[2].strip(), "\n".join(lines).strip()))
+    return found
+
+
+def _fields(record: str) -> dict[str, str]:
+    """The parts of a record that was written here, or by somebody who keeps to the same headings."""
+    matches = list(_REPORT_FIELD.finditer(record))
+    ends = [*(match.start() for match in matches), len(record)][1:]
+    return {match[1]: record[match.end() : end].strip() for match, end in zip(matches, ends, strict=True)}
+
+
+def _calls(steps: Sequence[_Block]) -> list[str]:
+    """A line for each call with the first line of what it brought."""
+    lines: list[str] = []
+    for place, block in enumerate(steps):
+        if not block.title.startswith("Call of "):
+            continue
+        after = (later.body for later in steps[place + 1 :] if later.title == "Result")
+        brought = next(iter(next(after, "").splitlines()), "nothing")
+        lines.append(_first(f"- {block.title.removeprefix('Call of ')} {block.body}: {brought}", _LINE))
+    return lines
+
+
+def _methods(before: Sequence[str], calls: Sequence[str], room: int) -> list[str]:
+    """The latest lines that there is room for, in their order."""
+    kept: list[str] = []
+    for line in reversed([*before, *calls][-_MOST_CALLS:]):
+        room -= len(line.split())
+        if room < 0:
+            break
+        kept.append(f"\n{line}")
+    return kept[::-1]
+
+
+def _sentences(text: str, start: int, end: int | None) -> str:
+    plain = " ".join(_ANSWERED.sub(" ", text).split())
+    return " ".join(_SENTENCE.split(plain)[start:end])
+
+
+def _first(text: str, words: int) -> str:
+    """A text on one line, cut to a number of words."""
+    kept = text.split()
+    return " ".join(kept[: max(words, 1)]) + ("…" if len(kept) > max(words, 1) else "")
+
+
+_POINTS: Final = 4
+"""A synthesis is one of this many equal points of a question, so it errs less than a search does."""
+
+_MOST_FACTS: Final = 12
+
+
+def writer(conversation: Conversation, mind: Mind) -> Draft:
+    """Write a report: the statements that matter, then the answer.
+
+    The answer is the one that the facts in view lead to; where they lead nowhere, the answer that most of
+    the texts in view propose; where none does, a guess.
+    """
+    return write_report(conversation, mind)
+
+
+def write_report(conversation: Conversation, mind: Mind, *, along: bool = False) -> Draft:
+    """Write a report.
+
+    Args:
+        conversation: What to report on.
+        mind: What to draw with.
+        along: Whether of the statements only those matter that lead along the question's chain; else the first dozen.
+    """
+    draft = Draft(conversation.opened)
+    if not draft.left and mind.accident(mind.dials.empty):
+        return draft
+    texts = [m.text for m in conversation.messages if m.role != "system"]
+    answers = proposed("\n".join(texts))
+    subject = find_subject(conversation)
+    counted = Counter(normal(answer) for answer in answers)
+    spelling = {normal(answer): answer for answer in answers}
+    ranked = [spelling[key] for key, _ in counted.most_common()]
+    right: str | None = ranked[0] if ranked else None
+    key = "\x1f".join(sorted(counted))
+    draft.say("<think>\n")
+    mind.fill(draft)
+    draft.say("\n</think>\n")
+    if subject.chain is not None:
+        key = chain_key(subject.chain)
+        _state_facts(draft, _path(subject.chain, texts) if along else _all_facts(texts))
+        found = walk(subject.chain, texts)
+        if found is not None:
+            right = found[0]
+        elif right is None:
+            right = best_guess(Episode(conversation, subject.chain), mind)
+    elif not ranked:
+        draft.say("There is nothing in the messages that I could report.\n<answer>unknown</answer>")
+        return draft
+    others = [answer for answer in ranked if right is None or normal(answer) != normal(right)]
+    masses = options(Point(key, 0, _POINTS, False, False), right, others, mind.dials)
+    draft.say("This leads to")
+    answer = draft.choose(mind, {f" {option}": mass for option, mass in masses.items()}).chosen[1:]
+    draft.believe(masses[answer])
+    draft.say(f".\n<answer>{answer}</answer>")
+    return draft
+
+
+def _all_facts(texts: list[str]) -> list[Fact]:
+    return list(dict.fromkeys(fact for text in texts for fact in facts_in(text)))[:_MOST_FACTS]
+
+
+def _path(chain: Chain, texts: list[str]) -> list[Fact]:
+    """What is stated of each hop of a chain, as far as it goes; names are those of the hop before."""
+    names, name, facts = Names(texts), chain.anchor, []
+    for relation in chain.relations:
+        said = names.stated(name, relation, texts)
+        if said is None:
+            break
+        facts.append(Fact(name, relation, said))
+        name = said
+    return facts
+
+
+def _state_facts(draft: Draft, facts: list[Fact]) -> None:
+    if facts:
+        draft.say("What the sources say:\n")
+        for fact in facts:
+            phrase = RELATIONS[fact.relation].phrase.replace("{x}", fact.subject)
+            draft.say(f"- {phrase} is given as {fact.object};\n")
+
+
+_PICKER_CANDIDATE: Final = re.compile(r'<candidate number="(\d{1,4})"([^<>]*)>(.*?)</candidate>', re.DOTALL)
+_TRIES: Final = re.compile(r'tries="(\d{1,4})"')
+_PICKER_ANSWER: Final = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_REPORT: Final = re.compile(r"<report([^<>]*)>(.*?)</report>", re.DOTALL)
+_LISTED: Final = {
+    name: re.compile(
+        re.escape(relation.phrase).replace(r"\{x\}", f"({NAME})") + rf" is given as ({NAME}|[12][0-9]{{3}});"
+    )
+    for name, relation in RELATIONS.items()
+}
+"""How the reports of ``sim-writer`` list facts, by relation."""
+
+_NONE: Final = "None of these answers can be right.\n<answer>unknown</answer>"
+
+
+class _Candidate(NamedTuple):
+    """One of the answers that can be picked.
+
+    Attributes:
+        number: Its number.
+        answer: The answer, as it is compared.
+        reports: What its reports say.
+        weight: The tries behind it, and its clear reports.
+    """
+
+    number: str
+    answer: str
+    reports: Sequence[str]
+    weight: int
+
+
+def picker(conversation: Conversation, mind: Mind) -> Draft:
+    """Pick one of the numbered candidates that a prompt shows.
+
+    What is right is worked out from the reports: a word problem is solved again, a question's chain is followed through
+    the facts that they state, or its last hop where the others are not in them. Where that leads to no candidate, the
+    one counts as right that most tries and clear reports stand behind. Another is picked at the rate at which a verdict
+    accepts what is wrong, and at the rate of broken calls none of them is. A prompt without candidates is to be
+    reported on: what it states along the question's chain, and the answer.
+    """
+    text = "\n".join(message.text for message in conversation.messages if message.role == "user")
+    candidates = [_read(*match.groups()) for match in _PICKER_CANDIDATE.finditer(text)]
+    if not candidates:
+        return write_report(conversation, mind, along=True)
+    draft = Draft(conversation.opened)
+    if not draft.left and mind.accident(mind.dials.empty):
+        return draft
+    right = _right(conversation, candidates)
+    draft.say("<think>\n")
+    mind.fill(draft)
+    draft.say("\n</think>\n")
+    if draft.agrees(mind.accident(mind.dials.malformed), _NONE):
+        draft.say(_NONE)
+        return draft
+    draft.say("I go by what the reports found.\n<choice>")
+    wrong = mind.dials.false_accept / max(len(candidates) - 1, 1)
+    masses = {one.number: wrong for one in candidates if one is not right}
+    masses[right.number] = 1 - mind.dials.false_accept if masses else 1.0
+    draft.choose(mind, {number: mass for number, mass in sorted(masses.items()) if mass > 0})
+    draft.say("</choice>")
+    return draft
+
+
+def _read(number: str, facts: str, inside: str) -> _Candidate:
+    answer, tries = _PICKER_ANSWER.search(inside), _TRIES.search(facts)
+    reports = _REPORT.findall(inside)
+    clear = sum("no" not in marks for marks, _ in reports)
+    weight = (int(tries[1]) if tries else 1) + clear
+    return _Candidate(number, normal(answer[1] if answer else ""), [said for _, said in reports], weight)
+
+
+def _right(conversation: Conversation, candidates: Sequence[_Candidate]) -> _Candidate:
+    """The candidate that the evidence is for."""
+    subject = find_subject(conversation)
+    wanted: set[str] = set()
+    if subject.chain is not None:
+        texts = [text for one in candidates for report in one.reports for text in (report, _given(report))]
+        found = walk(subject.chain, texts)
+        if found is not None:
+            wanted = {normal(name) for name in found[1]}
+        else:
+            last = subject.chain.relations[-1]
+            wanted = {normal(fact.object) for text in texts for fact in facts_in(text) if fact.relation == last}
+    elif subject.steps is not None:
+        try:
+            wanted = {str(arithmetic.evaluate(subject.steps)[-1])}
+        except ConfigError:
+            wanted = set()
+    supported = [one for one in candidates if one.answer in wanted]
+    return max(supported or candidates, key=lambda one: (one.weight, -int(one.number)))
+
+
+def _given(report: str) -> str:
+    """What a report lists as given, in the sentences in which documents state it."""
+    facts = [
+        Fact(match[1], relation, match[2])
+        for relation, pattern in _LISTED.items()
+        for match in pattern.finditer(report)
+    ]
+    return " ".join(sentence(fact, 0) for fact in facts)

@@ -1,20 +1,33 @@
-"""``/v1/chat/completions``: choices as messages, whole or as the chunks of a stream."""
+"""OpenAI and SGLang forms."""
+
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
 
-from trunkline.sim.model.chat import parts
-from trunkline.sim.server.logprobs import chat_logprobs, keep
+import msgspec
+from trunkline.sim.model.chat_template import parts
+from trunkline.sim.server.requests import ApiError
+from trunkline.sim.server.sampling import chat_logprobs
+from trunkline.sim.server.sampling import completion_logprobs
+from trunkline.sim.server.sampling import keep
+from trunkline.sim.server.sampling import listed
+from trunkline.sim.server.sampling import token_text
+from typing import Annotated
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from trunkline.sim.server.generate import Generated
+    from trunkline.sim.server.options import Settings
     from trunkline.sim.server.requests import ChatRequest
-    from trunkline.sim.server.settings import Settings
+    from trunkline.sim.server.requests import CompletionRequest
+    from trunkline.sim.server.sampling import Generated
 
-__all__ = ["chat_choice", "chat_deltas", "pieces", "spread"]
+
+__all__ = ["GenerateRequest", "chat_choice", "chat_deltas", "completion_choice", "completion_deltas", "generated_object", "pieces", "spread"]
+
 
 _PIECE: Final = 24
 
@@ -129,3 +142,153 @@ def _after_thinking(text: str) -> int:
         return len(text)
     rest += len("</think>")
     return rest + 1 if text[rest : rest + 1] == "\n" else rest
+
+
+def completion_choice(
+    generated: Generated, index: int, request: CompletionRequest, prompt_ids: list[int]
+) -> dict[str, Any]:
+    """One choice in the form of a whole response.
+
+    Args:
+        generated: What was sampled.
+        index: Its place among the choices of all prompts.
+        request: What was asked for.
+        prompt_ids: The ids of this choice's prompt, returned beside its own where ids were asked for.
+    """
+    choice: dict[str, Any] = {
+        "index": index,
+        "text": generated.text,
+        "logprobs": None,
+        "finish_reason": generated.finish,
+        "stop_reason": generated.stopped_by,
+    }
+    if request.logprobs is not None:
+        choice["logprobs"] = completion_logprobs(generated, request.logprobs)
+    if request.return_token_ids:
+        choice["prompt_token_ids"] = prompt_ids
+        choice["token_ids"] = generated.ids
+    return choice
+
+
+def completion_deltas(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The same choice as the choices of a stream's chunks.
+
+    Args:
+        choice: As ``completion_choice`` made it.
+    """
+    texts = pieces(choice["text"]) or [""]
+    ids = spread(choice.get("token_ids", []), len(texts))
+    columns = {name: spread(column, len(texts)) for name, column in (choice["logprobs"] or {}).items()}
+    for number, text in enumerate(texts):
+        last = number == len(texts) - 1
+        chunk: dict[str, Any] = {
+            "index": choice["index"],
+            "text": text,
+            "logprobs": {name: column[number] for name, column in columns.items()} if columns else None,
+            "finish_reason": choice["finish_reason"] if last else None,
+        }
+        if "token_ids" in choice:
+            chunk["token_ids"] = ids[number]
+            if number == 0:
+                chunk["prompt_token_ids"] = choice["prompt_token_ids"]
+        yield chunk
+
+
+_USUAL_LENGTH = 128
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """``sampling_params``; what it does not know is ignored."""
+
+    n: Annotated[int, msgspec.Meta(ge=1, le=128)] = 1
+    max_new_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = _USUAL_LENGTH
+    temperature: Annotated[float, msgspec.Meta(ge=0.0)] | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] | None = None
+    stop: str | list[str] | None = None
+    sampling_seed: int | None = None
+    no_stop_trim: bool | None = None
+
+
+class GenerateRequest(msgspec.Struct, kw_only=True):
+    """The body of ``/generate``, for one prompt."""
+
+    text: str | None = None
+    input_ids: list[int] | None = None
+    sampling_params: SamplingParams = SamplingParams()
+    return_logprob: bool | None = None
+    top_logprobs_num: Annotated[int, msgspec.Meta(ge=0, le=20)] = 0
+    return_text_in_logprobs: bool | None = None
+    stream: bool | None = None
+    model: str = "sim-agent"
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the first completion."""
+        return self.sampling_params.sampling_seed
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature."""
+        return self.sampling_params.temperature
+
+    @property
+    def top_p(self) -> float | None:
+        """The nucleus."""
+        return self.sampling_params.top_p
+
+    @property
+    def include_stop_str_in_output(self) -> bool | None:
+        """Whether a stop text stays in the text."""
+        return self.sampling_params.no_stop_trim
+
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        stop = self.sampling_params.stop or ()
+        return (stop,) if isinstance(stop, str) else tuple(stop)
+
+    def prompt(self) -> str | list[int]:
+        """What to continue.
+
+        Raises:
+            ApiError: There are both, or neither, or a stream is wanted.
+        """
+        if self.stream:
+            raise ApiError(400, "stream: is not supported here", param="stream")
+        given = [each for each in (self.text, self.input_ids) if each is not None]
+        if len(given) != 1:
+            raise ApiError(400, "Either text or input_ids should be provided, and not both.", param="input_ids")
+        return given[0]
+
+
+def generated_object(generated: Generated, request: GenerateRequest, prompt: int, cached: int) -> dict[str, Any]:
+    """One completion as ``/generate`` has it.
+
+    Args:
+        generated: What was sampled.
+        request: What was asked for.
+        prompt: Tokens of the prompt.
+        cached: Of these, tokens that a cache held.
+    """
+    reason: dict[str, Any] = {"type": generated.finish}
+    if generated.finish == "length":
+        reason["length"] = len(generated.tokens)
+    else:
+        reason["matched"] = generated.stopped_by or generated.ids[-1]
+    meta: dict[str, Any] = {
+        "id": generated.key.hex(),
+        "finish_reason": reason,
+        "prompt_tokens": prompt,
+        "completion_tokens": len(generated.tokens),
+        "cached_tokens": cached,
+    }
+    if request.return_logprob:
+        spell = token_text if request.return_text_in_logprobs else _unspelled
+        rows = list(listed(generated, request.top_logprobs_num))
+        meta["output_token_logprobs"] = [(own, token, spell(token)) for token, own, _ in rows]
+        if request.top_logprobs_num:
+            meta["output_top_logprobs"] = [[(value, other, spell(other)) for other, value in top] for *_, top in rows]
+    return {"text": generated.text, "output_ids": generated.ids, "meta_info": meta}
+
+
+def _unspelled(_token: int) -> None:
+    """The text of a token where nobody asked for it."""

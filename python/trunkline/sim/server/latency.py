@@ -1,17 +1,115 @@
-"""The simulated prefix cache: blocks of 16 tokens under chained hashes, dropped by least recent use."""
+"""Latency, prefix cache, counters."""
+
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trunkline.sim.model.chat import Message, encoded
+import asyncio
+from collections import Counter
+from collections import OrderedDict
+from contextlib import asynccontextmanager
+from functools import lru_cache
+import hashlib
+import math
+import msgspec
+from statistics import NormalDist
+import time
+from trunkline.sim.model.chat_template import Message
+from trunkline.sim.model.chat_template import encoded
+from typing import Annotated
+from typing import Final
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from collections.abc import Sequence
 
-__all__ = ["BLOCK", "Prefix", "PrefixCache", "of_messages"]
+
+__all__ = ["BLOCK", "Engine", "Latency", "Metrics", "Prefix", "PrefixCache", "Span", "of_messages"]
+
+
+# The upper ends leave out infinity, which no clock can wait for.
+Rate = Annotated[float, msgspec.Meta(gt=0.0, le=1e12)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=86400.0)]
+
+_NORMAL = NormalDist()
+
+
+class Latency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The latency model.
+
+    A reply waits for a place in the batch, then takes ``overhead + uncached / prefill`` seconds to its
+    first token and ``tokens * token * (1 + slowdown * batch / max_batch)`` more, where ``batch`` counts
+    the replies being decoded when it starts. The sum is multiplied by a lognormal factor of median 1.
+
+    Attributes:
+        overhead: Seconds before anything happens.
+        prefill: Uncached prompt tokens a second.
+        token: Seconds for a generated token in an otherwise empty batch.
+        slowdown: How much slower a token is in a full batch: 1 means twice the time.
+        max_batch: Replies decoded at once; the others queue in order of arrival.
+        tail: Sigma of the lognormal factor.
+    """
+
+    overhead: Seconds = 0.015
+    prefill: Rate = 20000.0
+    token: Seconds = 0.002
+    slowdown: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)] = 1.0
+    max_batch: Annotated[int, msgspec.Meta(ge=1)] = 96
+    tail: Annotated[float, msgspec.Meta(ge=0.0, le=5.0)] = 0.3
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Seconds to the first token and to the last one, both since the reply left the queue."""
+
+    first: float
+    total: float
+
+
+class Engine:
+    """The batch of one server.
+
+    Args:
+        latency: The model, or ``None`` for no latency at all.
+    """
+
+    def __init__(self, latency: Latency | None) -> None:
+        self._latency = latency
+        self._places = asyncio.Semaphore(latency.max_batch if latency else 1)
+        self._batch = 0
+
+    def span(self, uncached: int, tokens: int, key: bytes) -> Span:
+        """How long a reply takes that starts now.
+
+        Args:
+            uncached: Prompt tokens that no cache holds.
+            tokens: Tokens of the longest choice.
+            key: What the tail is drawn from, so that the same reply has the same share of bad luck.
+        """
+        model = self._latency
+        if model is None:
+            return Span(0.0, 0.0)
+        word = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
+        factor = math.exp(model.tail * _NORMAL.inv_cdf((word + 0.5) / 2**64)) if model.tail else 1.0
+        first = (model.overhead + uncached / model.prefill) * factor
+        share = min(self._batch, model.max_batch) / model.max_batch
+        return Span(first, first + tokens * model.token * (1 + model.slowdown * share) * factor)
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Hold a place in the batch; waits in order of arrival when it is full."""
+        if self._latency is None:
+            yield
+            return
+        async with self._places:
+            self._batch += 1
+            try:
+                yield
+            finally:
+                self._batch -= 1
+
 
 BLOCK: Final = 16
 """Tokens in a block; only whole blocks are shared."""
@@ -112,3 +210,53 @@ def _chain(last: int, rest: tuple[int, ...], ids: tuple[int, ...]) -> tuple[tupl
         last = hash((last, ids[start : start + BLOCK]))
         blocks.append(last)
     return tuple(blocks), ids[whole:]
+
+
+_HELP = {
+    "requests_total": ("counter", "Requests answered, by path and status."),
+    "prompt_tokens_total": ("counter", "Prompt tokens, cached ones included."),
+    "cached_tokens_total": ("counter", "Prompt tokens found in the prefix cache."),
+    "generated_tokens_total": ("counter", "Tokens generated."),
+    "choices_total": ("counter", "Choices generated."),
+    "requests_in_flight": ("gauge", "Requests being answered."),
+    "process_cpu_seconds_total": ("counter", "CPU time of this process, user and system."),
+}
+
+
+class Metrics:
+    """What a server counts."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.prompt = 0
+        self.cached = 0
+        self.generated = 0
+        self.choices = 0
+        self.in_flight = 0
+
+    @property
+    def errors(self) -> int:
+        """Requests answered with a status of 400 or more."""
+        return sum(count for (_, status), count in self.requests.items() if status >= 400)
+
+    def text(self) -> str:
+        """All counters as Prometheus text; names begin with ``trunkline_sim_``."""
+        values: dict[str, list[tuple[str, float]]] = {
+            "requests_total": [
+                (f'{{path="{path}",status="{status}"}}', count)
+                for (path, status), count in sorted(self.requests.items())
+            ],
+            "errors_total": [("", self.errors)],
+            "prompt_tokens_total": [("", self.prompt)],
+            "cached_tokens_total": [("", self.cached)],
+            "generated_tokens_total": [("", self.generated)],
+            "choices_total": [("", self.choices)],
+            "requests_in_flight": [("", self.in_flight)],
+            "process_cpu_seconds_total": [("", time.process_time())],
+        }
+        lines = []
+        for name, rows in values.items():
+            kind, text = _HELP.get(name, ("counter", "Requests answered with a status of 400 or more."))
+            lines += [f"# HELP trunkline_sim_{name} {text}", f"# TYPE trunkline_sim_{name} {kind}"]
+            lines += [f"trunkline_sim_{name}{labels} {value}" for labels, value in rows]
+        return "\n".join(lines) + "\n"

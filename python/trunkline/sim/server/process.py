@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from trunkline.errors import InfrastructureError
-from trunkline.sim.server.serve import start_server
+from trunkline.sim.server.app import start_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.sim.server.settings import Settings
+    from trunkline.sim.server.options import Settings
 
 __all__ = ["serve"]
 

@@ -1,17 +1,23 @@
-"""Invented names: one to a thing, built from syllables, and told apart by kind at a glance."""
+"""Names, prose, random numbers."""
+
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
 
+import hashlib
 from trunkline.errors import ConfigError
+from typing import Final
+from typing import TYPE_CHECKING
+from typing import TypeVar
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Sequence
 
-    from trunkline.sim.world.draws import Draws
 
-__all__ = ["Namer"]
+__all__ = ["Draws", "Namer", "filler", "mention", "mistaken", "opening"]
+
 
 _SYLLABLES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]]] = {
     # first, middle (used or not) and last syllables
@@ -284,3 +290,155 @@ class Namer:
     def _stem(self, kind: str) -> str:
         first, middle, last = _SYLLABLES[kind]
         return (self._draws.pick(first) + self._draws.pick(middle) + self._draws.pick(last)).capitalize()
+
+
+_OPENINGS: Final[dict[str, tuple[str, ...]]] = {
+    "person": (
+        "{x} is one of the people kept in this register.",
+        "This page collects what is known about {x}.",
+    ),
+    "place": (
+        "{x} is a place on the old survey maps.",
+        "This page describes {x} and its surroundings.",
+    ),
+    "organisation": (
+        "{x} is an organisation with a long list of members.",
+        "This page is about the organisation called {x}.",
+    ),
+    "work": (
+        "{x} is a title that most readers know.",
+        "This page is a short note on {x}.",
+    ),
+    "event": (
+        "{x} is remembered in many households.",
+        "This page gathers reports of {x}.",
+    ),
+}
+_FILLERS: Final[dict[str, tuple[str, ...]]] = {
+    "person": (
+        "Friends praised a patient manner and a good memory for faces.",
+        "Two portraits are kept in a private collection.",
+        "A fondness for long walks is often noted.",
+        "Several notebooks were lost in a fire.",
+        "The letters of later life are full of weather and gardens.",
+    ),
+    "place": (
+        "The market square is paved with grey stone.",
+        "Fog is common in the early spring.",
+        "A small museum shows tools and old coins.",
+        "The railway station was rebuilt twice.",
+        "Visitors come for the bread and the quiet.",
+    ),
+    "organisation": (
+        "The archive is open on weekday mornings.",
+        "Its seal shows a key and two oak leaves.",
+        "Members meet four times a season.",
+        "The first hall was a converted barn.",
+        "An annual report is printed on blue paper.",
+    ),
+    "work": (
+        "Critics were divided at first.",
+        "The second edition corrected many small errors.",
+        "A stage version ran for a single season.",
+        "Its opening line is often quoted.",
+        "The manuscript is kept behind glass.",
+    ),
+    "event": (
+        "Rain delayed the opening by a day.",
+        "Crowds filled the streets until late.",
+        "A medal was struck for the occasion.",
+        "Newspapers gave it several pages.",
+        "Songs about it are still heard.",
+    ),
+}
+_MENTIONS: Final = (
+    "A visitor once compared it all to {x}.",
+    "An old letter mentions {x} in passing.",
+    "The story is sometimes told together with that of {x}.",
+    "A footnote points to {x} without saying why.",
+    "Some guides mention {x} on the same page.",
+)
+_MISTAKEN: Final = (
+    "It should not be confused with {x}.",
+    "Careless readers mix this entry up with {x}.",
+)
+
+
+def opening(name: str, kind: str, draws: Draws) -> str:
+    """The first sentence of a document."""
+    return draws.pick(_OPENINGS[kind]).format(x=name)
+
+
+def filler(kind: str, count: int, draws: Draws) -> list[str]:
+    """Some different sentences that say nothing about anybody.
+
+    Args:
+        kind: The kind of the document's entity.
+        count: How many; at most five exist for a kind.
+        draws: Where the choices come from.
+    """
+    return draws.shuffled(_FILLERS[kind])[:count]
+
+
+def mention(name: str, draws: Draws) -> str:
+    """A sentence that names something in a role of no importance."""
+    return draws.pick(_MENTIONS).format(x=name)
+
+
+def mistaken(name: str, draws: Draws) -> str:
+    """A sentence that points to something of a similar name."""
+    return draws.pick(_MISTAKEN).format(x=name)
+
+
+T = TypeVar("T")
+
+_BLOCK = 8
+
+
+class Draws:
+    """A stream of draws named by a key: the hash of the key and a counter.
+
+    Streams of different keys are independent, so one part of a world can change without moving another.
+
+    Args:
+        key: What the stream is for, for example ``Draws(seed, "names")``.
+    """
+
+    __slots__ = ("_block", "_key", "_words")
+
+    def __init__(self, *key: int | str) -> None:
+        self._key = "\x1f".join(f"{type(part).__name__}:{part}" for part in key).encode()
+        self._block = 0
+        self._words: list[int] = []
+
+    def word(self) -> int:
+        """64 random bits as an integer."""
+        if not self._words:
+            block = hashlib.blake2b(self._key + self._block.to_bytes(8, "little")).digest()
+            self._words = [int.from_bytes(block[i : i + _BLOCK], "little") for i in range(0, 64, _BLOCK)]
+            self._block += 1
+        return self._words.pop()
+
+    def random(self) -> float:
+        """A number of at least 0 and below 1, with 53 random bits."""
+        return (self.word() >> 11) * 2.0**-53
+
+    def below(self, n: int) -> int:
+        """A whole number of at least 0 and below ``n``, which is at least 1."""
+        return self.word() * n >> 64
+
+    def chance(self, p: float) -> bool:
+        """True with probability ``p``."""
+        return self.random() < p
+
+    def pick(self, options: Sequence[T]) -> T:
+        """One of the options, which must not be empty."""
+        return options[self.below(len(options))]
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        """The items in random order, as a new list."""
+        order = list(items)
+        for i in range(len(order) - 1, 0, -1):
+            j = self.below(i + 1)
+            order[i], order[j] = order[j], order[i]
+        return order

@@ -1,31 +1,147 @@
-"""Tasks from a file of questions."""
+"""load_tasks; Parquet, Hugging Face."""
+
 
 from __future__ import annotations
 
+
+from collections import Counter
+from collections.abc import Iterator
 import contextlib
 import gzip
-import sys
-import zlib
-from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING
-
+import importlib
 import msgspec
-
-from trunkline.bounds import whole
+from pathlib import Path
+import re
+import sys
+from trunkline._internal.text import printable
+from trunkline._internal.text import quoted
+from trunkline._internal.validation import JSON
+from trunkline._internal.validation import whole
+from trunkline.errors import ConfigError
 from trunkline.errors import InputError
-from trunkline.printable import quoted
-from trunkline.store.columnar import HUB, read_hub, read_parquet
-from trunkline.store.fields import read_task
-from trunkline.store.formats import open_input, read_json, read_lines, read_separated
+from trunkline.store.datasets.text import Place
+from trunkline.store.datasets.text import open_input
+from trunkline.store.datasets.text import read_json
+from trunkline.store.datasets.text import read_lines
+from trunkline.store.datasets.text import read_separated
+from trunkline.store.datasets.text import read_task
+from typing import TYPE_CHECKING
+import zlib
+
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from trunkline.types import Task
+    from types import ModuleType
 
-    from trunkline.store.place import Place
-    from trunkline.types import JSON, Task
 
-__all__ = ["load_tasks"]
+__all__ = ["HUB", "load_tasks", "read_hub", "read_parquet"]
+
+
+Rows = Iterator[tuple[Place, JSON]]
+
+HUB = re.compile(
+    r"(?:hf:)?(?P<name>[\w.-]+/[\w.-]+?)"
+    r"(?::(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?(?:#(?P<split>[\w.-]+))?",
+    re.ASCII,
+)
+"""``org/name``, then optionally ``:config``, ``@revision`` and ``#split``."""
+
+_SPLITS = ("test", "validation", "train")
+
+
+def _extra(module: str, extra: str, what: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ConfigError(f"{what} needs an extra: pip install 'trunkline[{extra}]'") from None
+
+
+def _plain(row: JSON) -> JSON:
+    # Dates, bytes and decimals become strings, NaN becomes null: what a task holds must be JSON.
+    return msgspec.json.decode(msgspec.json.encode(row, enc_hook=str))
+
+
+def read_parquet(path: str, limit: int | None = None) -> Rows:
+    """Rows of a Parquet file.
+
+    Args:
+        path: A local file.
+        limit: How many rows will be read, if known.
+
+    Yields:
+        Each row with its place.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+        InputError: The file is not Parquet or is damaged.
+    """
+    parquet = _extra("pyarrow.parquet", "parquet", f"{path}: reading Parquet")
+    item = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=min(limit or 1024, 1024)):
+                for row in batch.to_pylist():
+                    item += 1
+                    yield Place(path, item=item), _plain(row)
+    except (OSError, ValueError) as problem:
+        # pyarrow's own errors derive from these two; errors about a row are raised outside of this generator.
+        raise InputError(f"not a readable Parquet file: {printable(str(problem), 120)}", path) from None
+
+
+def _split(available: list[str], wanted: str | None, path: str) -> str:
+    if wanted is not None:
+        if wanted in available:
+            return wanted
+        raise ConfigError(f"{path}: no split {wanted}; there is {', '.join(available)}")
+    if len(available) == 1:
+        return available[0]
+    for split in _SPLITS:
+        if split in available:
+            return split
+    raise ConfigError(f"{path}: name a split by appending #split: {', '.join(available)}")
+
+
+def read_hub(path: str) -> Rows:
+    """Rows of a Hugging Face data set, fetched as they are needed.
+
+    Without ``#split`` the only split is read, else ``test``, ``validation`` or ``train``, whichever comes
+    first.
+
+    Args:
+        path: See :data:`HUB`.
+
+    Yields:
+        Each row with its place.
+
+    Raises:
+        ConfigError: The path cannot be one, or the ``datasets`` package is not installed.
+        InputError: The data set cannot be loaded.
+    """
+    found = HUB.fullmatch(path)
+    if found is None:
+        raise ConfigError(
+            f"{printable(path, 120)}: not a data set path; the form is org/name[:config][@revision][#split]"
+        )
+    what = f"{path}: no such local file, and reading a Hugging Face data set"
+    datasets = _extra("datasets", "hf", what)
+    try:
+        splits = datasets.load_dataset(found["name"], found["config"], revision=found["revision"], streaming=True)
+    except Exception as problem:  # noqa: BLE001 - the package has no common error class
+        reason = printable(f"{type(problem).__name__}: {problem}", 300)
+        raise InputError(f"cannot be loaded as a Hugging Face data set: {reason}", path) from None
+    rows = iter(splits[_split(list(splits), found["split"], path)])
+    item = 0
+    while True:
+        try:
+            row = next(rows, None)
+        except Exception as problem:  # noqa: BLE001 - as above
+            raise InputError(f"row {item + 1} cannot be read: {printable(str(problem), 300)}", path) from None
+        if row is None:
+            return
+        item += 1
+        yield Place(path, item=item), _plain(row)
+
 
 _TEXTS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 _SUFFIXES = (*_TEXTS, ".parquet")

@@ -1,27 +1,201 @@
-"""The format ``parallelmuse``: records as ParallelMuse's scripts write and read them.
+"""The format ``messages``: conversations as chat APIs take them, also for fine-tuning.
 
 The shape is that of ``functionality_specified_partial_rollout.py`` and ``compressed_reasoning_aggregation.py`` in
 Alibaba-NLP/DeepResearch (WebAgent/ParallelMuse, arXiv 2510.24698).
+
+The tags are those that Hermes and Qwen models are trained on; a chat template makes the same of native messages.
 """
+
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, Final
 
-from trunkline.llm.dialects.hermes import Hermes
-from trunkline.store.export.chat import tools_of
-from trunkline.store.export.transcript import text_of, transcript
+import math
+import msgspec
+import re
+from trunkline.llm.dialects.builtin import Hermes
+from trunkline.tree.views import Kind
 from trunkline.types import Termination
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Iterable
     from collections.abc import Mapping
+    from trunkline._internal.validation import JSON
+    from trunkline.store.export.target import Leaf
+    from trunkline.tree.views import Node
+    from trunkline.types import Message
+    from trunkline.types import Task
 
-    from trunkline.store.export.leaves import Leaf
-    from trunkline.tree.node import Node
-    from trunkline.types import JSON, Task
 
-__all__ = ["FIELDS", "WORDS", "ParallelMuse"]
+__all__ = ["CHAT_FIELDS", "Chat", "PARALLELMUSE_FIELDS", "ParallelMuse", "WORDS", "text_of", "tools_of", "transcript"]
+
+
+CHAT_FIELDS: Final = {
+    "messages": "the conversation from the first prompt to the leaf, in the OpenAI form, as it was sent",
+    "tools": "definitions of the tools that the model was offered beside the messages; absent where there were none",
+    "task": "the task's id",
+    "rollout": "the number of the rollout in its tree",
+    "path": "its fork path: turn, draw, turn, draw, ...",
+    "weight": "how many rollouts the record stands for",
+    "reward": "its reward; null while unscored",
+    "answer": "its final answer, or null",
+    "references": "the accepted answers",
+    "termination": "why it ended; null while it grows",
+    "compressed_reasoning": "the report on it, or null",
+}
+"""The fields of a record, and what they are."""
+
+
+def tools_of(settings: Mapping[str, JSON]) -> list[JSON]:
+    """The tools that a run offered its model as the API does, apart from the messages.
+
+    Where tools are spoken about in the text, the messages say what they are. Roles of a team, and what a program asks,
+    have tools of their own from turn to turn, so nothing is said of them.
+
+    Args:
+        settings: The settings of the run.
+
+    Returns:
+        Their definitions; empty where nobody knows of any.
+    """
+    agent = settings.get("agent")
+    if not isinstance(agent, dict) or settings.get("team") is not None or settings.get("program") is not None:
+        return []
+    dialect, tools = agent.get("dialect"), agent.get("tools")
+    native = isinstance(dialect, dict) and dialect.get("kind") == "native"
+    return list(tools) if native and isinstance(tools, list) else []
+
+
+class Chat:
+    """Makes records of this format.
+
+    Args:
+        settings: The settings of the run.
+    """
+
+    fields: Final = tuple(CHAT_FIELDS)
+
+    def __init__(self, settings: Mapping[str, JSON]) -> None:
+        tools = tools_of(settings)
+        self._tools: dict[str, JSON] = {"tools": tools} if tools else {}
+
+    def lacks(self, leaf: Leaf) -> str | None:
+        """Why a record cannot be had in this format; it always can."""
+        del leaf
+        return None
+
+    def record(self, leaf: Leaf) -> dict[str, Any]:
+        """Make the record of a leaf."""
+        first = leaf.first
+        return {
+            "messages": leaf.raw,
+            **self._tools,
+            "task": first.task.id,
+            "rollout": first.id,
+            "path": first.path,
+            "weight": leaf.weight,
+            "reward": leaf.reward,
+            "answer": first.answer,
+            "references": leaf.references,
+            "termination": first.termination,
+            "compressed_reasoning": leaf.report,
+        }
+
+
+_TAG: Final = re.compile(r"<(?=/?(?:think|tool_call|tool_response)>)")
+
+
+def text_of(message: Message) -> str:
+    """The text of a message's content; what is no text stands as its type in brackets, such as ``[image_url]``."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        refusal = message.get("refusal")
+        return refusal if isinstance(refusal, str) else ""
+    parts: list[str] = []
+    for part in content:
+        text = part.get("text") if isinstance(part, dict) else None
+        parts.append(text if isinstance(text, str) else f"[{part.get('type') if isinstance(part, dict) else 'part'}]")
+    return "".join(parts)
+
+
+def _call(call: JSON) -> str:
+    function: Any = call.get("function") if isinstance(call, dict) else None
+    function = function if isinstance(function, dict) else {}
+    arguments = function.get("arguments")
+    try:
+        read: JSON = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        read = arguments
+    said = msgspec.json.encode({"name": function.get("name"), "arguments": read}).decode()
+    # In JSON a < stands in strings alone, so a tag that a model quotes can be written so that it is none.
+    inside = _TAG.sub(r"\\u003c", said)
+    return f"<tool_call>\n{inside}\n</tool_call>"
+
+
+def _turn(node: Node, message: Message) -> str:
+    said = text_of(message)
+    calls = message.get("tool_calls")
+    blocks = [_call(call) for call in calls] if isinstance(calls, list) else []
+    thought = node.aside
+    if thought:
+        inside = _TAG.sub(r"<\\", thought).strip()
+        blocks.insert(0, f"<think>\n{inside}\n</think>" + (f"\n\n{said}" if said else ""))
+    elif said:
+        blocks.insert(0, said)
+    return "\n".join(blocks)
+
+
+def _result(message: Message) -> str:
+    inside = _TAG.sub(r"<\\", text_of(message))
+    return f"<tool_response>\n{inside}\n</tool_response>"
+
+
+def transcript(
+    nodes: Iterable[Node], tools: str = "", marks: Callable[[Node], dict[str, JSON]] | None = None
+) -> list[Message]:
+    r"""Write a path as messages of the roles system, user and assistant, whose contents are text.
+
+    Results of one turn's calls are one user message. A tag inside a block is written so that it is none: ``<\/think>``
+    in a thought or a result, ``\u003c/think>`` in the JSON of a call. What a model wrote into its visible text stays.
+
+    Args:
+        nodes: The path, without the root.
+        tools: What the system prompt is to say of tools beside its own words; empty for nothing.
+        marks: What to add to the message of a model turn; nothing when not given.
+    """
+    found: list[Message] = []
+    results: list[str] = []
+    for node in nodes:
+        message = node.message
+        role = message.get("role")
+        if role == "tool":
+            results.append(_result(message))
+            continue
+        if results:
+            found.append({"role": "user", "content": "\n".join(results)})
+            results = []
+        if role == "assistant":
+            extra = marks(node) if marks is not None and node.kind is Kind.TURN else {}
+            found.append({"role": role, "content": _turn(node, message), **extra})
+        else:
+            found.append({"role": "system" if role == "developer" else role, "content": text_of(message)})
+    if results:
+        found.append({"role": "user", "content": "\n".join(results)})
+    if not tools or not found:
+        return found
+    if found[0]["role"] == "system":
+        found[0]["content"] = f"{found[0]['content']}\n\n{tools}".strip()
+    else:
+        found.insert(0, {"role": "system", "content": tools})
+    return found
+
 
 WORDS: Final = {
     Termination.ANSWER: "answer",
@@ -36,7 +210,7 @@ WORDS: Final = {
 """Their word for why a rollout ended. What has none is left out: their scripts would take any other word for a rollout
 that is fit to be resampled."""
 
-FIELDS: Final = {
+PARALLELMUSE_FIELDS: Final = {
     "question": "the text of the task's last user message",
     "answer": "the first accepted answer; empty where there is none",
     "prediction": "the rollout's answer, or [No Prediction]; absent where a call failed for good",
@@ -82,7 +256,7 @@ class ParallelMuse:
         settings: The settings of the run.
     """
 
-    fields: Final = tuple(FIELDS)
+    fields: Final = tuple(PARALLELMUSE_FIELDS)
 
     def __init__(self, settings: Mapping[str, JSON]) -> None:
         self._tools = Hermes().prompt(tools_of(settings))

@@ -10,7 +10,7 @@ import msgspec
 
 from trunkline import _core
 from trunkline.errors import ConfigError
-from trunkline.score.verdicts import Verdict, read
+from trunkline.scoring.notes import Verdict, read
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import BinaryIO
 
-    from trunkline.store.export.leaves import Leaf
+    from trunkline.store.export.target import Leaf
 
 __all__ = ["FIELDS", "Columns", "Table"]
 

@@ -1,23 +1,40 @@
-"""The file that an export goes to: it is there whole, or not at all."""
+"""Atomic output file, records, JSON lines."""
+
 
 from __future__ import annotations
 
+
 import contextlib
+import math
+import msgspec
 import os
+from pathlib import Path
+import re
 import secrets
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, cast
+from trunkline._internal.text import printable
+from trunkline.errors import ConfigError
+from trunkline.errors import InfrastructureError
+from trunkline.store.lock import sync_folders
+from trunkline.store.sqlite import files_of
+from trunkline.tree.views import Trajectory
+from trunkline.types import UNSCORED
+from trunkline.types import Usage
+from typing import Any
+from typing import BinaryIO
+from typing import Final
+from typing import TYPE_CHECKING
+from typing import cast
 
-from trunkline.errors import ConfigError, InfrastructureError
-from trunkline.printable import printable
-from trunkline.store.files import sync_folders
-from trunkline.store.identify import files_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Mapping
+    from trunkline.tree.views import Tree
 
-__all__ = ["STDOUT", "check_target", "standard_output", "target"]
+
+__all__ = ["Leaf", "Lines", "STDOUT", "check_target", "leaves", "line", "standard_output", "target"]
+
 
 STDOUT: Final = "-"
 _SQLITE: Final = b"SQLite format 3\0"
@@ -154,3 +171,123 @@ def standard_output() -> Iterator[BinaryIO]:
         raise
     except OSError as problem:
         raise InfrastructureError(f"cannot write to standard output: {problem.strerror or problem}") from None
+
+
+# Characters that end a line for some readers, such as str.splitlines of Python; control characters proper are escaped
+# by JSON itself. Within a line of JSON these bytes stand in strings alone, and mean nothing else in UTF-8.
+_BREAKS: Final = {
+    "\x85".encode(): b"\\u0085",
+    "\u2028".encode(): b"\\u2028",
+    "\u2029".encode(): b"\\u2029",
+}
+_FOREIGN: Final = re.compile(r"[^\x20-\x7e]")
+_encoder = msgspec.json.Encoder()
+
+
+def _escaped(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def line(record: Mapping[str, Any], *, ascii_only: bool = False) -> bytes:
+    """Encode one record as one line, whatever a reader takes for the end of a line.
+
+    Args:
+        record: What JSON can hold; NaN and the infinities become null.
+        ascii_only: Escape everything beyond printable ASCII, which is safe for a terminal.
+    """
+    data = _encoder.encode(record)
+    for char, escape in _BREAKS.items():
+        if char in data:
+            data = data.replace(char, escape)
+    if ascii_only:
+        data = _FOREIGN.sub(_escaped, data.decode()).encode("ascii")
+    return data + b"\n"
+
+
+class Lines:
+    """Writes records as lines.
+
+    Args:
+        stream: Where they go.
+        ascii_only: See :func:`line`.
+    """
+
+    def __init__(self, stream: BinaryIO, *, ascii_only: bool = False) -> None:
+        self._stream = stream
+        self._ascii = ascii_only
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Write one record."""
+        self._stream.write(line(record, ascii_only=self._ascii))
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+    def abandon(self) -> None:
+        """Nothing is to be put away."""
+
+
+class Leaf(msgspec.Struct, frozen=True):
+    """Rollouts of one tree that said the same to the end, and of which the same became.
+
+    Attributes:
+        first: The one that was opened first; it stands for all.
+        rollouts: The numbers of all, ascending.
+        reward: Their reward; None while unscored, and for those that no reward function sees.
+        usage: What the calls of all of them cost, so that sums over an export are those of its run.
+    """
+
+    first: Trajectory
+    rollouts: tuple[int, ...]
+    reward: float | None
+    usage: Usage
+
+    @property
+    def weight(self) -> int:
+        """How many rollouts it stands for."""
+        return len(self.rollouts)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The accepted answers of its task."""
+        return self.first.task.reference
+
+    @property
+    def report(self) -> str | None:
+        """The compressed reasoning that was noted on its last node, if any was."""
+        return self.first.leaf.compressed_reasoning
+
+    @property
+    def raw(self) -> msgspec.Raw:
+        """Its conversation as the JSON that was sent."""
+        return msgspec.Raw(self.first.tree.core.messages(self.first.leaf.id))
+
+
+def leaves(tree: Tree) -> list[Leaf]:
+    """The records of a tree, in the order in which their first rollouts were opened.
+
+    Rollouts never merge, nodes do: several rollouts may end on one node. They are one record with their number as its
+    weight where termination, answer, reward, error and note agree as well, since a record has one of each. Weights of
+    a tree add up to its rollouts.
+
+    Args:
+        tree: The tree; it may still grow.
+    """
+    alike: dict[tuple[object, ...], list[Trajectory]] = {}
+    rewards: dict[tuple[object, ...], float | None] = {}
+    for number in range(tree.core.rollouts):
+        facts = tree.core.rollout(number)
+        reward = facts.reward if math.isfinite(facts.reward) and facts.termination not in UNSCORED else None
+        key = (facts.leaf, facts.termination, facts.answer, reward, facts.error, facts.note)
+        alike.setdefault(key, []).append(Trajectory(tree, number))
+        rewards[key] = reward
+    return [
+        Leaf(
+            first=rollouts[0],
+            rollouts=tuple(rollout.id for rollout in rollouts),
+            reward=rewards[key],
+            usage=sum((rollout.usage for rollout in rollouts), Usage()),
+        )
+        for key, rollouts in alike.items()
+    ]

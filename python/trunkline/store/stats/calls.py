@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.llm.price import Price, price_at
+from trunkline.llm.pricing import Price, price_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trunkline.errors import UsageError
-from trunkline.printable import printable, quoted
-from trunkline.score.metrics.estimate import Estimate, inside
-from trunkline.score.metrics.naming import Metric
-from trunkline.score.metrics.naming import metric as named
-from trunkline.score.metrics.pairing import Paired, paired
-from trunkline.store.calls import Spending
+from trunkline._internal.text import printable, quoted
+from trunkline.scoring.metrics.intervals import Estimate, inside
+from trunkline.scoring.metrics.at_k import Metric
+from trunkline.scoring.metrics.at_k import metric as named
+from trunkline.scoring.metrics.comparison import Paired, paired
+from trunkline.store.stats.calls import Spending
 from trunkline.store.reader import RunReader
-from trunkline.store.tasks import tried
+from trunkline.store.stats.tasks import tried
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def compare(a: str | Path, b: str | Path, metric: str = "accuracy", *, common: b
     """Compare two runs on the same tasks, task by task.
 
     Tasks are the same if their id, their prompt and their accepted answers are. The differences of tasks are the
-    sample, see :func:`trunkline.score.metrics.paired`.
+    sample, see :func:`trunkline.scoring.metrics.paired`.
 
     Args:
         a: The file of the first run.

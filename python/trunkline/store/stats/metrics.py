@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.score.metrics.averages import accuracy, best_of_n
-from trunkline.score.metrics.estimate import Estimate
-from trunkline.score.metrics.passing import mean_pass_at_k, mean_pass_hat_k
-from trunkline.score.metrics.reliability import Calibration, calibration
-from trunkline.score.metrics.solving import PerSolved, per_solved
-from trunkline.score.metrics.voting import majority_at_k
-from trunkline.score.notes import graded
-from trunkline.store.tasks import tried
+from trunkline.scoring.metrics.intervals import accuracy, best_of_n
+from trunkline.scoring.metrics.intervals import Estimate
+from trunkline.scoring.metrics.at_k import mean_pass_at_k, mean_pass_hat_k
+from trunkline.scoring.metrics.comparison import Calibration, calibration
+from trunkline.scoring.metrics.at_k import PerSolved, per_solved
+from trunkline.scoring.metrics.at_k import majority_at_k
+from trunkline.scoring.notes import graded
+from trunkline.store.stats.tasks import tried
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from trunkline.score.diversity import Try
-    from trunkline.store.calls import Spending
+    from trunkline.scoring.diversity import Try
+    from trunkline.store.stats.calls import Spending
     from trunkline.store.reader import RunReader
     from trunkline.store.schema import RolloutRow
-    from trunkline.tree.trajectory import Trajectory
+    from trunkline.tree.views import Trajectory
     from trunkline.types import Usage
 
 __all__ = ["Measures", "calibrated", "measures"]
@@ -109,7 +109,7 @@ def calibrated(reader: RunReader, sure: Callable[[Trajectory], float]) -> Calibr
 
     Args:
         reader: The run's file. Its trees are read one at a time.
-        sure: How sure a rollout is, NaN where nobody knows, as :data:`trunkline.score.confidence.CONFIDENCES` say.
+        sure: How sure a rollout is, NaN where nobody knows, as :data:`trunkline.scoring.confidence.CONFIDENCES` say.
 
     Returns:
         The comparison, or None if no scored rollout has a confidence.

@@ -1,32 +1,114 @@
 """The totals of a run, recomputed from its rows."""
 
+
 from __future__ import annotations
 
-import math
+
 from collections import Counter
+import math
+import msgspec
+from trunkline.errors import ForkRefused
+from trunkline.scoring.diversity import Diversity
+from trunkline.scoring.diversity import Try
+from trunkline.scoring.diversity import diversity
+from trunkline.scoring.metrics import Estimate
+from trunkline.scoring.metrics import accuracy
+from trunkline.scoring.metrics import best_of_n
+from trunkline.scoring.metrics import majority_at_n
+from trunkline.scoring.notes import replays
+from trunkline.store.stats.calls import EndpointSummary
+from trunkline.store.stats.calls import Spending
+from trunkline.store.stats.calls import by_endpoint
+from trunkline.store.stats.calls import total
+from trunkline.store.stats.tasks import Filtered
+from trunkline.store.stats.tasks import Judgements
+from trunkline.store.stats.tasks import Length
+from trunkline.store.stats.tasks import length
+from trunkline.store.stats.tasks import tokens
+from trunkline.store.stats.tasks import tried
+from trunkline.tree.records import Failure
+from trunkline.tree.tokens import Tokens
+from trunkline.types import FAILED
+from trunkline.types import Termination
+from trunkline.types import Usage
+from typing import Final
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from trunkline.errors import ForkRefused
-from trunkline.score.diversity import Diversity, Try, diversity
-from trunkline.score.metrics import Estimate, accuracy, best_of_n, majority_at_n
-from trunkline.score.replays import replays
-from trunkline.store.calls import EndpointSummary, Spending, by_endpoint, total
-from trunkline.store.funds import Funds, funds
-from trunkline.store.judgements import Filtered, Judgements
-from trunkline.store.tasks import Length, length, tokens, tried
-from trunkline.tree.failure import Failure
-from trunkline.tree.tokens import Tokens
-from trunkline.types import FAILED, Termination, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection
+    from collections.abc import Iterable
+    from collections.abc import Iterator
+    from collections.abc import Mapping
+    from collections.abc import Sequence
+    from trunkline.llm.pricing import Price
+    from trunkline.store.schema import CallRow
+    from trunkline.store.schema import RolloutRow
+    from trunkline.store.schema import TakenRow
+    from trunkline.store.schema import TreeRow
 
-    from trunkline.llm.price import Price
-    from trunkline.store.schema import CallRow, RolloutRow, TakenRow, TreeRow
 
-__all__ = ["Summary", "Taken", "sum_up", "summarise", "wall_seconds"]
+__all__ = ["BUDGET", "ESTIMATED", "Funds", "Summary", "Taken", "estimated", "funds", "sum_up", "summarise", "wall_seconds"]
+
+
+BUDGET: Final = "budget"
+"""Key of the file's ``meta`` table under which it stands."""
+
+ESTIMATED: Final = "estimated"
+"""Key under which stands what nobody measured so far: it is in no row, and must outlive whoever counts it."""
+
+_MILLION: Final = 1_000_000
+
+
+class Funds(msgspec.Struct, frozen=True):
+    """What a run's ledger said when the run was over. Money stands in millionths, as ``micro_dollars``.
+
+    Attributes:
+        limits: What was limited.
+        spent: What was spent of it.
+        estimated: The part of that which nobody measured: calls that were given up, that came without usage, or that a
+            dead worker had in flight.
+        overshoot: What things cost beyond what was set aside for them.
+        refused: How often something was not paid for.
+        closed: The ledger's words when that was so first.
+    """
+
+    limits: dict[str, int]
+    spent: dict[str, int]
+    estimated: dict[str, int]
+    overshoot: dict[str, int]
+    refused: int
+    closed: str | None
+
+    def lines(self) -> list[str]:
+        """Each currency for people: ``calls 12 of 20``."""
+        return [self._line(name, limit) for name, limit in self.limits.items()]
+
+    def _line(self, name: str, limit: int) -> str:
+        estimated = self.estimated.get(name, 0)
+        beside = f" ({_amount(name, estimated)} estimated)" if estimated else ""
+        word = "money" if name == "micro_dollars" else name
+        return f"{word} {_amount(name, self.spent.get(name, 0))} of {_amount(name, limit)}{beside}"
+
+
+def _amount(name: str, amount: int) -> str:
+    return f"{amount / _MILLION:,g}" if name == "micro_dollars" else f"{amount:,}"
+
+
+def funds(meta: Mapping[str, str]) -> Funds | None:
+    """Read it from a run file's table ``meta``; None where there is none, or none that can be read."""
+    try:
+        return msgspec.json.decode(meta.get(BUDGET, ""), type=Funds)
+    except msgspec.MsgspecError:
+        return None
+
+
+def estimated(meta: Mapping[str, str]) -> dict[str, int]:
+    """Read from a run file's table ``meta`` what nobody measured so far; nothing where that cannot be read."""
+    try:
+        return msgspec.json.decode(meta.get(ESTIMATED, ""), type=dict[str, int])
+    except msgspec.MsgspecError:
+        return {}
 
 
 class Taken(msgspec.Struct, frozen=True):

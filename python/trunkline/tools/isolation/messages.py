@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 # Fields are read at run time.
-from trunkline.crossing import Crossing
-from trunkline.tools.call import Call
+from trunkline._internal.serialization import Crossing
+from trunkline.tools.calls import Call
 
 if TYPE_CHECKING:
     import socket

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
 
-from trunkline.printable import printable
-from trunkline.tools.sandbox.walls import WAYS
+from trunkline._internal.text import printable
+from trunkline.tools.isolation.confinement import WAYS
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from trunkline.tools.sandbox.walls import Limits
+    from trunkline.tools.isolation.confinement import Limits
 
 __all__ = ["NoSandbox", "NoWay", "Ran", "Sandbox", "find_way"]
 
@@ -37,7 +37,7 @@ _LEAVE: Final = 30.0
 
 _ROOT: Final = str(Path(__file__).parents[3])
 _BOOT: Final = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from trunkline.tools.sandbox.supervisor import main; main()"
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from trunkline.tools.isolation.sandbox_supervisor import main; main()"
 )
 _BURY: Final = "import os, sys; uid = int(sys.argv[1]); os.setgroups([]); os.setresuid(uid, uid, uid); os.kill(-1, 9)"
 
@@ -110,7 +110,7 @@ class Sandbox:
 
     Args:
         limits: What each program may use.
-        ways: Ways of shutting a program in that may be used, as :class:`trunkline.tools.sandbox.walls.Way` names
+        ways: Ways of shutting a program in that may be used, as :class:`trunkline.tools.isolation.confinement.Way` names
             them; the best of them that there is here is taken.
     """
 

@@ -1,0 +1,1 @@
+"""Argument checks, safe text, user code across processes, asyncio helpers, resources."""

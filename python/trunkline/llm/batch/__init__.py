@@ -1,0 +1,1 @@
+"""Dynamic batching over generators of lists."""

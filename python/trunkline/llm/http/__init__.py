@@ -1,0 +1,1 @@
+"""LLMs over HTTP: one call over its attempts, transports, connections."""

@@ -1,0 +1,1 @@
+"""Limits of endpoints: rates, windows, routing."""

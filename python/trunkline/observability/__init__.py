@@ -1,0 +1,1 @@
+"""Logging, observers, Prometheus, OpenTelemetry."""

@@ -1,0 +1,1 @@
+"""User programs over a rollout: context, executor, replay."""

@@ -1,0 +1,1 @@
+"""From a tree to a request, and from its reply to a turn."""

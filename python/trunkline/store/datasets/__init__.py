@@ -1,0 +1,1 @@
+"""Tasks read from files."""
