@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-import programs
 import pytest
+
+import programs
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

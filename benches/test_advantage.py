@@ -15,7 +15,6 @@ import pytest
 np = pytest.importorskip("numpy")
 
 from rivals import estimators  # noqa: E402
-
 from trunkline import _core  # noqa: E402
 
 SIZE, ROUNDS = 64 << 10, 15

@@ -10,9 +10,8 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from trunkline.llm.http.client import HttpLLM
-from trunkline.llm.types import Limits
-from trunkline.llm.types import Reply, Request
 from trunkline.llm.http.transport import Answer
+from trunkline.llm.types import Limits, Reply, Request
 
 CALLS = 5_000
 ROUNDS = 15

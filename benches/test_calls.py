@@ -11,14 +11,13 @@ from pathlib import Path
 from statistics import median
 
 from trunkline.llm.types import Choice, Reply
-from trunkline.worker.outbox import settle
 from trunkline.observability.observers import Snapshot
 from trunkline.protocol.messages import Batch, Delta, decode_from_worker, encode
-from trunkline.store.schema import delta_key
 from trunkline.store.reader import RunReader
-from trunkline.store.schema import CALL_COLUMNS
+from trunkline.store.schema import CALL_COLUMNS, delta_key
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
+from trunkline.worker.outbox import settle
 
 CALLS, TASKS, ROUNDS = 64, 500, 200
 DATA = os.urandom(2000)

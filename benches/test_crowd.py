@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+
 import work
 from conftest import Stub, client_cpu
-
-from trunkline.llm.config import EndpointSpec
 from trunkline.agent import Agent
-from trunkline.runner.run import run
+from trunkline.llm.config import EndpointSpec
 from trunkline.observability.observers import Snapshot
+from trunkline.runner.run import run
 
 LATENCY, TURNS = 10.0, 3
 IN_FLIGHT, LIVE = 10_000, 12_500

@@ -19,15 +19,15 @@ import aiohttp
 import msgspec
 import pytest
 import uvloop
+
 import work
 from conftest import Stub, client_cpu
-
-from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
 from trunkline.backends import ray_cluster as cluster
+from trunkline.llm.config import EndpointSpec
 from trunkline.runner.pool import Pool
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
+from trunkline.strategies.chain import Chain
 
 ROLLOUTS, CALLS = 2000, 4000
 ROUNDS = 5

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import subprocess
 
-import programs
 import pytest
+
+import programs
 
 NODES = 1_000_000
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import statistics
 
+import pytest
+
 import kernels
 import programs
-import pytest
 
 ROUNDS = 25
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from rivals import masks
 
+from rivals import masks
 from trunkline._core import Lanes
 
 ROUNDS = 15

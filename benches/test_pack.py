@@ -15,7 +15,6 @@ import pytest
 
 np = pytest.importorskip("numpy")
 from rivals import packing  # noqa: E402
-
 from trunkline import _core  # noqa: E402
 
 TREES, LEVELS = 64, 4

@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from json import loads
 
 import pytest
+
 from conftest import Stub
 from peers.client import CLIENTS
 

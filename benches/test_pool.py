@@ -12,9 +12,8 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import work
-
 import trunkline as tl
+import work
 
 STEPS = 15
 REPLY = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": "<answer>x</answer>"}}]})

@@ -13,8 +13,8 @@ from array import array
 from collections.abc import Callable
 
 import pytest
-from rivals.radix import Radix
 
+from rivals.radix import Radix
 from trunkline._core import Prefix, Tokens
 
 ROUNDS = 5

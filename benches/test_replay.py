@@ -17,13 +17,13 @@ import pytest
 import uvloop
 
 from trunkline._core import Tree as Core
+from trunkline.agent import Agent, Kit
 from trunkline.errors import LLMError
 from trunkline.llm.types import Choice, Reply, Request
-from trunkline.agent import Agent, Kit
-from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.checkpoint import Taken
 from trunkline.rollout.programs.context import Play
 from trunkline.rollout.programs.resources import Program
-from trunkline.rollout.checkpoint import Taken
+from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.tree_runner import Session
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from rivals import reply as rivals
 
+from rivals import reply as rivals
 from trunkline._core import read_reply
 
 TOKENS, WIDTH = 200, 16

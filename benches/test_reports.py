@@ -10,11 +10,11 @@ import asyncio
 
 import pytest
 
+from studies.engine import SimLLM
+from studies.reporting import GROWN, Reporting, reporting_markdown, run_reporting
 from trunkline.scoring.reports.extractive import extract_tree
 from trunkline.scoring.reports.reporter import Reporter
 from trunkline.sim.server.options import Settings
-from studies.engine import SimLLM
-from studies.reporting import GROWN, Reporting, reporting_markdown, run_reporting
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 

@@ -24,17 +24,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-import teams
 
+import teams
 from trunkline._core import Talk, Tree
 from trunkline.llm.batch.batcher import Batcher
 from trunkline.llm.types import Choice
-from trunkline.rollout.sampling.turns import Asked, Parked
-from trunkline.rollout.programs.context import Play
-from trunkline.rollout.programs.context import Answered, Sent
+from trunkline.rollout.programs.context import Answered, Play, Sent
 from trunkline.rollout.programs.replay import as_json
-from trunkline.team.team import TeamPlay
-from trunkline.team.team import Team
+from trunkline.rollout.sampling.turns import Asked, Parked
+from trunkline.team.team import Team, TeamPlay
 
 ROUNDS = {8: 400, 256: 25}
 """Rounds in which the parts take turns, by how many rollouts there are."""

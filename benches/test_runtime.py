@@ -24,25 +24,25 @@ from pathlib import Path
 
 import pytest
 import uvloop
+
 import work
 from conftest import Stub
-
+from trunkline.agent import Agent
+from trunkline.backends.local import Local
 from trunkline.cli.demo import simulator
 from trunkline.llm.config import EndpointSpec
-from trunkline.agent import Agent
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.protocol.backend import Gone
 from trunkline.protocol.job import Job
-from trunkline.backends.local import Local
-from trunkline.runner.run import run
 from trunkline.protocol.messages import Ready
+from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
 
 DEATHS = 9
 

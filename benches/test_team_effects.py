@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any
 
 import pytest
-import teams
 
+import teams
 import trunkline as tl
 
 BATCH, APPROVAL, ROUNDS = 64, 0.5, 3

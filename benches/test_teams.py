@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+
 import teams
 from rivals.team import WholeBatch
 

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from peers.loads import SYSTEM, Load, Play, question
-from trunkline.llm.types import Reply
-from trunkline.llm.request import Sampling
-from trunkline.llm.config import EndpointSpec
 from trunkline.agent import Agent, Kit
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import Sampling
+from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.tree_runner import Session
-from trunkline.strategies.chain import Chain
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
+from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 

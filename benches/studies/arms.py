@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from trunkline.errors import ConfigError
+from trunkline.scoring.rewards import exact_match
 from trunkline.strategies.adaptive import Adaptive
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.entropy_tree import EntropyTree
@@ -13,13 +14,12 @@ from trunkline.strategies.mcts import MCTS
 from trunkline.strategies.partial import Partial
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.strategies.tree_search import TreeSearch
-from trunkline.scoring.rewards import exact_match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.strategies.base import Strategy
     from trunkline.scoring.rewards import Reward
+    from trunkline.strategies.base import Strategy
     from trunkline.tree.views import Trajectory
 
 __all__ = ["ARMS", "Arm", "confidence", "find_arms"]

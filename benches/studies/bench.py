@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from trunkline._internal.text import printable
 from trunkline.cli.output import put
 from trunkline.errors import ConfigError, InputError
-from trunkline._internal.text import printable
 from trunkline.sim.model.choices import PRESETS
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from trunkline.errors import ConfigError
 from studies.tries import Measures, measure, price
+from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

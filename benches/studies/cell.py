@@ -8,10 +8,6 @@ import math
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trunkline.llm.request import Sampling
-from trunkline.agent import Kit
-from trunkline.strategies.chain import Chain
-from trunkline.sim.server.options import Settings
 from studies.arms import ARMS
 from studies.engine import SimLLM
 from studies.estimators import guesses
@@ -19,8 +15,12 @@ from studies.growth import agent, grow
 from studies.null import deciding_turn, draws_of
 from studies.tries import tries_of
 from studies.truth import true_steps
+from trunkline.agent import Kit
+from trunkline.llm.request import Sampling
+from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.store.datasets.loader import load_tasks
+from trunkline.strategies.chain import Chain
 
 if TYPE_CHECKING:
     from studies.estimators import Guess

@@ -8,15 +8,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline.errors import BadRequest, LLMError
-from trunkline.llm.response import read
 from trunkline.llm.request import CHAT, COMPLETIONS
-from trunkline.sim.server.requests import ApiError, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest, decode
+from trunkline.llm.response import read
+from trunkline.sim.server.requests import (
+    ApiError,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+    decode,
+)
 from trunkline.sim.server.service import Service
 
 if TYPE_CHECKING:
     from trunkline.llm.types import Reply, Request
-    from trunkline.sim.server.service import Answer
     from trunkline.sim.server.options import Settings
+    from trunkline.sim.server.service import Answer
 
 __all__ = ["SimLLM"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from trunkline.llm.token_ids.server import renderers
-from trunkline.llm.token_ids.base import TokenMode
 from trunkline.agent import Agent, Kit
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.llm.token_ids.server import renderers
 from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.sampling.token_prompts import Exact
 from trunkline.rollout.tree_runner import Session
@@ -17,13 +17,13 @@ from trunkline.tree.views import Tree
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
+    from studies.engine import SimLLM
     from trunkline._core import Tree as Core
     from trunkline.llm.http.client import HttpLLM
-    from trunkline.llm.types import Reply
     from trunkline.llm.request import Sampling
-    from trunkline.strategies.base import Strategy
+    from trunkline.llm.types import Reply
     from trunkline.scoring.rewards import Reward
-    from studies.engine import SimLLM
+    from trunkline.strategies.base import Strategy
     from trunkline.tools.tool import Tool
     from trunkline.types import Task
 

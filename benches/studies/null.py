@@ -17,11 +17,10 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from trunkline._core import TURN
-from trunkline.sim.model.choices import Point, point_success
-from trunkline.sim.model.choices import PRESETS
-from trunkline.sim.model.episode import chain_key
 from studies.interval import Interval, known, mean
+from trunkline._core import TURN
+from trunkline.sim.model.choices import PRESETS, Point, point_success
+from trunkline.sim.model.episode import chain_key
 from trunkline.sim.world.language import parse_question
 
 if TYPE_CHECKING:

@@ -10,29 +10,27 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from trunkline.llm.request import Sampling
-from trunkline.agent import Kit
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.scoring.reports.reporter import Reporter
-from trunkline.scoring.reports.segments import segments
-from trunkline.scoring.reports.segments import GENERATED
-from trunkline.sim.server.options import Settings
 from studies.engine import SimLLM
 from studies.growth import agent, grow
 from studies.study import FIRST_SEED
+from trunkline.agent import Kit
+from trunkline.llm.request import Sampling
+from trunkline.scoring.reports.reporter import Reporter
+from trunkline.scoring.reports.segments import GENERATED, segments
+from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.datasets.loader import load_tasks
-from trunkline.tree.views import Kind
-from trunkline.tree.views import Tree
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.tree.views import Kind, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.strategies.base import Strategy
     from trunkline.scoring.reports.segments import Share
+    from trunkline.strategies.base import Strategy
     from trunkline.types import Task
 
 __all__ = ["GROWN", "PRICES", "Cost", "Reporting", "lengthened", "reporting_markdown", "run_reporting"]

@@ -8,20 +8,20 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trunkline._core import TURN
-from trunkline.llm.request import Sampling
-from trunkline.agent import Kit
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.sim.server.options import Settings
 from studies.engine import SimLLM
 from studies.growth import agent, grow
 from studies.interval import Interval, ratio
 from studies.study import FIRST_SEED
+from trunkline._core import TURN
+from trunkline.agent import Kit
+from trunkline.llm.request import Sampling
+from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.datasets.loader import load_tasks
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from trunkline.errors import WorkerError
 from studies.arms import ARMS
 from studies.cell import Cell, run_cell
 from studies.truth import CONTINUATIONS
+from trunkline.errors import WorkerError
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from trunkline._core import tree_ratio, tree_steps
 from studies.arms import ARMS
 from studies.compare import by_preset, compare, effective, of_arm
 from studies.null import check
 from studies.quality import LEAST, qualities
 from studies.sharing import SMALL_CACHE, TREE
 from studies.tries import COSTS, TOKENS, measure
+from trunkline._core import tree_ratio, tree_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from trunkline._core import TURN
-from trunkline._core import Tree as Core
-from trunkline.strategies.base import Fork
-from trunkline.sim.server.options import Settings
 from studies.engine import SimLLM
 from studies.growth import grow
+from trunkline._core import TURN
+from trunkline._core import Tree as Core
+from trunkline.sim.server.options import Settings
+from trunkline.strategies.base import Fork
 from trunkline.tree.views import Tree
 
 if TYPE_CHECKING:

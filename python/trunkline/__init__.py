@@ -11,77 +11,77 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trunkline import errors, train
     from trunkline._core import __version__
+    from trunkline.agent import Agent
     from trunkline.errors import ToolError, TrunklineError
     from trunkline.llm.batch.batcher import BatchLLM
-    from trunkline.llm.openai_client import ClientLLM
-    from trunkline.llm.batch.completion import Completion
-    from trunkline.llm.dialects.base import Dialect, Parsed
-    from trunkline.llm.dialects.builtin import Hermes
-    from trunkline.llm.dialects.builtin import SearchR1
-    from trunkline.llm.types import Limits, Routing
-    from trunkline.llm.pricing import Price
-    from trunkline.llm.batch.completion import Prompt
-    from trunkline.llm.types import ToolCall
-    from trunkline.llm.token_ids.local import tokens_with
-    from trunkline.llm.request import Sampling
+    from trunkline.llm.batch.completion import Completion, Prompt
     from trunkline.llm.config import EndpointSpec as LLM  # noqa: N814 - the name that users know it by
+    from trunkline.llm.dialects.base import Dialect, Parsed
+    from trunkline.llm.dialects.builtin import Hermes, SearchR1
+    from trunkline.llm.openai_client import ClientLLM
+    from trunkline.llm.pricing import Price
+    from trunkline.llm.request import Sampling
     from trunkline.llm.token_ids.base import TokenMode
-    from trunkline.agent import Agent
+    from trunkline.llm.token_ids.local import tokens_with
+    from trunkline.llm.types import Limits, Routing, ToolCall
+    from trunkline.observability.logging import log_to
+    from trunkline.observability.observers import Snapshot
+    from trunkline.observability.opentelemetry import Tracing
+    from trunkline.observability.prometheus import Metrics
     from trunkline.rollout.budget import Budget
-    from trunkline.rollout.programs.context import Play
-    from trunkline.rollout.programs.context import Answered, Noted
+    from trunkline.rollout.programs.context import Answered, Noted, Play
+    from trunkline.runner.amend import Rescored, arescore, rescore
+    from trunkline.runner.dynamic_sampling import SampledGroups, asample_groups, sample_groups
+    from trunkline.runner.options import Options
+    from trunkline.runner.plan import plan
+    from trunkline.runner.pool import Pool
+    from trunkline.runner.preflight import Outline
+    from trunkline.runner.result import Run
+    from trunkline.runner.run import Interrupted, arun, run, stream
+    from trunkline.scoring import filters, metrics, rewards
+    from trunkline.scoring.aggregators.aggregate import aggregate
+    from trunkline.scoring.aggregators.base import Candidate, Decision
+    from trunkline.scoring.aggregators.llm import Integrate, Synthesis
+    from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
+    from trunkline.scoring.filters.base import Filter
+    from trunkline.scoring.notes import Graded, Verdict
+    from trunkline.scoring.reports.extractive import extract as extract_report
+    from trunkline.scoring.reports.reporter import Reporter
+    from trunkline.scoring.rewards import (
+        F1,
+        Choice,
+        Maths,
+        Numeric,
+        Scored,
+        WeightedRewards,
+        contains,
+        exact_match,
+        numeric_match,
+        weighted,
+    )
+    from trunkline.scoring.rewards.base import reward
+    from trunkline.scoring.rewards.code import Code
+    from trunkline.scoring.rewards.judge import Judge
+    from trunkline.store.datasets.loader import load_tasks
+    from trunkline.store.export.export import Exported, export
+    from trunkline.store.reader import RunReader
+    from trunkline.store.stats.compare import compare
     from trunkline.strategies.adaptive import Adaptive
+    from trunkline.strategies.base import Drop, Fork, Stop, Strategy
     from trunkline.strategies.chain import Chain
     from trunkline.strategies.entropy_tree import EntropyTree
     from trunkline.strategies.mcts import MCTS
     from trunkline.strategies.partial import Partial
     from trunkline.strategies.tree_grpo import TreeGRPO
     from trunkline.strategies.tree_search import TreeSearch
-    from trunkline.strategies.base import Drop, Fork, Stop, Strategy
-    from trunkline.runner.dynamic_sampling import SampledGroups, asample_groups, sample_groups
-    from trunkline.observability.logging import log_to
-    from trunkline.observability.prometheus import Metrics
-    from trunkline.runner.options import Options
-    from trunkline.runner.preflight import Outline
-    from trunkline.runner.plan import plan
-    from trunkline.runner.pool import Pool
-    from trunkline.runner.amend import Rescored, arescore, rescore
-    from trunkline.runner.result import Run
-    from trunkline.runner.run import Interrupted, arun, run, stream
-    from trunkline.observability.observers import Snapshot
-    from trunkline.observability.opentelemetry import Tracing
-    from trunkline.scoring import filters, metrics, rewards
-    from trunkline.scoring.aggregators.aggregate import aggregate
-    from trunkline.scoring.aggregators.base import Candidate, Decision
-    from trunkline.scoring.aggregators.llm import Integrate
-    from trunkline.scoring.aggregators.llm import Synthesis
-    from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
-    from trunkline.scoring.filters.base import Filter
-    from trunkline.scoring.notes import Graded
-    from trunkline.scoring.reports.extractive import extract as extract_report
-    from trunkline.scoring.reports.reporter import Reporter
-    from trunkline.scoring.rewards import F1, Choice, Maths, Numeric, Scored, WeightedRewards, contains, exact_match, numeric_match, weighted
-    from trunkline.scoring.rewards.code import Code
-    from trunkline.scoring.rewards.judge import Judge
-    from trunkline.scoring.rewards.base import reward
-    from trunkline.scoring.notes import Verdict
-    from trunkline.store.stats.compare import compare
-    from trunkline.store.datasets.loader import load_tasks
-    from trunkline.store.export.export import Exported, export
-    from trunkline.store.reader import RunReader
-    from trunkline.team.team import Said, TeamPlay
-    from trunkline.team.builtin import ExpertsTeam
-    from trunkline.team.builtin import MathTeam
-    from trunkline.team.builtin import SearchTeam
+    from trunkline.team.builtin import ExpertsTeam, MathTeam, SearchTeam
     from trunkline.team.projection import Boxed, Projected, Projection, Tag, Whole
     from trunkline.team.role import Role
-    from trunkline.team.team import Team
+    from trunkline.team.team import Said, Team, TeamPlay
     from trunkline.tools.calls import Call, current_call
     from trunkline.tools.environment import Environment
     from trunkline.tools.tool import Tool, tool
-    from trunkline.tree.views import Node
-    from trunkline.tree.views import Trajectory
-    from trunkline.tree.views import Tree
+    from trunkline.tree.views import Node, Trajectory, Tree
     from trunkline.types import Task, Termination, Usage
 
 _HOMES = {

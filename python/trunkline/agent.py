@@ -1,44 +1,29 @@
 """Agent (data) and CompiledAgent (encoded once, tool format bound)."""
 
-
 from __future__ import annotations
 
-
-from collections.abc import Sequence
 import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
 import msgspec
+
 from trunkline._core import Reading
 from trunkline._internal.text import redact as hide_secrets
-from trunkline._internal.text import said
-from trunkline._internal.text import scrub
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text
-from trunkline._internal.validation import whole
-from trunkline.errors import ConfigError
-from trunkline.errors import LLMError
-from trunkline.errors import TrunklineError
-from trunkline.llm import messages
-from trunkline.llm import request
+from trunkline._internal.text import said, scrub
+from trunkline._internal.validation import shown, text, whole
+from trunkline.errors import ConfigError, LLMError, TrunklineError
+from trunkline.llm import messages, request
 from trunkline.llm.dialects import builtin as catalog
-from trunkline.llm.dialects.base import MOST_CALLS
-from trunkline.llm.dialects.base import Parsed
+from trunkline.llm.dialects.base import MOST_CALLS, Parsed
 from trunkline.llm.dialects.builtin import Native
-from trunkline.llm.pricing import MAIN
-from trunkline.llm.pricing import asking
-from trunkline.llm.pricing import check_name
+from trunkline.llm.pricing import MAIN, asking, check_name
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import ToolCall
 from trunkline.tools.environment import check_environment
 from trunkline.tools.tool import Tool
 from trunkline.tools.toolbox import Toolbox
-from trunkline.tree.records import number_of
-from trunkline.tree.records import versioned
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import TYPE_CHECKING
-from typing import TypeVar
-
+from trunkline.tree.records import number_of, versioned
 
 if TYPE_CHECKING:
     from trunkline.llm.types import Choice

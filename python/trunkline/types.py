@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trunkline._internal.validation import JSON
 import math
 from enum import StrEnum
 from operator import add, sub
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline._internal.validation import kind
-from trunkline.errors import ConfigError
 from trunkline._internal.text import quoted
+from trunkline._internal.validation import JSON, kind
+from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,10 +18,10 @@ from foreign import capital_cities, serving
 from resuming import digests
 
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.runner.run import arun
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
 
 FULL = bool(os.environ.get("TRUNKLINE_FULL_FAULTS"))
 FEW = 12

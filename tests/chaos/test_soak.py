@@ -16,12 +16,12 @@ from atlas import agent
 from foreign import message, serving
 from havoc import descriptors
 
-from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
 from trunkline._internal.resources import resident
-from trunkline.runner.run import run
+from trunkline.llm.config import EndpointSpec
 from trunkline.observability.observers import Snapshot
+from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
 FULL = bool(os.environ.get("TRUNKLINE_FULL_FAULTS"))

@@ -14,19 +14,18 @@ from small_teams import SURE, TEAMS, Cast, acts, rows
 from trunkline._core import Tree as Core
 from trunkline.agent import Agent, Kit
 from trunkline.rollout.budget import Budget
+from trunkline.rollout.checkpoint import Taken
+from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.side_effects import doubts
-from trunkline.rollout.programs.resources import Program
 from trunkline.rollout.task_budget import Allowance
-from trunkline.rollout.checkpoint import Taken
 from trunkline.rollout.tree_runner import Session
-from trunkline.strategies.stopping import Stopping
 from trunkline.strategies.chain import Chain
+from trunkline.strategies.stopping import Stopping
 from trunkline.strategies.tree_search import TreeSearch
-from trunkline.team.team import TeamPlay
 from trunkline.team.projection import Projected
 from trunkline.team.role import Role
-from trunkline.team.team import Team
+from trunkline.team.team import Team, TeamPlay
 from trunkline.tools.calls import current_call
 from trunkline.tools.tool import tool
 from trunkline.tree.views import Tree

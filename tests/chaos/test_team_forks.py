@@ -14,14 +14,13 @@ from small_teams import TEAMS, Act, Cast, acts, rows
 from trunkline._core import TURN, fork_points
 from trunkline._core import Tree as Core
 from trunkline.errors import BadRequest
-from trunkline.llm.types import Reply, Request
 from trunkline.llm.response import read
+from trunkline.llm.types import Reply, Request
+from trunkline.strategies.base import Fork, Strategy, View
 from trunkline.strategies.mcts import MCTS
 from trunkline.strategies.partial import Partial
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.strategies.tree_search import TreeSearch
-from trunkline.strategies.base import Fork, Strategy
-from trunkline.strategies.base import View
 from trunkline.tree.views import Trajectory
 
 

@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 from duo_team import SOLO, TASKS, Duo, generate
 
-from trunkline.cli.tables import agents_table
 from trunkline.cli.show import show_run
-from trunkline.cli.tables import times_table
+from trunkline.cli.tables import agents_table, times_table
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.runner.run import run
 from trunkline.store.stats.calls import Times
-from trunkline.store.stats.profile import AgentProfile, Profile
-from trunkline.store.stats.profile import Rows
+from trunkline.store.stats.profile import AgentProfile, Profile, Rows
 
 SOLVER = AgentProfile(
     name="sol\x1bver",

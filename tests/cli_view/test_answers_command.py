@@ -13,18 +13,17 @@ from commands import trunkline
 from groves import Try, grove
 from pickers import Scripted
 
-from trunkline.cli.post import answers_of
-from trunkline.cli.demo import simulator
-from trunkline.errors import LLMError
 from trunkline.agent import Agent
-from trunkline.strategies.chain import Chain
+from trunkline.cli.demo import simulator
+from trunkline.cli.post import answers_of
+from trunkline.errors import LLMError
 from trunkline.runner.run import run
 from trunkline.scoring.aggregators.base import Candidate, Decision
-from trunkline.scoring.aggregators.llm import Integrate
-from trunkline.scoring.aggregators.llm import Synthesis
+from trunkline.scoring.aggregators.llm import Integrate, Synthesis
 from trunkline.scoring.aggregators.voting import Majority
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task, Usage
 
 SAID = {

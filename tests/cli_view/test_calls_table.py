@@ -9,14 +9,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from trunkline.cli.tables import calls_table
 from trunkline.cli.show import show
-from trunkline.cli.tables import cost, table
+from trunkline.cli.tables import calls_table, cost, table
 from trunkline.llm.pricing import Price
-from trunkline.store.stats.calls import Spending, by_endpoint
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import CallRow
+from trunkline.store.stats.calls import Spending, by_endpoint
 from trunkline.store.stats.summary import summarise
 from trunkline.store.writer import RunWriter
 from trunkline.tree.views import Tree

@@ -13,11 +13,11 @@ from trunkline.cli.options import make_named
 from trunkline.cli.run import _strategy
 from trunkline.errors import ConfigError
 from trunkline.strategies import STRATEGIES, find
+from trunkline.strategies.base import Strategy
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.mcts import MCTS
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.strategies.tree_search import TreeSearch
-from trunkline.strategies.base import Strategy
 
 
 class Word(enum.Enum):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.cli.tree_view import call_text, picture
 from trunkline._internal.text import cells
+from trunkline.cli.tree_view import call_text, picture
 from trunkline.tree.records import Failure
 from trunkline.tree.views import Tree
 from trunkline.types import Task

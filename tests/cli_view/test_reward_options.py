@@ -6,8 +6,17 @@ import pytest
 
 from trunkline.cli.options import read_rewards
 from trunkline.errors import ConfigError
-from trunkline.scoring.rewards import F1, Choice, Maths, Numeric, WeightedRewards, contains, exact_match, numeric_match
-from trunkline.scoring.rewards import REWARDS
+from trunkline.scoring.rewards import (
+    F1,
+    REWARDS,
+    Choice,
+    Maths,
+    Numeric,
+    WeightedRewards,
+    contains,
+    exact_match,
+    numeric_match,
+)
 
 
 class Odd:

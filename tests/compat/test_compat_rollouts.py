@@ -19,10 +19,10 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from trunkline.compat import Node, agentic_loop, aggregate_results, integrate, run_parallel_rollouts
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.tools.tool import tool
 
 LOOKUP = {

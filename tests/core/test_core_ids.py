@@ -9,7 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import PROMPT, SAMPLED, TRUNCATED, Reading, Tokens, Tree, align_ids, drift, drift_of, give_ids, harvest, last_ids, read_reply, request_ids, settle_ids, take_ids
+from trunkline._core import (
+    PROMPT,
+    SAMPLED,
+    TRUNCATED,
+    Reading,
+    Tokens,
+    Tree,
+    align_ids,
+    drift,
+    drift_of,
+    give_ids,
+    harvest,
+    last_ids,
+    read_reply,
+    request_ids,
+    settle_ids,
+    take_ids,
+)
 from trunkline.errors import ArgumentError, ReplyError, TreeError
 
 END = 99

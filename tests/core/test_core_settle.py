@@ -8,7 +8,18 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._core import PROMPT, SAMPLED, Reading, Tree, drift_of, harvest, last_ids, pack_ragged, pack_tree, take_ids
+from trunkline._core import (
+    PROMPT,
+    SAMPLED,
+    Reading,
+    Tree,
+    drift_of,
+    harvest,
+    last_ids,
+    pack_ragged,
+    pack_tree,
+    take_ids,
+)
 
 END, OPEN, PAIR = 3, 4, 1 << 20
 """What ends a message, what opens a turn, and the first id that spells two letters."""

@@ -16,9 +16,9 @@ from fault_server import OK, FaultServer, Peer, http, problem
 
 from trunkline.errors import EndpointError, TrunklineError
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
 from trunkline.runner.run import arun
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.types import Termination
 
 SUPPORT = Path(__file__).parent.parent / "support"

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import pytest
 from sim_engine import AsyncSimEngine, SimEngine
 
+from trunkline.agent import Agent
 from trunkline.cli.demo import simulator
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.types import Request
-from trunkline.agent import Agent
-from trunkline.strategies.chain import Chain
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
@@ -20,6 +19,7 @@ from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.datasets.loader import load_tasks
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
 TASKS, DRAWS = 8, 3

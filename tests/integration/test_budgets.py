@@ -13,14 +13,13 @@ from atlas import CAPITALS, agent, suicide
 from atlas import tasks as capitals
 from foreign import capital_cities, message, serving
 
+from trunkline.agent import Agent
 from trunkline.cli.demo import simulator
+from trunkline.llm.config import EndpointSpec
 from trunkline.llm.pricing import Price
 from trunkline.llm.request import Sampling
-from trunkline.llm.config import EndpointSpec
-from trunkline.agent import Agent
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.sampling.prompt import base_seed
-from trunkline.strategies.chain import Chain
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
@@ -29,6 +28,7 @@ from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task, Termination
 
 MOST = 400

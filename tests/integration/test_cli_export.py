@@ -18,11 +18,11 @@ from small_teams import SURE, TEAMS, reply, run_here
 
 from trunkline.llm import messages
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.partial import Partial
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.partial import Partial
 from trunkline.types import Task
 
 

@@ -16,14 +16,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from trunkline.agent import Agent
 from trunkline.cli.demo import simulator
 from trunkline.errors import ConfigError, RunFileError
-from trunkline.llm.request import Sampling
 from trunkline.llm.config import EndpointSpec
-from trunkline.agent import Agent
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.partial import Partial
-from trunkline.strategies.tree_grpo import TreeGRPO
+from trunkline.llm.request import Sampling
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import contains, exact_match
@@ -32,6 +29,9 @@ from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.partial import Partial
+from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.types import Task
 
 SURE = Sampling(logprobs=True, top_logprobs=8)

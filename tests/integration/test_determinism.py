@@ -10,20 +10,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from trunkline.cli.demo import simulator
-from trunkline.llm.types import Reply
-from trunkline.llm.config import EndpointSpec
 from trunkline.agent import Agent, Kit
+from trunkline.cli.demo import simulator
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.tree_runner import Session
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import View
 from trunkline.runner.pool import Pool
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.store.datasets.loader import load_tasks
+from trunkline.strategies.base import Fork, View
+from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 

@@ -15,11 +15,9 @@ from atlas import tasks as cities
 from foreign import message, serving
 from lines import Lines
 
-from trunkline.llm.dialects.builtin import Hermes
-from trunkline.llm.dialects.builtin import SearchR1
-from trunkline.llm.config import EndpointSpec
 from trunkline.agent import Agent
-from trunkline.strategies.chain import Chain
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.dialects.builtin import Hermes, SearchR1
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
@@ -28,6 +26,7 @@ from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
 TEMPLATE = (

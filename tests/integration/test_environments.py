@@ -18,15 +18,15 @@ from batching import LONG, turns
 from foreign import message, serving
 from notebook import Clock, Liar, Notebook, Paper, account, forget, look
 
+from trunkline.agent import Agent
 from trunkline.cli.tables import table
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.batch.completion import Prompt
-from trunkline.agent import Agent
-from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.runner.result import Run
 from trunkline.runner.run import arun, run
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
+from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.tools.environment import Environment
 from trunkline.types import Task, Termination
 

@@ -14,19 +14,16 @@ from judges import Breaking, Unlucky
 from test_cli_run import trunkline
 
 from trunkline import filters, train
+from trunkline.agent import Agent
 from trunkline.cli.app import app
 from trunkline.cli.demo import simulator
-from trunkline.cli.tree_view import picture
 from trunkline.cli.tables import table
+from trunkline.cli.tree_view import picture
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm.config import EndpointSpec
-from trunkline.agent import Agent
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import View
+from trunkline.observability.observers import Snapshot
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
-from trunkline.observability.observers import Snapshot
 from trunkline.scoring import notes as verdicts
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
@@ -34,6 +31,8 @@ from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
+from trunkline.strategies.base import Fork, View
+from trunkline.strategies.chain import Chain
 
 ORDER = list(CAPITALS)  # France, Brazil, Japan, Benin, Chile
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from commands import Done, trunkline
 
-from trunkline.cli.demo import simulator
-from trunkline.scoring.aggregators.aggregate import AGGREGATORS
 from studies.answers.arms import ARMS
 from studies.tables import NOTICE
+from trunkline.cli.demo import simulator
+from trunkline.scoring.aggregators.aggregate import AGGREGATORS
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDES = ROOT / "docs" / "guide"

@@ -16,11 +16,11 @@ from test_cli_run import only_line, trunkline
 import trunkline as tl
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
 from trunkline.runner.run import run
 from trunkline.runner.stored_job import stored_job
 from trunkline.scoring.notes import Graded, graded
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 
 if TYPE_CHECKING:
     from pathlib import Path

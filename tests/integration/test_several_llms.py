@@ -11,19 +11,19 @@ import pytest
 from foreign import message, serving
 from panels import JUDGE, LEAD, Apart, Panel, asks_both, strays
 
+from trunkline.agent import Agent
 from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
-from trunkline.llm.types import Limits
-from trunkline.llm.pricing import Price
 from trunkline.llm.config import EndpointSpec
-from trunkline.agent import Agent
-from trunkline.rollout.budget import Budget
-from trunkline.strategies.adaptive import Adaptive
-from trunkline.strategies.chain import Chain
+from trunkline.llm.pricing import Price
+from trunkline.llm.types import Limits
 from trunkline.observability.logging import safe
+from trunkline.rollout.budget import Budget
 from trunkline.runner.plan import plan
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
+from trunkline.strategies.adaptive import Adaptive
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
 TASKS = [Task.ask(f"what is {n}?", id=f"q{n}") for n in range(4)]

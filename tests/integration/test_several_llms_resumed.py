@@ -16,17 +16,17 @@ from click.testing import CliRunner
 from foreign import message, serving
 from panels import JUDGE, Panel, asks_both
 
+from trunkline.agent import Agent
+from trunkline.backends.ray import Ray
 from trunkline.cli.run import resume as resume_command
 from trunkline.cli.run import run as run_command
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
-from trunkline.agent import Agent
-from trunkline.strategies.chain import Chain
 from trunkline.protocol.job import Job, pack_job, unpack_job
-from trunkline.backends.ray import Ray
 from trunkline.runner.run import run
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
 TASKS = [Task.ask(f"what is {n}?", id=f"q{n}") for n in range(4)]

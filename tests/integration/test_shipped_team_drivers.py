@@ -14,10 +14,10 @@ from sim_engine import SimEngine
 import trunkline as tl
 from trunkline.cli.demo import simulator
 from trunkline.rollout.programs.replay import Journal
-from trunkline.strategies.chain import Chain
 from trunkline.runner.pool import Pool
 from trunkline.sim.tools import CORPUS_VARIABLE, search
 from trunkline.store.datasets.loader import load_tasks
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
 DRAWS = 2

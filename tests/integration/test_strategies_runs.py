@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from every_strategy import STRATEGIES
 
-from trunkline.cli.demo import simulator
-from trunkline.llm.request import Sampling
-from trunkline.llm.config import EndpointSpec
 from trunkline.agent import Agent
-from trunkline.strategies.base import Strategy
+from trunkline.cli.demo import simulator
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import Sampling
 from trunkline.runner.pool import Pool
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
@@ -22,6 +21,7 @@ from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
+from trunkline.strategies.base import Strategy
 from trunkline.types import Task
 
 

@@ -7,10 +7,10 @@ import re
 
 from aiohttp import web
 
-from trunkline.llm.http.client import HttpLLM
-from trunkline.llm.types import Request
-from trunkline.llm.http.outcome import Backoff
 from trunkline.llm.http.aiohttp_transport import SwitchTransport
+from trunkline.llm.http.client import HttpLLM
+from trunkline.llm.http.outcome import Backoff
+from trunkline.llm.types import Request
 
 KEY = "sk-test-0123456789abcdef"
 REQUEST = Request(b'{"model":"m","messages":[{"role":"user","content":"hi"}]}', 7)

@@ -12,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.llm.batch.batcher import BatchLLM
-from trunkline.llm.batch.batcher import Batcher
+from trunkline.llm.batch.batcher import Batcher, BatchLLM, Part, Queues
 from trunkline.llm.batch.completion import prompts
-from trunkline.llm.batch.batcher import Part, Queues
 
 
 def ask(batcher: Batcher, seed: int, model: str = "m", role: str = "r", step: int = 0) -> asyncio.Task:

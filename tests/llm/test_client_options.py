@@ -13,8 +13,8 @@ import pytest
 
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.llm.openai_client import ClientLLM, as_llm
-from trunkline.llm.types import Request
 from trunkline.llm.response import read
+from trunkline.llm.types import Request
 
 KEY = "sk-owner-0123456789abcdef"
 BODY = b'{"model":"a model","messages":[],"n":2,"return_token_ids":true,"seed":5}'

@@ -14,10 +14,9 @@ from batching import echo, request
 from trunkline import _core
 from trunkline.errors import ContextTooLong, EndpointError, LLMError
 from trunkline.llm.batch.batcher import BatchLLM
-from trunkline.llm.batch.completion import Completion
-from trunkline.llm.batch.completion import Prompt
-from trunkline.llm.types import Request, ToolCall
+from trunkline.llm.batch.completion import Completion, Prompt
 from trunkline.llm.response import read
+from trunkline.llm.types import Request, ToolCall
 
 CALL = {"id": "", "name": "look", "arguments": '{"x":1}'}
 

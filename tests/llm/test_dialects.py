@@ -11,14 +11,10 @@ from hypothesis import strategies as st
 from lines import Lines
 
 from trunkline.errors import ConfigError
-from trunkline.llm.dialects.builtin import DIALECTS, describe, find, label
-from trunkline.llm.dialects.base import MOST_CALLS, Parsed
-from trunkline.llm.dialects.builtin import Hermes
-from trunkline.llm.dialects.builtin import Native
-from trunkline.llm.dialects.builtin import SearchR1
-from trunkline.llm.dialects.base import spoken
-from trunkline.llm.types import Choice, ToolCall
+from trunkline.llm.dialects.base import MOST_CALLS, Parsed, spoken
+from trunkline.llm.dialects.builtin import DIALECTS, Hermes, Native, SearchR1, describe, find, label
 from trunkline.llm.request import Sampling
+from trunkline.llm.types import Choice, ToolCall
 
 SEARCH = {
     "type": "function",

@@ -6,12 +6,10 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 from virtual_time import VirtualTime
 
-from trunkline.llm.limits.token_bucket import Bucket, LocalLease
-from trunkline.llm.limits.rate_limiter import Gate
-from trunkline.llm.limits.rate_limiter import Limiter, estimate
-from trunkline.llm.limits.token_bucket import Quota, seconds
-from trunkline.llm.request import Sampling, constant, draws, head
 from trunkline.llm.limits.adaptive_window import Window
+from trunkline.llm.limits.rate_limiter import Gate, Limiter, estimate
+from trunkline.llm.limits.token_bucket import Bucket, LocalLease, Quota, seconds
+from trunkline.llm.request import Sampling, constant, draws, head
 
 
 def spend(bucket, amount, time):

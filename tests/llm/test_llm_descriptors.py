@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from trunkline.errors import ConfigError
 from trunkline._internal import resources as descriptors
+from trunkline.errors import ConfigError
 
 
 @pytest.fixture

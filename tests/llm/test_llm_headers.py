@@ -6,9 +6,9 @@ from virtual_time import REPLY
 
 from trunkline.errors import EndpointError, TrunklineError
 from trunkline.llm.http.client import HttpLLM
-from trunkline.llm.types import Request
 from trunkline.llm.http.outcome import Backoff
 from trunkline.llm.http.transport import Answer
+from trunkline.llm.types import Request
 
 REQUEST = Request(b'{"model":"m","messages":[]}', 7)
 SECRET = "vault-0123456789abcdef"

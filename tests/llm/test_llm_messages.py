@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trunkline._internal.text import excerpt, printable, scrub
 from trunkline.errors import ConfigError
 from trunkline.llm import messages
-from trunkline.llm.types import ToolCall
 from trunkline.llm.request import Sampling, constant, draws, head, namespace
-from trunkline._internal.text import excerpt, printable, scrub
+from trunkline.llm.types import ToolCall
 
 ANY_TEXT = st.text(st.characters(codec=None, exclude_categories=()), max_size=60)
 CALLS = st.lists(st.builds(ToolCall, id=ANY_TEXT, name=ANY_TEXT, arguments=ANY_TEXT), max_size=4)

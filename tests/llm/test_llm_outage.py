@@ -9,9 +9,8 @@ from virtual_time import VirtualServers, VirtualTime, refused
 
 from trunkline.errors import EndpointError, LLMError
 from trunkline.llm.http.client import HttpLLM
-from trunkline.llm.types import Limits, Routing
-from trunkline.llm.types import Request
 from trunkline.llm.http.outcome import Backoff
+from trunkline.llm.types import Limits, Request, Routing
 
 # With what it may generate it is taken for 100 tokens, which a reply here takes.
 BODY = b'{"model":"m","messages":[],"max_tokens":50}'.ljust(200)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.llm.pricing import EVERYWHERE, Price, price_at, read_price
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.pricing import EVERYWHERE, Price, price_at, read_price
 
 A, B = "http://a/v1", "http://b:8000/v1"
 CHEAP, DEAR = Price(prompt=0.1, generated=0.4), Price(prompt=3, cached=0.3, generated=15)

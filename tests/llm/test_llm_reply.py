@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError, ReplyError
-from trunkline.llm.http.outcome import Site, classify
-from trunkline.llm.types import ToolCall
+from trunkline.llm.http.outcome import Backoff, Site, classify, retry_after
 from trunkline.llm.response import read, unusable
-from trunkline.llm.http.outcome import Backoff, retry_after
+from trunkline.llm.types import ToolCall
 
 
 def body(message=None, finish="stop", **more):

@@ -11,12 +11,11 @@ from virtual_time import VirtualTime
 
 from trunkline.errors import LLMError
 from trunkline.llm.http.outcome import Verdict
-from trunkline.llm.limits.router import Endpoint
-from trunkline.llm.limits.rate_limiter import Limiter
-from trunkline.llm.types import Routing
-from trunkline.llm.limits.token_bucket import Quota
-from trunkline.llm.limits.router import Router
 from trunkline.llm.limits.adaptive_window import Window
+from trunkline.llm.limits.rate_limiter import Limiter
+from trunkline.llm.limits.router import Endpoint, Router
+from trunkline.llm.limits.token_bucket import Quota
+from trunkline.llm.types import Routing
 
 DOWN = Verdict(LLMError, "down", retry=True, status=503)
 

@@ -10,8 +10,7 @@ from llm_servers import completion, serve
 
 from trunkline.errors import EndpointError
 from trunkline.llm.http.client import HttpLLM
-from trunkline.llm.types import Limits, Routing
-from trunkline.llm.types import Request
+from trunkline.llm.types import Limits, Request, Routing
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 OK = completion()

@@ -10,10 +10,9 @@ from aiohttp.test_utils import unused_port
 from llm_servers import KEY, REQUEST, completion, serve
 
 from trunkline.errors import ConfigError, EndpointError, TrunklineError
-from trunkline.llm.types import Limits, Routing
-from trunkline.llm.types import LLM
-from trunkline.llm.http.aiohttp_transport import is_loopback
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.http.aiohttp_transport import is_loopback
+from trunkline.llm.types import LLM, Limits, Routing
 
 URL = "http://127.0.0.1:8000/v1"
 

@@ -6,9 +6,8 @@ import pytest
 from fault_server import OK, FaultServer, Peer
 from llm_servers import KEY
 
-from trunkline.llm.http.aiohttp_transport import AioTransport
+from trunkline.llm.http.aiohttp_transport import AioTransport, SwitchTransport
 from trunkline.llm.http.connection_pool import PlainTransport
-from trunkline.llm.http.aiohttp_transport import SwitchTransport
 from trunkline.llm.http.transport import TransportError
 
 

@@ -8,12 +8,10 @@ import pytest
 from multidict import CIMultiDict
 from virtual_time import VirtualTime
 
-from trunkline.llm.limits.rate_limiter import Gate
-from trunkline.llm.limits.rate_limiter import Limiter
-from trunkline.llm.limits.token_bucket import Quota
 from trunkline.llm.config import EndpointSpec
-from trunkline.llm.limits.rate_limiter import Tenant
 from trunkline.llm.limits.adaptive_window import Window
+from trunkline.llm.limits.rate_limiter import Gate, Limiter, Tenant
+from trunkline.llm.limits.token_bucket import Quota
 
 
 class Part:

@@ -10,12 +10,12 @@ from functools import partial
 import pytest
 from aiohttp import web
 
+from trunkline.agent import Agent
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm.capabilities import ABILITIES, Capabilities, needs, probe, require
-from trunkline.llm.request import Sampling
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.agent import Agent
 from trunkline.runner.run import arun
 from trunkline.sim.server.app import start_server
 from trunkline.sim.server.options import Settings

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline._core import PROMPT, ROOT, Tree
-from trunkline.llm import messages
-from trunkline.llm.types import Choice, ToolCall
-from trunkline.llm.response import recorded, steps
 from trunkline._internal.text import scrub
+from trunkline.llm import messages
+from trunkline.llm.response import recorded, steps
+from trunkline.llm.types import Choice, ToolCall
 
 # Whatever begins with our own mark could be ours.
 arguments = st.one_of(

@@ -10,12 +10,11 @@ from functools import partial
 import pytest
 from aiohttp import web
 
-from trunkline.errors import ConfigError, EndpointError, LLMError
-from trunkline.llm.capabilities import QUESTION
-from trunkline.llm.capabilities import REGIONS, Regions, find_regions, require_region
-from trunkline.llm.request import Sampling
-from trunkline.llm.config import EndpointSpec
 from trunkline.agent import Speech
+from trunkline.errors import ConfigError, EndpointError, LLMError
+from trunkline.llm.capabilities import QUESTION, REGIONS, Regions, find_regions, require_region
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import Sampling
 from trunkline.sim.server.app import start_server
 from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import search

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from trunkline.errors import ConfigError, LLMError
-from trunkline.llm.messages import call_id
-from trunkline.llm.token_ids.local import LocalRenderer, tokens_with
-from trunkline.llm.token_ids.base import Renderer
-from trunkline.llm.token_ids.server import ServerRenderer
-from trunkline.llm.token_ids.base import Suffix
-from trunkline.llm.token_ids.local import Template
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.messages import call_id
+from trunkline.llm.token_ids.base import Renderer, Suffix
+from trunkline.llm.token_ids.local import LocalRenderer, Template, tokens_with
+from trunkline.llm.token_ids.server import ServerRenderer
 from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.sim.server.app import start_server
 

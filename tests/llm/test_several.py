@@ -9,13 +9,11 @@ from batching import request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.errors import ConfigError
-from trunkline.llm.cache import Cache
-from trunkline.llm.batch.activity import Lanes
-from trunkline.llm.pricing import check_name, named, prices_named
-from trunkline.llm.pricing import EVERYWHERE, Price, price_at
-from trunkline.llm.batch.activity import SeveralLanes
 from trunkline.agent import Agent, Kit
+from trunkline.errors import ConfigError
+from trunkline.llm.batch.activity import Lanes, SeveralLanes
+from trunkline.llm.cache import Cache
+from trunkline.llm.pricing import EVERYWHERE, Price, check_name, named, price_at, prices_named
 
 MOVES = st.one_of(
     st.just(("run",)),

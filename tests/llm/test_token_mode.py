@@ -7,10 +7,10 @@ import json
 import pytest
 
 from trunkline.errors import ConfigError
-from trunkline.llm.types import Request
-from trunkline.llm.request import GENERATE, Sampling, draws, part
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import GENERATE, Sampling, draws, part
 from trunkline.llm.token_ids.base import TokenMode, form_of
+from trunkline.llm.types import Request
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from plays import Actors, cuts, play, turns
 
 from trunkline._core import MESSAGE, TURN
-from trunkline.errors import BadRequest, LLMError
 from trunkline.agent import Agent
+from trunkline.errors import BadRequest, LLMError
 from trunkline.rollout.programs.context import Play
 from trunkline.strategies.base import Fork
 from trunkline.tools.tool import tool

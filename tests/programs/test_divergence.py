@@ -15,10 +15,10 @@ import pytest
 from plays import Actors, cuts, play, turns
 
 from trunkline._core import Tree as Core
+from trunkline.agent import Agent
 from trunkline.errors import BadRequest, LLMError
 from trunkline.llm.types import ToolCall
 from trunkline.rollout.programs import replay
-from trunkline.agent import Agent
 from trunkline.rollout.programs.context import Play
 from trunkline.tools.tool import tool
 

@@ -11,11 +11,11 @@ from plays import Actors, cuts, play
 from recorder import Recorder
 
 from trunkline._core import Tree as Core
-from trunkline.errors import BadRequest
 from trunkline.agent import Agent, Kit
-from trunkline.rollout.sampling.completions import Draws
+from trunkline.errors import BadRequest
 from trunkline.rollout.programs.context import Play
 from trunkline.rollout.programs.resources import Program
+from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.tree_runner import Session
 from trunkline.strategies.chain import Chain
 from trunkline.tools.tool import tool

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 from plays import Actors, cuts, play
-from programs import panel
 from scripted import Silent
 
+from programs import panel
 from trunkline._core import OBSERVATION, TURN
+from trunkline.agent import Agent, Kit
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.agent import Agent, Kit
+from trunkline.protocol.job import Job, pack_job, settings, unpack_job
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.programs.context import Play
 from trunkline.rollout.programs.resources import Program
+from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.task_budget import Allowance
 from trunkline.rollout.tree_runner import Session
-from trunkline.strategies.chain import Chain
 from trunkline.strategies.base import Fork, Stop
-from trunkline.protocol.job import Job, pack_job, settings, unpack_job
+from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 

@@ -9,12 +9,12 @@ from typing import Any
 from plays import Actors, cuts, play
 from scripted import Silent
 
-from trunkline.llm.types import ToolCall
 from trunkline.agent import Agent, Kit
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.side_effects import doubts
+from trunkline.llm.types import ToolCall
 from trunkline.rollout.programs.context import Play
 from trunkline.rollout.programs.resources import Program
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.side_effects import doubts
 from trunkline.rollout.tree_runner import Session
 from trunkline.strategies.chain import Chain
 from trunkline.tools.calls import current_call

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from plays import Actors, cuts, play, turns
 
+from trunkline.agent import Agent
 from trunkline.errors import BadRequest, CallFailed, LLMError
 from trunkline.llm.types import ToolCall
-from trunkline.agent import Agent
 from trunkline.rollout.programs.context import Play
 from trunkline.tools.tool import tool
 

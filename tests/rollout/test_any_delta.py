@@ -15,10 +15,10 @@ from worlds import Model, World, worth
 
 from trunkline.llm.pricing import EVERYWHERE, Price
 from trunkline.rollout.budget import Budget
-from trunkline.strategies.stopping import Stopping
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.base import Strategy
 from trunkline.scoring.filters import ZeroVariance
+from trunkline.strategies.base import Strategy
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.stopping import Stopping
 
 each = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 

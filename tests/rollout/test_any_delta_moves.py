@@ -21,14 +21,13 @@ from trunkline._core import TURN
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.rollout.budget import Budget
-from trunkline.strategies.stopping import Stopping
+from trunkline.scoring.notes import Verdict
+from trunkline.sim.tools import search, visit
+from trunkline.strategies.base import Drop, Fork, Move, Stop, Strategy, View
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.entropy_tree import EntropyTree
 from trunkline.strategies.partial import Partial
-from trunkline.strategies.base import Drop, Fork, Move, Stop, Strategy
-from trunkline.strategies.base import View
-from trunkline.scoring.notes import Verdict
-from trunkline.sim.tools import search, visit
+from trunkline.strategies.stopping import Stopping
 from trunkline.types import Task
 
 WORLD = World(7, words=4, depth=5, stop=0.15)

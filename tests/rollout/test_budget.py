@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from trunkline import _core
 from trunkline._core import Ledger
+from trunkline.agent import Agent, Kit
 from trunkline.errors import ConfigError
 from trunkline.llm import messages
 from trunkline.llm.pricing import Price
-from trunkline.agent import Agent, Kit
 from trunkline.rollout.budget import Budget, cost, prompt_bound, read_budget, turn_cost, words
 
 

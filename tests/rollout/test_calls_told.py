@@ -8,8 +8,8 @@ import pytest
 from draws_desk import ANSWER, Table, ask_all, completion, open_table
 
 from trunkline.errors import ContentFiltered, EndpointError, LLMError, RolloutError
-from trunkline.llm.types import Reply, Request
 from trunkline.llm.request import Sampling
+from trunkline.llm.types import Reply, Request
 
 
 def turns(table: Table) -> int:

@@ -16,9 +16,9 @@ from worlds import Model, World, worth
 
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.side_effects import doubts
-from trunkline.strategies.stopping import Stopping
-from trunkline.strategies.chain import Chain
 from trunkline.strategies.base import Strategy
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.stopping import Stopping
 from trunkline.tools.calls import current_call
 from trunkline.tools.tool import Tool, tool
 

@@ -12,8 +12,8 @@ from draws_desk import ANSWER, Counted, Table, ask_all, completion, open_table
 
 from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError
 from trunkline.llm.cache import Cache
-from trunkline.llm.types import Reply, Request
 from trunkline.llm.request import Sampling
+from trunkline.llm.types import Reply, Request
 from trunkline.types import Usage
 
 

@@ -15,11 +15,11 @@ import trunkline as tl
 from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError
 from trunkline.llm.cache import Cache
 from trunkline.llm.dialects.base import MOST_CALLS
-from trunkline.llm.types import Choice, Reply, Request, ToolCall
 from trunkline.llm.request import Sampling
+from trunkline.llm.types import Choice, Reply, Request, ToolCall
 from trunkline.rollout.sampling.completions import Flights
-from trunkline.worker.outbox import settle
 from trunkline.types import Task, Usage
+from trunkline.worker.outbox import settle
 
 
 class Own:

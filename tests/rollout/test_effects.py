@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from trunkline import _core
+from trunkline.agent import Agent, Kit
 from trunkline.errors import TreeError, UnknownEffect
 from trunkline.llm.types import ToolCall
-from trunkline.agent import Agent, Kit
-from trunkline.rollout.sampling.sampler import Desk
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.side_effects import Effects, doubts, lose
 from trunkline.rollout.rollout import Rollout
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.sampling.sampler import Desk
+from trunkline.rollout.side_effects import Effects, doubts, lose
 from trunkline.tools.calls import Origin, current_call
 from trunkline.tools.tool import tool
 from trunkline.tree.records import Failure

@@ -10,11 +10,11 @@ from exact_runs import grow, serving
 
 from trunkline import _core
 from trunkline._core import PROMPT, ROOT, SAMPLED, TURN, Tokens, drift_of, harvest, last_ids, pack_ragged, pack_tree
+from trunkline.agent import Agent, Kit
 from trunkline.llm import messages
-from trunkline.llm.token_ids.server import renderers
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.agent import Agent, Kit
+from trunkline.llm.token_ids.server import renderers
 from trunkline.rollout.sampling.prompt import Conversation
 from trunkline.rollout.sampling.token_prompts import Exact
 from trunkline.sim.model.tokenizer import default_bpe

@@ -12,14 +12,14 @@ from exact_runs import grow, serving
 
 from trunkline import _core
 from trunkline._core import PROMPT, ROOT, TURN, Tokens, last_ids
+from trunkline._internal.validation import JSON
+from trunkline.agent import Agent, Kit
 from trunkline.llm.cache import Cache
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.agent import Agent, Kit
 from trunkline.rollout.sampling.prompt import Conversation
 from trunkline.rollout.sampling.token_prompts import Exact
 from trunkline.tree.views import Tree
-from trunkline._internal.validation import JSON
 from trunkline.types import Message, Task
 
 APIS = ("chat", "completions", "generate")

@@ -14,16 +14,16 @@ from scripted import Say, Scripted, grow, look, paths
 
 from trunkline._core import OBSERVATION, TURN
 from trunkline._core import Tree as Core
-from trunkline.llm import messages
-from trunkline.llm.types import ToolCall
-from trunkline.llm.response import recorded
 from trunkline.agent import Agent
+from trunkline.llm import messages
+from trunkline.llm.response import recorded
+from trunkline.llm.types import ToolCall
 from trunkline.rollout.moves import begin
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.base import Fork
 from trunkline.scoring.notes import replays
 from trunkline.store.derive import rows, taken
 from trunkline.store.stats.summary import summarise
+from trunkline.strategies.base import Fork
+from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 

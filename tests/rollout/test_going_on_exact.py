@@ -8,17 +8,16 @@ from recorder import Recorder, replayed
 
 from trunkline._core import TURN
 from trunkline._core import Tree as Core
+from trunkline.agent import Agent, Kit
 from trunkline.llm.http.client import HttpLLM
-from trunkline.llm.token_ids.server import renderers
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.agent import Agent, Kit
+from trunkline.llm.token_ids.server import renderers
 from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.sampling.token_prompts import Exact
 from trunkline.rollout.tree_runner import Session
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import View
 from trunkline.sim.tools import search, visit
+from trunkline.strategies.base import Fork, View
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 

@@ -16,12 +16,12 @@ from worlds import Model, World
 from trunkline._core import Tree as Core
 from trunkline.errors import TreeError
 from trunkline.llm.pricing import EVERYWHERE, Price
-from trunkline.llm.types import Reply, Request
 from trunkline.llm.request import Sampling
-from trunkline.rollout.growth import Barrier
+from trunkline.llm.types import Reply, Request
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.task_budget import Allowance, Purse
 from trunkline.rollout.checkpoint import Opened, Past, Round, Served, Spent, Taken, write
+from trunkline.rollout.growth import Barrier
+from trunkline.rollout.task_budget import Allowance, Purse
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.tree_grpo import TreeGRPO
 

@@ -11,10 +11,10 @@ from atlas import agent, tasks
 
 from trunkline.llm.types import Choice, Reply, Request
 from trunkline.rollout.sampling.prompt import base_seed
-from trunkline.strategies.chain import Chain
 from trunkline.runner.run import arun
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.types import Termination
 
 GOOD = Choice("<answer>Paris</answer>", None, [], "stop")

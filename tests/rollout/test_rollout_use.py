@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from trunkline import _core
-from trunkline.llm.types import Reply, Request, ToolCall
 from trunkline.agent import Agent, Kit
-from trunkline.rollout.sampling.sampler import Desk
-from trunkline.rollout.sampling.completions import Draws
+from trunkline.llm.types import Reply, Request, ToolCall
 from trunkline.rollout.rollout import Rollout
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.sampling.sampler import Desk
 from trunkline.store.derive import rows
 from trunkline.tools.tool import tool
 from trunkline.types import Task, Usage

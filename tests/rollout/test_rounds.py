@@ -11,19 +11,17 @@ import pytest
 from scripted import Say, Scripted, Silent, grow, paths
 
 from trunkline._core import OBSERVATION
+from trunkline.agent import Agent, Kit
 from trunkline.errors import ConfigError, StrategyError
 from trunkline.llm.dialects.base import Definition, Parsed
 from trunkline.llm.dialects.builtin import Native
-from trunkline.llm.types import Choice
 from trunkline.llm.request import Sampling
-from trunkline.agent import Agent, Kit
+from trunkline.llm.types import Choice
 from trunkline.rollout.growth import Barrier
 from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.tree_runner import Session
-from trunkline.strategies.base import Fork, Move, Stop
-from trunkline.strategies.base import View
-from trunkline.tree.views import Trajectory
-from trunkline.tree.views import Tree
+from trunkline.strategies.base import Fork, Move, Stop, View
+from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import Task
 
 

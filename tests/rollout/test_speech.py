@@ -8,13 +8,12 @@ import pytest
 from atlas import agent, lookup, tasks
 from lines import Lines
 
+from trunkline.agent import Kit
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.base import Parsed
-from trunkline.llm.dialects.builtin import Hermes
-from trunkline.llm.dialects.builtin import SearchR1
-from trunkline.llm.types import Choice, Reply, Request, ToolCall
+from trunkline.llm.dialects.builtin import Hermes, SearchR1
 from trunkline.llm.request import Sampling
-from trunkline.agent import Kit
+from trunkline.llm.types import Choice, Reply, Request, ToolCall
 from trunkline.runner.result import Run
 from trunkline.runner.run import arun
 from trunkline.store.reader import RunReader

@@ -16,11 +16,10 @@ from scripted import Say, grow
 
 from trunkline._core import OBSERVATION
 from trunkline.rollout.sampling.prompt import base_seed
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.base import Fork
-from trunkline.scoring.notes import noted, replays
-from trunkline.scoring.notes import Verdict, note, read
+from trunkline.scoring.notes import Verdict, note, noted, read, replays
 from trunkline.store.derive import rows, taken
+from trunkline.strategies.base import Fork
+from trunkline.strategies.chain import Chain
 from trunkline.types import Termination, Usage
 
 CHAIN = ["write a", "write b", "write c"]

@@ -10,11 +10,11 @@ from notebook import Notebook, Paper, account, forget
 
 from trunkline._core import OBSERVATION
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.strategies.entropy_tree import EntropyTree
-from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.strategies.base import Strategy
 from trunkline.sim.tools import search as find
 from trunkline.sim.tools import visit
+from trunkline.strategies.base import Strategy
+from trunkline.strategies.entropy_tree import EntropyTree
+from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.tools.environment import Environment
 from trunkline.tools.tool import tool
 from trunkline.types import Task, Termination

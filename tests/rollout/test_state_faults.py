@@ -11,12 +11,12 @@ from forking import Late, words, written
 from notebook import Notebook, Paper, account, forget, look
 from scripted import Say, Scripted, Silent, grow
 
-from trunkline.errors import EnvironmentFailed
 from trunkline.agent import Agent, Kit
+from trunkline.errors import EnvironmentFailed
 from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.tree_runner import Session
-from trunkline.strategies.stopping import Stopping
 from trunkline.strategies.chain import Chain
+from trunkline.strategies.stopping import Stopping
 from trunkline.tools.tool import tool
 from trunkline.tree.views import Tree
 from trunkline.types import Task, Termination

@@ -10,11 +10,11 @@ from spending import Clerk, spend
 from trunkline import _core
 from trunkline.errors import ConfigError
 from trunkline.rollout.budget import Budget
-from trunkline.strategies.stopping import Stopping
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.strategies.base import Fork
 from trunkline.scoring.rewards import exact_match
+from trunkline.strategies.base import Fork
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.stopping import Stopping
+from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.types import Termination
 
 ANSWER, CENSORED = Termination.ANSWER, Termination.CENSORED

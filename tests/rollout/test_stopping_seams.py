@@ -10,22 +10,21 @@ import pytest
 from spending import MOST, Book, Clerk, spend
 
 from trunkline import _core
-from trunkline.errors import LLMError
-from trunkline.llm.response import read
-from trunkline.llm.request import Sampling
 from trunkline.agent import Agent, Kit
-from trunkline.rollout.growth import Barrier
+from trunkline.errors import LLMError
+from trunkline.llm.request import Sampling
+from trunkline.llm.response import read
 from trunkline.rollout.budget import Budget, prompt_bound
-from trunkline.rollout.sampling.sampler import Desk
+from trunkline.rollout.growth import Barrier, Players
+from trunkline.rollout.rollout import Rollout
 from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.sampling.sampler import Desk
 from trunkline.rollout.sampling.token_prompts import Kept
-from trunkline.rollout.growth import Players
 from trunkline.rollout.task_budget import Allowance, Denied, OutOfBudget, Purse
 from trunkline.rollout.types import Finished
-from trunkline.rollout.rollout import Rollout
-from trunkline.strategies.stopping import Stopping
-from trunkline.strategies.chain import Chain
 from trunkline.scoring.rewards import exact_match
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.stopping import Stopping
 from trunkline.tools.environment import Environment
 from trunkline.tools.tool import tool
 from trunkline.types import Task, Termination

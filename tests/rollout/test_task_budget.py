@@ -12,10 +12,10 @@ from spending import MOST, Clerk, spend
 
 from trunkline.llm.pricing import EVERYWHERE, Price
 from trunkline.rollout.budget import Budget
+from trunkline.strategies.base import Fork
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.partial import Partial
 from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.strategies.base import Fork
 from trunkline.types import Termination
 
 

@@ -17,12 +17,11 @@ from trunkline.llm.cache import Cache
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.rollout.sampling import token_prompts as exact
 from trunkline.rollout.sampling.token_prompts import Kept
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.entropy_tree import EntropyTree
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import View
 from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.store.derive import rows
+from trunkline.strategies.base import Fork, View
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.entropy_tree import EntropyTree
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 

@@ -13,12 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline._core import __version__
+from trunkline.backends.ray import Actor, portion
 from trunkline.errors import WorkerError
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
-from trunkline.backends.ray import Actor, portion
 from trunkline.protocol.job import Job, pack_job
-from trunkline.protocol.messages import PROTOCOL, Ack, Batch, Begin, Bye, Fatal, Hello, Ready, Stop, Work, decode_from_worker, encode, write_task
+from trunkline.protocol.messages import (
+    PROTOCOL,
+    Ack,
+    Batch,
+    Begin,
+    Bye,
+    Fatal,
+    Hello,
+    Ready,
+    Stop,
+    Work,
+    decode_from_worker,
+    encode,
+    write_task,
+)
+from trunkline.strategies.chain import Chain
 
 
 def begin(url: str) -> list[bytes]:

@@ -8,14 +8,14 @@ import pytest
 from atlas import agent, tasks
 
 from trunkline.errors import ConfigError
+from trunkline.llm.config import EndpointSpec
 from trunkline.llm.pricing import Price
 from trunkline.llm.request import Sampling
-from trunkline.llm.config import EndpointSpec
+from trunkline.protocol.job import pack_job, unpack_job
 from trunkline.rollout.budget import Budget
+from trunkline.runner.plan import Plan
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.protocol.job import pack_job, unpack_job
-from trunkline.runner.plan import Plan
 
 NOWHERE = "http://127.0.0.1:9/v1"
 

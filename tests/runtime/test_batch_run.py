@@ -15,15 +15,14 @@ from foreign import capital_cities
 
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm.batch.batcher import BatchLLM
-from trunkline.llm.batch.completion import Completion
-from trunkline.llm.batch.completion import Prompt
-from trunkline.llm.types import ToolCall
+from trunkline.llm.batch.completion import Completion, Prompt
 from trunkline.llm.request import Sampling
-from trunkline.strategies.chain import Chain
+from trunkline.llm.types import ToolCall
 from trunkline.runner.plan import Plan
 from trunkline.runner.run import arun, run, stream
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.tools.tool import tool
 from trunkline.types import Termination
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from trunkline._core import PROMPT
 from trunkline._core import Tree as Core
-from trunkline.controller.poison_tasks import Blame
-from trunkline.controller.poison_tasks import Quarantine
+from trunkline.controller.poison_tasks import Blame, Quarantine
 from trunkline.types import Task
 
 

@@ -14,19 +14,19 @@ from foreign import capital_cities, error, message, serving
 
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm.batch.batcher import BatchLLM
+from trunkline.llm.config import EndpointSpec
 from trunkline.llm.openai_client import ClientLLM
 from trunkline.llm.pricing import Price
 from trunkline.llm.types import Choice, Reply, Request
-from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
-from trunkline.worker.outbox import Growth, Outbox, settle
-from trunkline.runner.result import Run
-from trunkline.runner.run import arun, run
 from trunkline.observability.observers import Snapshot
 from trunkline.protocol.messages import Batch
+from trunkline.runner.result import Run
+from trunkline.runner.run import arun, run
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
 from trunkline.types import Task, Termination
+from trunkline.worker.outbox import Growth, Outbox, settle
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 60}}
 PRICE = Price(prompt=1, cached=0.5, generated=2)

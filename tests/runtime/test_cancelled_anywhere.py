@@ -15,15 +15,15 @@ from foreign import capital_cities, serving
 from trunkline_children import children
 
 import trunkline as tl
-from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
-from trunkline.worker.engine import Engine
-from trunkline.protocol.job import Job
 from trunkline.backends.local import Local
-from trunkline.worker.outbox import IN_FLIGHT
+from trunkline.llm.config import EndpointSpec
+from trunkline.protocol.job import Job
 from trunkline.protocol.messages import Ready
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Kind
+from trunkline.worker.engine import Engine
+from trunkline.worker.outbox import IN_FLIGHT
 
 CONCURRENCY = 4
 

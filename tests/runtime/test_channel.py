@@ -13,7 +13,25 @@ from hypothesis import strategies as st
 from trunkline.errors import WorkerError
 from trunkline.protocol import channel as channels
 from trunkline.protocol.channel import Channel, attach, connect
-from trunkline.protocol.messages import MAX_FRAME, Ack, Batch, Begin, Bye, Delta, Done, Fatal, Hello, Ready, Stop, Work, decode_from_worker, decode_to_worker, encode, read_task, write_task
+from trunkline.protocol.messages import (
+    MAX_FRAME,
+    Ack,
+    Batch,
+    Begin,
+    Bye,
+    Delta,
+    Done,
+    Fatal,
+    Hello,
+    Ready,
+    Stop,
+    Work,
+    decode_from_worker,
+    decode_to_worker,
+    encode,
+    read_task,
+    write_task,
+)
 from trunkline.store.schema import CallRow, TreeRow
 from trunkline.types import Task
 

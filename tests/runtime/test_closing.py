@@ -10,19 +10,17 @@ from atlas import agent, tasks
 from spending import Clerk
 
 from trunkline._core import __version__
-from trunkline.llm.request import Sampling
-from trunkline.rollout.budget import Budget
-from trunkline.strategies.chain import Chain
-from trunkline.protocol.backend import Gone
-from trunkline.controller.budget import Closing
+from trunkline.controller.budget import Closing, Spent, Treasury, spent_in
 from trunkline.controller.controller import Controller
-from trunkline.worker.engine import Engine
+from trunkline.llm.request import Sampling
+from trunkline.protocol.backend import Gone
 from trunkline.protocol.job import Job, settings
-from trunkline.runner.run import arun, stream
-from trunkline.controller.budget import Spent, spent_in
-from trunkline.controller.budget import Treasury
 from trunkline.protocol.messages import PROTOCOL, Batch, Cut, Drawn, Lent, Ready, Recall, Want, Work, write_task
+from trunkline.rollout.budget import Budget
+from trunkline.runner.run import arun, stream
 from trunkline.store.writer import RunWriter
+from trunkline.strategies.chain import Chain
+from trunkline.worker.engine import Engine
 
 
 def job(**changes: object) -> Job:

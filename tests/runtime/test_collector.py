@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import trunkline as tl
-from trunkline.errors import EndpointError
 from trunkline._internal.resources import Collector
+from trunkline.errors import EndpointError
 from trunkline.types import Task
 
 OWN = (700, 10, 10)

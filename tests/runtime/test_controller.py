@@ -10,10 +10,10 @@ from puppets import Puppets, growth, played, poisoned
 
 import trunkline.controller.controller as controller
 from trunkline.errors import WorkerError
-from trunkline.rollout.budget import Budget
 from trunkline.protocol.backend import Gone
 from trunkline.protocol.job import Refill
 from trunkline.protocol.messages import Batch, Cut, EngineState, Ping, Pong, Work
+from trunkline.rollout.budget import Budget
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
 

@@ -17,13 +17,13 @@ from nbclient import NotebookClient
 import trunkline._internal.serialization as crossing
 from trunkline._internal.serialization import load, pack
 from trunkline.errors import CrossingError
-from trunkline.llm.request import Sampling
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.mcts import MCTS
+from trunkline.llm.request import Sampling
 from trunkline.protocol.job import Job, pack_job, settings, unpack_job
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.mcts import MCTS
 
 
 class Odd(msgspec.Struct, frozen=True):

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 from every_strategy import STRATEGIES
 
-from trunkline.cli.demo import simulator
-from trunkline.llm.request import Sampling
-from trunkline.llm.config import EndpointSpec
 from trunkline.agent import Agent
+from trunkline.cli.demo import simulator
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import Sampling
+from trunkline.observability.observers import Snapshot
 from trunkline.rollout.budget import Budget
-from trunkline.strategies.base import Strategy
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
-from trunkline.observability.observers import Snapshot
 from trunkline.scoring.filters import ZeroVariance
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
@@ -26,6 +25,7 @@ from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
+from trunkline.strategies.base import Strategy
 from trunkline.types import Task
 
 

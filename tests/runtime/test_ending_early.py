@@ -10,14 +10,13 @@ from spending import Clerk
 from trunkline.llm.request import Sampling
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.sampling.prompt import base_seed
-from trunkline.strategies.chain import Chain
 from trunkline.runner.result import Run
 from trunkline.runner.run import arun
-from trunkline.scoring.filters.builtin import OverlongPenalty
-from trunkline.scoring.filters.builtin import ZeroVariance
-from trunkline.scoring.rewards import exact_match
+from trunkline.scoring.filters.builtin import OverlongPenalty, ZeroVariance
 from trunkline.scoring.notes import penalty, read
+from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 
 SEED = 3
 FIRST = {base_seed(SEED, task.id, [], 0): task.reference for task in tasks()}

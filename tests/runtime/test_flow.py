@@ -8,10 +8,10 @@ from collections import deque
 import pytest
 from lending import Timers
 
+from trunkline.controller.limits import _SLICE, Flow
 from trunkline.llm.limits.token_bucket import limits_of
 from trunkline.llm.types import Limits
 from trunkline.protocol import messages as wire
-from trunkline.controller.limits import _SLICE, Flow
 from trunkline.worker.leases import LeasedRates
 
 DELAY = 0.003

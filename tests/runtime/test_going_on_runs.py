@@ -13,18 +13,18 @@ from goers import Few, More, Squeamish
 from judges import Pairs
 
 from trunkline.cli.live import judge
+from trunkline.controller import scheduler as dispatch
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
-from trunkline.controller import scheduler as dispatch
+from trunkline.observability.observers import Snapshot
 from trunkline.runner.plan import plan
 from trunkline.runner.result import Run
 from trunkline.runner.run import run, stream
-from trunkline.observability.observers import Snapshot
 from trunkline.scoring.filters import ZeroVariance
-from trunkline.scoring.rewards import exact_match
 from trunkline.scoring.notes import dropped, read
+from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.types import Termination
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.errors import ConfigError
 from trunkline.controller.scheduler import Handout
+from trunkline.errors import ConfigError
 from trunkline.protocol.job import Refill
 
 

@@ -10,13 +10,13 @@ import time
 import pytest
 from atlas import agent
 
-import trunkline.worker.main as host
 import trunkline.worker.health as watchdog
+import trunkline.worker.main as host
 from trunkline._core import __version__
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
 from trunkline.protocol.job import Job, pack_job
 from trunkline.protocol.messages import PROTOCOL, Begin, Bye, Hello, Ping, Pong, Ready, Stop, decode_from_worker, encode
+from trunkline.strategies.chain import Chain
 from trunkline.worker.main import serve
 
 JOB = Job(

@@ -17,14 +17,13 @@ from atlas import agent, lookup, tasks
 from foreign import capital_cities, error, message, serving
 
 from trunkline.errors import ConfigError, EndpointError, LLMError, WorkerError
-from trunkline.llm.types import Choice, Reply, Request
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import View
+from trunkline.llm.types import Choice, Reply, Request
 from trunkline.runner.run import arun, run, stream
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
+from trunkline.strategies.base import Fork, View
+from trunkline.strategies.chain import Chain
 from trunkline.tools.tool import tool
 from trunkline.types import Task, Termination
 

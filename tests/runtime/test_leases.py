@@ -10,10 +10,10 @@ from bank import Bank, call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trunkline.controller.budget import worth
 from trunkline.llm.pricing import EVERYWHERE, Price
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.task_budget import Denied as NotPaid
-from trunkline.controller.budget import worth
 
 
 async def test_leases_shrink_as_the_limit_comes_near_and_who_comes_too_late_is_denied():

@@ -12,14 +12,14 @@ import pytest
 from atlas import CAPITALS, agent
 from foreign import message, serving
 
-from trunkline.llm.types import Limits
-from trunkline.llm.request import Sampling
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import Sampling
+from trunkline.llm.types import Limits
 from trunkline.rollout.budget import Budget
-from trunkline.strategies.chain import Chain
 from trunkline.runner.run import run
-from trunkline.store.stats.summary import funds
 from trunkline.store.reader import RunReader
+from trunkline.store.stats.summary import funds
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
 

@@ -14,9 +14,9 @@ from openai import AsyncOpenAI, DefaultAioHttpClient, DefaultAsyncHttpxClient
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm.openai_client import ClientLLM
 from trunkline.llm.types import Choice, Reply, Request, ToolCall
-from trunkline.strategies.chain import Chain
 from trunkline.runner.run import arun, run
 from trunkline.scoring.rewards import exact_match
+from trunkline.strategies.chain import Chain
 
 
 async def test_a_run_goes_through_the_users_client(tmp_path: Path):

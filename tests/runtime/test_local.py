@@ -11,14 +11,13 @@ import pytest
 from atlas import agent
 
 from trunkline._core import __version__
+from trunkline.backends.local import Local, Process
 from trunkline.errors import WorkerError
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
 from trunkline.protocol.backend import Gone
 from trunkline.protocol.job import Job, pack_job
-from trunkline.backends.local import Local
-from trunkline.backends.local import Process
 from trunkline.protocol.messages import PROTOCOL, Begin, Hello, Ready, encode
+from trunkline.strategies.chain import Chain
 
 JOB = Job(
     agent=agent(),

@@ -13,14 +13,13 @@ import trunkline as tl
 from trunkline.errors import ConfigError
 from trunkline.llm.capabilities import needs
 from trunkline.llm.types import Reply, Request
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import View
 from trunkline.sim.server.app import App, Server, start_server
 from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.datasets.loader import load_tasks
+from trunkline.strategies.base import Fork, View
 from trunkline.types import Task
 
 SURE = tl.Sampling(logprobs=True, top_logprobs=10, max_tokens=600)

@@ -9,10 +9,10 @@ import uvloop
 
 from trunkline.errors import InfrastructureError
 from trunkline.llm.types import Reply
-from trunkline.worker.outbox import IN_FLIGHT, Growth, Outbox
 from trunkline.protocol.messages import Batch
 from trunkline.tree.views import Tree
 from trunkline.types import Task
+from trunkline.worker.outbox import IN_FLIGHT, Growth, Outbox
 
 
 def outbox_of(sent: list[Batch], concurrency: int = 8) -> Outbox:

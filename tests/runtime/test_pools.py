@@ -17,11 +17,11 @@ from trunkline_children import children
 
 from trunkline.errors import ConfigError, EndpointError, RunFileError
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
 from trunkline.runner.plan import plan
 from trunkline.runner.run import arun, run, stream
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task, Termination
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from foreign import message, serving
-from programs import mortal, panel
 
-from trunkline.llm.config import EndpointSpec
+from programs import mortal, panel
 from trunkline.agent import Agent
-from trunkline.strategies.chain import Chain
+from trunkline.llm.config import EndpointSpec
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
 

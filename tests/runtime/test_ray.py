@@ -15,20 +15,20 @@ from atlas import CAPITALS, agent, tasks
 from foreign import capital_cities, serving
 from trunkline_children import actors
 
+from trunkline.backends import ray_cluster as cluster
+from trunkline.backends.ray import Ray
+from trunkline.controller import supervisor as pulse
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
-from trunkline.backends import ray_cluster as cluster
-from trunkline.controller import supervisor as pulse
+from trunkline.observability.observers import Snapshot
 from trunkline.protocol.backend import Event, Gone, Inbox
 from trunkline.protocol.job import Job
-from trunkline.runner.pool import Pool
-from trunkline.backends.ray import Ray
-from trunkline.runner.run import run
-from trunkline.observability.observers import Snapshot
 from trunkline.protocol.messages import Bye, Ready, Work, write_task
+from trunkline.runner.pool import Pool
+from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
 pytestmark = [pytest.mark.pool, pytest.mark.usefixtures("ray_here")]

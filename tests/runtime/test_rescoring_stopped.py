@@ -18,10 +18,10 @@ from trunkline.errors import RunFileError, UsageError
 from trunkline.runner.amend import arescore, rescore
 from trunkline.runner.result import Run
 from trunkline.scoring.rewards import contains
-from trunkline.store.stats.compare import compare
 from trunkline.store.export.export import export
 from trunkline.store.reader import RunReader
 from trunkline.store.state import Scoring, reward_of, scorings, under_way
+from trunkline.store.stats.compare import compare
 from trunkline.tree.views import Trajectory
 
 KILLED = """

@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from trunkline.controller.supervisor import Pulse
-from trunkline.controller.supervisor import Restarts
+from trunkline.controller.supervisor import Pulse, Restarts
 
 
 def lives(restarts: Restarts, deaths: int, **death: bool) -> list[float | None]:

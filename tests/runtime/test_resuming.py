@@ -14,18 +14,18 @@ from foreign import capital_cities, message, serving
 from resuming import digests, kill, renumber, start, undo, wait_for
 
 from trunkline.errors import ConfigError, RunFileError
-from trunkline.llm.pricing import Price
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.pricing import Price
 from trunkline.rollout.budget import Budget
-from trunkline.strategies.chain import Chain
 from trunkline.runner.plan import Plan, plan
 from trunkline.runner.run import run, stream
 from trunkline.scoring.filters import FILTERS
 from trunkline.scoring.rewards import exact_match
-from trunkline.store.schema import delta_key, delta_keys
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
+from trunkline.store.schema import delta_key, delta_keys
 from trunkline.store.state import resumptions
+from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
 

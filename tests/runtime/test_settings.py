@@ -7,10 +7,9 @@ import pytest
 from atlas import agent
 
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.mcts import MCTS
-from trunkline.strategies.base import Fork, Strategy
-from trunkline.strategies.base import View
 from trunkline.protocol.job import Job, settings
+from trunkline.strategies.base import Fork, Strategy, View
+from trunkline.strategies.mcts import MCTS
 from trunkline.tree.views import Trajectory
 
 

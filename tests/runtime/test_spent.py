@@ -10,10 +10,10 @@ from bank import Bank, call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trunkline.controller.budget import Spent, spent_so_far
 from trunkline.llm.pricing import EVERYWHERE, Price
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.task_budget import Denied
-from trunkline.controller.budget import Spent, spent_so_far
 from trunkline.store.schema import CallRow, RolloutRow
 
 

@@ -14,12 +14,12 @@ from atlas import agent, tasks
 import trunkline.controller.supervisor as supervision
 from trunkline._core import __version__
 from trunkline._internal.serialization import Crossing, load
+from trunkline.backends.local import Process
 from trunkline.errors import CrossingError, WorkerError
 from trunkline.llm.config import EndpointSpec
 from trunkline.protocol.backend import Gone
-from trunkline.runner.run import run
-from trunkline.backends.local import Process
 from trunkline.protocol.messages import PROTOCOL, Begin, Hello, encode
+from trunkline.runner.run import run
 
 NOWHERE = EndpointSpec("http://127.0.0.1:9/v1")
 

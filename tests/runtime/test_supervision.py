@@ -18,12 +18,12 @@ import trunkline.controller.controller as controller
 import trunkline.controller.supervisor as pulse
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
-from trunkline.runner.run import run
 from trunkline.observability.observers import Snapshot
-from trunkline.worker.health import culprit
+from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
+from trunkline.worker.health import culprit
 
 
 def many(count: int) -> list[Task]:

@@ -11,18 +11,17 @@ from plays import cuts, play, turns
 from resuming import digests, undo
 from small_teams import TEAMS, Cast, Council, reply, rows
 
-from trunkline.errors import ConfigError
-from trunkline.llm.request import Sampling
-from trunkline.llm.config import EndpointSpec
 from trunkline.agent import Agent
-from trunkline.strategies.adaptive import Adaptive
-from trunkline.strategies.partial import Partial
+from trunkline.errors import ConfigError
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import Sampling
 from trunkline.protocol.job import Job
 from trunkline.runner.run import run
-from trunkline.team.team import TeamPlay
+from trunkline.strategies.adaptive import Adaptive
+from trunkline.strategies.partial import Partial
 from trunkline.team.builtin import MathTeam
 from trunkline.team.role import Role
-from trunkline.team.team import ALIKE, Team
+from trunkline.team.team import ALIKE, Team, TeamPlay
 from trunkline.types import Task
 
 TASKS = [Task.ask(f"What is {number}?", id=str(number)) for number in range(3)]

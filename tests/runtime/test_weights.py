@@ -16,9 +16,9 @@ from foreign import capital_cities, message, serving
 from trunkline_children import children
 
 import trunkline as tl
+from trunkline.controller.weights import Versions
 from trunkline.errors import ConfigError, UsageError
 from trunkline.llm.config import EndpointSpec
-from trunkline.controller.weights import Versions
 from trunkline.store.reader import RunReader
 from trunkline.tree.views import Kind
 from trunkline.types import Task

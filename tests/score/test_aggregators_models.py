@@ -11,13 +11,19 @@ from pickers import Scripted, alike, menu, shown
 
 from trunkline._internal.serialization import load, pack
 from trunkline.errors import ConfigError, EndpointError, LLMError, UsageError
-from trunkline.llm.request import Sampling
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import Sampling
 from trunkline.scoring.aggregators.base import Aggregator, Candidate, Decision
-from trunkline.scoring.aggregators.llm import Integrate, states
-from trunkline.scoring.aggregators.llm import read_pick
-from trunkline.scoring.aggregators.llm import Option, Shown, fenced, options_text
-from trunkline.scoring.aggregators.llm import Synthesis
+from trunkline.scoring.aggregators.llm import (
+    Integrate,
+    Option,
+    Shown,
+    Synthesis,
+    fenced,
+    options_text,
+    read_pick,
+    states,
+)
 from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
 from trunkline.scoring.reports.extractive import extract
 

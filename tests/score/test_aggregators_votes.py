@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError, UsageError
-from trunkline.scoring.aggregators.base import Aggregator, Candidate, Decision
 from trunkline.scoring.aggregators.aggregate import AGGREGATORS
+from trunkline.scoring.aggregators.base import Aggregator, Candidate, Decision
 from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
 from trunkline.tree.answers import normalise
 

@@ -10,9 +10,9 @@ import pytest
 from foreign import error, message, serving
 
 from trunkline.errors import BadRequest, ConfigError, LLMError, ReplyError
-from trunkline.llm.types import Choice, Reply, Request
-from trunkline.llm.request import Sampling
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import Sampling
+from trunkline.llm.types import Choice, Reply, Request
 from trunkline.scoring.model_client import Asker
 from trunkline.types import Usage
 

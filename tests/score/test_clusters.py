@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.scoring.aggregators.voting import cluster, key_of, votes
-from trunkline.scoring.aggregators.voting import Majority
+from trunkline.scoring.aggregators.voting import Majority, cluster, key_of, votes
 from trunkline.tree.answers import vote
 
 WORDS = ["Paris", "paris", "The Paris", "Paris, France", "Paris Texas", "France", "not Paris", "Paris or Rome", "Rome"]

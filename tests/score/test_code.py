@@ -20,14 +20,12 @@ import trunkline as tl
 from trunkline._internal.serialization import load, pack
 from trunkline.errors import ConfigError, InfrastructureError
 from trunkline.scoring.rewards import code as cases
-from trunkline.scoring.rewards.code import Case, program_in
-from trunkline.scoring.rewards.code import Code
 from trunkline.scoring.rewards.base import Scored
+from trunkline.scoring.rewards.code import Case, Code, program_in
 from trunkline.tools.isolation import sandbox
-from trunkline.tools.isolation.sandbox import NoWay, Ran, find_way
 from trunkline.tools.isolation.confinement import WAYS, Limits
-from trunkline.tree.views import Trajectory
-from trunkline.tree.views import Tree
+from trunkline.tools.isolation.sandbox import NoWay, Ran, find_way
+from trunkline.tree.views import Trajectory, Tree
 
 DOUBLE = {"tests": [{"input": f"{n}\n", "output": f"{2 * n}\n"} for n in (1, 2, 5)]}
 RIGHT = "print(2 * int(input()))"

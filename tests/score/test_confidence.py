@@ -16,8 +16,7 @@ from trunkline.errors import ConfigError
 from trunkline.scoring.aggregators.aggregate import aggregate
 from trunkline.scoring.aggregators.voting import Majority, Weighted
 from trunkline.scoring.confidence import candidates, entropy, logprob, reward, stated, value, verbalised
-from trunkline.tree.views import Trajectory
-from trunkline.tree.views import Tree
+from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import Task
 
 NAN = math.nan

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import Say, grow
 
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.scoring.answers import action
 from trunkline.scoring.diversity import Distinct, Try, diversity, effective, intraclass, tries
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
 
 NAN = math.nan
 

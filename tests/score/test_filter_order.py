@@ -11,8 +11,7 @@ from groves import Try, group, grove
 from trunkline import filters
 from trunkline.errors import ConfigError
 from trunkline.scoring import notes as verdicts
-from trunkline.scoring.filters.base import check, judge, name_of
-from trunkline.scoring.filters.base import Group
+from trunkline.scoring.filters.base import Group, check, judge, name_of
 from trunkline.scoring.notes import Verdict
 from trunkline.tree.views import Tree
 

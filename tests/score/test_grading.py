@@ -16,10 +16,8 @@ from endings import ending
 import trunkline as tl
 from trunkline.errors import ConfigError
 from trunkline.scoring.rewards import Part, Scored
-from trunkline.scoring.rewards.grading import score
-from trunkline.scoring.rewards.grading import Grader, grade
-from trunkline.scoring.rewards.base import full_name, short_name
-from trunkline.scoring.rewards.base import policy_of
+from trunkline.scoring.rewards.base import full_name, policy_of, short_name
+from trunkline.scoring.rewards.grading import Grader, grade, score
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from trunkline.runner import amend as history
 from trunkline.scoring import notes as verdicts
-from trunkline.scoring.notes import Graded, graded, why_unscored
+from trunkline.scoring.notes import Graded, Verdict, graded, why_unscored
 from trunkline.scoring.rewards.base import Part, Scored
-from trunkline.scoring.notes import Verdict
 from trunkline.tree.views import Tree
 
 ENDS = ("answer", "max_turns", "llm_error", "censored")

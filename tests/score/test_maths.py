@@ -11,10 +11,8 @@ from endings import ending
 
 from trunkline._internal.serialization import load, pack
 from trunkline.errors import ConfigError
-from trunkline.scoring.rewards import Maths
-from trunkline.scoring.rewards.grading import score
-from trunkline.scoring.rewards import find
-from trunkline.scoring.rewards.grading import grade
+from trunkline.scoring.rewards import Maths, find
+from trunkline.scoring.rewards.grading import grade, score
 
 EQUAL = [
     ("1/2", "0.5"),

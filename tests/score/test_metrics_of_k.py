@@ -10,9 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import UsageError
-from trunkline.scoring.metrics import accuracy, avg_at_k, majority_at_k, majority_at_n, mean_pass_at_k, mean_pass_hat_k, metric, pass_at_k, pass_hat_k
-from trunkline.scoring.metrics.at_k import shares
-from trunkline.scoring.metrics.at_k import majority_of, worth_of_k
+from trunkline.scoring.metrics import (
+    accuracy,
+    avg_at_k,
+    majority_at_k,
+    majority_at_n,
+    mean_pass_at_k,
+    mean_pass_hat_k,
+    metric,
+    pass_at_k,
+    pass_hat_k,
+)
+from trunkline.scoring.metrics.at_k import majority_of, shares, worth_of_k
 
 NAN = math.nan
 ANSWERS = st.sampled_from(["a", "A", "b", "c", "7", "7.0", None])

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
 from trunkline.scoring import notes as verdicts
-from trunkline.scoring.notes import Graded, graded
-from trunkline.scoring.notes import Verdict
+from trunkline.scoring.notes import Graded, Verdict, graded
 
 FINITE = st.none() | st.floats(-1e9, 1e9)
 ENTRIES = (

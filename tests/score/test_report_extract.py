@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 import trunkline as tl
 from trunkline.errors import ConfigError
-from trunkline.scoring.reports.extractive import LEAST, LIMIT, extract_tree
-from trunkline.scoring.reports.extractive import Reported
+from trunkline.scoring.reports.extractive import LEAST, LIMIT, Reported, extract_tree
 from trunkline.scoring.reports.segments import clipped, steps
 
 PROMPT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who wrote it?"}]

@@ -9,8 +9,7 @@ from groves import D6, E6, Try, grove
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trunkline.scoring.reports.segments import Segment, reported_leaves, segments
-from trunkline.scoring.reports.segments import GENERATED, Sizes, choose
+from trunkline.scoring.reports.segments import GENERATED, Segment, Sizes, choose, reported_leaves, segments
 from trunkline.tree.views import Kind
 from trunkline.types import UNSCORED, Termination
 

@@ -16,12 +16,20 @@ import trunkline as tl
 from trunkline._internal.serialization import Crossing, load, pack
 from trunkline.errors import ConfigError
 from trunkline.rollout.tree_runner import Scores
-from trunkline.scoring.notes import Graded, graded, why_unscored
-from trunkline.scoring.rewards import F1, Choice, Numeric, Part, Scored, WeightedRewards, contains, exact_match, weighted
-from trunkline.scoring.rewards.grading import score
-from trunkline.scoring.rewards.grading import grade
+from trunkline.scoring.notes import Graded, Verdict, graded, note, read, why_unscored
+from trunkline.scoring.rewards import (
+    F1,
+    Choice,
+    Numeric,
+    Part,
+    Scored,
+    WeightedRewards,
+    contains,
+    exact_match,
+    weighted,
+)
 from trunkline.scoring.rewards.base import full_name
-from trunkline.scoring.notes import Verdict, note, read
+from trunkline.scoring.rewards.grading import grade, score
 from trunkline.types import Termination
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import json
 from functools import cache
 
 from trunkline.sim.model import chat_template as chat
-from trunkline.sim.model.registry import Model, reply
 from trunkline.sim.model.generation import Sampling
+from trunkline.sim.model.registry import Model, reply
 from trunkline.sim.world.generator import make_world
 from trunkline.sim.world.search import Index
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.sim.model.chat_template import Message, encoded
-from trunkline.sim.server.latency import Engine, Latency
-from trunkline.sim.server.latency import BLOCK, Prefix, PrefixCache, of_messages
+from trunkline.sim.server.latency import BLOCK, Engine, Latency, Prefix, PrefixCache, of_messages
 
 IDS = st.lists(st.integers(0, 3), max_size=80)
 

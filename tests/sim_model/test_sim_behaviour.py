@@ -9,11 +9,10 @@ import pytest
 from sim_model_drive import SYSTEM, TOOLS, answer_in, episode, index, right, world
 
 from trunkline.sim.model import chat_template as chat
-from trunkline.sim.model.tokenizer import default_bpe
-from trunkline.sim.model.registry import MODELS, Model, find_model, reply
 from trunkline.sim.model.choices import PRESETS, Dials, with_dials
-from trunkline.sim.model.generation import tokens
-from trunkline.sim.model.generation import Sampling
+from trunkline.sim.model.generation import Sampling, tokens
+from trunkline.sim.model.registry import MODELS, Model, find_model, reply
+from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.sim.server.sampling import END
 from trunkline.sim.world.files import permutation, rename
 from trunkline.sim.world.search import Index

@@ -10,11 +10,20 @@ from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
 from trunkline.sim.model import generation as drafts
+from trunkline.sim.model.choices import (
+    PRESETS,
+    Choice,
+    Dials,
+    Point,
+    decide,
+    options,
+    point_success,
+    temper,
+    truncate,
+    with_dials,
+)
+from trunkline.sim.model.generation import Draft, Mind, Sampling
 from trunkline.sim.model.tokenizer import default_bpe
-from trunkline.sim.model.choices import Choice, Point, decide, options, point_success, temper, truncate
-from trunkline.sim.model.choices import PRESETS, Dials, with_dials
-from trunkline.sim.model.generation import Draft
-from trunkline.sim.model.generation import Mind, Sampling
 from trunkline.sim.server.sampling import END
 from trunkline.sim.world.names import Draws
 

@@ -9,10 +9,9 @@ import pytest
 from sim_model_drive import SYSTEM, TOOLS, episode, index, world
 
 from trunkline.sim.model import chat_template as chat
-from trunkline.sim.model.registry import MODELS, Model, reply
 from trunkline.sim.model.choices import with_dials
-from trunkline.sim.model.generation import Draft
-from trunkline.sim.model.generation import Mind, Sampling
+from trunkline.sim.model.generation import Draft, Mind, Sampling
+from trunkline.sim.model.registry import MODELS, Model, reply
 
 LOOKUP = next(question for question in world().questions if question.kind == "lookup" and question.hops == 2)
 THINK, FIRST, FAR = "<think>\n", "First things first.", "So far the pieces fit together."

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from trunkline.errors import ConfigError
 from trunkline.sim.server.__main__ import main
 from trunkline.sim.server.latency import Latency
-from trunkline.sim.server.options import VARIABLES, read_options
-from trunkline.sim.server.options import Settings
+from trunkline.sim.server.options import VARIABLES, Settings, read_options
 
 
 def read(*arguments, **variables):

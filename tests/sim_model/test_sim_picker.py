@@ -10,13 +10,21 @@ import pytest
 from sim_model_drive import episode, index, right, world
 
 from trunkline.llm.dialects.base import spoken
-from trunkline.scoring.aggregators.llm import read_pick
-from trunkline.scoring.aggregators.llm import INTEGRATE, REPORT, SYNTHESIS, Option, Shown, options_text, transcript
+from trunkline.scoring.aggregators.llm import (
+    INTEGRATE,
+    REPORT,
+    SYNTHESIS,
+    Option,
+    Shown,
+    options_text,
+    read_pick,
+    transcript,
+)
 from trunkline.scoring.confidence import stated
 from trunkline.sim.model import chat_template as chat
-from trunkline.sim.model.registry import Model, reply
 from trunkline.sim.model.choices import PRESETS, with_dials
 from trunkline.sim.model.generation import Sampling
+from trunkline.sim.model.registry import Model, reply
 
 EXACT = with_dials("default", {"false_accept": 0.0, "empty": 0.0, "malformed": 0.0, "skill": 1.0})
 LOOKUPS = [q for q in world().questions if q.kind == "lookup"]

@@ -9,10 +9,9 @@ import pytest
 from sim_model_drive import index, right, world
 
 from trunkline.sim.model import chat_template as chat
-from trunkline.sim.model.registry import Model, reply
-from trunkline.sim.model.choices import Point, point_success
-from trunkline.sim.model.choices import PRESETS, with_dials
+from trunkline.sim.model.choices import PRESETS, Point, point_success, with_dials
 from trunkline.sim.model.generation import Sampling
+from trunkline.sim.model.registry import Model, reply
 
 LOOKUPS = [q for q in world().questions if q.kind == "lookup"]
 SUMS = [q for q in world().questions if q.kind == "arithmetic"]

@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from studies.engine import SimLLM
 from trunkline.scoring.model_client import Asker
-from trunkline.scoring.reports.reporter import asked, written
-from trunkline.scoring.reports.reporter import Reporter
+from trunkline.scoring.reports.reporter import Reporter, asked, written
 from trunkline.scoring.reports.segments import Step
 from trunkline.sim.model import chat_template as chat
-from trunkline.sim.model.registry import Model, reply
 from trunkline.sim.model.choices import with_dials
 from trunkline.sim.model.generation import Sampling
+from trunkline.sim.model.registry import Model, reply
 from trunkline.sim.server.options import Settings
-from studies.engine import SimLLM
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 

@@ -15,8 +15,8 @@ from sim_model_drive import SYSTEM, TOOLS, execute, index, right, world
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.sim.model import chat_template as chat
 from trunkline.sim.model.tokenizer import default_bpe
-from trunkline.sim.server.latency import Latency
 from trunkline.sim.server.app import start_server
+from trunkline.sim.server.latency import Latency
 from trunkline.sim.server.options import Settings
 
 LOOKUPS = [q for q in world().questions if q.kind == "lookup"]

@@ -8,10 +8,10 @@ import pytest
 from sim_model_drive import answer_in, index, right, search, world
 
 from trunkline.sim.model import chat_template as chat
-from trunkline.sim.model.registry import Model, reply
 from trunkline.sim.model.choices import PRESETS, with_dials
 from trunkline.sim.model.episode import forms_in
 from trunkline.sim.model.generation import Sampling
+from trunkline.sim.model.registry import Model, reply
 
 PERFECT = with_dials("default", {"skill": 1.0, "false_accept": 0.0, "false_reject": 0.0, "empty": 0.0})
 LOOKUPS = [q for q in world().questions if q.kind == "lookup"]

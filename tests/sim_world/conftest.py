@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trunkline.sim.world.files import write_world
+from trunkline.sim.world.files import Evidence, write_world
 from trunkline.sim.world.generator import World, make_world
-from trunkline.sim.world.files import Evidence
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,18 @@ import msgspec
 import pytest
 
 from trunkline.errors import ConfigError, InputError
-from trunkline.sim.world.files import CORPUS, QUESTIONS, permutation, read_corpus, read_questions, rename, write_world
+from trunkline.sim.world.files import (
+    CORPUS,
+    QUESTIONS,
+    Evidence,
+    permutation,
+    read_corpus,
+    read_questions,
+    rename,
+    write_world,
+)
 from trunkline.sim.world.generator import make_world
 from trunkline.sim.world.language import read
-from trunkline.sim.world.files import Evidence
 
 if TYPE_CHECKING:
     from pathlib import Path

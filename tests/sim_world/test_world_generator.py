@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError, InputError
 from trunkline.sim.world import arithmetic
-from trunkline.sim.world.names import Draws
+from trunkline.sim.world.files import Evidence, prove
 from trunkline.sim.world.generator import FEWEST_DOCUMENTS, Document, make_world
 from trunkline.sim.world.language import ANSWER_KIND, RELATIONS, alias_sentence, parse_question, read, read_aliases
-from trunkline.sim.world.names import Namer
-from trunkline.sim.world.files import Evidence, prove
+from trunkline.sim.world.names import Draws, Namer
 
 if TYPE_CHECKING:
     from trunkline.sim.world.generator import World

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from trunkline.errors import InputError
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import Document, make_world
-from trunkline.sim.world.search import Index, open_index
 from trunkline.sim.world.language import RELATIONS, parse_question, read
+from trunkline.sim.world.search import Index, open_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from trunkline.sim.world.generator import World
     from trunkline.sim.world.files import Evidence
+    from trunkline.sim.world.generator import World
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.sim.world.language import ANSWER_KIND, KINDS, RELATIONS, Chain, Fact, alias_sentence, ask, ask_variants, parse_question, read, read_aliases, sentence
+from trunkline.sim.world.language import (
+    ANSWER_KIND,
+    KINDS,
+    RELATIONS,
+    Chain,
+    Fact,
+    alias_sentence,
+    ask,
+    ask_variants,
+    parse_question,
+    read,
+    read_aliases,
+    sentence,
+)
 
 WORD = st.from_regex(r"[A-Z][a-z]{1,9}", fullmatch=True)
 NAMES = st.lists(WORD, min_size=1, max_size=6).map(" ".join)

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from trunkline import _core
 from trunkline.errors import RunFileError, WorkerError
 from trunkline.llm.pricing import Price
-from trunkline.store.stats.calls import Spending, by_endpoint, total
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import SCHEMA_VERSION, CallRow
+from trunkline.store.stats.calls import Spending, by_endpoint, total
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
 

@@ -14,9 +14,9 @@ from trunkline.cli.show import compare as command
 from trunkline.errors import RunFileError, UsageError
 from trunkline.runner.amend import arescore, rescore
 from trunkline.scoring.metrics import accuracy, majority_at_n, paired
+from trunkline.store.reader import RunReader
 from trunkline.store.stats.compare import compare
 from trunkline.store.stats.metrics import measures
-from trunkline.store.reader import RunReader
 from trunkline.tree.views import Trajectory
 from trunkline.types import Task
 

@@ -15,11 +15,9 @@ import trunkline as tl
 from trunkline._core import Tokens, read_reply
 from trunkline.llm import messages
 from trunkline.llm.types import ToolCall
+from trunkline.store.export.formats import ParallelMuse, text_of, transcript
 from trunkline.store.export.target import leaves
-from trunkline.store.export.formats import ParallelMuse
-from trunkline.store.export.formats import text_of, transcript
-from trunkline.tree.views import Node
-from trunkline.tree.views import Tree
+from trunkline.tree.views import Node, Tree
 from trunkline.types import Task
 
 

@@ -17,9 +17,9 @@ import trunkline as tl
 from trunkline.errors import ConfigError, DamagedRunFile, UsageError
 from trunkline.llm import messages
 from trunkline.scoring.notes import Verdict, note
-from trunkline.store.export import formats as chat, formats as parallelmuse
-from trunkline.store.export.target import leaves
-from trunkline.store.export.target import line
+from trunkline.store.export import formats as chat
+from trunkline.store.export import formats as parallelmuse
+from trunkline.store.export.target import leaves, line
 from trunkline.store.reader import RunReader
 from trunkline.tree.views import Tree
 from trunkline.types import UNSCORED, Task, Termination, Usage

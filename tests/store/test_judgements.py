@@ -7,8 +7,8 @@ from groves import Try, grove
 from trunkline.scoring import notes as verdicts
 from trunkline.scoring.notes import Verdict
 from trunkline.store.derive import rows
-from trunkline.store.stats.tasks import Filtered, Judgements, kept
 from trunkline.store.schema import RolloutRow
+from trunkline.store.stats.tasks import Filtered, Judgements, kept
 
 DROP, MASK = Verdict("f", "drop"), Verdict("f", "mask")
 

@@ -16,12 +16,11 @@ import pytest
 
 from trunkline import _core
 from trunkline.errors import DamagedRunFile, InfrastructureError, RunFileError
-from trunkline.store.schema import delta_key
 from trunkline.store.derive import rows, taken
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
+from trunkline.store.schema import CallRow, delta_key
 from trunkline.store.state import resumptions
-from trunkline.store.schema import CallRow
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
 

@@ -17,10 +17,9 @@ import pytest
 
 from trunkline import _core
 from trunkline.errors import InfrastructureError, RunFileError, UsageError, WorkerError
-from trunkline.store.schema import delta_key
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
-from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, CallRow
+from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, CallRow, delta_key
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task, Usage
 

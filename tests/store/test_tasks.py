@@ -15,8 +15,7 @@ from trunkline.store.derive import rows
 from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
 from trunkline.store.stats.tasks import Length, by_task, length, tried
 from trunkline.tree.tokens import Tokens
-from trunkline.tree.views import Trajectory
-from trunkline.tree.views import Tree
+from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import Task, Usage
 
 LOOK = {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]}

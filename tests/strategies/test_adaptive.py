@@ -20,8 +20,7 @@ from trunkline.errors import ConfigError
 from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.strategies import adaptive
 from trunkline.strategies.adaptive import Adaptive
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import View
+from trunkline.strategies.base import Fork, View
 
 UNIT = [math.log(0.25)] * 4
 SURE = [0.0]

@@ -10,10 +10,9 @@ from scripted import Say, grow
 from trunkline import train
 from trunkline._core import PROMPT, ROOT, Tree
 from trunkline.errors import ConfigError, StrategyError
-from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.strategies.base import Drop, Fork, Move
-from trunkline.strategies.base import View
 from trunkline.scoring.notes import Verdict, dropped, note, read
+from trunkline.strategies.base import Drop, Fork, Move, View
+from trunkline.strategies.tree_grpo import TreeGRPO
 
 
 def answers(conversation: list[dict], seed: int) -> Say:

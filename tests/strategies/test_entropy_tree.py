@@ -14,10 +14,8 @@ from trunkline._core import PROMPT, ROOT, TURN, Tokens
 from trunkline._core import Tree as Core
 from trunkline.errors import ConfigError, StrategyError
 from trunkline.rollout.moves import open_fork
-from trunkline.strategies.base import prompt
+from trunkline.strategies.base import Fork, View, prompt
 from trunkline.strategies.entropy_tree import EntropyTree
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import View
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 

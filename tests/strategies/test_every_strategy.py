@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import Model, World, grow_in, grow_with
 
-from trunkline.strategies.chain import Chain
 from trunkline.strategies.base import Strategy, at_once, stepwise
-from trunkline.tree.views import Kind
-from trunkline.tree.views import Trajectory
+from trunkline.strategies.chain import Chain
+from trunkline.tree.views import Kind, Trajectory
 from trunkline.types import FAILED, Termination
 
 WORLDS = st.builds(

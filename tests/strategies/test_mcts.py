@@ -15,8 +15,7 @@ from worlds import Model, World, grow_in, grow_with
 from trunkline.errors import ConfigError, LLMError
 from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.strategies.mcts import MCTS
-from trunkline.tree.views import Trajectory
-from trunkline.tree.views import Tree
+from trunkline.tree.views import Trajectory, Tree
 
 SEED = 7
 

@@ -8,13 +8,11 @@ import pytest
 from scripted import Say, grow, look, paths
 
 from trunkline._core import TURN
-from trunkline.errors import ConfigError
 from trunkline.agent import Agent
-from trunkline.strategies.partial import candidates, founders
+from trunkline.errors import ConfigError
+from trunkline.strategies.base import Fork, View
 from trunkline.strategies.chain import Chain
-from trunkline.strategies.partial import Partial
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import View
+from trunkline.strategies.partial import Partial, candidates, founders
 from trunkline.tools.tool import tool
 from trunkline.tree.views import Tree
 from trunkline.types import Task

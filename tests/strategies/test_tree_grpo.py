@@ -10,9 +10,9 @@ from scripted import Say, grow, paths
 
 from trunkline._core import tree_leaves, tree_steps
 from trunkline.errors import ConfigError, LLMError
+from trunkline.scoring.notes import read
 from trunkline.strategies import tree_grpo
 from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.scoring.notes import read
 from trunkline.tree.views import Tree
 from trunkline.types import Termination
 

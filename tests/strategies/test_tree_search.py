@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from scripted import Say, Table, grow, looked_up, paths
 
 from trunkline.errors import ConfigError, LLMError, StrategyError
-from trunkline.strategies.tree_search import TreeSearch
 from trunkline.scoring.rewards.base import best
-from trunkline.tree.views import Trajectory
-from trunkline.tree.views import Tree
+from trunkline.strategies.tree_search import TreeSearch
+from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import Termination
 
 

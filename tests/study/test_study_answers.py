@@ -13,11 +13,6 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.cli.app import app
-from trunkline.errors import ConfigError
-from trunkline.scoring.aggregators.base import Candidate
-from trunkline.scoring.aggregators.llm import Synthesis
-from trunkline.scoring.aggregators.voting import Majority
 from studies.answers import study
 from studies.answers.arms import ARMS, MAJORITY, ONE, Arm
 from studies.answers.cell import Asked, Cell, Point, run_cell
@@ -27,6 +22,11 @@ from studies.answers.readers import Reader, judge
 from studies.answers.study import Plan, run_study
 from studies.answers.tables import checks_of, markdown
 from studies.tables import NOTICE
+from trunkline.cli.app import app
+from trunkline.errors import ConfigError
+from trunkline.scoring.aggregators.base import Candidate
+from trunkline.scoring.aggregators.llm import Synthesis
+from trunkline.scoring.aggregators.voting import Majority
 from trunkline.store.datasets.loader import load_tasks
 
 SMALL = Plan(("null", "default"), seeds=2, questions=2, pool=4, most=3, windows=2, processes=0)

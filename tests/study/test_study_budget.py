@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.errors import ConfigError
 from studies.budget import chains_measure, chains_worth, cost_curve
 from studies.tries import COSTS, TOKENS, Try, measure, price
+from trunkline.errors import ConfigError
 
 RIGHT, WRONG = Try(1.0, "a", 10, 5, 1), Try(0.0, "b", 30, 5, 1)
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from study_kit import kit
 
-from trunkline.errors import BadRequest, ConfigError, LLMError
-from trunkline.llm.types import Request
-from trunkline.llm.config import EndpointSpec
-from trunkline.agent import Kit
-from trunkline.strategies.entropy_tree import EntropyTree
-from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.sim.server.app import start_server
-from trunkline.sim.server.options import Settings
 from studies.arms import ARMS
 from studies.cell import SAMPLING
 from studies.engine import SimLLM
 from studies.growth import agent, grow
 from studies.tries import tries_of
+from trunkline.agent import Kit
+from trunkline.errors import BadRequest, ConfigError, LLMError
+from trunkline.llm.config import EndpointSpec
+from trunkline.llm.types import Request
+from trunkline.sim.server.app import start_server
+from trunkline.sim.server.options import Settings
+from trunkline.strategies.entropy_tree import EntropyTree
+from trunkline.strategies.tree_grpo import TreeGRPO
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from trunkline.errors import WorkerError
 from studies import study
 from studies.study import Plan, run_study
+from trunkline.errors import WorkerError
 
 
 def die(_cell):

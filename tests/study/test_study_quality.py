@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from study_kit import kit
 
-from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.sim.server.options import Settings
 from studies.cell import POOL, Group
 from studies.compare import compare, effective
 from studies.engine import SimLLM
@@ -20,6 +18,8 @@ from studies.growth import grow
 from studies.quality import qualities
 from studies.tries import TOKENS, Try
 from studies.truth import Step, Worth
+from trunkline.sim.server.options import Settings
+from trunkline.strategies.tree_grpo import TreeGRPO
 
 
 def group(arm, rewards, seed=0, question="q", tokens=10, found=()):

@@ -6,14 +6,13 @@ import asyncio
 
 import pytest
 
-from trunkline.llm.request import Sampling
-from trunkline.agent import Kit
-from trunkline.scoring.reports.segments import segments
-from trunkline.scoring.reports.segments import GENERATED
-from trunkline.sim.server.options import Settings
 from studies.engine import SimLLM
 from studies.growth import agent, grow
 from studies.reporting import GROWN, PRICES, Cost, lengthened, reporting_markdown, run_reporting
+from trunkline.agent import Kit
+from trunkline.llm.request import Sampling
+from trunkline.scoring.reports.segments import GENERATED, segments
+from trunkline.sim.server.options import Settings
 from trunkline.tree.views import Kind
 
 

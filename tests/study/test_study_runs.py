@@ -10,11 +10,6 @@ import pytest
 from click.testing import CliRunner
 from study_kit import kit
 
-from trunkline.cli.app import app
-from trunkline.errors import ConfigError, InputError
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.sim.server.options import Settings
 from studies import sharing
 from studies.arms import ARMS, confidence, find_arms
 from studies.cell import POOL, Cell, run_cell
@@ -24,6 +19,11 @@ from studies.growth import grow
 from studies.study import Plan, run_study
 from studies.tables import NOTICE, checks_of, markdown
 from studies.tries import COSTS, TOKENS
+from trunkline.cli.app import app
+from trunkline.errors import ConfigError, InputError
+from trunkline.sim.server.options import Settings
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
 
 SMALL = Plan(("null",), ("Chain(4)", "TreeGRPO(2, 2, 1)"), seeds=2, questions=4, judged=1, pool=9, continuations=4)
 

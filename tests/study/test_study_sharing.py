@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline._core import tree_steps
-from trunkline.errors import ConfigError
 from studies.sharing import LENGTHS, TREE, Length, predicted_cost, run_sharing
 from studies.tables import NOTICE, sharing_markdown
+from trunkline._core import tree_steps
+from trunkline.errors import ConfigError
 from trunkline.sim.world.generator import make_world
 
 Chains = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=4)

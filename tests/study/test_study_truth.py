@@ -7,15 +7,15 @@ import math
 import pytest
 from study_kit import kit
 
-from trunkline.strategies.base import prompt
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.sim.server.options import Settings
 from studies.engine import SimLLM
 from studies.growth import grow
 from studies.null import check, deciding_turn, draws_of
 from studies.tries import Measures, measure, tries_of
 from studies.truth import true_steps, true_values
+from trunkline.sim.server.options import Settings
+from trunkline.strategies.base import prompt
+from trunkline.strategies.chain import Chain
+from trunkline.strategies.tree_grpo import TreeGRPO
 
 
 async def plant(task, strategy, preset="null", seed=5):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from trunkline.rollout.budget import Budget
+from trunkline.controller.budget import NOTHING, Spent, Treasury
 from trunkline.protocol import messages as wire
-from trunkline.worker.leases import Leases
-from trunkline.controller.budget import NOTHING, Spent
-from trunkline.controller.budget import Treasury
+from trunkline.rollout.budget import Budget
 from trunkline.store.schema import CallRow
+from trunkline.worker.leases import Leases
 
 
 def call(generated: int, prompt: int = 0, draws: int = 1, endpoint: str = "e") -> CallRow:

@@ -17,22 +17,22 @@ from exact_runs import serving
 from recorder import Recorder, replayed
 
 from trunkline._core import Tree as Core
-from trunkline.llm.types import LLM
-from trunkline.llm.token_ids.server import renderers
+from trunkline.agent import Agent, Kit
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.agent import Agent, Kit
+from trunkline.llm.token_ids.server import renderers
+from trunkline.llm.types import LLM
 from trunkline.rollout.budget import Budget
+from trunkline.rollout.checkpoint import Taken
 from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.sampling.token_prompts import Exact
 from trunkline.rollout.task_budget import Allowance
-from trunkline.rollout.checkpoint import Taken
 from trunkline.rollout.tree_runner import Session
-from trunkline.strategies.stopping import Stopping
-from trunkline.strategies.base import Strategy
-from trunkline.scoring.rewards import Reward
 from trunkline.scoring.notes import Verdict, read
+from trunkline.scoring.rewards import Reward
 from trunkline.store.schema import Ending
+from trunkline.strategies.base import Strategy
+from trunkline.strategies.stopping import Stopping
 from trunkline.tools.tool import Tool
 from trunkline.tree.views import Tree
 from trunkline.types import Task

@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from trunkline import _core
-from trunkline.llm.cache import Cache
-from trunkline.llm.types import LLM, Choice, Reply, Request
-from trunkline.llm.response import read
-from trunkline.llm.request import Sampling
 from trunkline.agent import Agent, Kit
-from trunkline.rollout.sampling.sampler import Desk
-from trunkline.rollout.sampling.completions import Draws
+from trunkline.llm.cache import Cache
+from trunkline.llm.request import Sampling
+from trunkline.llm.response import read
+from trunkline.llm.types import LLM, Choice, Reply, Request
 from trunkline.rollout.rollout import Rollout
-from trunkline.rollout.sampling.sampler import Siblings
+from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.sampling.sampler import Desk, Siblings
 from trunkline.types import Task
 
 ANSWER = Choice("<answer>4</answer>", None, [], "stop")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from trunkline.llm.batch.completion import Prompt
 from trunkline.agent import Agent
-from trunkline.team.team import TeamPlay
+from trunkline.llm.batch.completion import Prompt
 from trunkline.team.projection import Projected
 from trunkline.team.role import Role
-from trunkline.team.team import Team
+from trunkline.team.team import Team, TeamPlay
 from trunkline.types import Task
 
 

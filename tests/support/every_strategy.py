@@ -6,12 +6,12 @@ EntropyTree is not there: it forks inside turns, which needs token ids (``tests/
 from __future__ import annotations
 
 from trunkline.strategies.adaptive import Adaptive
+from trunkline.strategies.base import Strategy
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.mcts import MCTS
 from trunkline.strategies.partial import Partial
 from trunkline.strategies.tree_grpo import TreeGRPO
 from trunkline.strategies.tree_search import TreeSearch
-from trunkline.strategies.base import Strategy
 from trunkline.tree.views import Trajectory
 
 

@@ -8,24 +8,24 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from trunkline.agent import Agent, Kit
 from trunkline.llm.cache import Cache
-from trunkline.llm.http.client import HttpLLM
-from trunkline.llm.types import Reply
-from trunkline.llm.token_ids.server import renderers
-from trunkline.llm.request import Sampling
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.http.aiohttp_transport import SwitchTransport
-from trunkline.llm.token_ids.base import TokenMode
+from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.http.transport import Answer
-from trunkline.agent import Agent, Kit
+from trunkline.llm.request import Sampling
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.llm.token_ids.server import renderers
+from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.sampling.token_prompts import Exact
 from trunkline.rollout.tree_runner import Session
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.base import Strategy
 from trunkline.sim.server.app import start_server
 from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import search, visit
+from trunkline.strategies.base import Strategy
+from trunkline.strategies.chain import Chain
 from trunkline.tools.environment import Environment
 from trunkline.tools.tool import Tool
 from trunkline.tree.views import Tree

@@ -13,8 +13,8 @@ from secrets_kept import assert_no_secret
 
 from trunkline.errors import TrunklineError
 from trunkline.llm.http.client import HttpLLM
-from trunkline.llm.types import Request
 from trunkline.llm.http.outcome import Backoff
+from trunkline.llm.types import Request
 
 KEY = "sk-test-0123456789abcdef"
 REQUEST = Request(b'{"model":"m","messages":[{"role":"user","content":"hi"}]}', 7)

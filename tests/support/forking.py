@@ -9,8 +9,7 @@ from scripted import Say
 
 from trunkline._core import OBSERVATION
 from trunkline.rollout.sampling.prompt import base_seed
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import View
+from trunkline.strategies.base import Fork, View
 from trunkline.tree.views import Tree
 
 

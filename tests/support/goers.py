@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import View
+from trunkline.strategies.base import Fork, View
 
 
 class More(msgspec.Struct, frozen=True):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trunkline.llm.dialects.base import Parsed
-from trunkline.llm.dialects.base import spoken
+from trunkline.llm.dialects.base import Parsed, spoken
 from trunkline.llm.types import ToolCall
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from trunkline.llm.request import Sampling
 from trunkline.agent import Agent
+from trunkline.llm.request import Sampling
 from trunkline.rollout.programs.context import Play
-from trunkline.team.team import TeamPlay
 from trunkline.team.role import Role
-from trunkline.team.team import Team
+from trunkline.team.team import Team, TeamPlay
 
 SHORT = Sampling(max_tokens=8)
 

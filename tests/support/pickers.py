@@ -7,8 +7,8 @@ import json
 import re
 from collections.abc import Callable
 
-from trunkline.llm.types import Reply, Request
 from trunkline.llm.response import read
+from trunkline.llm.types import Reply, Request
 
 _CANDIDATE = re.compile(r'<candidate number="(\d+)" tries="(\d+)">\n<answer>(.*?)</answer>(.*?)</candidate>', re.DOTALL)
 

@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from trunkline._internal.text import excerpt, loads
 from trunkline.errors import LLMError
 from trunkline.llm.types import Choice, ToolCall
-from trunkline._internal.text import excerpt, loads
 
 __all__ = ["Decoded", "decode"]
 

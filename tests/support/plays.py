@@ -11,11 +11,11 @@ from recorder import Recorder, replayed
 
 from trunkline._core import TURN
 from trunkline._core import Tree as Core
-from trunkline.llm.types import Choice, Reply, Request, ToolCall
 from trunkline.agent import Agent, Kit
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.programs.resources import Program
+from trunkline.llm.types import Choice, Reply, Request, ToolCall
 from trunkline.rollout.checkpoint import Taken
+from trunkline.rollout.programs.resources import Program
+from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.tree_runner import Session
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree

@@ -10,16 +10,15 @@ from atlas import agent, tasks
 
 from trunkline._core import Tree as Core
 from trunkline._core import __version__
-from trunkline.llm.config import EndpointSpec
-from trunkline.rollout.moves import begin
-from trunkline.strategies.chain import Chain
-from trunkline.protocol.backend import Gone
 from trunkline.controller.controller import Controller
-from trunkline.protocol.job import Refill
-from trunkline.protocol.job import Job, settings
+from trunkline.llm.config import EndpointSpec
+from trunkline.protocol.backend import Gone
+from trunkline.protocol.job import Job, Refill, settings
 from trunkline.protocol.messages import PROTOCOL, Batch, Delta, Done, Ready, Work, read_task
+from trunkline.rollout.moves import begin
 from trunkline.store.derive import rows
 from trunkline.store.writer import RunWriter
+from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
 from trunkline.types import Task
 

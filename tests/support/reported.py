@@ -9,8 +9,8 @@ import re
 import msgspec
 
 from trunkline.errors import LLMError
-from trunkline.llm.types import Reply, Request
 from trunkline.llm.response import read
+from trunkline.llm.types import Reply, Request
 
 FAILED_CALL = "the model is away"
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from trunkline._core import Tree as Core
-from trunkline.llm.types import Reply, Request
-from trunkline.llm.response import read
 from trunkline.agent import Agent, Kit
-from trunkline.rollout.sampling.sampler import Outlet
+from trunkline.llm.response import read
+from trunkline.llm.types import Reply, Request
 from trunkline.rollout.sampling.completions import Draws
+from trunkline.rollout.sampling.sampler import Outlet
 from trunkline.rollout.tree_runner import Session
-from trunkline.strategies.base import Strategy
 from trunkline.scoring.rewards import Reward
+from trunkline.strategies.base import Strategy
 from trunkline.tools.tool import Tool, tool
 from trunkline.tree.views import Tree
 from trunkline.types import Task

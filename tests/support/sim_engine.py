@@ -7,9 +7,9 @@ import asyncio
 import msgspec
 
 from trunkline.llm.batch.completion import Prompt
+from trunkline.sim.server.options import Settings
 from trunkline.sim.server.requests import ChatRequest, decode
 from trunkline.sim.server.service import Service
-from trunkline.sim.server.options import Settings
 
 
 class SimEngine:

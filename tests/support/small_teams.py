@@ -12,21 +12,18 @@ from team_scripts import search
 
 from trunkline._core import Tree as Core
 from trunkline.errors import BadRequest, LLMError
-from trunkline.llm.types import Reply, Request
-from trunkline.llm.response import read
-from trunkline.llm.request import Sampling
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import Sampling
+from trunkline.llm.response import read
+from trunkline.llm.types import Reply, Request
 from trunkline.rollout.programs.replay import Journal
+from trunkline.runner.run import run
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.tree_grpo import TreeGRPO
-from trunkline.runner.run import run
-from trunkline.team.team import TeamPlay
-from trunkline.team.builtin import ExpertsTeam
-from trunkline.team.builtin import MathTeam
-from trunkline.team.builtin import SearchTeam
+from trunkline.team.builtin import ExpertsTeam, MathTeam, SearchTeam
 from trunkline.team.projection import Tag
 from trunkline.team.role import Role
-from trunkline.team.team import Team
+from trunkline.team.team import Team, TeamPlay
 from trunkline.tools.tool import tool
 from trunkline.types import Task
 

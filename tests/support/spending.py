@@ -10,10 +10,10 @@ from typing import Any
 from scripted import look
 
 from trunkline._core import Tree as Core
-from trunkline.llm.types import Reply, Request
-from trunkline.llm.response import read
-from trunkline.llm.request import Sampling
 from trunkline.agent import Agent, Kit
+from trunkline.llm.request import Sampling
+from trunkline.llm.response import read
+from trunkline.llm.types import Reply, Request
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.task_budget import Allowance

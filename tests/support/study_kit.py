@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trunkline.llm.request import Sampling
-from trunkline.agent import Kit
 from studies.growth import agent
+from trunkline.agent import Kit
+from trunkline.llm.request import Sampling
 
 
 def kit(preset: str = "default", **sampling: object) -> Kit:

@@ -7,7 +7,16 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from trunkline.scoring.metrics import Estimate, accuracy, calibration, majority_at_k, mean_pass_at_k, mean_pass_hat_k, paired, per_solved
+from trunkline.scoring.metrics import (
+    Estimate,
+    accuracy,
+    calibration,
+    majority_at_k,
+    mean_pass_at_k,
+    mean_pass_hat_k,
+    paired,
+    per_solved,
+)
 
 __all__ = ["FIGURES", "Ends", "covered", "paired_cover"]
 

@@ -13,17 +13,16 @@ from typing import NamedTuple
 
 from scripted import Silent, look, token_of
 
-from trunkline.errors import LLMError
-from trunkline.llm.types import Reply, Request
-from trunkline.llm.response import read
-from trunkline.llm.request import Sampling
 from trunkline.agent import Agent, Kit
+from trunkline.errors import LLMError
+from trunkline.llm.request import Sampling
+from trunkline.llm.response import read
+from trunkline.llm.types import Reply, Request
 from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.tree_runner import Session
-from trunkline.strategies.base import Strategy
 from trunkline.scoring.rewards import Reward
-from trunkline.tree.views import Trajectory
-from trunkline.tree.views import Tree
+from trunkline.strategies.base import Strategy
+from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import Task
 
 

@@ -9,8 +9,7 @@ from team_reference import Batch, play_math, play_search
 from team_scripts import answers, found, play, questions, rows_of, scripted, search, trees
 
 from trunkline.scoring.answers import extract_answer
-from trunkline.team.builtin import MathTeam
-from trunkline.team.builtin import SearchTeam
+from trunkline.team.builtin import MathTeam, SearchTeam
 from trunkline.team.team import Team
 
 SIZES = (8, 64, 256)

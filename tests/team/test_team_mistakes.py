@@ -8,11 +8,10 @@ from team_scripts import batches, play
 from trunkline.errors import ConfigError, UsageError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.runner.run import run
-from trunkline.team.team import TeamPlay
 from trunkline.team.builtin import MathTeam
 from trunkline.team.projection import Whole
 from trunkline.team.role import Role
-from trunkline.team.team import Team
+from trunkline.team.team import Team, TeamPlay
 from trunkline.types import Task
 
 

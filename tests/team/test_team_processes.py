@@ -11,18 +11,15 @@ from team_reference import Batch, play_math, play_search
 from team_scripts import found, questions, rows_of, scripted, search, trees
 
 from trunkline.errors import CrossingError
-from trunkline.llm.request import Sampling
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.request import Sampling
 from trunkline.rollout.programs.replay import Journal
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
-from trunkline.team.team import TeamPlay
-from trunkline.team.builtin import ExpertsTeam
-from trunkline.team.builtin import MathTeam
-from trunkline.team.builtin import SearchTeam
+from trunkline.team.builtin import ExpertsTeam, MathTeam, SearchTeam
 from trunkline.team.projection import Projected
 from trunkline.team.role import Role
-from trunkline.team.team import Team
+from trunkline.team.team import Team, TeamPlay
 from trunkline.tools.tool import tool
 from trunkline.types import Task
 

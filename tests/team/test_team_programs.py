@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from team_scripts import hear, play, rows_of
 
-from trunkline.team.team import TeamPlay
 from trunkline.team.projection import Projected
 from trunkline.team.role import Role
-from trunkline.team.team import Team
+from trunkline.team.team import Team, TeamPlay
 from trunkline.tools.tool import tool
 
 Program = Callable[["Writing", TeamPlay], Awaitable[object]]

@@ -9,14 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from team_scripts import answers, hear, play, questions, rows_of, scripted, search, trees
 
-from trunkline.team.team import TeamPlay
-from trunkline.team.builtin import ExpertsTeam
-from trunkline.team.builtin import MathTeam
-from trunkline.team.builtin import SearchTeam
+from trunkline.team.builtin import ExpertsTeam, MathTeam, SearchTeam
 from trunkline.team.projection import Projected
 from trunkline.team.prompts import Context
 from trunkline.team.role import Role
-from trunkline.team.team import Team
+from trunkline.team.team import Team, TeamPlay
 
 TEAMS = {"experts": (ExpertsTeam, {}), "math": (MathTeam, {}), "search": (SearchTeam, {"tool": search})}
 TEAM = MathTeam(model="m")

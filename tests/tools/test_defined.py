@@ -11,10 +11,10 @@ import threading
 import pytest
 
 from trunkline.errors import ConfigError, ToolError
-from trunkline.tools.openai_definition import Defined
 from trunkline.tools.environment import Environment
-from trunkline.tools.toolbox import Toolbox
+from trunkline.tools.openai_definition import Defined
 from trunkline.tools.tool import tool
+from trunkline.tools.toolbox import Toolbox
 
 ADD = {
     "type": "function",

@@ -10,12 +10,12 @@ import pytest
 from notebook import Clock, Notebook, Paper, look, look_and_tell, look_in_a_thread
 
 import trunkline
+from trunkline.agent import Agent
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
 from trunkline.llm.types import ToolCall
-from trunkline.agent import Agent
 from trunkline.tools.environment import Environment
-from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.tool import tool
+from trunkline.tools.toolbox import Toolbox
 from trunkline.types import Task
 
 TASK = Task.ask("?", id="q")

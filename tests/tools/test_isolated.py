@@ -18,8 +18,8 @@ from perils import DEEDS, descriptors, gone_within, live, peril, peril_async, st
 
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm.types import ToolCall
-from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.tool import tool
+from trunkline.tools.toolbox import Toolbox
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from trunkline.errors import ConfigError, UsageError
 from trunkline.llm.types import ToolCall
 from trunkline.tools.calls import Origin, current_call
 from trunkline.tools.environment import Environment
-from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.tool import Tool, tool
+from trunkline.tools.toolbox import Toolbox
 
 ORIGIN = Origin(7, "task \ud800", 3, (0, 3), 2)
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.tools.result_cache import Results, key_of
-from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.tool import tool
+from trunkline.tools.toolbox import Toolbox
 
 
 class Counted:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from trunkline.errors import ConfigError
 from trunkline.llm.types import ToolCall
 from trunkline.tools.json_repair import mend, sound
-from trunkline.tools.toolbox import Toolbox
 from trunkline.tools.tool import tool
+from trunkline.tools.toolbox import Toolbox
 
 BROKEN = '{"query": "Rome"'
 

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from walled import refuse_all
 
-from trunkline.tools.isolation import sandbox, confinement as walls
-from trunkline.tools.isolation.sandbox_supervisor import descendants
-from trunkline.tools.isolation.sandbox import NoSandbox, NoWay, Ran, Sandbox, find_way
+from trunkline.tools.isolation import confinement as walls
+from trunkline.tools.isolation import sandbox
 from trunkline.tools.isolation.confinement import WAYS, Limits
+from trunkline.tools.isolation.sandbox import NoSandbox, NoWay, Ran, Sandbox, find_way
+from trunkline.tools.isolation.sandbox_supervisor import descendants
 
 SYSTEM = "/usr/bin/python3"
 LIMITS = Limits(seconds=20.0, memory=512 << 20, processes=24, disk=16 << 20, output=100_000)

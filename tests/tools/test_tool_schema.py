@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.tools.schema import parse
-from trunkline.tools.toolbox import Toolbox
-from trunkline.tools.schema import ArgumentError
+from trunkline.tools.schema import ArgumentError, parse
 from trunkline.tools.tool import Tool, tool
+from trunkline.tools.toolbox import Toolbox
 
 
 class Colour(enum.Enum):

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from trunkline.errors import ConfigError, ToolError
 from trunkline.llm.types import ToolCall
 from trunkline.tools.calls import as_text
-from trunkline.tools.toolbox import Observation, Toolbox
 from trunkline.tools.tool import Tool, tool
+from trunkline.tools.toolbox import Observation, Toolbox
 
 WHO = contextvars.ContextVar("who", default="nobody")
 

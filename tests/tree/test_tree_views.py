@@ -8,8 +8,7 @@ import pytest
 from trunkline import _core
 from trunkline.errors import TreeError
 from trunkline.tree.records import Failure
-from trunkline.tree.views import Kind
-from trunkline.tree.views import Tree
+from trunkline.tree.views import Kind, Tree
 from trunkline.types import Task, Termination, Usage
 
 

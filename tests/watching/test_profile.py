@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.llm.config import EndpointSpec
-from trunkline.runner.run import run
 from trunkline.observability.observers import Snapshot
-from trunkline.store.stats.profile import profile
+from trunkline.runner.run import run
 from trunkline.store.schema import ToolRow
+from trunkline.store.stats.profile import profile
 
 SUPPORT = str(Path(__file__).parent.parent / "support")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trunkline.agent import Agent
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.batch.completion import Prompt
-from trunkline.agent import Agent
 from trunkline.rollout.programs.context import Play
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader

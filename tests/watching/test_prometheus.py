@@ -13,8 +13,8 @@ from foreign import capital_cities, error, serving
 from prometheus_client.parser import text_string_to_metric_families
 
 from trunkline.errors import ConfigError
-from trunkline.llm.pricing import Price
 from trunkline.llm.config import EndpointSpec
+from trunkline.llm.pricing import Price
 from trunkline.observability.prometheus import Metrics, address_of
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader

@@ -12,10 +12,9 @@ from foreign import capital_cities, error, serving
 import trunkline.observability.observers as stall
 from trunkline.cli.live import Progress
 from trunkline.llm.config import EndpointSpec
-from trunkline.runner.run import run
-from trunkline.observability.observers import Snapshot
-from trunkline.observability.observers import Stalls, explain
+from trunkline.observability.observers import Snapshot, Stalls, explain
 from trunkline.protocol.messages import Door, EngineState, Slow
+from trunkline.runner.run import run
 
 
 def state(**changes: object) -> EngineState:

@@ -16,23 +16,20 @@ from goers import More
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trunkline.agent import Agent
 from trunkline.errors import ConfigError, DamagedRunFile, LLMError
 from trunkline.llm.batch.batcher import BatchLLM
-from trunkline.llm.types import Choice, Reply, Request
 from trunkline.llm.config import EndpointSpec
-from trunkline.agent import Agent
-from trunkline.rollout.programs.context import Play
-from trunkline.strategies.chain import Chain
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import View
+from trunkline.llm.types import Choice, Reply, Request
 from trunkline.observability.prometheus import Metrics
+from trunkline.rollout.programs.context import Play
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
-from trunkline.store.stats.profile import Spans, union
-from trunkline.store.stats.profile import AgentProfile, Profile, profile
 from trunkline.store.reader import RunReader
-from trunkline.store.stats.profile import RowCounts, Rows
 from trunkline.store.schema import CallRow
+from trunkline.store.stats.profile import AgentProfile, Profile, RowCounts, Rows, Spans, profile, union
+from trunkline.strategies.base import Fork, View
+from trunkline.strategies.chain import Chain
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 60}}
 

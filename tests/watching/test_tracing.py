@@ -19,9 +19,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.config import EndpointSpec
-from trunkline.strategies.chain import Chain
-from trunkline.runner.run import run
 from trunkline.observability.opentelemetry import Tracing
+from trunkline.runner.run import run
+from trunkline.strategies.chain import Chain
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20}
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from trunkline.scoring.aggregators.llm import Integrate
-from trunkline.scoring.aggregators.llm import Synthesis
+from trunkline.scoring.aggregators.llm import Integrate, Synthesis
 from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
 
 if TYPE_CHECKING:

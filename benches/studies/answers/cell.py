@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from trunkline.llm.request import Sampling
-from trunkline.llm.token_ids.base import TokenMode
-from trunkline.agent import Kit
-from trunkline.strategies.chain import Chain
-from trunkline.scoring.aggregators.voting import key_of
-from trunkline.scoring.confidence import candidates
-from trunkline.scoring.reports.extractive import extract
-from trunkline.sim.server.options import Settings
 from studies.answers.arms import ARMS
 from studies.answers.readers import Reader, judge
 from studies.engine import SimLLM
 from studies.growth import SYSTEM, agent, grow
 from studies.tries import COSTS, TOKENS, price, tries_of
+from trunkline.agent import Kit
+from trunkline.llm.request import Sampling
+from trunkline.llm.token_ids.base import TokenMode
+from trunkline.scoring.aggregators.voting import key_of
+from trunkline.scoring.confidence import candidates
+from trunkline.scoring.reports.extractive import extract
+from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import CORPUS_VARIABLE
 from trunkline.store.datasets.loader import load_tasks
+from trunkline.strategies.chain import Chain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.scoring.aggregators.base import Candidate
     from studies.answers.arms import Arm
     from studies.answers.readers import Judged
+    from trunkline.scoring.aggregators.base import Candidate
     from trunkline.tree.views import Tree
     from trunkline.types import Task, Usage
 

@@ -12,11 +12,11 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from trunkline.errors import ConfigError
 from studies.answers.arms import ARMS, MAJORITY, ONE
 from studies.answers.cell import Point
 from studies.compare import FEWEST
 from studies.interval import Interval, mean
+from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

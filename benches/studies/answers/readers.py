@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from studies.engine import SimLLM
 from trunkline.errors import RolloutError
 from trunkline.scoring.aggregators.llm import transcript
 from trunkline.scoring.model_client import Asker
 from trunkline.sim.server.options import Settings
-from studies.engine import SimLLM
 
 if TYPE_CHECKING:
     from trunkline.llm.types import Reply, Request

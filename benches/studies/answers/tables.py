@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trunkline.scoring.metrics import calibration
 from studies.answers.cell import SOURCES
 from studies.answers.checks import LEAST, LITTLE, gains, nulls
 from studies.answers.compare import by_preset, compare
 from studies.tables import plain, rows, scope, signed
+from trunkline.scoring.metrics import calibration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.scoring.metrics.comparison import Ratio
     from studies.answers.cell import Asked
     from studies.answers.checks import Check, Gain, Null
     from studies.answers.compare import Compared
+    from trunkline.scoring.metrics.comparison import Ratio
 
 __all__ = ["checks_of", "markdown"]
 

@@ -1,25 +1,18 @@
 """wait_uninterrupted, interruptible sleep, shrinkable semaphore, loop in a thread."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from collections import deque
-from concurrent.futures import Future
 import math
 import threading
-from typing import Any
-from typing import Generic
-from typing import TYPE_CHECKING
-from typing import TypeVar
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
 import uvloop
 
-
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-    from collections.abc import Callable
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
 
 __all__ = ["Bell", "Errand", "Home", "Permits", "Slots", "close_loop", "to_the_end"]

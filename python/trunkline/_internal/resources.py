@@ -1,17 +1,15 @@
 """RSS, machine memory, fd limit, GC tuning."""
 
-
 from __future__ import annotations
-
 
 import gc
 import os
-from pathlib import Path
 import resource
 import threading
-from trunkline.errors import ConfigError
+from pathlib import Path
 from typing import Final
 
+from trunkline.errors import ConfigError
 
 __all__ = ["Collector", "collector", "machine_memory", "make_room", "resident", "worker_share"]
 

@@ -1,20 +1,31 @@
 """Terminal-safe printing, secret redaction, surrogate scrubbing."""
 
-
 from __future__ import annotations
-
 
 import json
 import re
-from typing import TYPE_CHECKING
 import unicodedata
-
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trunkline._internal.validation import JSON
 
 
-__all__ = ["HIDDEN", "cells", "excerpt", "loads", "printable", "quoted", "redact", "redact_command", "said", "scrub", "scrub_deep", "without_key", "without_secrets"]
+__all__ = [
+    "HIDDEN",
+    "cells",
+    "excerpt",
+    "loads",
+    "printable",
+    "quoted",
+    "redact",
+    "redact_command",
+    "said",
+    "scrub",
+    "scrub_deep",
+    "without_key",
+    "without_secrets",
+]
 
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}

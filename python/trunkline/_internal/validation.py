@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from trunkline.errors import ConfigError
 from trunkline._internal.text import printable
+from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection

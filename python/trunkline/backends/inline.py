@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from trunkline._core import __version__
 from trunkline._internal.resources import collector
-from trunkline.worker.engine import Engine, slots
 from trunkline.protocol.messages import PROTOCOL, Ready
+from trunkline.worker.engine import Engine, slots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """Worker processes on this machine."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 import contextlib
@@ -12,26 +10,19 @@ import signal
 import socket
 import subprocess
 import sys
+from typing import TYPE_CHECKING, Self
+
 from trunkline._core import __version__
 from trunkline._internal.aio import to_the_end
 from trunkline.backends.base import Elsewhere
 from trunkline.errors import WorkerError
 from trunkline.protocol.backend import Gone
-from trunkline.protocol.channel import Channel
-from trunkline.protocol.channel import connect
-from trunkline.protocol.messages import Bye
-from trunkline.protocol.messages import Fatal
-from trunkline.protocol.messages import Hello
-from trunkline.protocol.messages import PROTOCOL
-from trunkline.protocol.messages import decode_from_worker
-from trunkline.protocol.messages import encode
-from typing import Self
-from typing import TYPE_CHECKING
-
+from trunkline.protocol.channel import Channel, connect
+from trunkline.protocol.messages import PROTOCOL, Bye, Fatal, Hello, decode_from_worker, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
     from trunkline.protocol.backend import Inbox
     from trunkline.protocol.job import Job
 

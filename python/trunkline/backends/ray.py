@@ -1,13 +1,14 @@
 """Engines in actors of a Ray cluster."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 import contextlib
 import logging
+from typing import TYPE_CHECKING, Any
+
 import msgspec
+
 from trunkline._core import __version__
 from trunkline._internal.aio import to_the_end
 from trunkline._internal.text import printable
@@ -16,25 +17,14 @@ from trunkline.backends.base import Elsewhere
 from trunkline.errors import WorkerError
 from trunkline.llm.config import EndpointSpec
 from trunkline.protocol.backend import Gone
-from trunkline.protocol.messages import Bye
-from trunkline.protocol.messages import Fatal
-from trunkline.protocol.messages import Hello
-from trunkline.protocol.messages import PROTOCOL
-from trunkline.protocol.messages import Ready
-from trunkline.protocol.messages import decode_from_worker
-from trunkline.protocol.messages import encode
+from trunkline.protocol.messages import PROTOCOL, Bye, Fatal, Hello, Ready, decode_from_worker, encode
 from trunkline.worker.main import Host
-from typing import Any
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
     from trunkline.backends.ray_cluster import Joined
-    from trunkline.protocol.backend import Event
-    from trunkline.protocol.backend import Inbox
+    from trunkline.protocol.backend import Event, Inbox
     from trunkline.protocol.job import Job
 
 

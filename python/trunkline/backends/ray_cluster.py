@@ -15,8 +15,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trunkline.errors import ConfigError, InfrastructureError
 from trunkline._internal.text import printable, said
+from trunkline.errors import ConfigError, InfrastructureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from trunkline.errors import InfrastructureError, TrunklineError
 from trunkline._internal.text import printable
+from trunkline.errors import InfrastructureError, TrunklineError
 
 if TYPE_CHECKING:
     from types import FrameType

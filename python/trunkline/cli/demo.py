@@ -1,45 +1,37 @@
 """Demo, sim, probe."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-import click
-from contextlib import contextmanager
-from functools import partial
-import msgspec
 import os
-from pathlib import Path
 import shlex
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
 from trunkline._internal.text import printable
 from trunkline.agent import Agent
-from trunkline.cli.live import drive
-from trunkline.cli.live import watching_options
+from trunkline.cli.live import drive, watching_options
 from trunkline.cli.options import run_path
-from trunkline.cli.output import put
-from trunkline.cli.output import tell
+from trunkline.cli.output import put, tell
 from trunkline.errors import InfrastructureError
-from trunkline.llm.capabilities import ABILITIES
-from trunkline.llm.capabilities import Capabilities
+from trunkline.llm.capabilities import ABILITIES, Capabilities
 from trunkline.llm.capabilities import probe as find_out
 from trunkline.llm.config import EndpointSpec
 from trunkline.scoring.rewards import exact_match
-from trunkline.sim.model.choices import PRESETS
-from trunkline.sim.model.choices import SIM_VERSION
-from trunkline.sim.tools import CORPUS_VARIABLE
-from trunkline.sim.tools import search
-from trunkline.sim.tools import visit
+from trunkline.sim.model.choices import PRESETS, SIM_VERSION
+from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
 from trunkline.sim.world.files import write_world
 from trunkline.sim.world.generator import make_world
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.strategies.chain import Chain
-from typing import Any
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

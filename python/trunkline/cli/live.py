@@ -1,43 +1,33 @@
 """Progress line, watching, drive."""
 
-
 from __future__ import annotations
 
-
-import click
-from collections import deque
 import contextlib
 import os
 import shlex
 import sys
 import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO, TypeVar, Unpack
+
+import click
+
 from trunkline.cli.output import tell
 from trunkline.cli.show import print_summary
 from trunkline.cli.tables import duration
 from trunkline.errors import ConfigError
-from trunkline.observability.logging import LEVELS
-from trunkline.observability.logging import log_to
-from trunkline.observability.logging import say_to_stderr
+from trunkline.observability.logging import LEVELS, log_to, say_to_stderr
 from trunkline.observability.observers import explain
 from trunkline.observability.opentelemetry import Tracing
-from trunkline.observability.prometheus import Metrics
-from trunkline.observability.prometheus import address_of
+from trunkline.observability.prometheus import Metrics, address_of
 from trunkline.runner.run import run
-from typing import Any
-from typing import Protocol
-from typing import Self
-from typing import TYPE_CHECKING
-from typing import TextIO
-from typing import TypeVar
-from typing import Unpack
-
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterator
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
     from rich.console import Console
     from rich.live import Live
+
     from trunkline.agent import Agent
     from trunkline.observability.observers import Snapshot
     from trunkline.runner.options import Options

@@ -1,60 +1,59 @@
 """Shared options, NAME:OPTION=VALUE."""
 
-
 from __future__ import annotations
 
-
-import click
-from collections import Counter
-from collections.abc import Callable
 import contextlib
-from datetime import UTC
-from datetime import datetime
 import importlib
 import inspect
-from itertools import count
 import math
-import msgspec
 import os
-from pathlib import Path
 import re
 import sys
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+import msgspec
+
 from trunkline._internal.text import said
 from trunkline._internal.validation import shown
-from trunkline.errors import ConfigError
-from trunkline.errors import UsageError
-from trunkline.llm.pricing import Price
-from trunkline.llm.pricing import read_price
-from trunkline.rollout.budget import Budget
-from trunkline.rollout.budget import read_budget
+from trunkline.errors import ConfigError, UsageError
+from trunkline.llm.pricing import Price, read_price
+from trunkline.rollout.budget import Budget, read_budget
 from trunkline.scoring.confidence import CONFIDENCES
-from trunkline.scoring.rewards import REWARDS
-from trunkline.scoring.rewards import find
+from trunkline.scoring.rewards import REWARDS, find
 from trunkline.scoring.rewards.base import short_name
 from trunkline.scoring.rewards.grading import WeightedRewards
 from trunkline.strategies.stopping import ANSWER
 from trunkline.tools.tool import Tool
-from types import NoneType
-from types import UnionType
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import TYPE_CHECKING
-from typing import Union
-from typing import get_args
-from typing import get_origin
-from typing import get_type_hints
-
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
+
     from trunkline.scoring.rewards import Reward
     from trunkline.tree.views import Trajectory
 
 
-__all__ = ["BudgetOption", "PriceOption", "Settled", "Threshold", "load_named", "load_tools", "make_named", "read_confidence", "read_rewards", "read_value", "reward_option", "run_path", "safe_name"]
+__all__ = [
+    "BudgetOption",
+    "PriceOption",
+    "Settled",
+    "Threshold",
+    "load_named",
+    "load_tools",
+    "make_named",
+    "read_confidence",
+    "read_rewards",
+    "read_value",
+    "reward_option",
+    "run_path",
+    "safe_name",
+]
 
 
 class Threshold(click.ParamType[float]):

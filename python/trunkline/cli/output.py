@@ -1,31 +1,27 @@
 """Stdout, JSON, --dry-run."""
 
-
 from __future__ import annotations
 
-
-import click
 import contextlib
 import json
 import json as stdjson
-import msgspec
 import os
 import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
 from trunkline._internal.text import printable
 from trunkline.cli.tables import taken_over
 from trunkline.errors import InfrastructureError
-from trunkline.scoring.notes import graded
-from trunkline.scoring.notes import read
+from trunkline.scoring.notes import graded, read
 from trunkline.team.team import Team
 from trunkline.tree.tokens import Tokens
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
     from trunkline.runner.preflight import Outline
     from trunkline.store.stats.summary import Summary
     from trunkline.store.stats.tasks import TaskSummary

@@ -1,66 +1,44 @@
 """Score, report, answers, export."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-import click
-from collections import Counter
-from collections import deque
 import json
 import math
-import msgspec
 import os
+from collections import Counter, deque
 from pathlib import Path
-from trunkline._internal.text import cells
-from trunkline._internal.text import printable
-from trunkline._internal.text import said
-from trunkline.cli.options import make_named
-from trunkline.cli.options import read_rewards
-from trunkline.cli.options import reward_option
-from trunkline.cli.output import put
-from trunkline.cli.output import silence
-from trunkline.cli.output import tell
-from trunkline.errors import ConfigError
-from trunkline.errors import LLMError
-from trunkline.errors import TrunklineError
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from trunkline._internal.text import cells, printable, said
+from trunkline.cli.options import make_named, read_rewards, reward_option
+from trunkline.cli.output import put, silence, tell
+from trunkline.errors import ConfigError, LLMError, TrunklineError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
 from trunkline.protocol.job import reward_name
-from trunkline.runner.amend import Rescored
-from trunkline.runner.amend import extract_run
-from trunkline.runner.amend import report_run
-from trunkline.runner.amend import rescore
-from trunkline.scoring.aggregators.aggregate import AGGREGATORS
-from trunkline.scoring.aggregators.aggregate import aggregate
-from trunkline.scoring.aggregators.aggregate import check_aggregator
-from trunkline.scoring.aggregators.base import Aggregator
-from trunkline.scoring.aggregators.base import Decision
+from trunkline.runner.amend import Rescored, extract_run, report_run, rescore
+from trunkline.scoring.aggregators.aggregate import AGGREGATORS, aggregate, check_aggregator
+from trunkline.scoring.aggregators.base import Aggregator, Decision
 from trunkline.scoring.aggregators.llm import Picker
 from trunkline.scoring.aggregators.voting import key_of
 from trunkline.scoring.confidence import CONFIDENCES
-from trunkline.scoring.metrics import Estimate
-from trunkline.scoring.metrics import accuracy
-from trunkline.scoring.reports.extractive import LEAST
-from trunkline.scoring.reports.extractive import LIMIT
+from trunkline.scoring.metrics import Estimate, accuracy
+from trunkline.scoring.reports.extractive import LEAST, LIMIT
 from trunkline.scoring.reports.reporter import Reporter
 from trunkline.scoring.reports.segments import CACHED
-from trunkline.store.export.export import FORMATS
+from trunkline.store.export.export import FORMATS, guess
 from trunkline.store.export.export import export as write
-from trunkline.store.export.export import guess
 from trunkline.store.export.target import STDOUT
 from trunkline.store.reader import RunReader
-from trunkline.types import UNSCORED
-from trunkline.types import Usage
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-
+from trunkline.types import UNSCORED, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
     from trunkline.scoring.reports.extractive import Reported
     from trunkline.store.export.export import Exported
     from trunkline.tree.views import Tree

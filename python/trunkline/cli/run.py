@@ -1,58 +1,48 @@
 """``trunkline run``: an agent over a file of questions, against any endpoint."""
 
-
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import ParameterSource
 import msgspec
-from pathlib import Path
+from click.core import ParameterSource
+
 from trunkline._internal.validation import whole
 from trunkline.agent import Agent
-from trunkline.cli.live import drive
-from trunkline.cli.live import watching_options
-from trunkline.cli.options import BudgetOption
-from trunkline.cli.options import PriceOption
-from trunkline.cli.options import Settled
-from trunkline.cli.options import Threshold
-from trunkline.cli.options import load_named
-from trunkline.cli.options import load_tools
-from trunkline.cli.options import make_named
-from trunkline.cli.options import read_rewards
-from trunkline.cli.options import reward_option
+from trunkline.cli.live import drive, watching_options
+from trunkline.cli.options import (
+    BudgetOption,
+    PriceOption,
+    Settled,
+    Threshold,
+    load_named,
+    load_tools,
+    make_named,
+    read_rewards,
+    reward_option,
+)
 from trunkline.cli.output import print_outline
-from trunkline.cli.targets import HELP
-from trunkline.cli.targets import changed_llms
-from trunkline.cli.targets import find_run
-from trunkline.cli.targets import make_team
-from trunkline.cli.targets import read_llms
-from trunkline.cli.targets import standing
+from trunkline.cli.targets import HELP, changed_llms, find_run, make_team, read_llms, standing
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.dialects.builtin import DIALECTS
-from trunkline.llm.pricing import MAIN
-from trunkline.llm.pricing import there_is
+from trunkline.llm.pricing import MAIN, there_is
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Limits
 from trunkline.protocol.job import likeliest_of
-from trunkline.runner.plan import Draft
-from trunkline.runner.plan import plan
+from trunkline.runner.plan import Draft, plan
 from trunkline.runner.pool import Pool
 from trunkline.runner.stored_job import stored_job
 from trunkline.runner.worker_pool import MOST_WORKERS
 from trunkline.scoring.filters import FILTERS
 from trunkline.store.datasets.loader import load_tasks
 from trunkline.store.reader import RunReader
-from trunkline.strategies import STRATEGIES
-from trunkline.strategies import find
+from trunkline.strategies import STRATEGIES, find
 from trunkline.strategies.base import Strategy
 from trunkline.team import TEAMS
 from trunkline.team.team import Team
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
     from trunkline.protocol.job import Job

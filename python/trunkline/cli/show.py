@@ -1,55 +1,45 @@
 """Show, compare, check."""
 
-
 from __future__ import annotations
 
-
-import click
 import json as stdjson
-import msgspec
 import shutil
 import sys
-from trunkline._internal.text import cells
-from trunkline._internal.text import printable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+import msgspec
+
+from trunkline._internal.text import cells, printable
 from trunkline.cli.options import read_confidence
-from trunkline.cli.output import plain
-from trunkline.cli.output import put
-from trunkline.cli.output import summary_data
-from trunkline.cli.output import task_data
-from trunkline.cli.output import tree_data
-from trunkline.cli.output import write_json
-from trunkline.cli.tables import agents_table
-from trunkline.cli.tables import calibration_table
-from trunkline.cli.tables import calls_table
-from trunkline.cli.tables import cost
-from trunkline.cli.tables import is_share
-from trunkline.cli.tables import metrics_table
-from trunkline.cli.tables import rows_of
-from trunkline.cli.tables import share
-from trunkline.cli.tables import table
-from trunkline.cli.tables import tasks_table
-from trunkline.cli.tables import times_table
+from trunkline.cli.output import plain, put, summary_data, task_data, tree_data, write_json
+from trunkline.cli.tables import (
+    agents_table,
+    calibration_table,
+    calls_table,
+    cost,
+    is_share,
+    metrics_table,
+    rows_of,
+    share,
+    table,
+    tasks_table,
+    times_table,
+)
 from trunkline.cli.tree_view import picture
 from trunkline.scoring.confidence import CONFIDENCES
 from trunkline.store.reader import RunReader
 from trunkline.store.state import scorings
 from trunkline.store.stats.compare import compare as compared
-from trunkline.store.stats.metrics import calibrated
-from trunkline.store.stats.metrics import measures
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
+from trunkline.store.stats.metrics import calibrated, measures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
     from trunkline.scoring.metrics.comparison import Calibration
     from trunkline.store.state import Scoring
-    from trunkline.store.stats.compare import Comparison
-    from trunkline.store.stats.compare import Side
+    from trunkline.store.stats.compare import Comparison, Side
     from trunkline.store.stats.metrics import Measures
     from trunkline.store.stats.profile import Profile
     from trunkline.store.stats.summary import Summary

@@ -1,39 +1,42 @@
 """Summary and other tables."""
 
-
 from __future__ import annotations
 
-
 import math
-from trunkline._internal.text import printable
-from typing import Final
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from trunkline._internal.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
     from trunkline.scoring.metrics import Estimate
     from trunkline.scoring.metrics.at_k import PerSolved
-    from trunkline.scoring.metrics.comparison import Calibration
-    from trunkline.scoring.metrics.comparison import Ratio
-    from trunkline.store.stats.calls import EndpointSummary
-    from trunkline.store.stats.calls import Spending
-    from trunkline.store.stats.calls import Times
+    from trunkline.scoring.metrics.comparison import Calibration, Ratio
+    from trunkline.store.stats.calls import EndpointSummary, Spending, Times
     from trunkline.store.stats.metrics import Measures
-    from trunkline.store.stats.profile import AgentProfile
-    from trunkline.store.stats.profile import Profile
-    from trunkline.store.stats.profile import Rows
-    from trunkline.store.stats.profile import Stretch
-    from trunkline.store.stats.summary import Summary
-    from trunkline.store.stats.summary import Taken
-    from trunkline.store.stats.tasks import Filtered
-    from trunkline.store.stats.tasks import Length
-    from trunkline.store.stats.tasks import TaskSummary
+    from trunkline.store.stats.profile import AgentProfile, Profile, Rows, Stretch
+    from trunkline.store.stats.summary import Summary, Taken
+    from trunkline.store.stats.tasks import Filtered, Length, TaskSummary
 
 
-__all__ = ["agents_table", "calibration_table", "calls_table", "cost", "duration", "is_share", "metrics_table", "money", "percent", "rows_of", "share", "table", "taken_over", "tasks_table", "times_table"]
+__all__ = [
+    "agents_table",
+    "calibration_table",
+    "calls_table",
+    "cost",
+    "duration",
+    "is_share",
+    "metrics_table",
+    "money",
+    "percent",
+    "rows_of",
+    "share",
+    "table",
+    "taken_over",
+    "tasks_table",
+    "times_table",
+]
 
 
 Row = tuple[str, str]

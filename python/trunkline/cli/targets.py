@@ -1,46 +1,29 @@
 """LLMs, teams, run file from options."""
 
-
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
 
 import msgspec
-from pathlib import Path
+
 from trunkline._internal.text import printable
 from trunkline._internal.validation import shown
-from trunkline.cli.options import load_tools
-from trunkline.cli.options import make_named
-from trunkline.cli.options import read_value
-from trunkline.cli.options import run_path
-from trunkline.cli.options import safe_name
-from trunkline.errors import ConfigError
-from trunkline.errors import DamagedRunFile
-from trunkline.errors import RunFileError
+from trunkline.cli.options import load_tools, make_named, read_value, run_path, safe_name
+from trunkline.errors import ConfigError, DamagedRunFile, RunFileError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.dialects.builtin import DIALECTS
-from trunkline.llm.pricing import check_name
-from trunkline.llm.pricing import read_price
-from trunkline.llm.pricing import there_is
+from trunkline.llm.pricing import check_name, read_price, there_is
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Limits
 from trunkline.runner.resume import UnfinishedRun
-from trunkline.team import TEAMS
-from trunkline.team import find
+from trunkline.team import TEAMS, find
 from trunkline.team.role import Role
-from trunkline.team.team import Team
-from trunkline.team.team import change
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-from typing import get_type_hints
-
+from trunkline.team.team import Team, change
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Collection
-    from collections.abc import Iterable
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
     from trunkline.tools.tool import Tool
 
 

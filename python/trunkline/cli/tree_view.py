@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trunkline._internal.text import cells, printable, quoted
-from trunkline.scoring.notes import why_unscored
-from trunkline.scoring.notes import read
+from trunkline.scoring.notes import read, why_unscored
 from trunkline.tree.views import Kind, Node
 
 if TYPE_CHECKING:
-    from trunkline.tree.views import Trajectory
-    from trunkline.tree.views import Tree, Values
+    from trunkline.tree.views import Trajectory, Tree, Values
     from trunkline.types import Message
 
 __all__ = ["call_text", "picture"]

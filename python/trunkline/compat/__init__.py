@@ -4,12 +4,7 @@
 :func:`aggregate_results` or :func:`integrate` make one answer of what came out. What comes back is plain JSON data.
 """
 
-
-from trunkline.compat.aggregate import Node
-from trunkline.compat.aggregate import aggregate_results
-from trunkline.compat.aggregate import integrate
-from trunkline.compat.rollouts import agentic_loop
-from trunkline.compat.rollouts import run_parallel_rollouts
-
+from trunkline.compat.aggregate import Node, aggregate_results, integrate
+from trunkline.compat.rollouts import agentic_loop, run_parallel_rollouts
 
 __all__ = ["Node", "agentic_loop", "aggregate_results", "integrate", "run_parallel_rollouts"]

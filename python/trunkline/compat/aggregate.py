@@ -1,38 +1,28 @@
 """Node, aggregate_results, integrate."""
 
-
 from __future__ import annotations
 
-
-from collections.abc import Mapping
 import logging
 import math
-import msgspec
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
 from trunkline._internal.text import scrub
-from trunkline._internal.validation import choice
-from trunkline._internal.validation import kind
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import whole
-from trunkline.errors import ConfigError
-from trunkline.errors import UsageError
-from trunkline.llm.openai_client import ClientLLM
-from trunkline.llm.openai_client import as_llm
+from trunkline._internal.validation import choice, kind, number, shown, whole
+from trunkline.errors import ConfigError, UsageError
+from trunkline.llm.openai_client import ClientLLM, as_llm
 from trunkline.llm.request import Sampling
 from trunkline.scoring.aggregators.base import Candidate
 from trunkline.scoring.aggregators.llm import Integrate
-from trunkline.scoring.aggregators.voting import poll
-from trunkline.scoring.aggregators.voting import weights
-from trunkline.types import UNSCORED
-from trunkline.types import accepted
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-
+from trunkline.scoring.aggregators.voting import poll, weights
+from trunkline.types import UNSCORED, accepted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
     from trunkline.llm.types import LLM
 
 

@@ -1,53 +1,36 @@
 """One question tried many times, or one conversation played to its end, through somebody's client."""
 
-
 from __future__ import annotations
-
 
 import contextlib
 import hashlib
 import math
-import msgspec
 import re
 import tempfile
-from trunkline._internal.text import said
-from trunkline._internal.text import scrub_deep
-from trunkline._internal.validation import kind
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text
-from trunkline._internal.validation import whole
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from trunkline._internal.text import said, scrub_deep
+from trunkline._internal.validation import kind, shown, text, whole
 from trunkline.agent import Agent
-from trunkline.compat.aggregate import Settings
-from trunkline.compat.aggregate import as_client
-from trunkline.compat.aggregate import settings
-from trunkline.errors import ConfigError
-from trunkline.errors import EndpointError
-from trunkline.errors import ToolError
+from trunkline.compat.aggregate import Settings, as_client, settings
+from trunkline.errors import ConfigError, EndpointError, ToolError
 from trunkline.llm import messages as chat
 from trunkline.runner.plan import Plan
-from trunkline.scoring.confidence import entropy
-from trunkline.scoring.confidence import logprob
+from trunkline.scoring.confidence import entropy, logprob
 from trunkline.scoring.reports.extractive import extract
 from trunkline.store.reader import RunReader
-from trunkline.strategies.base import Strategy
-from trunkline.strategies.base import check_plan
+from trunkline.strategies.base import Strategy, check_plan
 from trunkline.strategies.chain import Chain
-from trunkline.tools.openai_definition import Defined
-from trunkline.tools.openai_definition import definition_of
+from trunkline.tools.openai_definition import Defined, definition_of
 from trunkline.tools.tool import Tool
-from trunkline.types import Task
-from trunkline.types import Termination
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-import warnings
-
+from trunkline.types import Task, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterator
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     from trunkline._internal.validation import JSON
     from trunkline.tree.views import Trajectory
     from trunkline.types import Message

@@ -1,54 +1,36 @@
 """Run ledger, leases, deadline."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from collections import Counter
-from collections import deque
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
 import msgspec
-from trunkline._core import Ledger
-from trunkline._core import Refusal
+
+from trunkline._core import Ledger, Refusal
 from trunkline._core import Tree as Core
 from trunkline.llm.pricing import price_at
-from trunkline.protocol.messages import Cut
-from trunkline.protocol.messages import Denied
-from trunkline.protocol.messages import Drawn
-from trunkline.protocol.messages import Lent
-from trunkline.protocol.messages import Recall
-from trunkline.protocol.messages import Repaid
-from trunkline.protocol.messages import Want
-from trunkline.rollout.budget import Amounts
-from trunkline.rollout.budget import cost
-from trunkline.rollout.budget import words
+from trunkline.protocol.messages import Cut, Denied, Drawn, Lent, Recall, Repaid, Want
+from trunkline.rollout.budget import Amounts, cost, words
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
-from trunkline.store.stats.summary import BUDGET
-from trunkline.store.stats.summary import ESTIMATED
-from trunkline.store.stats.summary import Funds
-from trunkline.store.stats.summary import estimated
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
+from trunkline.store.stats.summary import BUDGET, ESTIMATED, Funds, estimated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterable
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
+
     from trunkline.llm.pricing import Price
     from trunkline.protocol.job import Job
     from trunkline.protocol.messages import ToWorker
     from trunkline.rollout.budget import Budget
-    from trunkline.store.schema import CallRow
-    from trunkline.store.schema import RolloutRow
+    from trunkline.store.schema import CallRow, RolloutRow
     from trunkline.store.state import Standing
     from trunkline.store.writer import RunWriter
 
 
-__all__ = ["Closing", "NOTHING", "Spent", "Treasury", "spent_in", "spent_so_far", "worth"]
+__all__ = ["NOTHING", "Closing", "Spent", "Treasury", "spent_in", "spent_so_far", "worth"]
 
 
 class Spent(NamedTuple):

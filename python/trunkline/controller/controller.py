@@ -7,33 +7,46 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from trunkline._internal.aio import to_the_end
+from trunkline.controller.budget import NOTHING, Closing, Spent, spent_in
+from trunkline.controller.limits import Lenders
+from trunkline.controller.poison_tasks import Quarantine
+from trunkline.controller.progress import Tally, reported
+from trunkline.controller.scheduler import Dispatch, Handout, Roster
+from trunkline.controller.supervisor import BEAT, Supervision
+from trunkline.controller.weights import Versions
 from trunkline.errors import EndpointError, TrunklineError, WorkerError
 from trunkline.observability.observers import Audience
 from trunkline.protocol.backend import Backend, Event, Gone, Inbox
-from trunkline._internal.aio import to_the_end
-from trunkline.controller.budget import Closing
-from trunkline.controller.scheduler import Dispatch
+from trunkline.protocol.messages import (
+    Ack,
+    Ask,
+    Batch,
+    Bye,
+    Changed,
+    Cut,
+    Done,
+    Draw,
+    Drawn,
+    Fatal,
+    Held,
+    Log,
+    Pong,
+    Ready,
+    Refund,
+    Repaid,
+    Return,
+    Stop,
+    Want,
+)
 from trunkline.worker.engine import slots_for
-from trunkline.controller.scheduler import Handout
-from trunkline.protocol.job import Refill
-from trunkline.controller.limits import Lenders
-from trunkline.controller.supervisor import BEAT
-from trunkline.controller.poison_tasks import Quarantine
-from trunkline.controller.progress import reported
 from trunkline.worker.log_relay import relog
-from trunkline.controller.scheduler import Roster
-from trunkline.controller.budget import NOTHING, Spent, spent_in
-from trunkline.controller.supervisor import Supervision
-from trunkline.controller.progress import Tally
-from trunkline.controller.weights import Versions
-from trunkline.protocol.messages import Ack, Ask, Batch, Bye, Changed, Cut, Done, Draw, Drawn, Fatal, Held, Log, Pong, Ready, Refund, Repaid, Return, Stop, Want
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trunkline.protocol.job import Job
-    from trunkline.observability.observers import Observer
-    from trunkline.observability.observers import Snapshot
+    from trunkline.observability.observers import Observer, Snapshot
+    from trunkline.protocol.job import Job, Refill
     from trunkline.store.schema import TakenRow
     from trunkline.store.writer import RunWriter
     from trunkline.types import Task

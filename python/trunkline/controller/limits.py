@@ -1,31 +1,21 @@
 """Slots and rates, max-min fair."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 from collections import deque
 from itertools import count
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
 import msgspec
+
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.limits.token_bucket import limits_of
-from trunkline.protocol.messages import Allot
-from trunkline.protocol.messages import Amount
-from trunkline.protocol.messages import Ask
-from trunkline.protocol.messages import Draw
-from trunkline.protocol.messages import Grant
-from trunkline.protocol.messages import Reclaim
-from trunkline.protocol.messages import Refund
-from trunkline.protocol.messages import Return
-from typing import Protocol
-from typing import TYPE_CHECKING
-from typing import TypeVar
-
+from trunkline.protocol.messages import Allot, Amount, Ask, Draw, Grant, Reclaim, Refund, Return
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
     from trunkline.llm.limits.token_bucket import Bucket
     from trunkline.protocol.messages import ToWorker
 

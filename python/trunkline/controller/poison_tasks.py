@@ -1,14 +1,14 @@
 """Finds and ends tasks that kill workers."""
 
-
 from __future__ import annotations
 
-
-from collections import Counter
-from heapq import heappop
-from heapq import heappush
 import logging
+from collections import Counter
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
+
 import msgspec
+
 from trunkline._core import Tree as Core
 from trunkline._internal.text import quoted
 from trunkline.errors import WorkerError
@@ -19,12 +19,10 @@ from trunkline.scoring.filters.base import unjudged
 from trunkline.store.derive import rows
 from trunkline.tree.records import Failure
 from trunkline.tree.views import Tree
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
     from trunkline.protocol.job import Job
     from trunkline.store.writer import RunWriter
     from trunkline.types import Task

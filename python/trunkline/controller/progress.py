@@ -1,33 +1,25 @@
 """What a run has come to: every batch and every finished task is counted here, once it is in the run file."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 import re
+from typing import TYPE_CHECKING
+
 from trunkline import errors
-from trunkline.errors import InfrastructureError
-from trunkline.errors import TrunklineError
+from trunkline.errors import InfrastructureError, TrunklineError
 from trunkline.observability.observers import opening
 from trunkline.store.stats.tasks import kept
 from trunkline.tree.records import Failure
-from trunkline.types import FAILED
-from trunkline.types import Termination
-from typing import TYPE_CHECKING
-
+from trunkline.types import FAILED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
     from trunkline.controller.scheduler import Handout
-    from trunkline.protocol.job import Job
-    from trunkline.protocol.job import Refill
-    from trunkline.protocol.messages import Batch
-    from trunkline.protocol.messages import Done
-    from trunkline.protocol.messages import Fatal
-    from trunkline.store.schema import RolloutRow
-    from trunkline.store.schema import TakenRow
+    from trunkline.protocol.job import Job, Refill
+    from trunkline.protocol.messages import Batch, Done, Fatal
+    from trunkline.store.schema import RolloutRow, TakenRow
     from trunkline.store.writer import RunWriter
     from trunkline.types import Task
 

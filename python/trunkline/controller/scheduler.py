@@ -1,33 +1,21 @@
 """Task queue, worker credits, assignment."""
 
-
 from __future__ import annotations
 
-
-from collections import Counter
-from heapq import heappop
-from heapq import heappush
-import msgspec
 import time
-from trunkline._internal.validation import whole
-from trunkline.controller.poison_tasks import Blame
-from trunkline.controller.poison_tasks import Toll
-from trunkline.errors import ConfigError
-from trunkline.protocol.job import Refill
-from trunkline.protocol.messages import Earlier
-from trunkline.protocol.messages import ToWorker
-from trunkline.protocol.messages import Work
-from trunkline.protocol.messages import write_task
-from typing import NamedTuple
+from collections import Counter
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from trunkline.controller.poison_tasks import Blame, Toll
+from trunkline.protocol.messages import Earlier, ToWorker, Work, write_task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from trunkline.protocol.job import Refill
     from trunkline.store.schema import TakenRow
     from trunkline.store.writer import RunWriter
     from trunkline.types import Task

@@ -1,25 +1,21 @@
 """Supervision: who is alive, who is replaced, and when there is nobody left."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 import logging
 import time
-from trunkline._internal.aio import to_the_end
-from trunkline.errors import WorkerError
-from trunkline.protocol.messages import EngineState
-from trunkline.protocol.messages import Ping
 from typing import TYPE_CHECKING
 
+from trunkline._internal.aio import to_the_end
+from trunkline.errors import WorkerError
+from trunkline.protocol.messages import EngineState, Ping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
     from trunkline.controller.scheduler import Roster
-    from trunkline.protocol.backend import Backend
-    from trunkline.protocol.backend import Gone
+    from trunkline.protocol.backend import Backend, Gone
     from trunkline.store.writer import RunWriter
 
 

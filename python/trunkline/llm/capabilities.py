@@ -1,38 +1,40 @@
 """Probe an endpoint."""
 
-
 from __future__ import annotations
 
-
-from contextlib import suppress
 import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
 import msgspec
+
 from trunkline._core import read_reply
-from trunkline.errors import BadRequest
-from trunkline.errors import ConfigError
-from trunkline.errors import EndpointError
-from trunkline.errors import LLMError
-from trunkline.errors import ReplyError
+from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError, ReplyError
 from trunkline.llm import request
 from trunkline.llm.types import Request
-from typing import Final
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-    from collections.abc import Callable
-    from collections.abc import Mapping
-    from collections.abc import Sequence
-    from trunkline._core import Choice
-    from trunkline._core import Reply
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from trunkline._core import Choice, Reply
     from trunkline._internal.validation import JSON
     from trunkline.llm.http.client import HttpLLM
     from trunkline.llm.request import Sampling
     from trunkline.llm.token_ids.base import TokenMode
 
 
-__all__ = ["ABILITIES", "Capabilities", "QUESTION", "REGIONS", "Regions", "find_regions", "needs", "probe", "require", "require_region"]
+__all__ = [
+    "ABILITIES",
+    "QUESTION",
+    "REGIONS",
+    "Capabilities",
+    "Regions",
+    "find_regions",
+    "needs",
+    "probe",
+    "require",
+    "require_region",
+]
 
 
 ABILITIES: Final = {

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from trunkline._internal.resources import make_room
 from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError
-from trunkline._internal.resources import make_room
-from trunkline.llm.types import Limits, Routing
-from trunkline.llm.pricing import Price, prices_by_url
 from trunkline.llm.http.outcome import Backoff
+from trunkline.llm.pricing import Price, prices_by_url
 from trunkline.llm.token_ids.base import TokenMode
+from trunkline.llm.types import Limits, Routing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from trunkline._internal.text import scrub, scrub_deep
 from trunkline._internal.validation import kind, shown
 from trunkline.errors import ConfigError
-from trunkline._internal.text import scrub, scrub_deep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.llm.types import ToolCall
     from trunkline._internal.validation import JSON
+    from trunkline.llm.types import ToolCall
     from trunkline.types import Message
 
 __all__ = ["CLOSES", "LONGEST", "OPENS", "assistant", "call_id", "check", "encode", "piece", "system", "tool", "user"]

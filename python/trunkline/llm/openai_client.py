@@ -14,13 +14,13 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from trunkline._internal.aio import Slots
+from trunkline._internal.text import excerpt
 from trunkline._internal.validation import shown, whole
 from trunkline.errors import ConfigError, EndpointError, LLMError, ReplyError
 from trunkline.llm.http.outcome import Site, Verdict, classify, embedded_status
 from trunkline.llm.pricing import one_price
 from trunkline.llm.response import read, unusable
-from trunkline._internal.aio import Slots
-from trunkline._internal.text import excerpt
 
 if TYPE_CHECKING:
     from trunkline.llm.pricing import Price

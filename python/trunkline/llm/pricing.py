@@ -1,27 +1,35 @@
 """Price; names of LLMs on record."""
 
-
 from __future__ import annotations
 
-
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-import msgspec
 import re
-from trunkline._internal.validation import amounts
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline.errors import ConfigError
-from typing import Final
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from trunkline._internal.validation import amounts, number, shown
+from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-__all__ = ["EVERYWHERE", "MAIN", "Price", "asking", "check_name", "llm_in", "named", "one_price", "price_at", "prices_by_url", "prices_named", "read_price", "there_is"]
+__all__ = [
+    "EVERYWHERE",
+    "MAIN",
+    "Price",
+    "asking",
+    "check_name",
+    "llm_in",
+    "named",
+    "one_price",
+    "price_at",
+    "prices_by_url",
+    "prices_named",
+    "read_price",
+    "there_is",
+]
 
 
 EVERYWHERE: Final = "*"

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._internal.validation import kind, number, shown, text, whole
+from trunkline._internal.validation import JSON, kind, number, shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.response import read
-from trunkline._internal.validation import JSON
 
 if TYPE_CHECKING:
     from collections.abc import Callable

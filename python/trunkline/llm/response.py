@@ -1,27 +1,20 @@
 """Reply bytes to Reply without a tree; recorded turns."""
 
-
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from trunkline._core import OBSERVATION
-from trunkline._core import TURN
-from trunkline._core import read_reply
+
+from trunkline._core import OBSERVATION, TURN, read_reply
 from trunkline._internal.text import excerpt
 from trunkline.errors import ReplyError
-from trunkline.llm.types import Choice
-from trunkline.llm.types import Reply
-from trunkline.llm.types import ToolCall
+from trunkline.llm.types import Choice, Reply, ToolCall
 from trunkline.tree.views import message_text
-from typing import Any
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
     from trunkline._core import Tree as Core
 
 

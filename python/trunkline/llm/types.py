@@ -1,19 +1,15 @@
 """Request, Reply, Choice, ToolCall, LLM protocol; Limits, Routing."""
 
-
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
 
 import msgspec
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import whole
+
+from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError
-from typing import Protocol
-from typing import runtime_checkable
 
-
-__all__ = ["Choice", "LLM", "Limits", "Reply", "Request", "Routing", "Take", "ToolCall"]
+__all__ = ["LLM", "Choice", "Limits", "Reply", "Request", "Routing", "Take", "ToolCall"]
 
 
 class ToolCall(msgspec.Struct):

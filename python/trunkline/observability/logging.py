@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import msgspec
 
+from trunkline._internal.text import printable, scrub, without_key, without_secrets
 from trunkline._internal.validation import shown
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
-from trunkline._internal.text import scrub, without_key, without_secrets
-from trunkline._internal.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

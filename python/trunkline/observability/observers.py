@@ -1,37 +1,27 @@
 """Live snapshot, observer fan-out, stall detection."""
 
-
 from __future__ import annotations
 
-
-from collections import defaultdict
-from collections import deque
 import logging
-import msgspec
 import time
-from trunkline.protocol.messages import EngineState
-from typing import Protocol
-from typing import TYPE_CHECKING
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
+from trunkline.protocol.messages import EngineState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Mapping
-    from collections.abc import Sequence
-    from trunkline.protocol.job import Job
-    from trunkline.protocol.job import Refill
-    from trunkline.protocol.messages import Batch
-    from trunkline.protocol.messages import Done
-    from trunkline.store.schema import CallRow
-    from trunkline.store.schema import TakenRow
-    from trunkline.store.schema import ToolRow
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from trunkline.protocol.job import Job, Refill
+    from trunkline.protocol.messages import Batch, Done
+    from trunkline.store.schema import CallRow, TakenRow, ToolRow
     from trunkline.store.state import Standing
     from trunkline.types import Task
 
 
-__all__ = ["Audience", "Observer", "STALLED", "Snapshot", "Stalls", "explain", "opening"]
+__all__ = ["STALLED", "Audience", "Observer", "Snapshot", "Stalls", "explain", "opening"]
 
 
 class Snapshot(msgspec.Struct):

@@ -11,10 +11,10 @@ from trunkline.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trunkline.rollout.sampling.inflight import Leg
-    from trunkline.protocol.job import Job
     from trunkline.observability.observers import Snapshot
+    from trunkline.protocol.job import Job
     from trunkline.protocol.messages import Batch, Done
+    from trunkline.rollout.sampling.inflight import Leg
     from trunkline.store.schema import TakenRow
     from trunkline.types import Task
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from trunkline._internal.text import printable, without_secrets
 from trunkline._internal.validation import shown, whole
 from trunkline.errors import ConfigError
-from trunkline._internal.text import without_secrets
-from trunkline._internal.text import printable
 from trunkline.observability.observers import Snapshot
 from trunkline.store.stats.calls import Bill
 

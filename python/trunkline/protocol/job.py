@@ -1,20 +1,16 @@
 """Job: what a run does with a task; wire form; checks."""
 
-
 from __future__ import annotations
 
-
-from collections.abc import Mapping
-from collections.abc import Sequence
-import msgspec
 import os
 import sys
-from trunkline._internal.serialization import Crossing
-from trunkline._internal.serialization import home_of
-from trunkline._internal.serialization import load
-from trunkline._internal.serialization import pack
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import whole
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from trunkline._internal.serialization import Crossing, home_of, load, pack
+from trunkline._internal.validation import shown, whole
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
@@ -22,38 +18,42 @@ from trunkline.llm.capabilities import REGIONS
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.dialects import builtin as catalog
 from trunkline.llm.openai_client import as_llm
-from trunkline.llm.pricing import EVERYWHERE
-from trunkline.llm.pricing import MAIN
-from trunkline.llm.pricing import check_name
-from trunkline.llm.pricing import prices_named
-from trunkline.llm.pricing import there_is
+from trunkline.llm.pricing import EVERYWHERE, MAIN, check_name, prices_named, there_is
 from trunkline.llm.types import LLM
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.programs.resources import ProgramFunction
-from trunkline.rollout.programs.resources import check_program
-from trunkline.scoring.filters.base import Filter
-from trunkline.scoring.filters.base import check
-from trunkline.scoring.filters.base import name_of
+from trunkline.rollout.programs.resources import ProgramFunction, check_program
+from trunkline.scoring.filters.base import Filter, check, name_of
 from trunkline.scoring.rewards import Reward
-from trunkline.scoring.rewards.base import full_name
-from trunkline.scoring.rewards.base import policy_of
-from trunkline.scoring.rewards.base import short_name
-from trunkline.strategies.base import INSIDE
-from trunkline.strategies.base import Strategy
-from trunkline.strategies.base import check_plan
+from trunkline.scoring.rewards.base import full_name, policy_of, short_name
+from trunkline.strategies.base import INSIDE, Strategy, check_plan
 from trunkline.strategies.stopping import Stopping
 from trunkline.team.team import Team
 from trunkline.tree.records import check_version
-from typing import Any
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
     from trunkline.llm.pricing import Price
 
 
-__all__ = ["AnyLLM", "Job", "Packed", "Refill", "as_llms", "as_packed", "check_asked", "check_needs", "describe", "forks_inside", "from_packed", "likeliest_of", "live", "pack_job", "prices_of", "region_of", "settings", "unpack_job"]
+__all__ = [
+    "AnyLLM",
+    "Job",
+    "Packed",
+    "Refill",
+    "as_llms",
+    "as_packed",
+    "check_asked",
+    "check_needs",
+    "describe",
+    "forks_inside",
+    "from_packed",
+    "likeliest_of",
+    "live",
+    "pack_job",
+    "prices_of",
+    "region_of",
+    "settings",
+    "unpack_job",
+]
 
 
 AnyLLM = EndpointSpec | BatchLLM | LLM

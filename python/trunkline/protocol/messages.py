@@ -3,20 +3,63 @@
 Requests in flight and rates are those of one LLM each, whose name a message has last.
 """
 
-
 from __future__ import annotations
 
-
 import msgspec
+
 from trunkline.rollout.sampling.inflight import Leg
-from trunkline.store.schema import CallRow
-from trunkline.store.schema import RolloutRow
-from trunkline.store.schema import ToolRow
-from trunkline.store.schema import TreeRow
+from trunkline.store.schema import CallRow, RolloutRow, ToolRow, TreeRow
 from trunkline.types import Task
 
-
-__all__ = ["Ack", "Allot", "Amount", "Ask", "Batch", "Begin", "Bye", "Changed", "Cut", "Delta", "Denied", "Done", "Door", "Draw", "Drawn", "Earlier", "EngineState", "Fatal", "FromWorker", "Grant", "Held", "Hello", "Hold", "Lent", "Log", "MAX_FRAME", "Message", "PROTOCOL", "Ping", "Pong", "Ready", "Recall", "Reclaim", "Refund", "Repaid", "Return", "Slow", "Stop", "ToWorker", "Want", "Weights", "Work", "decode_from_worker", "decode_to_worker", "encode", "read_task", "write_task"]
+__all__ = [
+    "MAX_FRAME",
+    "PROTOCOL",
+    "Ack",
+    "Allot",
+    "Amount",
+    "Ask",
+    "Batch",
+    "Begin",
+    "Bye",
+    "Changed",
+    "Cut",
+    "Delta",
+    "Denied",
+    "Done",
+    "Door",
+    "Draw",
+    "Drawn",
+    "Earlier",
+    "EngineState",
+    "Fatal",
+    "FromWorker",
+    "Grant",
+    "Held",
+    "Hello",
+    "Hold",
+    "Lent",
+    "Log",
+    "Message",
+    "Ping",
+    "Pong",
+    "Ready",
+    "Recall",
+    "Reclaim",
+    "Refund",
+    "Repaid",
+    "Return",
+    "Slow",
+    "Stop",
+    "ToWorker",
+    "Want",
+    "Weights",
+    "Work",
+    "decode_from_worker",
+    "decode_to_worker",
+    "encode",
+    "read_task",
+    "write_task",
+]
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from trunkline.strategies.base import _TOOK
-from trunkline.strategies.base import TOOK
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from trunkline._core import TURN
 from trunkline.errors import TreeError
 from trunkline.llm.request import Sampling
-from trunkline.rollout.side_effects import doubts
 from trunkline.rollout.sampling.token_prompts import Kept
-from trunkline.tree.records import Failure
-from trunkline.types import Termination
+from trunkline.rollout.side_effects import doubts
+from trunkline.strategies.base import _TOOK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trunkline._core import Rollout as Facts
     from trunkline._core import Tree as Core
     from trunkline.strategies.base import Fork
 
 __all__ = ["Cut", "Judged", "Mark", "Opened", "Past", "Refused", "Round", "Served", "Spent", "Taken", "write"]
-
-
 
 
 class Taken(NamedTuple):
@@ -300,5 +294,3 @@ class Past:
         path = self._core.path(self._core.rollout(number).leaf)
         turn = next(iter(path[path.index(node) + 1 :]), None)
         return turn if turn is not None and self._core.node(turn).kind == TURN else None
-
-

@@ -1,36 +1,25 @@
 """Environments, snapshots, restore by replay."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from contextlib import asynccontextmanager
 import logging
 import time
-from trunkline._internal.text import excerpt
-from trunkline._internal.text import said
-from trunkline._internal.text import without_secrets
-from trunkline.errors import EnvironmentFailed
-from trunkline.errors import ForkRefused
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trunkline._internal.text import excerpt, said, without_secrets
+from trunkline.errors import EnvironmentFailed, ForkRefused
 from trunkline.llm import messages
-from trunkline.llm.response import Step
-from trunkline.llm.response import steps
-from trunkline.scoring.notes import note
-from trunkline.scoring.notes import noted
+from trunkline.llm.response import Step, steps
+from trunkline.scoring.notes import note, noted
 from trunkline.tools.calls import Origin
 from trunkline.tools.environment import Environment
-from trunkline.tree.views import Node
-from trunkline.tree.views import message_text
-from typing import Any
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
+from trunkline.tree.views import Node, message_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from collections.abc import Callable
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
+
     from trunkline.agent import Kit
     from trunkline.llm.types import Choice
     from trunkline.rollout.rollout import Rollout

@@ -1,21 +1,18 @@
 """Round barrier, running rollouts, early ends."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from trunkline.rollout.checkpoint import Cut
-from trunkline.rollout.checkpoint import Refused
-from trunkline.rollout.checkpoint import write
+from typing import TYPE_CHECKING
+
+from trunkline.rollout.checkpoint import Cut, Refused, write
 from trunkline.rollout.types import Finished
 from trunkline.store.schema import Ending
 from trunkline.types import Termination
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
     from trunkline._core import Tree as Core
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from trunkline.strategies.base import prompt
 import asyncio
 from typing import TYPE_CHECKING
 
 from trunkline._core import MESSAGE, PROMPT, ROOT, TURN
-from trunkline.errors import ConfigError, StrategyError, TreeError
-from trunkline.llm import messages
 from trunkline._internal.text import said
 from trunkline.agent import Speech
-from trunkline.strategies.base import INSIDE, Drop, Fork, Move, Stop
-from trunkline.strategies.base import View
+from trunkline.errors import ConfigError, StrategyError, TreeError
+from trunkline.llm import messages
+from trunkline.strategies.base import INSIDE, Drop, Fork, Move, Stop, View, prompt
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -38,8 +36,6 @@ def plant(tree: Tree, agent: Agent) -> None:
     speech = Speech(agent.dialect, agent.tools, agent.sampling)
     for message in speech.opening(agent.system, tree.task.messages):
         node = core.append(node, PROMPT, message)
-
-
 
 
 def begin(tree: Tree, agent: Agent, strategy: Strategy, seed: int) -> None:

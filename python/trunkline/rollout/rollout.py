@@ -1,14 +1,12 @@
 """Rollout: one try."""
 
-
 from __future__ import annotations
 
-
 import time
+from typing import TYPE_CHECKING, NoReturn
+
 from trunkline._core import TURN
-from trunkline.errors import ContentFiltered
-from trunkline.errors import LLMError
-from trunkline.errors import RolloutError
+from trunkline.errors import ContentFiltered, LLMError, RolloutError
 from trunkline.llm import messages
 from trunkline.rollout.programs.executor import Errands
 from trunkline.rollout.sampling.prompt import base_seed
@@ -17,28 +15,20 @@ from trunkline.rollout.side_effects import Effects
 from trunkline.rollout.types import Finished
 from trunkline.tools.calls import Origin
 from trunkline.types import Termination
-from typing import NoReturn
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-    from collections.abc import Callable
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
+
     from trunkline._core import Tree as Core
     from trunkline.agent import Kit
     from trunkline.llm.request import Sampling
-    from trunkline.llm.types import Choice
-    from trunkline.llm.types import ToolCall
+    from trunkline.llm.types import Choice, ToolCall
     from trunkline.rollout.environments import State
     from trunkline.rollout.sampling.inflight import Diary
-    from trunkline.rollout.sampling.sampler import Desk
-    from trunkline.rollout.sampling.sampler import Outlet
-    from trunkline.rollout.sampling.sampler import Siblings
+    from trunkline.rollout.sampling.sampler import Desk, Outlet, Siblings
     from trunkline.rollout.sampling.token_prompts import Kept
     from trunkline.rollout.sampling.turns import Turn
-    from trunkline.rollout.task_budget import Hold
-    from trunkline.rollout.task_budget import Purse
+    from trunkline.rollout.task_budget import Hold, Purse
     from trunkline.types import Task
 
 
@@ -47,8 +37,6 @@ __all__ = ["Rollout", "calls_before", "go_on", "usable"]
 
 _BROKEN_OFF = frozenset({"error", "abort", "aborted"})
 """Finish reasons of a server that gave up in the middle; what there is of the reply is no answer."""
-
-
 
 
 class Rollout:

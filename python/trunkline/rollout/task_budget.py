@@ -1,47 +1,31 @@
 """Reserve and settle turns."""
 
-
 from __future__ import annotations
 
+from collections import Counter, deque
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
 
-from collections import Counter
-from collections import deque
 import msgspec
-from trunkline._core import Ledger
-from trunkline._core import Refusal
-from trunkline.llm.pricing import named
-from trunkline.llm.pricing import price_at
-from trunkline.rollout.budget import cost
-from trunkline.rollout.budget import prompt_bound
-from trunkline.rollout.budget import turn_cost
-from trunkline.rollout.budget import words
-from trunkline.rollout.checkpoint import Served
-from trunkline.rollout.checkpoint import Spent
-from trunkline.rollout.checkpoint import write
+
+from trunkline._core import Ledger, Refusal
+from trunkline.llm.pricing import named, price_at
+from trunkline.rollout.budget import cost, prompt_bound, turn_cost, words
+from trunkline.rollout.checkpoint import Served, Spent, write
 from trunkline.rollout.types import Finished
 from trunkline.types import Termination
-from typing import NamedTuple
-from typing import Protocol
-from typing import Self
-from typing import TYPE_CHECKING
-from typing import TypeVar
-
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
     from trunkline._core import Tree as Core
     from trunkline.agent import Kit
     from trunkline.errors import RolloutError
     from trunkline.llm.pricing import Price
     from trunkline.llm.types import Reply
-    from trunkline.rollout.budget import Amounts
-    from trunkline.rollout.budget import Budget
+    from trunkline.rollout.budget import Amounts, Budget
     from trunkline.rollout.checkpoint import Past
     from trunkline.rollout.growth import Barrier
-    from trunkline.rollout.sampling.turns import Told
-    from trunkline.rollout.sampling.turns import Turn
+    from trunkline.rollout.sampling.turns import Told, Turn
     from trunkline.strategies.base import Fork
 
 

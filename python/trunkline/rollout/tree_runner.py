@@ -1,81 +1,46 @@
 """Grows one tree in rounds; scores."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from contextlib import nullcontext
-from functools import partial
 import logging
 import math
-from trunkline.errors import InfrastructureError
-from trunkline.errors import UsageError
-from trunkline.rollout.checkpoint import Judged
-from trunkline.rollout.checkpoint import Opened
-from trunkline.rollout.checkpoint import Past
-from trunkline.rollout.checkpoint import Round
-from trunkline.rollout.checkpoint import Taken
-from trunkline.rollout.checkpoint import write
-from trunkline.rollout.drivers import agent_loop
-from trunkline.rollout.environments import States
-from trunkline.rollout.growth import Barrier
-from trunkline.rollout.growth import Players
-from trunkline.rollout.moves import check_moves
-from trunkline.rollout.moves import check_size
-from trunkline.rollout.moves import moves
-from trunkline.rollout.moves import open_fork
-from trunkline.rollout.moves import plant
-from trunkline.rollout.programs.resources import Stage
-from trunkline.rollout.rollout import Rollout
-from trunkline.rollout.rollout import calls_before
-from trunkline.rollout.rollout import go_on
-from trunkline.rollout.sampling.sampler import Desk
-from trunkline.rollout.sampling.sampler import Outlet
-from trunkline.rollout.sampling.sampler import Siblings
-from trunkline.rollout.sampling.sampler import together
-from trunkline.rollout.task_budget import OutOfBudget
-from trunkline.rollout.task_budget import Purse
-from trunkline.rollout.types import Finished
-from trunkline.rollout.types import outcome
-from trunkline.scoring.filters.base import Group
-from trunkline.scoring.filters.base import judge
-from trunkline.scoring.notes import Verdict
-from trunkline.scoring.notes import as_noted
-from trunkline.scoring.notes import grade
-from trunkline.scoring.notes import note
-from trunkline.scoring.rewards.base import full_name
-from trunkline.scoring.rewards.grading import Grader
-from trunkline.scoring.rewards.grading import cancelled
-from trunkline.scoring.rewards.grading import report
-from trunkline.scoring.rewards.grading import score
-from trunkline.strategies.base import Drop
-from trunkline.strategies.base import Fork
-from trunkline.strategies.base import Stop
-from trunkline.strategies.base import TOOK
-from trunkline.strategies.base import View
-from trunkline.strategies.base import stepwise
-from trunkline.strategies.stopping import Stopping
-from trunkline.tree.views import Trajectory
-from trunkline.types import Termination
-from trunkline.types import UNSCORED
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
+from trunkline.errors import InfrastructureError, UsageError
+from trunkline.rollout.checkpoint import Judged, Opened, Past, Round, Taken, write
+from trunkline.rollout.drivers import agent_loop
+from trunkline.rollout.environments import States
+from trunkline.rollout.growth import Barrier, Players
+from trunkline.rollout.moves import check_moves, check_size, moves, open_fork, plant
+from trunkline.rollout.programs.resources import Stage
+from trunkline.rollout.rollout import Rollout, calls_before, go_on
+from trunkline.rollout.sampling.sampler import Desk, Outlet, Siblings, together
+from trunkline.rollout.task_budget import OutOfBudget, Purse
+from trunkline.rollout.types import Finished, outcome
+from trunkline.scoring.filters.base import Group, judge
+from trunkline.scoring.notes import Verdict, as_noted, grade, note
+from trunkline.scoring.rewards.base import full_name
+from trunkline.scoring.rewards.grading import Grader, cancelled, report, score
+from trunkline.strategies.base import TOOK, Drop, Fork, Stop, View, stepwise
+from trunkline.strategies.stopping import Stopping
+from trunkline.tree.views import Trajectory
+from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
     from trunkline.agent import Kit
     from trunkline.rollout.programs.resources import Program
-    from trunkline.rollout.sampling.completions import Draws
-    from trunkline.rollout.sampling.completions import Switchboard
+    from trunkline.rollout.sampling.completions import Draws, Switchboard
     from trunkline.rollout.sampling.inflight import Diary
     from trunkline.rollout.task_budget import Allowance
     from trunkline.scoring.filters.base import Filter
-    from trunkline.scoring.rewards import Reward
-    from trunkline.scoring.rewards import Scored
+    from trunkline.scoring.rewards import Reward, Scored
     from trunkline.store.schema import Ending
-    from trunkline.strategies.base import Move
-    from trunkline.strategies.base import Strategy
+    from trunkline.strategies.base import Move, Strategy
     from trunkline.tree.views import Tree
 
 

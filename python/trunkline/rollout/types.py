@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trunkline.errors import BadRequest, CallFailed, ContentFiltered, ContextTooLong, ForkRefused, LLMError, ProgramError, RolloutError, ToolError, UnknownEffect
-pass
+from trunkline.errors import (
+    BadRequest,
+    CallFailed,
+    ContentFiltered,
+    ContextTooLong,
+    ForkRefused,
+    LLMError,
+    ProgramError,
+    RolloutError,
+    ToolError,
+    UnknownEffect,
+)
 from trunkline.tree.records import Failure
 from trunkline.types import Termination
 

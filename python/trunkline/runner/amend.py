@@ -1,69 +1,59 @@
 """Rescore and report on a finished run."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from collections import Counter
 import math
-import msgspec
-from pathlib import Path
 import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
 from trunkline import _core
 from trunkline._internal.aio import Home
 from trunkline._internal.text import printable
 from trunkline._internal.validation import shown
 from trunkline.agent import Speech
-from trunkline.errors import ConfigError
-from trunkline.errors import CrossingError
-from trunkline.errors import RunFileError
+from trunkline.errors import ConfigError, CrossingError, RunFileError
 from trunkline.protocol.job import reward_name
-from trunkline.runner.stored_job import STORED
-from trunkline.runner.stored_job import scored_by
-from trunkline.runner.stored_job import stored_judges
+from trunkline.runner.stored_job import STORED, scored_by, stored_judges
 from trunkline.scoring import notes as verdicts
-from trunkline.scoring.filters.base import Group
-from trunkline.scoring.filters.base import judge
+from trunkline.scoring.filters.base import Group, judge
 from trunkline.scoring.metrics import Estimate
-from trunkline.scoring.notes import Graded
-from trunkline.scoring.notes import Verdict
-from trunkline.scoring.notes import as_noted
-from trunkline.scoring.notes import graded
-from trunkline.scoring.notes import why_unscored
-from trunkline.scoring.reports.extractive import Reported
-from trunkline.scoring.reports.extractive import extract_tree
+from trunkline.scoring.notes import Graded, Verdict, as_noted, graded, why_unscored
+from trunkline.scoring.reports.extractive import Reported, extract_tree
 from trunkline.scoring.rewards.base import policy_of
 from trunkline.scoring.rewards.grading import Grader
-from trunkline.store.amend import Amender
-from trunkline.store.amend import copied
+from trunkline.store.amend import Amender, copied
 from trunkline.store.reader import RunReader
 from trunkline.store.sqlite import is_stub
-from trunkline.store.state import SCORINGS
-from trunkline.store.state import Scoring
-from trunkline.store.state import reward_of
-from trunkline.store.state import scorings
-from trunkline.store.state import under_way
+from trunkline.store.state import SCORINGS, Scoring, reward_of, scorings, under_way
 from trunkline.types import UNSCORED
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
+
     from trunkline._core import Tree as Core
     from trunkline.scoring.filters.base import Filter
     from trunkline.scoring.reports.reporter import Reporter
-    from trunkline.scoring.rewards import Reward
-    from trunkline.scoring.rewards import Scored
-    from trunkline.tree.views import Trajectory
-    from trunkline.tree.views import Tree
+    from trunkline.scoring.rewards import Reward, Scored
+    from trunkline.tree.views import Trajectory, Tree
 
 
-__all__ = ["REPORTS", "Rescored", "arescore", "earlier", "extract_run", "report_run", "rescore", "seen", "set_aside", "write"]
+__all__ = [
+    "REPORTS",
+    "Rescored",
+    "arescore",
+    "earlier",
+    "extract_run",
+    "report_run",
+    "rescore",
+    "seen",
+    "set_aside",
+    "write",
+]
 
 
 def seen(tree: Tree) -> list[Trajectory]:

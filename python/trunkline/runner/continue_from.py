@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from trunkline._core import top_turns
+from trunkline._internal.text import printable, quoted, redact
+from trunkline.agent import Speech
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects import builtin as catalog
-from trunkline._internal.text import printable, quoted
-from trunkline.strategies.base import prompt
-from trunkline.agent import Speech
-from trunkline.protocol.job import reward_name
-from trunkline.protocol.job import region_of
+from trunkline.protocol.job import region_of, reward_name
 from trunkline.scoring.notes import clear
 from trunkline.store.derive import taken
 from trunkline.store.lock import is_written
 from trunkline.store.reader import RunReader
-from trunkline._internal.text import redact
 from trunkline.store.state import under_way
 from trunkline.store.stats.summary import sum_up
+from trunkline.strategies.base import prompt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

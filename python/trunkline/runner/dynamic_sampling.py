@@ -8,11 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
+from trunkline._internal.text import printable
 from trunkline._internal.validation import shown, whole
 from trunkline.errors import ConfigError, UsageError
-from trunkline._internal.text import printable
 from trunkline.rollout.sampling.prompt import base_seed
-from trunkline.strategies.base import Strategy, check_plan
 from trunkline.runner.plan import check_tasks
 from trunkline.runner.preflight import check_out
 from trunkline.runner.run import arun, run
@@ -20,6 +19,7 @@ from trunkline.scoring import notes as verdicts
 from trunkline.scoring.filters.base import check
 from trunkline.scoring.filters.builtin import ZeroVariance
 from trunkline.store.reader import RunReader
+from trunkline.strategies.base import Strategy, check_plan
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:

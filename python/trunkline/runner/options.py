@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from trunkline.rollout.budget import Budget
-    from trunkline.strategies.base import Strategy
-    from trunkline.observability.prometheus import Metrics
-    from trunkline.runner.result import Run
     from trunkline.observability.observers import Snapshot
     from trunkline.observability.opentelemetry import Tracing
+    from trunkline.observability.prometheus import Metrics
+    from trunkline.rollout.budget import Budget
+    from trunkline.runner.result import Run
     from trunkline.scoring.filters.base import Filter
     from trunkline.scoring.rewards import Reward
+    from trunkline.strategies.base import Strategy
 
 __all__ = ["Given", "Options", "given"]
 

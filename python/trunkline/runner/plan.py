@@ -1,75 +1,50 @@
 """Validate, create or open the run file, execute."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from collections.abc import Mapping
-from contextlib import nullcontext
 import logging
-import msgspec
 import os
-from pathlib import Path
 import secrets
 import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import msgspec
+
 from trunkline._core import __version__
 from trunkline._internal.resources import worker_share
 from trunkline._internal.serialization import importing_script
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import whole
+from trunkline._internal.validation import number, shown, whole
 from trunkline.backends.inline import Inline
 from trunkline.backends.local import Local
 from trunkline.controller.controller import Controller
-from trunkline.errors import ConfigError
-from trunkline.errors import CrossingError
+from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
-from trunkline.llm.cache import Cache
-from trunkline.llm.cache import place
+from trunkline.llm.cache import Cache, place
 from trunkline.observability.logging import conceal
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.observability.prometheus import Metrics
 from trunkline.protocol.backend import Guest
-from trunkline.protocol.job import Job
-from trunkline.protocol.job import Refill
-from trunkline.protocol.job import as_llms
-from trunkline.protocol.job import live
-from trunkline.protocol.job import pack_job
-from trunkline.protocol.job import settings
+from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
 from trunkline.runner.continue_from import EarlierRun
-from trunkline.runner.options import Given
-from trunkline.runner.options import Options
-from trunkline.runner.options import given
-from trunkline.runner.preflight import Outline
-from trunkline.runner.preflight import check
-from trunkline.runner.preflight import check_budgets
-from trunkline.runner.preflight import check_out
-from trunkline.runner.preflight import outline
-from trunkline.runner.preflight import ready
-from trunkline.runner.result import Run
-from trunkline.runner.result import Shelf
-from trunkline.runner.resume import Change
-from trunkline.runner.resume import UnfinishedRun
-from trunkline.runner.resume import as_stored
-from trunkline.runner.resume import fingerprint
-from trunkline.runner.resume import gives_meaning
-from trunkline.runner.stored_job import STORED
-from trunkline.runner.stored_job import store_job
-from trunkline.runner.worker_pool import Fleet
-from trunkline.runner.worker_pool import MOST_WORKERS
+from trunkline.runner.options import Given, Options, given
+from trunkline.runner.preflight import Outline, check, check_budgets, check_out, outline, ready
+from trunkline.runner.result import Run, Shelf
+from trunkline.runner.resume import Change, UnfinishedRun, as_stored, fingerprint, gives_meaning
+from trunkline.runner.stored_job import STORED, store_job
+from trunkline.runner.worker_pool import MOST_WORKERS, Fleet
 from trunkline.store.writer import RunWriter
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
 from trunkline.team.team import Team
 from trunkline.types import Task
-from typing import Any
-from typing import TYPE_CHECKING
-from typing import Unpack
-
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
     from trunkline.agent import Agent
     from trunkline.observability.observers import Observer
     from trunkline.protocol.backend import Backend

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from trunkline._internal.validation import choice
 from trunkline.errors import ConfigError, UsageError
-from trunkline.runner.worker_pool import Fleet
 from trunkline.runner.run import arun, run, stream
+from trunkline.runner.worker_pool import Fleet
 from trunkline.tree.records import check_version
 
 if TYPE_CHECKING:

@@ -1,40 +1,32 @@
 """Dry run; endpoint and budget checks."""
 
-
 from __future__ import annotations
 
-
-from functools import partial
-import msgspec
 import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
 from trunkline._core import Tree as Core
-from trunkline._internal.text import printable
-from trunkline._internal.text import redact
-from trunkline._internal.text import said
+from trunkline._internal.text import printable, redact, said
 from trunkline._internal.validation import shown
-from trunkline.agent import Kit
-from trunkline.agent import Speech
-from trunkline.errors import ConfigError
-from trunkline.errors import RunFileError
+from trunkline.agent import Kit, Speech
+from trunkline.errors import ConfigError, RunFileError
 from trunkline.llm.config import EndpointSpec
-from trunkline.protocol.job import forks_inside
-from trunkline.protocol.job import region_of
-from trunkline.rollout.budget import prompt_bound
-from trunkline.rollout.budget import turn_cost
+from trunkline.protocol.job import forks_inside, region_of
+from trunkline.rollout.budget import prompt_bound, turn_cost
 from trunkline.rollout.moves import plant
 from trunkline.store.sqlite import describe
 from trunkline.store.stats.summary import Taken
 from trunkline.strategies.base import prompt
 from trunkline.tools.toolbox import Toolbox
 from trunkline.tree.views import Tree
-from typing import Any
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
     from trunkline.agent import Agent
     from trunkline.llm.token_ids.base import TokenMode
     from trunkline.protocol.job import Job
@@ -201,8 +193,11 @@ async def _exact(job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, spe
 
 async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, speech: Speech) -> None:
     """What a strategy needs that looks at how sure the model was, asked for as the agent would ask."""
-    from trunkline.llm.capabilities import QUESTION  # noqa: PLC0415 - as above
-    from trunkline.llm.capabilities import find_regions, require_region  # noqa: PLC0415
+    from trunkline.llm.capabilities import (  # noqa: PLC0415
+        QUESTION,
+        find_regions,
+        require_region,
+    )
 
     region = region_of(job.strategy)
     opening = speech.opening(agent.system, [{"role": "user", "content": QUESTION}])

@@ -13,9 +13,9 @@ from trunkline.store.reader import RunReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trunkline.store.schema import CallRow
     from trunkline.store.stats.calls import Spending
     from trunkline.store.stats.profile import Profile
-    from trunkline.store.schema import CallRow
     from trunkline.store.stats.summary import Summary
     from trunkline.store.stats.tasks import TaskSummary
     from trunkline.tree.views import Tree

@@ -1,32 +1,25 @@
 """Same file again: settings compared."""
 
-
 from __future__ import annotations
 
-
 import hashlib
-import msgspec
 import os
 import re
-from trunkline._internal.text import printable
-from trunkline._internal.text import quoted
-from trunkline._internal.text import redact
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from trunkline._internal.text import printable, quoted, redact
 from trunkline.errors import ConfigError
 from trunkline.store.reader import RunReader
 from trunkline.store.sqlite import is_stub
 from trunkline.store.state import under_way
 from trunkline.team.team import ALIKE
-from typing import Any
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
     from trunkline.types import Task
 
 

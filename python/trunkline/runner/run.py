@@ -1,41 +1,33 @@
 """Run, arun, stream."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 import contextlib
-from contextlib import suppress
-from functools import partial
 import shlex
 import signal
 import threading
-from trunkline._internal.aio import Errand
-from trunkline._internal.aio import Home
-from trunkline._internal.aio import close_loop
-from trunkline._internal.aio import to_the_end
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
+
+import uvloop
+
+from trunkline._internal.aio import Errand, Home, close_loop, to_the_end
 from trunkline.runner.plan import Plan
 from trunkline.runner.worker_pool import Fleet
 from trunkline.store.reader import RunReader
-from typing import Any
-from typing import TYPE_CHECKING
-from typing import Unpack
-import uvloop
-
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from collections.abc import Callable
-    from collections.abc import Iterable
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from types import FrameType
+
     from trunkline.agent import Agent
     from trunkline.runner.options import Options
     from trunkline.runner.result import Run
     from trunkline.team.team import Team
     from trunkline.tree.views import Tree
     from trunkline.types import Task
-    from types import FrameType
 
 
 __all__ = ["Interrupted", "News", "arun", "run", "stream"]

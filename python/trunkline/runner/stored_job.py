@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline._internal.serialization import fields_of, load, pack
+from trunkline._internal.text import printable, redact
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm.config import EndpointSpec
-from trunkline._internal.text import printable
-from trunkline.protocol.job import Packed, as_packed, from_packed, reward_name
-from trunkline.protocol.job import live
+from trunkline.protocol.job import Packed, as_packed, from_packed, live, reward_name
 from trunkline.scoring.filters.base import check
-from trunkline._internal.text import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,20 +10,20 @@ import weakref
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from trunkline._internal.validation import choice, shown, text, whole
-from trunkline.errors import ConfigError, UsageError
-from trunkline.backends import ray_cluster as cluster
 from trunkline._internal.aio import Home
+from trunkline._internal.validation import choice, shown, text, whole
+from trunkline.backends import ray_cluster as cluster
 from trunkline.backends.inline import Inline
 from trunkline.backends.local import Local
 from trunkline.backends.ray import Ray
+from trunkline.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trunkline.protocol.backend import Backend
     from trunkline.controller.controller import Controller
     from trunkline.controller.weights import Versions
+    from trunkline.protocol.backend import Backend
 
 __all__ = ["MOST_WORKERS", "Fleet"]
 

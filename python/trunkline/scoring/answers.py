@@ -1,25 +1,20 @@
 """Extract answers, action keys."""
 
-
 from __future__ import annotations
 
-
-from hashlib import blake2b
 import json
 import math
-import msgspec
 import re
-from trunkline.llm.dialects.base import spoken
-from trunkline.llm.dialects.builtin import Hermes
-from trunkline.llm.dialects.builtin import SearchR1
-from trunkline.llm.types import Choice
-from trunkline.tree.answers import DIGITS
-from trunkline.tree.answers import LONG
-from trunkline.tree.answers import normalise
-from trunkline.tree.views import message_text
-from typing import Any
-from typing import TYPE_CHECKING
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from trunkline.llm.dialects.base import spoken
+from trunkline.llm.dialects.builtin import Hermes, SearchR1
+from trunkline.llm.types import Choice
+from trunkline.tree.answers import DIGITS, LONG, normalise
+from trunkline.tree.views import message_text
 
 if TYPE_CHECKING:
     from trunkline._internal.validation import JSON

@@ -20,9 +20,7 @@ from trunkline.types import UNSCORED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.tree.views import Node
-    from trunkline.tree.views import Trajectory
-    from trunkline.tree.views import Tree
+    from trunkline.tree.views import Node, Trajectory, Tree
 
 __all__ = ["CONFIDENCES", "candidates", "entropy", "logprob", "reward", "stated", "value", "verbalised"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trunkline.scoring.answers import action
-from trunkline.tree.views import Kind
 from trunkline.tree.answers import normalise
+from trunkline.tree.views import Kind
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trunkline._internal.text import printable, said
 from trunkline._internal.validation import shown, whole
 from trunkline.errors import ConfigError, LLMError, ReplyError
 from trunkline.llm import messages as chat
 from trunkline.llm import request as body
-from trunkline.llm.openai_client import as_llm
-from trunkline.llm.dialects.base import spoken
-from trunkline.llm.types import LLM, Request
-from trunkline.llm.request import Sampling
 from trunkline.llm.config import EndpointSpec
-from trunkline._internal.text import printable, said
+from trunkline.llm.dialects.base import spoken
+from trunkline.llm.openai_client import as_llm
+from trunkline.llm.request import Sampling
+from trunkline.llm.types import LLM, Request
 from trunkline.types import Usage
 
 if TYPE_CHECKING:

@@ -3,32 +3,47 @@
 They are no calls of the rollout, which made none of them: no count of tool calls has them.
 """
 
-
 from __future__ import annotations
 
-
 import math
-import msgspec
 import re
-from trunkline._internal.text import printable
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline.errors import ConfigError
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
+
+from trunkline._internal.text import printable
+from trunkline._internal.validation import number, shown
+from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
     from trunkline._core import Tree as Core
-    from trunkline.scoring.rewards.base import Part
-    from trunkline.scoring.rewards.base import Scored
+    from trunkline.scoring.rewards.base import Part, Scored
 
 
-__all__ = ["ACTIONS", "Action", "Graded", "Verdict", "as_graded", "as_noted", "clear", "counted", "dropped", "encode", "entries", "grade", "graded", "masked", "note", "noted", "penalty", "read", "replays", "why_unscored"]
+__all__ = [
+    "ACTIONS",
+    "Action",
+    "Graded",
+    "Verdict",
+    "as_graded",
+    "as_noted",
+    "clear",
+    "counted",
+    "dropped",
+    "encode",
+    "entries",
+    "grade",
+    "graded",
+    "masked",
+    "note",
+    "noted",
+    "penalty",
+    "read",
+    "replays",
+    "why_unscored",
+]
 
 
 _WIDTH = 300

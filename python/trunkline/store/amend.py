@@ -1,58 +1,39 @@
 """Change a finished file."""
 
-
 from __future__ import annotations
 
-
 import contextlib
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
 import msgspec
 from msgspec.structs import astuple
-from pathlib import Path
-import sqlite3
-from trunkline import _core
-from trunkline._internal.text import printable
-from trunkline._internal.text import quoted
-from trunkline._internal.text import redact
-from trunkline.errors import InfrastructureError
-from trunkline.errors import RunFileError
-from trunkline.errors import TreeError
-from trunkline.errors import UsageError
-from trunkline.store.derive import rows
-from trunkline.store.derive import taken
-from trunkline.store.lock import Holder
-from trunkline.store.lock import Lock
-from trunkline.store.lock import is_written
-from trunkline.store.lock import remove
-from trunkline.store.lock import remove_stub
-from trunkline.store.lock import taken_by
-from trunkline.store.reader import RunReader
-from trunkline.store.schema import BEGUN
-from trunkline.store.schema import Ending
-from trunkline.store.schema import HERE
-from trunkline.store.schema import ROLLOUT_COLUMNS
-from trunkline.store.schema import TAKEN_COLUMNS
-from trunkline.store.schema import TASK
-from trunkline.store.schema import TREE_COLUMNS
-from trunkline.store.schema import delta_key
-from trunkline.store.sqlite import as_text
-from trunkline.store.sqlite import connect
-from trunkline.store.sqlite import connect_to_write
-from trunkline.store.sqlite import damaged
-from trunkline.store.sqlite import fault
-from trunkline.store.sqlite import keep_log
-from trunkline.store.sqlite import put_meta
-from trunkline.store.sqlite import transaction
-from trunkline.store.sqlite import versions_of
-from trunkline.store.sqlite import written
-from trunkline.store.state import look
-from typing import Final
-from typing import Self
-from typing import TYPE_CHECKING
 
+from trunkline import _core
+from trunkline._internal.text import printable, quoted, redact
+from trunkline.errors import InfrastructureError, RunFileError, TreeError, UsageError
+from trunkline.store.derive import rows, taken
+from trunkline.store.lock import Holder, Lock, is_written, remove, remove_stub, taken_by
+from trunkline.store.reader import RunReader
+from trunkline.store.schema import BEGUN, HERE, ROLLOUT_COLUMNS, TAKEN_COLUMNS, TASK, TREE_COLUMNS, Ending, delta_key
+from trunkline.store.sqlite import (
+    as_text,
+    connect,
+    connect_to_write,
+    damaged,
+    fault,
+    keep_log,
+    put_meta,
+    transaction,
+    versions_of,
+    written,
+)
+from trunkline.store.state import look
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
     from trunkline._internal.validation import JSON
     from trunkline.tree.views import Tree
 

@@ -1,44 +1,39 @@
 """Checking a run file: what follows from the deltas is derived again and compared, and calls are held against them."""
 
-
 from __future__ import annotations
 
-
-from collections import Counter
-import msgspec
 import sqlite3
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
 from trunkline import _core
-from trunkline._core import TURN
-from trunkline._core import Tree
-from trunkline._internal.text import printable
-from trunkline._internal.text import quoted
+from trunkline._core import TURN, Tree
+from trunkline._internal.text import printable, quoted
 from trunkline.errors import TreeError
-from trunkline.store.derive import rows
-from trunkline.store.derive import taken
-from trunkline.store.schema import BEGUN
-from trunkline.store.schema import CALLS_NAMED
-from trunkline.store.schema import CALL_COLUMNS
-from trunkline.store.schema import CALL_NAMED
-from trunkline.store.schema import CallRow
-from trunkline.store.schema import Ending
-from trunkline.store.schema import HERE
-from trunkline.store.schema import ROLLOUT_COLUMNS
-from trunkline.store.schema import SEQ
-from trunkline.store.schema import TAKEN_COLUMNS
-from trunkline.store.schema import TASK
-from trunkline.store.schema import TREE_COLUMNS
-from trunkline.store.schema import delta_keys
+from trunkline.store.derive import rows, taken
+from trunkline.store.schema import (
+    BEGUN,
+    CALL_COLUMNS,
+    CALL_NAMED,
+    CALLS_NAMED,
+    HERE,
+    ROLLOUT_COLUMNS,
+    SEQ,
+    TAKEN_COLUMNS,
+    TASK,
+    TREE_COLUMNS,
+    CallRow,
+    Ending,
+    delta_keys,
+)
 from trunkline.store.sqlite import versions_of
 from trunkline.store.stats.calls import cached
-from trunkline.types import Task
-from trunkline.types import Usage
-from typing import Any
-from typing import TYPE_CHECKING
-
+from trunkline.types import Task, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from collections.abc import Set as AbstractSet
 
 

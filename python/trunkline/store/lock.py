@@ -1,26 +1,20 @@
 """Writer lock, run files on disk."""
 
-
 from __future__ import annotations
-
 
 import contextlib
 import fcntl
-import msgspec
 import os
 import socket
 import sqlite3
 import time
-from trunkline._internal.text import printable
-from trunkline.errors import InfrastructureError
-from trunkline.errors import RunFileError
-from trunkline.store.sqlite import connect
-from trunkline.store.sqlite import describe
-from trunkline.store.sqlite import files_of
-from trunkline.store.sqlite import is_stub
-from typing import Self
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+import msgspec
+
+from trunkline._internal.text import printable
+from trunkline.errors import InfrastructureError, RunFileError
+from trunkline.store.sqlite import connect, describe, files_of, is_stub
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

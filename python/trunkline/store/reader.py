@@ -13,27 +13,39 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import msgspec
 
 from trunkline import _core
-from trunkline.errors import ConfigError, DamagedRunFile, RunFileError, TreeError, UsageError
-from trunkline.llm.pricing import MAIN, prices_named
-from trunkline.llm.pricing import Price
 from trunkline._internal.text import printable, quoted
-from trunkline.store.stats.calls import Bill, Spending
+from trunkline.errors import ConfigError, DamagedRunFile, RunFileError, TreeError, UsageError
+from trunkline.llm.pricing import MAIN, Price, prices_named
 from trunkline.store.check import check
-from trunkline.store.schema import DELTAS, delta_keys
-from trunkline.store.sqlite import damaged
-from trunkline.store.sqlite import connect, fault, files_of
-from trunkline.store.stats.profile import Profile, profile
-from trunkline.store.stats.profile import RowCounts, Rows
-from trunkline.store.schema import CALL_NAMED, CALLS_NAMED, ROLLOUT_COLUMNS, TAKEN_COLUMNS, TOOL_COLUMNS, TREE_COLUMNS, CallRow, EventRow, RolloutRow, TakenRow, ToolRow, TreeRow
+from trunkline.store.schema import (
+    CALL_NAMED,
+    CALLS_NAMED,
+    DELTAS,
+    ROLLOUT_COLUMNS,
+    TAKEN_COLUMNS,
+    TOOL_COLUMNS,
+    TREE_COLUMNS,
+    CallRow,
+    EventRow,
+    RolloutRow,
+    TakenRow,
+    ToolRow,
+    TreeRow,
+    delta_keys,
+)
+from trunkline.store.sqlite import connect, damaged, fault, files_of
 from trunkline.store.state import under_way
+from trunkline.store.stats.calls import Bill, Spending
+from trunkline.store.stats.profile import Profile, RowCounts, Rows, profile
 from trunkline.store.stats.summary import Summary, summarise, wall_seconds
 from trunkline.store.stats.tasks import TaskSummary, by_task
 from trunkline.tree.views import Tree
-from trunkline._internal.validation import JSON
 from trunkline.types import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from trunkline._internal.validation import JSON
 
 __all__ = ["RunReader"]
 

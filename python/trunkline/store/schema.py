@@ -3,33 +3,54 @@
 SQLite finds a row by one number at once, and such a table keeps large values without a loss of space.
 """
 
-
 from __future__ import annotations
 
+import platform
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import msgspec
 from msgspec.structs import astuple
-import platform
-import time
+
 from trunkline import _core
 from trunkline._internal.text import redact
-from trunkline._internal.validation import JSON
 from trunkline.types import Usage
-from typing import Final
-from typing import NamedTuple
-from typing import Self
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Mapping
-    from collections.abc import Sequence
     import sqlite3
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from trunkline._internal.validation import JSON
 
 
-__all__ = ["APPLICATION_ID", "BEGUN", "CALLS_NAMED", "CALL_COLUMNS", "CALL_NAMED", "CallRow", "CallTable", "DELTAS", "Ending", "EventRow", "HERE", "ROLLOUT_COLUMNS", "RolloutRow", "SCHEMA_VERSION", "SEQ", "TABLES", "TAKEN_COLUMNS", "TASK", "TOOL_COLUMNS", "TREE_COLUMNS", "TakenRow", "ToolRow", "TreeRow", "Versions", "delta_key", "delta_keys"]
+__all__ = [
+    "APPLICATION_ID",
+    "BEGUN",
+    "CALLS_NAMED",
+    "CALL_COLUMNS",
+    "CALL_NAMED",
+    "DELTAS",
+    "HERE",
+    "ROLLOUT_COLUMNS",
+    "SCHEMA_VERSION",
+    "SEQ",
+    "TABLES",
+    "TAKEN_COLUMNS",
+    "TASK",
+    "TOOL_COLUMNS",
+    "TREE_COLUMNS",
+    "CallRow",
+    "CallTable",
+    "Ending",
+    "EventRow",
+    "RolloutRow",
+    "TakenRow",
+    "ToolRow",
+    "TreeRow",
+    "Versions",
+    "delta_key",
+    "delta_keys",
+]
 
 
 APPLICATION_ID: Final = 0x54524C4E

@@ -1,31 +1,39 @@
 """Connect, transaction, error translation, file identity."""
 
-
 from __future__ import annotations
 
-
 import contextlib
-import msgspec
 import sqlite3
-from trunkline._internal.text import printable
-from trunkline._internal.text import scrub_deep
-from trunkline.errors import DamagedRunFile
-from trunkline.errors import InfrastructureError
-from trunkline.store.schema import APPLICATION_ID
-from trunkline.store.schema import HERE
-from trunkline.store.schema import SCHEMA_VERSION
-from trunkline.store.schema import Versions
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from trunkline._internal.text import printable, scrub_deep
+from trunkline.errors import DamagedRunFile, InfrastructureError
+from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, Versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
     from trunkline._internal.validation import JSON
 
 
-__all__ = ["as_text", "connect", "connect_to_write", "damaged", "describe", "fault", "files_of", "is_stub", "keep_log", "put_meta", "transaction", "versions_of", "written"]
+__all__ = [
+    "as_text",
+    "connect",
+    "connect_to_write",
+    "damaged",
+    "describe",
+    "fault",
+    "files_of",
+    "is_stub",
+    "keep_log",
+    "put_meta",
+    "transaction",
+    "versions_of",
+    "written",
+]
 
 
 _META = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"

@@ -1,46 +1,52 @@
 """How far a file has come: resumptions, rescorings."""
 
-
 from __future__ import annotations
 
-
 import math
-import msgspec
 import sqlite3
 import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
 from trunkline import _core
-from trunkline._internal.text import printable
-from trunkline._internal.text import redact
+from trunkline._internal.text import printable, redact
 from trunkline.errors import TreeError
 from trunkline.scoring.metrics import Estimate
 from trunkline.store.lock import Holder
-from trunkline.store.schema import BEGUN
-from trunkline.store.schema import CallTable
-from trunkline.store.schema import DELTAS
-from trunkline.store.schema import ROLLOUT_COLUMNS
-from trunkline.store.schema import RolloutRow
-from trunkline.store.schema import TAKEN_COLUMNS
-from trunkline.store.schema import TakenRow
-from trunkline.store.schema import delta_keys
-from trunkline.store.sqlite import as_text
-from trunkline.store.sqlite import damaged
-from trunkline.store.sqlite import keep_log
-from trunkline.store.sqlite import put_meta
-from trunkline.store.sqlite import transaction
+from trunkline.store.schema import (
+    BEGUN,
+    DELTAS,
+    ROLLOUT_COLUMNS,
+    TAKEN_COLUMNS,
+    CallTable,
+    RolloutRow,
+    TakenRow,
+    delta_keys,
+)
+from trunkline.store.sqlite import as_text, damaged, keep_log, put_meta, transaction
 from trunkline.store.stats.tasks import Judgements
 from trunkline.types import FAILED
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 
-__all__ = ["Resumed", "Resumption", "SCORINGS", "Scoring", "Standing", "look", "resume", "resumptions", "reward_of", "scorings", "standing", "under_way"]
+__all__ = [
+    "SCORINGS",
+    "Resumed",
+    "Resumption",
+    "Scoring",
+    "Standing",
+    "look",
+    "resume",
+    "resumptions",
+    "reward_of",
+    "scorings",
+    "standing",
+    "under_way",
+]
 
 
 # The names in these statements are our own.

@@ -15,18 +15,29 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 from msgspec.structs import astuple
 
+from trunkline._internal.text import printable, redact, redact_command
 from trunkline.errors import InfrastructureError, RunFileError, WorkerError
-from trunkline._internal.text import printable
-from trunkline.store.schema import CallTable
-from trunkline.store.schema import DELTAS, delta_key, delta_keys
-from trunkline.store.sqlite import as_text, connect_to_write, keep_log, put_meta, transaction, written
-from trunkline.store.lock import remove, remove_stub, sync_folders
-from trunkline.store.sqlite import fault
-from trunkline.store.lock import Holder, Lock
-from trunkline._internal.text import redact, redact_command
-from trunkline.store.state import Resumed, resume
-from trunkline.store.schema import APPLICATION_ID, HERE, ROLLOUT_COLUMNS, SCHEMA_VERSION, TABLES, TAKEN_COLUMNS, TREE_COLUMNS, CallRow, RolloutRow, TakenRow, ToolRow, TreeRow
-from trunkline.store.state import Standing
+from trunkline.store.lock import Holder, Lock, remove, remove_stub, sync_folders
+from trunkline.store.schema import (
+    APPLICATION_ID,
+    DELTAS,
+    HERE,
+    ROLLOUT_COLUMNS,
+    SCHEMA_VERSION,
+    TABLES,
+    TAKEN_COLUMNS,
+    TREE_COLUMNS,
+    CallRow,
+    CallTable,
+    RolloutRow,
+    TakenRow,
+    ToolRow,
+    TreeRow,
+    delta_key,
+    delta_keys,
+)
+from trunkline.store.sqlite import as_text, connect_to_write, fault, keep_log, put_meta, transaction, written
+from trunkline.store.state import Resumed, Standing, resume
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,13 +1,9 @@
 """Policies over one verb, fork: which rollouts start, and where."""
 
-
 from __future__ import annotations
 
-
 import importlib
-from typing import Final
-from typing import TYPE_CHECKING
-
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from trunkline.strategies.base import Strategy

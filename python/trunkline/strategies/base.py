@@ -1,42 +1,48 @@
 """Strategy, Fork, Stop, Drop, View."""
 
-
 from __future__ import annotations
 
-
 from hashlib import blake2b
-import msgspec
 from struct import pack
-from trunkline._core import PROMPT
-from trunkline._core import ROOT
-from trunkline._core import TURN
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+import msgspec
+
+from trunkline._core import PROMPT, ROOT, TURN
 from trunkline._internal.text import said
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text
-from trunkline._internal.validation import whole
+from trunkline._internal.validation import shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
 from trunkline.llm.response import recorded
 from trunkline.tree.records import Failure
 from trunkline.tree.views import Trajectory
 from trunkline.types import Termination
-from typing import Final
-from typing import Protocol
-from typing import TYPE_CHECKING
-from typing import runtime_checkable
-
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterable
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
     from trunkline._core import Rollout as Facts
     from trunkline._core import Tree as Core
     from trunkline.llm.types import ToolCall
     from trunkline.tree.views import Tree
 
 
-__all__ = ["Drop", "Fork", "INSIDE", "Move", "Stop", "Strategy", "TOOK", "View", "_TOOK", "at_once", "check_plan", "prompt", "stepwise", "was_to_move"]
+__all__ = [
+    "INSIDE",
+    "TOOK",
+    "_TOOK",
+    "Drop",
+    "Fork",
+    "Move",
+    "Stop",
+    "Strategy",
+    "View",
+    "at_once",
+    "check_plan",
+    "prompt",
+    "stepwise",
+    "was_to_move",
+]
 
 
 INSIDE = "an endpoint that goes on from token ids: trunkline.LLM(tokens=TokenMode(api='completions')) or 'generate'"

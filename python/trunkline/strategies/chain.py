@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from trunkline._core import split_evenly
+from trunkline._internal.text import quoted
 from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
-from trunkline._internal.text import quoted
 from trunkline.strategies.base import Fork
 from trunkline.tree.views import Kind
 

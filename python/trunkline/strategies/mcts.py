@@ -11,9 +11,7 @@ import msgspec
 from trunkline._core import PROMPT, TURN, Search, fork_points
 from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError
-from trunkline.strategies.base import prompt
-from trunkline.strategies.base import was_to_move
-from trunkline.strategies.base import Fork
+from trunkline.strategies.base import Fork, prompt, was_to_move
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

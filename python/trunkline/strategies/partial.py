@@ -1,33 +1,20 @@
 """Partial rollouts (ParallelMuse): the most uncertain turns of a few rollouts, drawn again and played to the end."""
 
-
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
 
 import msgspec
-from trunkline._core import MESSAGE
-from trunkline._core import TURN
-from trunkline._core import partial_top_up
-from trunkline._core import top_turns
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text
-from trunkline._internal.validation import whole
+
+from trunkline._core import MESSAGE, TURN, partial_top_up, top_turns
+from trunkline._internal.validation import shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.strategies.base import Fork
-from trunkline.types import FAILED
-from trunkline.types import Termination
-from typing import ClassVar
-from typing import Final
-from typing import Literal
-from typing import TYPE_CHECKING
-from typing import get_args
-
+from trunkline.types import FAILED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
     from trunkline.agent import Agent
     from trunkline.strategies.base import View
 

@@ -15,8 +15,7 @@ from trunkline.types import UNSCORED
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline.strategies.base import Move
-    from trunkline.strategies.base import View
+    from trunkline.strategies.base import Move, View
 
 __all__ = ["TreeGRPO"]
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline._internal.validation import whole
-from trunkline.strategies.base import Fork, Stop
 from trunkline.scoring.rewards.base import Value, best, check, worth
+from trunkline.strategies.base import Fork, Stop
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trunkline.strategies.base import Move
-    from trunkline.strategies.base import View
+    from trunkline.strategies.base import Move, View
     from trunkline.tree.views import Trajectory
 
 __all__ = ["TreeSearch"]

@@ -1,13 +1,9 @@
 """Teams: several agents and a program over one rollout."""
 
-
 from __future__ import annotations
 
-
 import importlib
-from typing import Final
-from typing import TYPE_CHECKING
-
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from trunkline.team.team import Team

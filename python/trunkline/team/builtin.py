@@ -1,26 +1,21 @@
 """Search, math, experts."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import whole
+from typing import TYPE_CHECKING, Any, Final
+
+from trunkline._internal.validation import shown, whole
 from trunkline.errors import ConfigError
 from trunkline.scoring.answers import extract_answer
-from trunkline.team.projection import Boxed
-from trunkline.team.projection import Tag
+from trunkline.team.projection import Boxed, Tag
 from trunkline.team.role import Role
 from trunkline.team.team import Team
 from trunkline.tools.tool import Tool
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
     from trunkline.team.team import TeamPlay
 
 
@@ -151,7 +146,9 @@ class SearchTeam(Team, frozen=True, kw_only=True):
         ConfigError: A setting has a value it cannot have, or there is no tool.
     """
 
-    verifier = Role(prompt=_SEARCH_VERIFIER, slots=("history",), reads=Tag("verify", keep="all", chinese=False), penalty=0.01)
+    verifier = Role(
+        prompt=_SEARCH_VERIFIER, slots=("history",), reads=Tag("verify", keep="all", chinese=False), penalty=0.01
+    )
     searcher = Role(prompt=_SEARCHER, slots=("history",), reads=Tag("search", thinks=True, chinese=False), penalty=0.01)
     answerer = Role(prompt=_ANSWERER, slots=("history",), reads=Tag("answer", thinks=True, chinese=False), penalty=0.01)
 

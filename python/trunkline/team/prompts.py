@@ -3,37 +3,25 @@
 Where nothing but the talk changes between two asks, a prompt is one call of the core.
 """
 
-
 from __future__ import annotations
 
-
-from functools import cached_property
-from functools import lru_cache
-from trunkline._internal.text import scrub
-from trunkline._internal.validation import shown
-from trunkline.errors import ArgumentError
-from trunkline.errors import ConfigError
-from trunkline.errors import ProgramError
-from trunkline.llm.messages import CLOSES
-from trunkline.llm.messages import OPENS
-from trunkline.llm.messages import piece
-from trunkline.llm.messages import system
-from trunkline.llm.messages import user
-from trunkline.rollout.programs.context import Cut
-from trunkline.rollout.programs.context import Sent
-from trunkline.tree.views import message_text
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from trunkline._internal.text import scrub
+from trunkline._internal.validation import shown
+from trunkline.errors import ArgumentError, ConfigError, ProgramError
+from trunkline.llm.messages import CLOSES, OPENS, piece, system, user
+from trunkline.rollout.programs.context import Cut, Sent
+from trunkline.tree.views import message_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
     from trunkline.rollout.programs.context import Play
     from trunkline.team.role import Member
     from trunkline.team.team import Team
-    from trunkline.types import Message
-    from trunkline.types import Task
+    from trunkline.types import Message, Task
 
 
 __all__ = ["Context", "Frames", "Prompts", "before_question", "check_slots", "question_of"]

@@ -1,38 +1,27 @@
 """Role, Template, slots."""
 
-
 from __future__ import annotations
 
-
-from collections.abc import Sequence
 import difflib
-import msgspec
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
 from trunkline._internal.text import said
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text
+from trunkline._internal.validation import number, shown, text
 from trunkline.agent import Agent
-from trunkline.errors import ConfigError
-from trunkline.errors import ProgramError
+from trunkline.errors import ConfigError, ProgramError
 from trunkline.llm.dialects import builtin as catalog
 from trunkline.llm.messages import piece
-from trunkline.llm.pricing import MAIN
-from trunkline.llm.pricing import check_name
+from trunkline.llm.pricing import MAIN, check_name
 from trunkline.llm.request import Sampling
-from trunkline.team.projection import Projected
-from trunkline.team.projection import Projection
-from trunkline.team.projection import Whole
+from trunkline.team.projection import Projected, Projection, Whole
 from trunkline.tools.tool import Tool
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
 __all__ = ["Member", "Role", "Slot", "Template", "described"]

@@ -1,50 +1,34 @@
 """Teams: several roles and a coroutine over one rollout."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
-from inspect import getattr_static
-from inspect import iscoroutinefunction
+from inspect import getattr_static, iscoroutinefunction
+from types import MemberDescriptorType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
 import msgspec
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text
-from trunkline._internal.validation import whole
+
+from trunkline._internal.validation import shown, text, whole
 from trunkline.agent import Agent
-from trunkline.errors import ConfigError
-from trunkline.errors import ProgramError
-from trunkline.team.prompts import Frames
-from trunkline.team.prompts import Prompts
-from trunkline.team.prompts import question_of
-from trunkline.team.role import Member
-from trunkline.team.role import Role
-from trunkline.team.role import described
+from trunkline.errors import ConfigError, ProgramError
+from trunkline.team.prompts import Frames, Prompts, question_of
+from trunkline.team.role import Member, Role, described
 from trunkline.tools.tool import Tool
 from trunkline.types import Termination
-from types import MemberDescriptorType
-from typing import Any
-from typing import Final
-from typing import NoReturn
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterable
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from random import Random
+
     from trunkline.llm.types import Choice
-    from trunkline.rollout.programs.context import Answered
-    from trunkline.rollout.programs.context import Noted
-    from trunkline.rollout.programs.context import Play
+    from trunkline.rollout.programs.context import Answered, Noted, Play
     from trunkline.team.projection import Projected
     from trunkline.tools.toolbox import Observation
-    from trunkline.types import Message
-    from trunkline.types import Task
+    from trunkline.types import Message, Task
 
 
 __all__ = ["ALIKE", "Said", "Team", "TeamPlay", "change", "check_changes"]

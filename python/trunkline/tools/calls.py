@@ -1,29 +1,35 @@
 """Call ids, current call; results and errors as text."""
 
-
 from __future__ import annotations
 
-
+import json
+import re
 from contextvars import ContextVar
 from hashlib import blake2b
-import json
-import msgspec
-import re
 from struct import pack
-from trunkline._internal.text import excerpt
-from trunkline._internal.text import scrub
-from trunkline.errors import ToolError
-from trunkline.errors import UsageError
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
+from trunkline._internal.text import excerpt, scrub
+from trunkline.errors import ToolError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["Call", "LIMIT", "Origin", "as_text", "bounded", "calling", "current_call", "describe", "fault", "unreadable"]
+__all__ = [
+    "LIMIT",
+    "Call",
+    "Origin",
+    "as_text",
+    "bounded",
+    "calling",
+    "current_call",
+    "describe",
+    "fault",
+    "unreadable",
+]
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from trunkline._internal.text import printable, said
 from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError
-from trunkline._internal.text import printable, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,31 +4,26 @@ The standard executor joins its threads when the interpreter ends and never repl
 foreign code that may never return, so here threads are daemons, and one that overran its time stops counting.
 """
 
-
 from __future__ import annotations
 
-
 import asyncio
-from collections import deque
 import contextlib
 import contextvars
-from functools import partial
 import inspect
 import logging
 import threading
 import traceback
-from trunkline._internal.text import printable
-from trunkline.tools.calls import as_text
-from trunkline.tools.calls import describe
-from trunkline.tools.isolation.process_pool import Processes
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from trunkline._internal.text import printable
+from trunkline.tools.calls import as_text, describe
+from trunkline.tools.isolation.process_pool import Processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
     from trunkline.tools.calls import Call
     from trunkline.tools.tool import Tool
 

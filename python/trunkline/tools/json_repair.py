@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from trunkline._internal.text import loads, scrub
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.base import call_of
 from trunkline.llm.types import ToolCall
-from trunkline._internal.text import loads, scrub
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

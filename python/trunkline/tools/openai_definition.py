@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from trunkline._internal.text import loads, scrub
 from trunkline._internal.validation import kind, shown, text
 from trunkline.errors import ConfigError
-from trunkline._internal.text import loads, scrub
-from trunkline.tools.schema import Docstring
-from trunkline.tools.tool import Policy
-from trunkline.tools.schema import ArgumentError, Schema
 from trunkline.tools.calls import fault
-from trunkline.tools.tool import NAME, Tool, gives_awaitable
+from trunkline.tools.schema import ArgumentError, Docstring, Schema
+from trunkline.tools.tool import NAME, Policy, Tool, gives_awaitable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,30 +1,23 @@
 """Signature -> JSON schema and decoder."""
 
-
 from __future__ import annotations
-
 
 import copy
 import inspect
-import msgspec
 import re
-from trunkline._internal.text import excerpt
-from trunkline._internal.text import loads
-from trunkline._internal.text import scrub
+import typing
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Union
+
+import msgspec
+
+from trunkline._internal.text import excerpt, loads, scrub
 from trunkline.errors import ConfigError
 from trunkline.tools.calls import fault
 from trunkline.tools.environment import Environment
-import typing
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import NoReturn
-from typing import TYPE_CHECKING
-from typing import Union
-
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
     from trunkline._internal.validation import JSON
 
 

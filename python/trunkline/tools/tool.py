@@ -1,27 +1,17 @@
 """@tool, Tool, Policy."""
 
-
 from __future__ import annotations
-
 
 import functools
 import inspect
-import msgspec
 import re
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import size
-from trunkline._internal.validation import text
-from trunkline._internal.validation import whole
-from trunkline.errors import ConfigError
-from trunkline.tools.schema import Schema
-from trunkline.tools.schema import build
-from typing import Any
-from typing import Final
-from typing import Generic
-from typing import TYPE_CHECKING
-from typing import overload
+from typing import TYPE_CHECKING, Any, Final, Generic, overload
 
+import msgspec
+
+from trunkline._internal.validation import number, shown, size, text, whole
+from trunkline.errors import ConfigError
+from trunkline.tools.schema import Schema, build
 
 __all__ = ["MEMORY", "NAME", "Policy", "Tool", "gives_awaitable", "policy", "tool"]
 

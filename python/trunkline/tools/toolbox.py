@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from trunkline._internal.text import excerpt, said, without_secrets
 from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
-from trunkline._internal.text import excerpt, without_secrets
-from trunkline._internal.text import said
-from trunkline.tools.result_cache import Results, key_of
-from trunkline.tools.calls import Call, calling
-from trunkline.tools.executor import Executor
-from trunkline.tools.executor import Foreign, Raised
+from trunkline.tools.calls import LIMIT, Call, bounded, calling, unreadable
+from trunkline.tools.executor import Executor, Foreign, Raised
 from trunkline.tools.json_repair import Mended, mend, need_library, sound
-from trunkline.tools.calls import LIMIT, bounded
+from trunkline.tools.result_cache import Results, key_of
 from trunkline.tools.schema import ArgumentError
-from trunkline.tools.calls import unreadable
 from trunkline.tools.tool import Tool
 
 if TYPE_CHECKING:

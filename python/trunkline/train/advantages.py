@@ -10,8 +10,7 @@ import msgspec
 
 from trunkline._core import MESSAGE, OBSERVATION, estimate, presets
 from trunkline._internal.validation import choice
-from trunkline.train.selection import Calls, context_of, turns_of
-from trunkline.train.selection import Chosen, Rules, select
+from trunkline.train.selection import Calls, Chosen, Rules, context_of, select, turns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,8 +13,7 @@ import msgspec
 
 from trunkline._core import node_values
 from trunkline._internal.validation import choice, number, whole
-from trunkline.train.selection import turns_of
-from trunkline.train.selection import Rules, select
+from trunkline.train.selection import Rules, select, turns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

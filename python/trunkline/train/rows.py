@@ -1,42 +1,26 @@
 """Table of agent calls."""
 
-
 from __future__ import annotations
 
-
+import math
 from array import array
 from collections.abc import Mapping
-import math
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
 import msgspec
-from trunkline._internal.validation import choice
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import whole
+
+from trunkline._internal.validation import choice, shown, whole
 from trunkline.errors import ConfigError
-from trunkline.llm.pricing import llm_in
-from trunkline.llm.pricing import named
+from trunkline.llm.pricing import llm_in, named
 from trunkline.llm.request import model_in
-from trunkline.train.advantages import Advantages
-from trunkline.train.advantages import Worth
-from trunkline.train.selection import Call
-from trunkline.train.selection import Calls
-from trunkline.train.selection import Chosen
-from trunkline.train.selection import Rules
-from trunkline.train.selection import again
-from trunkline.train.selection import sent
+from trunkline.train.advantages import Advantages, Worth
+from trunkline.train.selection import Call, Calls, Chosen, Rules, again, sent
 from trunkline.tree.records import version_in
 from trunkline.tree.tokens import generated
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-from typing import TypeAlias
-
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
     from trunkline.tree.views import Tree
     from trunkline.types import Message
 

@@ -1,39 +1,27 @@
 """Which rollouts and calls are trained; JSONL."""
 
-
 from __future__ import annotations
-
 
 import logging
 import math
-import msgspec
 from pathlib import Path
-from trunkline._core import MESSAGE
-from trunkline._core import OBSERVATION
-from trunkline._core import TURN
-from trunkline._internal.text import printable
-from trunkline._internal.text import quoted
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import msgspec
+
+from trunkline._core import MESSAGE, OBSERVATION, TURN
+from trunkline._internal.text import printable, quoted
 from trunkline._internal.validation import choice
-from trunkline.errors import ArgumentError
-from trunkline.errors import ConfigError
-from trunkline.errors import UsageError
+from trunkline.errors import ArgumentError, ConfigError, UsageError
 from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring import notes as verdicts
-from trunkline.types import FAILED
-from trunkline.types import Termination
-from trunkline.types import UNSCORED
-from typing import Annotated
-from typing import Any
-from typing import Literal
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
+from trunkline.types import FAILED, UNSCORED, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
     from trunkline._core import Tree as Core
-    from trunkline.tree.views import Trajectory
-    from trunkline.tree.views import Tree
+    from trunkline.tree.views import Trajectory, Tree
 
 
 __all__ = ["Call", "Calls", "Chosen", "Rules", "again", "context_of", "select", "sent", "turns_of", "write_jsonl"]

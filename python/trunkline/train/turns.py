@@ -9,8 +9,7 @@ import msgspec
 
 from trunkline._internal.validation import choice
 from trunkline.train.advantages import Advantages, Worth
-from trunkline.train.selection import sent, turns_of
-from trunkline.train.selection import Chosen, Rules, again
+from trunkline.train.selection import Chosen, Rules, again, sent, turns_of
 from trunkline.tree.records import version_in
 
 if TYPE_CHECKING:

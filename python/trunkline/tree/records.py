@@ -5,32 +5,23 @@ were appended that it is about. The mark ``{"forked": [rollout, source, count]}`
 with.
 """
 
-
 from __future__ import annotations
 
-
 import json
-import msgspec
 import re
-from trunkline._internal.text import printable
-from trunkline._internal.text import said
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from trunkline._internal.text import printable, said
 from trunkline._internal.validation import shown
 from trunkline._internal.validation import text as check_text
-from trunkline.errors import ConfigError
-from trunkline.errors import LLMError
-from trunkline.errors import RolloutError
-from trunkline.errors import TreeError
+from trunkline.errors import ConfigError, LLMError, RolloutError, TreeError
 from trunkline.types import Usage
-from typing import Any
-from typing import Literal
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-from typing import TypeAlias
-
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
     from trunkline._core import Tree as Core
 
 

@@ -1,33 +1,21 @@
 """Tree, Trajectory, Node over the core."""
 
-
 from __future__ import annotations
 
-
-from enum import IntEnum
 import math
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
 import msgspec
+
 from trunkline import _core
 from trunkline.tree.answers import majority
-from trunkline.tree.records import Failure
-from trunkline.tree.records import usage_of
-from trunkline.tree.records import version_in
-from trunkline.tree.tokens import Seconds
-from trunkline.tree.tokens import Tokens
-from trunkline.tree.tokens import count
-from trunkline.tree.tokens import generated
-from trunkline.types import Termination
-from trunkline.types import UNSCORED
-from trunkline.types import Usage
-from typing import Any
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-from typing import cast
-
+from trunkline.tree.records import Failure, usage_of, version_in
+from trunkline.tree.tokens import Seconds, Tokens, count, generated
+from trunkline.types import UNSCORED, Termination, Usage
 
 if TYPE_CHECKING:
-    from trunkline.types import Message
-    from trunkline.types import Task
+    from trunkline.types import Message, Task
 
 
 __all__ = ["Kind", "Node", "Trajectory", "Tree", "Values", "message_text"]

@@ -1,80 +1,68 @@
 """Grows trees; LLMs opened."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 import logging
 import math
 import time
+from typing import TYPE_CHECKING, NamedTuple, cast
+
 from trunkline._core import Tree as Core
 from trunkline._internal.text import said
 from trunkline.agent import Kit
 from trunkline.controller.limits import for_llm
-from trunkline.errors import InfrastructureError
-from trunkline.errors import TrunklineError
-from trunkline.errors import UsageError
+from trunkline.errors import InfrastructureError, TrunklineError, UsageError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.cache import Cache
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.token_ids.server import renderers
 from trunkline.protocol import messages as wire
-from trunkline.protocol.messages import Ack
-from trunkline.protocol.messages import Allot
-from trunkline.protocol.messages import Bye
-from trunkline.protocol.messages import Cut
-from trunkline.protocol.messages import Denied
-from trunkline.protocol.messages import Earlier
-from trunkline.protocol.messages import EngineState
-from trunkline.protocol.messages import Fatal
-from trunkline.protocol.messages import FromWorker
-from trunkline.protocol.messages import Grant
-from trunkline.protocol.messages import Lent
-from trunkline.protocol.messages import Ping
-from trunkline.protocol.messages import Pong
-from trunkline.protocol.messages import Recall
-from trunkline.protocol.messages import Reclaim
-from trunkline.protocol.messages import Stop
-from trunkline.protocol.messages import ToWorker
-from trunkline.protocol.messages import Work
-from trunkline.protocol.messages import read_task
+from trunkline.protocol.messages import (
+    Ack,
+    Allot,
+    Bye,
+    Cut,
+    Denied,
+    Earlier,
+    EngineState,
+    Fatal,
+    FromWorker,
+    Grant,
+    Lent,
+    Ping,
+    Pong,
+    Recall,
+    Reclaim,
+    Stop,
+    ToWorker,
+    Work,
+    read_task,
+)
 from trunkline.rollout.checkpoint import Taken
 from trunkline.rollout.programs.resources import Program
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.sampling.completions import Switchboard
-from trunkline.rollout.sampling.inflight import Diary
-from trunkline.rollout.sampling.inflight import Underway
-from trunkline.rollout.sampling.inflight import Weights
+from trunkline.rollout.sampling.completions import Draws, Switchboard
+from trunkline.rollout.sampling.inflight import Diary, Underway, Weights
 from trunkline.rollout.sampling.token_prompts import Exact
 from trunkline.rollout.side_effects import lose
 from trunkline.rollout.task_budget import Allowance
 from trunkline.rollout.tree_runner import Session
 from trunkline.scoring.filters.base import unjudged
-from trunkline.scoring.rewards.grading import Grader
-from trunkline.scoring.rewards.grading import cancelled
+from trunkline.scoring.rewards.grading import Grader, cancelled
 from trunkline.strategies.base import at_once
 from trunkline.tree.records import Failure
 from trunkline.tree.views import Tree
 from trunkline.worker.health import feel
-from trunkline.worker.leases import Borrower
-from trunkline.worker.leases import Leases
-from trunkline.worker.outbox import Growth
-from trunkline.worker.outbox import IN_FLIGHT
-from trunkline.worker.outbox import Outbox
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-from typing import cast
-
+from trunkline.worker.leases import Borrower, Leases
+from trunkline.worker.outbox import IN_FLIGHT, Growth, Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
+
     from trunkline.llm.http.client import HttpLLM
     from trunkline.llm.types import LLM
-    from trunkline.protocol.job import AnyLLM
-    from trunkline.protocol.job import Job
+    from trunkline.protocol.job import AnyLLM, Job
     from trunkline.types import Task
 
 

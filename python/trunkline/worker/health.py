@@ -1,39 +1,31 @@
 """State, loop lag, blocking code."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 import heapq
 import logging
-import msgspec
 import os
-from pathlib import Path
 import sys
 import sysconfig
 import threading
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from trunkline._internal.resources import resident
 from trunkline._internal.text import printable
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.pricing import named
 from trunkline.observability.logging import safe
-from trunkline.protocol.messages import Door
-from trunkline.protocol.messages import EngineState
-from trunkline.protocol.messages import Slow
-from typing import Any
-from typing import TYPE_CHECKING
-
+from trunkline.protocol.messages import Door, EngineState, Slow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterable
-    from collections.abc import Mapping
-    from trunkline.rollout.sampling.completions import Draws
-    from trunkline.rollout.sampling.completions import Switchboard
-    from trunkline.rollout.tree_runner import Session
+    from collections.abc import Callable, Iterable, Mapping
     from types import FrameType
+
+    from trunkline.rollout.sampling.completions import Draws, Switchboard
+    from trunkline.rollout.tree_runner import Session
 
 
 __all__ = ["Watchdog", "feel"]
@@ -44,12 +36,6 @@ _SLOWEST = 3
 
 _NAME = 100
 """Characters of a name that are told."""
-
-
-
-
-
-
 
 
 def feel(

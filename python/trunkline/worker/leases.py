@@ -1,41 +1,24 @@
 """Worker side of budget, slots and rates."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from collections import Counter
-from collections import deque
 import math
-from trunkline._core import Ledger
-from trunkline._core import Refusal
-from trunkline.protocol.messages import Allot
-from trunkline.protocol.messages import Ask
-from trunkline.protocol.messages import Draw
-from trunkline.protocol.messages import Drawn
-from trunkline.protocol.messages import Grant
-from trunkline.protocol.messages import Reclaim
-from trunkline.protocol.messages import Refund
-from trunkline.protocol.messages import Repaid
-from trunkline.protocol.messages import Return
-from trunkline.protocol.messages import Want
-from trunkline.rollout.task_budget import Denied
-from trunkline.rollout.task_budget import LedgerAccount
-from typing import Protocol
-from typing import TYPE_CHECKING
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Protocol
 
+from trunkline._core import Ledger, Refusal
+from trunkline.protocol.messages import Allot, Ask, Draw, Drawn, Grant, Reclaim, Refund, Repaid, Return, Want
+from trunkline.rollout.task_budget import Denied, LedgerAccount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
     from trunkline.llm.config import EndpointSpec
     from trunkline.llm.http.client import HttpLLM
-    from trunkline.llm.limits.rate_limiter import Limiter
-    from trunkline.llm.limits.rate_limiter import Tenant
+    from trunkline.llm.limits.rate_limiter import Limiter, Tenant
     from trunkline.llm.types import Limits
-    from trunkline.protocol.messages import FromWorker
-    from trunkline.protocol.messages import Lent
+    from trunkline.protocol.messages import FromWorker, Lent
     from trunkline.rollout.budget import Amounts
     from trunkline.rollout.task_budget import Claim
 

@@ -1,14 +1,11 @@
 """Process entry, parent-death; Host: one engine per run."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 import atexit
 import contextlib
 import ctypes
-from functools import partial
 import gc
 import logging
 import os
@@ -16,30 +13,20 @@ import signal
 import socket
 import sys
 import threading
-from trunkline._core import __version__
-from trunkline.errors import TrunklineError
-from trunkline.errors import WorkerError
-from trunkline.observability.logging import conceal
-from trunkline.protocol.channel import Channel
-from trunkline.protocol.channel import attach
-from trunkline.protocol.job import unpack_job
-from trunkline.protocol.messages import Begin
-from trunkline.protocol.messages import Bye
-from trunkline.protocol.messages import Fatal
-from trunkline.protocol.messages import FromWorker
-from trunkline.protocol.messages import Hello
-from trunkline.protocol.messages import PROTOCOL
-from trunkline.protocol.messages import Ready
-from trunkline.protocol.messages import decode_to_worker
-from trunkline.protocol.messages import encode
-from trunkline.worker.engine import Engine
-from trunkline.worker.engine import slots
-from trunkline.worker.health import Watchdog
-from trunkline.worker.log_relay import Relay
-from typing import Any
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
 import uvloop
 
+from trunkline._core import __version__
+from trunkline.errors import TrunklineError, WorkerError
+from trunkline.observability.logging import conceal
+from trunkline.protocol.channel import Channel, attach
+from trunkline.protocol.job import unpack_job
+from trunkline.protocol.messages import PROTOCOL, Begin, Bye, Fatal, FromWorker, Hello, Ready, decode_to_worker, encode
+from trunkline.worker.engine import Engine, slots
+from trunkline.worker.health import Watchdog
+from trunkline.worker.log_relay import Relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable

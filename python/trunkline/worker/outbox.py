@@ -6,10 +6,10 @@ import asyncio
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from trunkline._internal.aio import Permits
+from trunkline._internal.text import scrub, without_secrets
 from trunkline.errors import InfrastructureError
 from trunkline.llm.pricing import named
-from trunkline._internal.text import scrub, without_secrets
-from trunkline._internal.aio import Permits
 from trunkline.protocol.messages import MAX_FRAME, Batch, Delta, Done
 from trunkline.store.derive import rows
 from trunkline.store.schema import CallRow, Ending

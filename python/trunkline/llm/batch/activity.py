@@ -1,17 +1,13 @@
 """Who runs, waits, is in a tool."""
 
-
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
 
 from trunkline._core import Roster
-from typing import Final
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 __all__ = ["Lane", "Lanes", "Masks", "SeveralLane", "SeveralLanes"]

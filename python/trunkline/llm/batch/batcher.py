@@ -1,50 +1,38 @@
 """BatchLLM: dynamic batching over generate(list)."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 import inspect
 import time
-from trunkline._internal.aio import Slots
-from trunkline._internal.text import printable
-from trunkline._internal.text import said
-from trunkline._internal.text import without_secrets
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import whole
-from trunkline.errors import BadRequest
-from trunkline.errors import ConfigError
-from trunkline.errors import ContentFiltered
-from trunkline.errors import ContextTooLong
-from trunkline.errors import InfrastructureError
-from trunkline.errors import LLMError
-from trunkline.errors import TrunklineError
-from trunkline.errors import UsageError
-from trunkline.llm.batch.activity import Lanes
-from trunkline.llm.batch.completion import ENDPOINT
-from trunkline.llm.batch.completion import Taken
-from trunkline.llm.batch.completion import completions
-from trunkline.llm.batch.completion import prompts
-from trunkline.llm.batch.completion import reply_of
-from trunkline.llm.pricing import one_price
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-from typing import cast
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from trunkline._internal.aio import Slots
+from trunkline._internal.text import printable, said, without_secrets
+from trunkline._internal.validation import number, shown, whole
+from trunkline.errors import (
+    BadRequest,
+    ConfigError,
+    ContentFiltered,
+    ContextTooLong,
+    InfrastructureError,
+    LLMError,
+    TrunklineError,
+    UsageError,
+)
+from trunkline.llm.batch.activity import Lanes
+from trunkline.llm.batch.completion import ENDPOINT, Taken, completions, prompts, reply_of
+from trunkline.llm.pricing import one_price
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterator
-    from trunkline.llm.batch.completion import Completion
-    from trunkline.llm.batch.completion import Prompt
+    from collections.abc import Callable, Iterator
+
+    from trunkline.llm.batch.completion import Completion, Prompt
     from trunkline.llm.pricing import Price
-    from trunkline.llm.types import Reply
-    from trunkline.llm.types import Request
+    from trunkline.llm.types import Reply, Request
+
     Outcomes = list[Completion | TrunklineError]
 
 

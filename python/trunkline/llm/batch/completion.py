@@ -1,40 +1,29 @@
 """Prompts in, completions out."""
 
-
 from __future__ import annotations
 
-
+import math
 from functools import cached_property
 from itertools import groupby
-import math
-import msgspec
-from trunkline._internal.text import excerpt
-from trunkline._internal.text import scrub
-from trunkline._internal.text import scrub_deep
-from trunkline._internal.validation import shown
-from trunkline.errors import LLMError
-from trunkline.errors import ReplyError
-from trunkline.errors import TrunklineError
-from trunkline.llm.response import read
-from trunkline.llm.types import Choice
-from trunkline.llm.types import Reply
-from trunkline.llm.types import ToolCall
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-from typing import cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+import msgspec
+
+from trunkline._internal.text import excerpt, scrub, scrub_deep
+from trunkline._internal.validation import shown
+from trunkline.errors import LLMError, ReplyError, TrunklineError
+from trunkline.llm.response import read
+from trunkline.llm.types import Choice, Reply, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
     from trunkline._internal.validation import JSON
     from trunkline.llm.types import Request
     from trunkline.types import Message
 
 
-__all__ = ["Completion", "ENDPOINT", "Prompt", "Taken", "completions", "prompts", "reply_of"]
+__all__ = ["ENDPOINT", "Completion", "Prompt", "Taken", "completions", "prompts", "reply_of"]
 
 
 ENDPOINT: Final = "BatchLLM"

@@ -1,28 +1,23 @@
 """Dialect protocol, Parsed, helpers."""
 
-
 from __future__ import annotations
 
-
 import json
-import msgspec
 import re
-from trunkline.llm.types import Choice
-from trunkline.llm.types import ToolCall
-from typing import Any
-from typing import Final
-from typing import Protocol
-from typing import TYPE_CHECKING
-from typing import runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+import msgspec
+
+from trunkline.llm.types import Choice, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
     from trunkline.llm.request import Sampling
     from trunkline.types import Message
 
 
-__all__ = ["Definition", "Dialect", "MOST_CALLS", "Parsed", "call_of", "spoken", "unread"]
+__all__ = ["MOST_CALLS", "Definition", "Dialect", "Parsed", "call_of", "spoken", "unread"]
 
 
 MOST_CALLS: Final = 1000

@@ -5,35 +5,23 @@ turn ends at its closing tag, and a turn with neither is told so and costs a ste
 model's own turn; over chat completions they are a message of the user.
 """
 
-
 from __future__ import annotations
 
-
-from itertools import islice
 import json
-import msgspec
 import re
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text
-from trunkline.errors import ConfigError
-from trunkline.llm.dialects.base import Dialect
-from trunkline.llm.dialects.base import MOST_CALLS
-from trunkline.llm.dialects.base import Parsed
-from trunkline.llm.dialects.base import call_of
-from trunkline.llm.dialects.base import spoken
-from trunkline.llm.dialects.base import unread
-from trunkline.llm.types import ToolCall
-from typing import Any
-from typing import ClassVar
-from typing import Final
-from typing import Literal
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
+import msgspec
+
+from trunkline._internal.validation import shown, text
+from trunkline.errors import ConfigError
+from trunkline.llm.dialects.base import MOST_CALLS, Dialect, Parsed, call_of, spoken, unread
+from trunkline.llm.types import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterator
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
     from trunkline.llm.dialects.base import Definition
     from trunkline.llm.request import Sampling
     from trunkline.llm.types import Choice

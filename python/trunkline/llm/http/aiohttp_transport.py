@@ -1,41 +1,40 @@
 """TLS and proxies; which transport serves a URL."""
 
-
 from __future__ import annotations
 
-
-import aiohttp
 import asyncio
 import io
 import ipaddress
 import time
-from trunkline.llm.http.connection_pool import PlainTransport
-from trunkline.llm.http.transport import Answer
-from trunkline.llm.http.transport import BROKE_OFF
-from trunkline.llm.http.transport import Body
-from trunkline.llm.http.transport import CONNECTION_BROKE
-from trunkline.llm.http.transport import CONNECT_LATE
-from trunkline.llm.http.transport import NOT_HTTP
-from trunkline.llm.http.transport import NO_ANSWER
-from trunkline.llm.http.transport import TransportError
-from trunkline.llm.http.transport import UNKNOWN_HOST
-from trunkline.llm.http.transport import closed
-from trunkline.llm.http.transport import late
-from trunkline.llm.http.transport import silent
-from trunkline.llm.http.transport import too_large
-from trunkline.llm.http.transport import unconnected
-from typing import Final
-from typing import TYPE_CHECKING
-from urllib.request import getproxies
-from urllib.request import proxy_bypass
+from typing import TYPE_CHECKING, Final
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
 from yarl import URL
 
+from trunkline.llm.http.connection_pool import PlainTransport
+from trunkline.llm.http.transport import (
+    BROKE_OFF,
+    CONNECT_LATE,
+    CONNECTION_BROKE,
+    NO_ANSWER,
+    NOT_HTTP,
+    UNKNOWN_HOST,
+    Answer,
+    Body,
+    TransportError,
+    closed,
+    late,
+    silent,
+    too_large,
+    unconnected,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from collections.abc import Mapping
-    from trunkline.llm.http.transport import Transport
+    from collections.abc import Coroutine, Mapping
     from typing import Any
+
+    from trunkline.llm.http.transport import Transport
 
 
 __all__ = ["AioTransport", "SwitchTransport", "is_loopback", "proxy_of"]

@@ -1,56 +1,29 @@
 """HttpLLM: one call over its attempts."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from functools import lru_cache
-from functools import partial
 import math
 import random
 import time
-from trunkline._internal.text import excerpt
-from trunkline._internal.text import without_key
-from trunkline.errors import EndpointError
-from trunkline.errors import LLMError
-from trunkline.errors import ReplyError
-from trunkline.llm.http.aiohttp_transport import SwitchTransport
-from trunkline.llm.http.outcome import Backoff
-from trunkline.llm.http.outcome import Site
-from trunkline.llm.http.outcome import Verdict
-from trunkline.llm.http.outcome import classify
-from trunkline.llm.http.outcome import embedded_status
-from trunkline.llm.http.transport import Answer
-from trunkline.llm.http.transport import Transport
-from trunkline.llm.http.transport import TransportError
-from trunkline.llm.limits.adaptive_window import Window
-from trunkline.llm.limits.rate_limiter import Limiter
-from trunkline.llm.limits.rate_limiter import Tenant
-from trunkline.llm.limits.rate_limiter import estimate
-from trunkline.llm.limits.router import Endpoint
-from trunkline.llm.limits.router import Router
-from trunkline.llm.limits.token_bucket import LocalLease
-from trunkline.llm.limits.token_bucket import Quota
-from trunkline.llm.response import read
-from trunkline.llm.response import unusable
-from trunkline.llm.types import Limits
-from trunkline.llm.types import Reply
-from trunkline.llm.types import Routing
-from typing import Any
-from typing import Final
-from typing import Generic
-from typing import NoReturn
-from typing import Protocol
-from typing import TYPE_CHECKING
-from typing import TypeVar
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
 
+from trunkline._internal.text import excerpt, without_key
+from trunkline.errors import EndpointError, LLMError, ReplyError
+from trunkline.llm.http.aiohttp_transport import SwitchTransport
+from trunkline.llm.http.outcome import Backoff, Site, Verdict, classify, embedded_status
+from trunkline.llm.http.transport import Answer, Transport, TransportError
+from trunkline.llm.limits.adaptive_window import Window
+from trunkline.llm.limits.rate_limiter import Limiter, Tenant, estimate
+from trunkline.llm.limits.router import Endpoint, Router
+from trunkline.llm.limits.token_bucket import LocalLease, Quota
+from trunkline.llm.response import read, unusable
+from trunkline.llm.types import Limits, Reply, Routing
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-    from collections.abc import Callable
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
     from trunkline.llm.http.transport import Body
     from trunkline.llm.limits.token_bucket import Lease
     from trunkline.llm.types import Request

@@ -1,34 +1,29 @@
 """One connection and its llhttp parser."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from collections.abc import Mapping
-from httptools import HttpParserError
-from httptools import HttpParserUpgrade
-from httptools import HttpResponseParser
-from io import BytesIO
 import time
-from trunkline.llm.http.transport import Answer
-from trunkline.llm.http.transport import BROKE_OFF
-from trunkline.llm.http.transport import Body
-from trunkline.llm.http.transport import CONNECTION_BROKE
-from trunkline.llm.http.transport import NOT_HTTP
-from trunkline.llm.http.transport import NO_ANSWER
-from trunkline.llm.http.transport import TransportError
-from trunkline.llm.http.transport import closed
-from trunkline.llm.http.transport import late
-from trunkline.llm.http.transport import silent
-from trunkline.llm.http.transport import too_large
-from typing import Final
-from typing import NamedTuple
-from typing import Protocol
-from typing import TYPE_CHECKING
-from typing import cast
 import zlib
+from collections.abc import Mapping
+from io import BytesIO
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from trunkline.llm.http.transport import (
+    BROKE_OFF,
+    CONNECTION_BROKE,
+    NO_ANSWER,
+    NOT_HTTP,
+    Answer,
+    Body,
+    TransportError,
+    closed,
+    late,
+    silent,
+    too_large,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

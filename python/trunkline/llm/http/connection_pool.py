@@ -1,37 +1,34 @@
 """Plain HTTP/1.1 transport: pool and heads."""
 
-
 from __future__ import annotations
 
-
-import aiohappyeyeballs
 import asyncio
-from collections import deque
 import re
 import socket
 import time
-from trunkline.llm.http.connection import Bounds
-from trunkline.llm.http.connection import Connection
-from trunkline.llm.http.connection import UnansweredError
-from trunkline.llm.http.connection import inflate
-from trunkline.llm.http.transport import Answer
-from trunkline.llm.http.transport import Body
-from trunkline.llm.http.transport import CONNECT_LATE
-from trunkline.llm.http.transport import NO_ANSWER
-from trunkline.llm.http.transport import TransportError
-from trunkline.llm.http.transport import UNKNOWN_HOST
-from trunkline.llm.http.transport import closed
-from trunkline.llm.http.transport import late
-from trunkline.llm.http.transport import unconnected
-from typing import Final
-from typing import TYPE_CHECKING
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import aiohappyeyeballs
 from yarl import URL
 
+from trunkline.llm.http.connection import Bounds, Connection, UnansweredError, inflate
+from trunkline.llm.http.transport import (
+    CONNECT_LATE,
+    NO_ANSWER,
+    UNKNOWN_HOST,
+    Answer,
+    Body,
+    TransportError,
+    closed,
+    late,
+    unconnected,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from aiohappyeyeballs import AddrInfoType
-    from collections.abc import Mapping
-    from collections.abc import Sequence
 
 
 __all__ = ["PlainTransport", "Pool"]

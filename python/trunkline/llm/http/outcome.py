@@ -1,33 +1,23 @@
 """Status and body -> retry, fail or stop; backoff."""
 
-
 from __future__ import annotations
 
-
-from datetime import UTC
-from email.utils import parsedate_to_datetime
-import msgspec
 import random
 import re
 import time
-from trunkline._internal.text import excerpt
-from trunkline._internal.validation import number
-from trunkline._internal.validation import whole
-from trunkline.errors import BadRequest
-from trunkline.errors import ContentFiltered
-from trunkline.errors import ContextTooLong
-from trunkline.errors import EndpointError
-from trunkline.errors import LLMError
-from trunkline.errors import TrunklineError
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
+from trunkline._internal.text import excerpt
+from trunkline._internal.validation import number, whole
+from trunkline.errors import BadRequest, ContentFiltered, ContextTooLong, EndpointError, LLMError, TrunklineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 __all__ = ["Backoff", "Site", "Verdict", "classify", "embedded_status", "retry_after"]

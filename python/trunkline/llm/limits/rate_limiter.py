@@ -1,30 +1,25 @@
 """admission: slots of run and endpoint, rates; shared slots."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from collections import deque
-from itertools import count
-from operator import itemgetter
 import re
 import sys
 import time
+from collections import deque
+from itertools import count
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
 from trunkline._internal.aio import Bell
 from trunkline.llm.limits.token_bucket import LONGEST
-from typing import Final
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-    from collections.abc import Callable
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
+
     from trunkline.llm.http.transport import Body
     from trunkline.llm.limits.adaptive_window import Window
-    from trunkline.llm.limits.token_bucket import Lease
-    from trunkline.llm.limits.token_bucket import Quota
+    from trunkline.llm.limits.token_bucket import Lease, Quota
 
 
 __all__ = ["Gate", "Limiter", "Tenant", "estimate"]

@@ -1,27 +1,22 @@
 """Prefix affinity, endpoint health, circuit breaker."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from collections import OrderedDict
 import logging
 import math
 import re
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
 from trunkline._internal.aio import Bell
 from trunkline.llm.http.outcome import Site
 from trunkline.llm.limits.rate_limiter import Gate
-from typing import Final
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
-
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-    from collections.abc import Callable
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
     from trunkline.llm.http.outcome import Verdict
     from trunkline.llm.limits.adaptive_window import Window
     from trunkline.llm.limits.token_bucket import Quota

@@ -1,24 +1,17 @@
 """Token bucket; x-ratelimit-* headers."""
 
-
 from __future__ import annotations
 
-
-from datetime import UTC
-from datetime import datetime
 import re
 import time
-from typing import Final
-from typing import Protocol
-from typing import TYPE_CHECKING
-
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
-__all__ = ["Bucket", "LONGEST", "Lease", "LocalLease", "Quota", "acquire", "limits_of", "seconds"]
+__all__ = ["LONGEST", "Bucket", "Lease", "LocalLease", "Quota", "acquire", "limits_of", "seconds"]
 
 
 _AT_ONCE: Final = 1e-6

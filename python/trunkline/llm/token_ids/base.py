@@ -6,27 +6,21 @@ without knowing which ids spell the sentinel: two renderings that differ in the 
 exactly that at their end in common. TRL and verl build what follows a turn from such stand-ins too.
 """
 
-
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
+
 from trunkline._core import Reading
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text
-from trunkline._internal.validation import whole
+from trunkline._internal.validation import shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.llm import request
 from trunkline.tree.records import number_of
-from typing import Final
-from typing import NamedTuple
-from typing import Protocol
-from typing import TYPE_CHECKING
-from typing import runtime_checkable
-
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
     from trunkline._internal.validation import JSON
     from trunkline.llm.request import Sampling
     from trunkline.types import Message

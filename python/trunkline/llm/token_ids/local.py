@@ -1,29 +1,24 @@
 """Tokenizer.json + Jinja template."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from functools import partial
 import json
-import msgspec
-from pathlib import Path
 import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import msgspec
+
 from trunkline._internal.text import excerpt
-from trunkline._internal.validation import kind
-from trunkline._internal.validation import text
+from trunkline._internal.validation import kind, text
 from trunkline.errors import ConfigError
 from trunkline.llm.token_ids.base import Suffix
-from typing import Any
-from typing import Final
-from typing import NoReturn
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
     from trunkline._internal.validation import JSON
     from trunkline.types import Message
 

@@ -1,26 +1,20 @@
 """/tokenize; choice of renderer."""
 
-
 from __future__ import annotations
 
-
 from functools import partial
-import msgspec
-from trunkline.errors import BadRequest
-from trunkline.errors import ConfigError
-from trunkline.errors import LLMError
-from trunkline.llm.token_ids.base import Suffix
-from typing import Annotated
-from typing import Protocol
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Protocol
 
+import msgspec
+
+from trunkline.errors import BadRequest, ConfigError, LLMError
+from trunkline.llm.token_ids.base import Suffix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
     from trunkline._internal.validation import JSON
-    from trunkline.llm.token_ids.base import Renderer
-    from trunkline.llm.token_ids.base import TokenMode
+    from trunkline.llm.token_ids.base import Renderer, TokenMode
     from trunkline.types import Message
 
 

@@ -1,27 +1,18 @@
 """What a program is given: ask, use, observe."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-import msgspec
 import time
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import msgspec
+
 from trunkline._core import Talk
-from trunkline._internal.text import said
-from trunkline._internal.text import without_secrets
-from trunkline.errors import CallFailed
-from trunkline.errors import ConfigError
-from trunkline.errors import LLMError
-from trunkline.errors import ProgramError
-from trunkline.errors import ReplayDiverged
+from trunkline._internal.text import said, without_secrets
+from trunkline.errors import CallFailed, ConfigError, LLMError, ProgramError, ReplayDiverged
 from trunkline.llm.messages import encode
-from trunkline.rollout.programs.replay import Record
-from trunkline.rollout.programs.replay import Standing
-from trunkline.rollout.programs.replay import as_json
-from trunkline.rollout.programs.replay import difference
-from trunkline.rollout.programs.replay import failed
-from trunkline.rollout.programs.replay import shown
+from trunkline.rollout.programs.replay import Record, Standing, as_json, difference, failed, shown
 from trunkline.rollout.rollout import usable
 from trunkline.rollout.sampling.turns import Asked
 from trunkline.rollout.types import Finished
@@ -29,29 +20,20 @@ from trunkline.tools.toolbox import Observation
 from trunkline.tree.records import Failure
 from trunkline.tree.views import message_text
 from trunkline.types import Termination
-from typing import Any
-from typing import NamedTuple
-from typing import NoReturn
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
     from trunkline._core import Node
-    from trunkline.agent import Agent
-    from trunkline.agent import Kit
-    from trunkline.llm.types import Choice
-    from trunkline.llm.types import ToolCall
+    from trunkline.agent import Agent, Kit
+    from trunkline.llm.types import Choice, ToolCall
     from trunkline.rollout.programs.executor import Errands
-    from trunkline.rollout.programs.replay import Journal
-    from trunkline.rollout.programs.replay import Place
+    from trunkline.rollout.programs.replay import Journal, Place
     from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.rollout import Rollout
     from trunkline.rollout.sampling.turns import Landed
     from trunkline.tools.tool import Tool
-    from trunkline.types import Message
-    from trunkline.types import Task
+    from trunkline.types import Message, Task
 
 
 __all__ = ["Answered", "Cut", "Noted", "Play", "Sent"]

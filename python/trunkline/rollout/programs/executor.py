@@ -6,25 +6,24 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trunkline.llm import messages
-from trunkline.rollout.sampling.sampler import Ask
 from trunkline.rollout.sampling.inflight import Diary
 from trunkline.rollout.sampling.prompt import base_seed
+from trunkline.rollout.sampling.sampler import Ask
 from trunkline.tools.calls import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.llm.types import Choice, ToolCall
-    from trunkline.llm.request import Sampling
     from trunkline.agent import Kit
-    from trunkline.rollout.sampling.sampler import Desk, Outlet
-    from trunkline.rollout.task_budget import Hold
-    from trunkline.rollout.sampling.turns import Asked, Landed, Parked
-    from trunkline.rollout.task_budget import Purse
+    from trunkline.llm.request import Sampling
+    from trunkline.llm.types import Choice, ToolCall
     from trunkline.rollout.rollout import Rollout
-    from trunkline.tools.toolbox import Observation, Toolbox
+    from trunkline.rollout.sampling.sampler import Desk, Outlet
+    from trunkline.rollout.sampling.turns import Asked, Landed, Parked
+    from trunkline.rollout.task_budget import Hold, Purse
     from trunkline.tools.tool import Tool
+    from trunkline.tools.toolbox import Observation, Toolbox
 
 __all__ = ["Errands"]
 

@@ -5,46 +5,44 @@ done before the next one ends. So a program that awaits nothing but its rollout 
 whoever answers first.
 """
 
-
 from __future__ import annotations
 
-
 import asyncio
-from collections import defaultdict
-from collections import deque
 import hashlib
-import msgspec
 import random
 import threading
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import msgspec
+
 from trunkline import errors
 from trunkline._core import MESSAGE
-from trunkline._internal.text import excerpt
-from trunkline._internal.text import said
-from trunkline._internal.text import without_secrets
-from trunkline.errors import LLMError
-from trunkline.errors import ProgramError
-from trunkline.errors import ReplayDiverged
+from trunkline._internal.text import excerpt, said, without_secrets
+from trunkline.errors import LLMError, ProgramError, ReplayDiverged
 from trunkline.rollout.types import Finished
-from trunkline.tree.records import Failure
-from trunkline.tree.records import How
-from trunkline.tree.records import Record
-from trunkline.tree.records import Records
-from typing import Any
-from typing import Final
-from typing import Self
-from typing import TYPE_CHECKING
-from typing import TypeVar
-
+from trunkline.tree.records import Failure, How, Record, Records
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-    from collections.abc import Callable
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
+
     from trunkline.rollout.programs.executor import Errands
     from trunkline.rollout.rollout import Rollout
 
 
-__all__ = ["How", "Journal", "Place", "Record", "Replay", "Standing", "after", "as_json", "difference", "failed", "shown"]
+__all__ = [
+    "How",
+    "Journal",
+    "Place",
+    "Record",
+    "Replay",
+    "Standing",
+    "after",
+    "as_json",
+    "difference",
+    "failed",
+    "shown",
+]
 
 
 class Journal(Records):

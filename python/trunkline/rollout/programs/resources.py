@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from trunkline._internal.text import said
 from trunkline._internal.validation import shown
+from trunkline.agent import Agent, Kit
 from trunkline.errors import ConfigError, ProgramError, UsageError
 from trunkline.llm.pricing import MAIN, there_is
 from trunkline.llm.request import Sampling
-from trunkline._internal.text import said
-from trunkline.agent import Agent, Kit
-from trunkline.rollout.programs.replay import Journal
 from trunkline.rollout.programs.context import Play
-from trunkline.tools.toolbox import Toolbox
+from trunkline.rollout.programs.replay import Journal
 from trunkline.tools.tool import Tool
+from trunkline.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Mapping

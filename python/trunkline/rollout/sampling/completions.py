@@ -1,47 +1,30 @@
 """N draws of one request, cache, single-flight, several LLMs."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from contextlib import contextmanager
-from contextlib import suppress
+import time
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby
+from typing import TYPE_CHECKING, TypeVar
+
 import msgspec
-import time
+
 from trunkline._internal.text import redact as hide_secrets
 from trunkline._internal.text import said
-from trunkline.errors import BadRequest
-from trunkline.errors import LLMError
-from trunkline.errors import ReplyError
-from trunkline.errors import RolloutError
-from trunkline.errors import TrunklineError
-from trunkline.llm.batch.activity import Lanes
-from trunkline.llm.batch.activity import SeveralLanes
+from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
+from trunkline.llm.batch.activity import Lanes, SeveralLanes
 from trunkline.llm.pricing import MAIN
-from trunkline.llm.request import GENERATE
-from trunkline.llm.request import part
-from trunkline.llm.request import tap
-from trunkline.rollout.sampling.inflight import Underway
-from trunkline.rollout.sampling.inflight import Weights
+from trunkline.llm.request import GENERATE, part, tap
+from trunkline.rollout.sampling.inflight import Underway, Weights
 from trunkline.scoring.rewards.grading import cancelled
-from typing import TYPE_CHECKING
-from typing import TypeVar
-
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Mapping
-    from collections.abc import Sequence
-    from trunkline.llm.cache import Cache
-    from trunkline.llm.cache import Key
-    from trunkline.llm.types import LLM
-    from trunkline.llm.types import Reply
-    from trunkline.llm.types import Request
+    from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+
+    from trunkline.llm.cache import Cache, Key
+    from trunkline.llm.types import LLM, Reply, Request
     from trunkline.rollout.sampling.token_prompts import Exact
     from trunkline.rollout.sampling.turns import Turns
 

@@ -1,35 +1,26 @@
 """Turn gate: in flight, drain, weight change; trace spans."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from contextlib import suppress
-import msgspec
 import time
-from trunkline._internal.text import printable
-from trunkline._internal.text import scrub
-from trunkline._internal.text import without_secrets
-from trunkline.store.schema import ToolRow
-from typing import Generic
-from typing import NamedTuple
-from typing import Self
-from typing import TYPE_CHECKING
-from typing import TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
+import msgspec
+
+from trunkline._internal.text import printable, scrub, without_secrets
+from trunkline.store.schema import ToolRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Collection
-    from collections.abc import Iterable
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
     from trunkline._core import Tree as Core
     from trunkline.agent import Kit
     from trunkline.tools.toolbox import Observation
 
 
-__all__ = ["Asked", "Diary", "Leg", "UNKNOWN", "Underway", "Weights"]
+__all__ = ["UNKNOWN", "Asked", "Diary", "Leg", "Underway", "Weights"]
 
 
 T = TypeVar("T")
@@ -315,7 +306,15 @@ class Diary:
                 said = _safe(one.text) if self._content else ""
                 error = "" if one.ok else "tool_error"
                 self._legs.append(
-                    Leg(rollout, "tool", known[:_MAX_SPAN_NAME], self._epoch + started, one.micros, error=error, said=said)
+                    Leg(
+                        rollout,
+                        "tool",
+                        known[:_MAX_SPAN_NAME],
+                        self._epoch + started,
+                        one.micros,
+                        error=error,
+                        said=said,
+                    )
                 )
 
     def turned(self, rollout: int, kit: Kit, started: int, node: int | None, error: BaseException | None) -> None:

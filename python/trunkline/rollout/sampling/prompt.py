@@ -4,18 +4,17 @@ Pieces grow as the digits of a binary counter do: two of about one size become o
 costs less to send, and each byte is copied as often as the conversation doubles.
 """
 
-
 from __future__ import annotations
-
 
 from hashlib import blake2b
 from struct import pack
-from trunkline._core import ROOT
 from typing import TYPE_CHECKING
 
+from trunkline._core import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
     from trunkline._core import Tree as Core
 
 

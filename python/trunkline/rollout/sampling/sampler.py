@@ -1,50 +1,35 @@
 """Tree -> request -> turn; siblings in one request."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 from collections import Counter
 from functools import cache
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from zlib import crc32
+
 from trunkline._core import ROOT
-from trunkline.errors import LLMError
-from trunkline.errors import RolloutError
-from trunkline.errors import copied
+from trunkline.errors import LLMError, RolloutError, copied
 from trunkline.llm.request import CHAT
 from trunkline.llm.request import draws as ending
 from trunkline.llm.response import recorded
 from trunkline.llm.types import Request
-from trunkline.rollout.sampling.completions import gathered
-from trunkline.rollout.sampling.completions import runs
+from trunkline.rollout.sampling.completions import gathered, runs
 from trunkline.rollout.sampling.prompt import Conversation
-from trunkline.rollout.sampling.token_prompts import ExactTurns
-from trunkline.rollout.sampling.token_prompts import Kept
-from trunkline.rollout.sampling.turns import Parked
-from trunkline.rollout.sampling.turns import Turns
+from trunkline.rollout.sampling.token_prompts import ExactTurns, Kept
+from trunkline.rollout.sampling.turns import Parked, Turns
 from trunkline.rollout.task_budget import Meter
-from typing import NamedTuple
-from typing import Protocol
-from typing import TYPE_CHECKING
-from zlib import crc32
-
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from trunkline._core import Tree as Core
     from trunkline.agent import Kit
-    from trunkline.llm.types import Choice
-    from trunkline.llm.types import Reply
-    from trunkline.llm.types import ToolCall
-    from trunkline.rollout.sampling.completions import Draws
-    from trunkline.rollout.sampling.completions import Switchboard
+    from trunkline.llm.types import Choice, Reply, ToolCall
+    from trunkline.rollout.sampling.completions import Draws, Switchboard
     from trunkline.rollout.sampling.inflight import Diary
     from trunkline.rollout.sampling.token_prompts import Exact
-    from trunkline.rollout.sampling.turns import Told
-    from trunkline.rollout.sampling.turns import Turn
+    from trunkline.rollout.sampling.turns import Told, Turn
     from trunkline.rollout.task_budget import Hold
 
 

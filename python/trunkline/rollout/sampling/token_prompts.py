@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.llm.types import Choice
-    from trunkline.llm.token_ids.base import Renderer
-    from trunkline.llm.token_ids.base import TokenMode
-    from trunkline.agent import Kit
-    from trunkline.rollout.sampling.prompt import Conversation
     from trunkline._internal.validation import JSON
+    from trunkline.agent import Kit
+    from trunkline.llm.token_ids.base import Renderer, TokenMode
+    from trunkline.llm.types import Choice
+    from trunkline.rollout.sampling.prompt import Conversation
     from trunkline.types import Message
 
 __all__ = ["Exact", "ExactTurns", "Kept", "Prompt"]

@@ -1,34 +1,23 @@
 """Reply bytes -> turns on the tree."""
 
-
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
-import time
-from trunkline._core import Heard
-from trunkline._core import hear
-from trunkline._core import take
-from trunkline._internal.text import said
-from trunkline._internal.text import scrub
+
+from trunkline._core import Heard, hear, take
+from trunkline._internal.text import said, scrub
 from trunkline._internal.validation import shown
-from trunkline.errors import LLMError
-from trunkline.errors import ReplyError
-from trunkline.errors import RolloutError
+from trunkline.errors import LLMError, ReplyError, RolloutError
 from trunkline.llm import messages
 from trunkline.llm.dialects.base import MOST_CALLS
-from trunkline.llm.types import Choice
-from trunkline.llm.types import Reply
-from trunkline.llm.types import ToolCall
-from typing import Any
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-from typing import TypeAlias
-
+from trunkline.llm.types import Choice, Reply, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
     from trunkline._core import Tree as Core
     from trunkline.agent import Kit
     from trunkline.rollout.task_budget import Meter

@@ -1,23 +1,16 @@
 """aggregate(), registry of aggregators."""
 
-
 from __future__ import annotations
 
-
 from inspect import isawaitable
+from typing import TYPE_CHECKING, Final
+
 from trunkline._internal.validation import shown
 from trunkline.errors import ConfigError
-from trunkline.scoring.aggregators.base import Aggregator
-from trunkline.scoring.aggregators.base import Decision
-from trunkline.scoring.aggregators.llm import Integrate
-from trunkline.scoring.aggregators.llm import Synthesis
-from trunkline.scoring.aggregators.voting import BestOfN
-from trunkline.scoring.aggregators.voting import Majority
-from trunkline.scoring.aggregators.voting import Weighted
+from trunkline.scoring.aggregators.base import Aggregator, Decision
+from trunkline.scoring.aggregators.llm import Integrate, Synthesis
+from trunkline.scoring.aggregators.voting import BestOfN, Majority, Weighted
 from trunkline.scoring.confidence import candidates
-from typing import Final
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
     from trunkline.tree.views import Tree

@@ -5,52 +5,52 @@ whatever could pass for one of the tags used here loses its angle bracket, so th
 answer, or makes the choice.
 """
 
-
 from __future__ import annotations
-
 
 import asyncio
 import contextlib
-import msgspec
 import re
-from trunkline._internal.text import printable
-from trunkline._internal.text import said
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import msgspec
+
+from trunkline._internal.text import printable, said
 from trunkline._internal.validation import text
-from trunkline.errors import ConfigError
-from trunkline.errors import RolloutError
+from trunkline.errors import ConfigError, RolloutError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
 from trunkline.scoring.aggregators.base import Decision
-from trunkline.scoring.aggregators.voting import Ballot
-from trunkline.scoring.aggregators.voting import By
-from trunkline.scoring.aggregators.voting import Same
-from trunkline.scoring.aggregators.voting import check_options
-from trunkline.scoring.aggregators.voting import key_of
-from trunkline.scoring.aggregators.voting import poll
-from trunkline.scoring.aggregators.voting import votes
-from trunkline.scoring.aggregators.voting import weights
-from trunkline.scoring.answers import extract_answer
-from trunkline.scoring.answers import tail
+from trunkline.scoring.aggregators.voting import Ballot, By, Same, check_options, key_of, poll, votes, weights
+from trunkline.scoring.answers import extract_answer, tail
 from trunkline.scoring.model_client import Asker
 from trunkline.scoring.reports.extractive import extract
-from trunkline.tree.answers import fold
-from trunkline.tree.answers import normalise
+from trunkline.tree.answers import fold, normalise
 from trunkline.tree.views import message_text
-from typing import Any
-from typing import ClassVar
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
     from trunkline.scoring.aggregators.base import Candidate
     from trunkline.types import Message
 
 
-__all__ = ["INTEGRATE", "Integrate", "Option", "Picker", "REMINDER", "REPORT", "SYNTHESIS", "Shown", "Synthesis", "UNCLEAR", "fenced", "options_text", "pick", "read_pick", "transcript"]
+__all__ = [
+    "INTEGRATE",
+    "REMINDER",
+    "REPORT",
+    "SYNTHESIS",
+    "UNCLEAR",
+    "Integrate",
+    "Option",
+    "Picker",
+    "Shown",
+    "Synthesis",
+    "fenced",
+    "options_text",
+    "pick",
+    "read_pick",
+    "transcript",
+]
 
 
 SYNTHESIS: Final = """\

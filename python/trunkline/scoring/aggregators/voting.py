@@ -1,45 +1,50 @@
 """Equivalent answers; majority, weighted, best-of-n."""
 
-
 from __future__ import annotations
 
-
+import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cached_property
 from inspect import iscoroutinefunction
 from itertools import pairwise
-import math
-import msgspec
-import re
-from trunkline._internal.text import said
-from trunkline._internal.validation import choice
-from trunkline._internal.validation import shown
-from trunkline.errors import ConfigError
-from trunkline.errors import UsageError
-from trunkline.scoring.aggregators.base import Decision
-from trunkline.scoring.aggregators.base import Party
-from trunkline.scoring.filters.base import flag
-from trunkline.tree.answers import LONG
-from trunkline.tree.answers import compatible
-from trunkline.tree.answers import normalise
-from typing import ClassVar
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-from typing import get_args
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, get_args
 
+import msgspec
+
+from trunkline._internal.text import said
+from trunkline._internal.validation import choice, shown
+from trunkline.errors import ConfigError, UsageError
+from trunkline.scoring.aggregators.base import Decision, Party
+from trunkline.scoring.filters.base import flag
+from trunkline.tree.answers import LONG, compatible, normalise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
     from trunkline.scoring.aggregators.base import Candidate
 
 
-__all__ = ["Ballot", "BestOfN", "By", "Cluster", "Majority", "SOURCES", "Same", "Weighted", "check_options", "check_same", "cluster", "key_of", "number_of", "poll", "votes", "weights"]
+__all__ = [
+    "SOURCES",
+    "Ballot",
+    "BestOfN",
+    "By",
+    "Cluster",
+    "Majority",
+    "Same",
+    "Weighted",
+    "check_options",
+    "check_same",
+    "cluster",
+    "key_of",
+    "number_of",
+    "poll",
+    "votes",
+    "weights",
+]
 
 
 Same = Callable[[str, str], bool]

@@ -1,45 +1,30 @@
 """Filter protocol, Group, judging order."""
 
-
 from __future__ import annotations
 
-
 import logging
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
 from trunkline._core import TURN
-from trunkline._internal.text import printable
-from trunkline._internal.text import said
-from trunkline._internal.validation import choice
-from trunkline._internal.validation import shown
-from trunkline.errors import ConfigError
-from trunkline.errors import LLMError
+from trunkline._internal.text import printable, said
+from trunkline._internal.validation import choice, shown
+from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.dialects.base import Parsed
 from trunkline.llm.response import recorded
 from trunkline.scoring import notes
-from trunkline.scoring.notes import Verdict
-from trunkline.scoring.notes import note
+from trunkline.scoring.notes import Verdict, note
 from trunkline.tree.views import Node
-from trunkline.types import FAILED
-from trunkline.types import Termination
-from trunkline.types import UNSCORED
-from typing import Any
-from typing import NamedTuple
-from typing import Protocol
-from typing import TYPE_CHECKING
-from typing import runtime_checkable
-
+from trunkline.types import FAILED, UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from trunkline._core import Tree as Core
     from trunkline.llm.types import Choice
-    from trunkline.tree.views import Trajectory
-    from trunkline.tree.views import Tree
+    from trunkline.tree.views import Trajectory, Tree
 
 
-__all__ = ["Filter", "Finding", "Group", "OVERLONG", "check", "flag", "judge", "name_of", "treatment", "unjudged"]
+__all__ = ["OVERLONG", "Filter", "Finding", "Group", "check", "flag", "judge", "name_of", "treatment", "unjudged"]
 
 
 logger = logging.getLogger("trunkline.scoring")

@@ -1,45 +1,43 @@
 """Variance, length, repetition, void, prefix, presets."""
 
-
 from __future__ import annotations
 
-
+import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
-import math
-import msgspec
-from statistics import fmean
-from statistics import pstdev
-from statistics import stdev
-from trunkline._core import drift_of
-from trunkline._internal.validation import choice
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import whole
-from trunkline.errors import ConfigError
-from trunkline.scoring.filters.base import OVERLONG
-from trunkline.scoring.filters.base import flag
-from trunkline.scoring.filters.base import treatment
-from trunkline.scoring.notes import Action
-from trunkline.scoring.notes import Verdict
-from trunkline.scoring.notes import counted
-from trunkline.scoring.notes import penalty
-from trunkline.types import Termination
-from trunkline.types import UNSCORED
-from typing import ClassVar
-from typing import Literal
-from typing import TYPE_CHECKING
+from statistics import fmean, pstdev, stdev
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+import msgspec
+
+from trunkline._core import drift_of
+from trunkline._internal.validation import choice, number, shown, whole
+from trunkline.errors import ConfigError
+from trunkline.scoring.filters.base import OVERLONG, flag, treatment
+from trunkline.scoring.notes import Action, Verdict, counted, penalty
+from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
     from trunkline.scoring.filters.base import Group
-    from trunkline.tree.views import Node
-    from trunkline.tree.views import Trajectory
+    from trunkline.tree.views import Node, Trajectory
 
 
-__all__ = ["ExactPrefix", "OverlongMask", "OverlongPenalty", "Repetition", "SimpleTIR", "SkyRL", "Slime", "TreeRLRepetition", "VoidTurns", "ZeroVariance", "repeats"]
+__all__ = [
+    "ExactPrefix",
+    "OverlongMask",
+    "OverlongPenalty",
+    "Repetition",
+    "SimpleTIR",
+    "SkyRL",
+    "Slime",
+    "TreeRLRepetition",
+    "VoidTurns",
+    "ZeroVariance",
+    "repeats",
+]
 
 
 class OverlongPenalty(msgspec.Struct, frozen=True, kw_only=True):

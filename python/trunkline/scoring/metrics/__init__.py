@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from trunkline.scoring.metrics.intervals import accuracy, avg_at_k, best_of_n
-from trunkline.scoring.metrics.intervals import Estimate
-from trunkline.scoring.metrics.intervals import student
-from trunkline.scoring.metrics.at_k import Metric, metric
-from trunkline.scoring.metrics.comparison import Paired, paired
-from trunkline.scoring.metrics.at_k import mean_pass_at_k, mean_pass_hat_k, pass_at_k, pass_hat_k
-from trunkline.scoring.metrics.comparison import Bin, Calibration, calibration
-from trunkline.scoring.metrics.at_k import PerSolved, per_solved
-from trunkline.scoring.metrics.at_k import majority_at_k, majority_at_n
+from trunkline.scoring.metrics.at_k import (
+    Metric,
+    PerSolved,
+    majority_at_k,
+    majority_at_n,
+    mean_pass_at_k,
+    mean_pass_hat_k,
+    metric,
+    pass_at_k,
+    pass_hat_k,
+    per_solved,
+)
+from trunkline.scoring.metrics.comparison import Bin, Calibration, Paired, calibration, paired
+from trunkline.scoring.metrics.intervals import Estimate, accuracy, avg_at_k, best_of_n, student
 
 __all__ = [
     "Bin",

@@ -1,41 +1,53 @@
 """pass@k, pass^k, majority@k, cost per solved; metrics by name."""
 
-
 from __future__ import annotations
 
-
+import math
+import re
 from functools import lru_cache
 from itertools import accumulate
-import math
-import msgspec
 from operator import mul
-import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
 from trunkline._internal.text import quoted
 from trunkline.errors import UsageError
-from trunkline.scoring.metrics.intervals import Ends
-from trunkline.scoring.metrics.intervals import Estimate
-from trunkline.scoring.metrics.intervals import Rewards
-from trunkline.scoring.metrics.intervals import accuracy
-from trunkline.scoring.metrics.intervals import avg_at_k
-from trunkline.scoring.metrics.intervals import best_of_n
-from trunkline.scoring.metrics.intervals import correlation
-from trunkline.scoring.metrics.intervals import estimate
-from trunkline.scoring.metrics.intervals import inside
-from trunkline.scoring.metrics.intervals import scored
-from trunkline.scoring.metrics.intervals import student
-from trunkline.scoring.metrics.intervals import wilson
+from trunkline.scoring.metrics.intervals import (
+    Ends,
+    Estimate,
+    Rewards,
+    accuracy,
+    avg_at_k,
+    best_of_n,
+    correlation,
+    estimate,
+    inside,
+    scored,
+    student,
+    wilson,
+)
 from trunkline.tree.answers import vote
-from typing import Final
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterator
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
-__all__ = ["Metric", "PerSolved", "majority_at_k", "majority_at_n", "majority_of", "mean_pass_at_k", "mean_pass_hat_k", "metric", "pass_at_k", "pass_hat_k", "per_solved", "shares", "worth_of_k"]
+__all__ = [
+    "Metric",
+    "PerSolved",
+    "majority_at_k",
+    "majority_at_n",
+    "majority_of",
+    "mean_pass_at_k",
+    "mean_pass_hat_k",
+    "metric",
+    "pass_at_k",
+    "pass_hat_k",
+    "per_solved",
+    "shares",
+    "worth_of_k",
+]
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:

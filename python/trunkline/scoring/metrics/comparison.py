@@ -1,25 +1,20 @@
 """Calibration, paired tests."""
 
-
 from __future__ import annotations
 
-
-from bisect import bisect_left
-from bisect import bisect_right
-from fractions import Fraction
 import math
-import msgspec
-from trunkline.errors import UsageError
-from trunkline.scoring.metrics.intervals import Ends
-from trunkline.scoring.metrics.intervals import student
-from trunkline.scoring.metrics.intervals import t_interval
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
+from bisect import bisect_left, bisect_right
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
+from trunkline.errors import UsageError
+from trunkline.scoring.metrics.intervals import Ends, student, t_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
     from trunkline.scoring.metrics.intervals import Rewards
 
 

@@ -4,19 +4,32 @@ Everywhere a list holds one list of rewards for each task, NaN marks a try that 
 and a result without a single scored try behind it is None: nothing that was not measured is shown as 0.
 """
 
-
 from __future__ import annotations
 
-
-from collections.abc import Sequence
 import math
-import msgspec
+from collections.abc import Sequence
 from statistics import NormalDist
+
+import msgspec
+
 from trunkline.errors import UsageError
-from typing import TYPE_CHECKING
 
-
-__all__ = ["Ends", "Estimate", "Rewards", "accuracy", "around", "avg_at_k", "best_of_n", "correlation", "estimate", "inside", "scored", "student", "t_interval", "wilson"]
+__all__ = [
+    "Ends",
+    "Estimate",
+    "Rewards",
+    "accuracy",
+    "around",
+    "avg_at_k",
+    "best_of_n",
+    "correlation",
+    "estimate",
+    "inside",
+    "scored",
+    "student",
+    "t_interval",
+    "wilson",
+]
 
 
 Ends = tuple[float, float] | tuple[None, None]

@@ -1,30 +1,22 @@
 """Reports without a model."""
 
-
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
-import re
+
 from trunkline._internal.text import printable
 from trunkline._internal.validation import whole
 from trunkline.scoring.answers import extract_answer
-from trunkline.scoring.reports.segments import reported_leaves
-from trunkline.scoring.reports.segments import steps
-from trunkline.scoring.reports.segments import without_prompt
-from trunkline.tree.views import Kind
-from trunkline.tree.views import message_text
+from trunkline.scoring.reports.segments import reported_leaves, steps, without_prompt
+from trunkline.tree.views import Kind, message_text
 from trunkline.types import Usage
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-from typing import cast
-
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
     from trunkline.scoring.reports.segments import Step
     from trunkline.tree.views import Tree
     from trunkline.types import Message

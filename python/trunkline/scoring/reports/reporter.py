@@ -4,48 +4,27 @@ Headings stand at the start of a line and all that was said is indented, so that
 heading.
 """
 
-
 from __future__ import annotations
 
-
 import asyncio
-from trunkline._internal.text import printable
-from trunkline._internal.text import said
-from trunkline._internal.text import scrub
-from trunkline._internal.validation import choice
-from trunkline._internal.validation import number
-from trunkline._internal.validation import whole
-from trunkline.errors import ConfigError
-from trunkline.errors import LLMError
+from typing import TYPE_CHECKING, Any, Final
+
+from trunkline._internal.text import printable, said, scrub
+from trunkline._internal.validation import choice, number, whole
+from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.request import Sampling
 from trunkline.scoring.model_client import Asker
-from trunkline.scoring.reports.extractive import Problem
-from trunkline.scoring.reports.extractive import Reported
-from trunkline.scoring.reports.extractive import messages_of
-from trunkline.scoring.reports.segments import CACHED
-from trunkline.scoring.reports.segments import SHARES
-from trunkline.scoring.reports.segments import Sizes
-from trunkline.scoring.reports.segments import choose
-from trunkline.scoring.reports.segments import clipped
-from trunkline.scoring.reports.segments import reported_leaves
-from trunkline.scoring.reports.segments import segments
-from trunkline.scoring.reports.segments import steps
+from trunkline.scoring.reports.extractive import Problem, Reported, messages_of
+from trunkline.scoring.reports.segments import CACHED, SHARES, Sizes, choose, clipped, reported_leaves, segments, steps
 from trunkline.tree.views import message_text
 from trunkline.types import Usage
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Sequence
-    from trunkline.scoring.reports.segments import Segment
-    from trunkline.scoring.reports.segments import Share
-    from trunkline.scoring.reports.segments import Step
+    from collections.abc import Iterable, Sequence
+
+    from trunkline.scoring.reports.segments import Segment, Share, Step
     from trunkline.tree.views import Tree
-    from trunkline.types import Message
-    from trunkline.types import Task
+    from trunkline.types import Message, Task
 
 
 __all__ = ["RESULT", "Reporter", "Work", "asked", "question_of", "written"]

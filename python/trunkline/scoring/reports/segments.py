@@ -1,32 +1,38 @@
 """Steps, segments, what to share."""
 
-
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
-import re
-from trunkline.tree.views import Kind
-from trunkline.tree.views import message_text
-from trunkline.types import Termination
-from trunkline.types import UNSCORED
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TYPE_CHECKING
 
+from trunkline.tree.views import Kind, message_text
+from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
     from trunkline.tree.views import Tree
     from trunkline.types import Message
 
 
-__all__ = ["CACHED", "GENERATED", "SHARES", "Segment", "Share", "Sizes", "Step", "choose", "clipped", "reported_leaves", "segments", "short_name", "steps", "without_prompt"]
+__all__ = [
+    "CACHED",
+    "GENERATED",
+    "SHARES",
+    "Segment",
+    "Share",
+    "Sizes",
+    "Step",
+    "choose",
+    "clipped",
+    "reported_leaves",
+    "segments",
+    "short_name",
+    "steps",
+    "without_prompt",
+]
 
 
 class Segment(NamedTuple):

@@ -1,29 +1,33 @@
 """Rewards: what a trajectory is worth."""
 
-
 from __future__ import annotations
 
-
 import importlib
+from typing import Any, Final, NamedTuple
+
 from trunkline.errors import ConfigError
-from trunkline.scoring.rewards.base import Part
-from trunkline.scoring.rewards.base import Reward
-from trunkline.scoring.rewards.base import Scored
-from trunkline.scoring.rewards.grading import WeightedRewards
-from trunkline.scoring.rewards.grading import weighted
-from trunkline.scoring.rewards.matching import Choice
-from trunkline.scoring.rewards.matching import F1
-from trunkline.scoring.rewards.matching import Numeric
-from trunkline.scoring.rewards.matching import contains
-from trunkline.scoring.rewards.matching import exact_match
-from trunkline.scoring.rewards.matching import numeric_match
+from trunkline.scoring.rewards.base import Part, Reward, Scored
+from trunkline.scoring.rewards.grading import WeightedRewards, weighted
+from trunkline.scoring.rewards.matching import F1, Choice, Numeric, contains, exact_match, numeric_match
 from trunkline.scoring.rewards.maths import Maths
-from typing import Any
-from typing import Final
-from typing import NamedTuple
 
-
-__all__ = ["Choice", "F1", "Home", "Maths", "Numeric", "Part", "REWARDS", "Reward", "Scored", "WeightedRewards", "contains", "exact_match", "find", "numeric_match", "weighted"]
+__all__ = [
+    "F1",
+    "REWARDS",
+    "Choice",
+    "Home",
+    "Maths",
+    "Numeric",
+    "Part",
+    "Reward",
+    "Scored",
+    "WeightedRewards",
+    "contains",
+    "exact_match",
+    "find",
+    "numeric_match",
+    "weighted",
+]
 
 
 class Home(NamedTuple):

@@ -1,42 +1,46 @@
 """Reward, Scored, policy, names, value functions."""
 
-
 from __future__ import annotations
 
-
-from collections.abc import Awaitable
-from collections.abc import Callable
 import hashlib
 import inspect
 import math
-import msgspec
 import re
-from trunkline._internal.text import HIDDEN
-from trunkline._internal.text import printable
-from trunkline._internal.text import without_secrets
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text
-from trunkline._internal.validation import whole
+from collections.abc import Awaitable, Callable
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from trunkline._internal.text import HIDDEN, printable, without_secrets
+from trunkline._internal.validation import number, shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.tree.views import Kind
-from types import BuiltinFunctionType
-from types import FunctionType
-from types import MethodType
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-from typing import TypeVar
-
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
     from trunkline.tree.views import Trajectory
 
 
-__all__ = ["LARGEST", "MOST", "Part", "Policy", "REWARD_TIMEOUT", "Reward", "Scored", "Value", "best", "check", "confidence", "full_name", "policy_of", "reward", "short_name", "worth"]
+__all__ = [
+    "LARGEST",
+    "MOST",
+    "REWARD_TIMEOUT",
+    "Part",
+    "Policy",
+    "Reward",
+    "Scored",
+    "Value",
+    "best",
+    "check",
+    "confidence",
+    "full_name",
+    "policy_of",
+    "reward",
+    "short_name",
+    "worth",
+]
 
 
 LARGEST = 1e100

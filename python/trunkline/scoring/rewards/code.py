@@ -1,39 +1,27 @@
 """Code against tests."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 import json
 import logging
 import math
-import msgspec
 import os
 import secrets
-from trunkline._internal.text import printable
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text
-from trunkline._internal.validation import whole
-from trunkline.errors import ConfigError
-from trunkline.errors import InfrastructureError
-from trunkline.scoring.rewards.base import Scored
-from trunkline.tools.isolation.confinement import Limits
-from trunkline.tools.isolation.confinement import WAYS
-from trunkline.tools.isolation.confinement import Way
-from trunkline.tools.isolation.sandbox import NoSandbox
-from trunkline.tools.isolation.sandbox import NoWay
-from trunkline.tools.isolation.sandbox import Sandbox
-from trunkline.tools.isolation.sandbox import find_way
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
+
+from trunkline._internal.text import printable
+from trunkline._internal.validation import number, shown, text, whole
+from trunkline.errors import ConfigError, InfrastructureError
+from trunkline.scoring.rewards.base import Scored
+from trunkline.tools.isolation.confinement import WAYS, Limits, Way
+from trunkline.tools.isolation.sandbox import NoSandbox, NoWay, Sandbox, find_way
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
     from trunkline.tools.isolation.sandbox import Ran
     from trunkline.tree.views import Trajectory
 

@@ -1,50 +1,46 @@
 """Call rewards safely: batches, threads, weighted sums."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 import inspect
 import logging
 import math
-import msgspec
-from trunkline._internal.text import printable
-from trunkline._internal.text import said
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline.errors import ConfigError
-from trunkline.errors import TrunklineError
-from trunkline.scoring.notes import as_graded
-from trunkline.scoring.rewards.base import LARGEST
-from trunkline.scoring.rewards.base import Part
-from trunkline.scoring.rewards.base import REWARD_TIMEOUT
-from trunkline.scoring.rewards.base import Reward
-from trunkline.scoring.rewards.base import Scored
-from trunkline.scoring.rewards.base import full_name
-from trunkline.scoring.rewards.base import policy_of
-from trunkline.tools.executor import ExhaustedError
-from trunkline.tools.executor import Threads
-from trunkline.types import Termination
-from trunkline.types import UNSCORED
-from typing import Any
-from typing import ClassVar
-from typing import Final
-from typing import Self
-from typing import TYPE_CHECKING
-from typing import cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
+import msgspec
+
+from trunkline._internal.text import printable, said
+from trunkline._internal.validation import number, shown
+from trunkline.errors import ConfigError, TrunklineError
+from trunkline.scoring.notes import as_graded
+from trunkline.scoring.rewards.base import LARGEST, REWARD_TIMEOUT, Part, Reward, Scored, full_name, policy_of
+from trunkline.tools.executor import ExhaustedError, Threads
+from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterable
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
     from trunkline.scoring.rewards.base import Policy
     from trunkline.tree.views import Trajectory
 
 
-__all__ = ["AT_ONCE", "Grader", "WeightedRewards", "apply", "ask", "ask_all", "cancelled", "close", "grade", "opened", "report", "score", "unseen", "weighted"]
+__all__ = [
+    "AT_ONCE",
+    "Grader",
+    "WeightedRewards",
+    "apply",
+    "ask",
+    "ask_all",
+    "cancelled",
+    "close",
+    "grade",
+    "opened",
+    "report",
+    "score",
+    "unseen",
+    "weighted",
+]
 
 
 _WIDTH = 300

@@ -1,45 +1,49 @@
 """LLM judge, grade cache."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 import hashlib
 import json
 import logging
 import math
-import msgspec
-from pathlib import Path
 import re
 import sqlite3
-from trunkline._internal.text import said
-from trunkline._internal.text import scrub
-from trunkline._internal.validation import number
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text
-from trunkline._internal.validation import whole
-from trunkline.errors import ConfigError
-from trunkline.errors import TrunklineError
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from trunkline._internal.text import said, scrub
+from trunkline._internal.validation import number, shown, text, whole
+from trunkline.errors import ConfigError, TrunklineError
 from trunkline.llm.cache import place
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
 from trunkline.scoring.answers import tail
 from trunkline.scoring.model_client import Asker
 from trunkline.scoring.rewards.base import Scored
-from typing import Final
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
     from trunkline.tree.views import Trajectory
-    from trunkline.types import Message
-    from trunkline.types import Usage
+    from trunkline.types import Message, Usage
 
 
-__all__ = ["GradeFile", "Grades", "Judge", "LONGEST", "MOST", "OpenJudge", "RUBRIC", "grade_in", "key_of", "messages", "system"]
+__all__ = [
+    "LONGEST",
+    "MOST",
+    "RUBRIC",
+    "GradeFile",
+    "Grades",
+    "Judge",
+    "OpenJudge",
+    "grade_in",
+    "key_of",
+    "messages",
+    "system",
+]
 
 
 RUBRIC: Final = (

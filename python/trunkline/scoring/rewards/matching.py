@@ -1,38 +1,28 @@
 """Exact, contains, numeric, F1, multiple choice."""
 
-
 from __future__ import annotations
 
-
-from collections import Counter
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
 import math
-import msgspec
 import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
 from trunkline._internal.validation import choice as one_of
 from trunkline._internal.validation import number as amount
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text
-from trunkline.scoring.answers import extract_answer
-from trunkline.scoring.answers import number
-from trunkline.scoring.answers import tail
+from trunkline._internal.validation import shown, text
+from trunkline.scoring.answers import extract_answer, number, tail
 from trunkline.scoring.rewards.base import Scored
-from trunkline.tree.answers import LONG
-from trunkline.tree.answers import fold
-from trunkline.tree.answers import normalise
-from typing import Final
-from typing import Literal
-from typing import TYPE_CHECKING
-
+from trunkline.tree.answers import LONG, fold, normalise
 
 if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory
 
 
-__all__ = ["Choice", "F1", "Numeric", "Options", "contains", "exact_match", "numeric_match"]
+__all__ = ["F1", "Choice", "Numeric", "Options", "contains", "exact_match", "numeric_match"]
 
 
 _CONTAINS = 50_000  # characters at the end of an answer that are searched

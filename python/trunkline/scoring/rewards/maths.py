@@ -4,29 +4,23 @@ It goes through a computer algebra system, which may take for ever over a short 
 interrupted; its own time limits are signals, which only a process's first thread can have.
 """
 
-
 from __future__ import annotations
-
 
 import importlib.util
 import logging
 import math
-import msgspec
 import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
 from trunkline._internal.validation import number
-from trunkline.errors import ConfigError
-from trunkline.errors import TrunklineError
-from trunkline.scoring.answers import extract_answer
-from trunkline.scoring.answers import tail
+from trunkline.errors import ConfigError, TrunklineError
+from trunkline.scoring.answers import extract_answer, tail
 from trunkline.scoring.rewards.base import Scored
 from trunkline.tools.isolation.process_pool import Processes
 from trunkline.tools.tool import tool
-from trunkline.tree.answers import LONG
-from trunkline.tree.answers import normalise
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-
+from trunkline.tree.answers import LONG, normalise
 
 if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory

@@ -4,33 +4,18 @@ A hop takes two turns. In the first the agent says what it believes and searches
 the second it chooses a document among the hits and visits it. The last belief is the answer.
 """
 
-
 from __future__ import annotations
 
-
 from functools import lru_cache
-from trunkline.errors import ConfigError
-from trunkline.sim.model.belief import best_guess
-from trunkline.sim.model.belief import close_call
-from trunkline.sim.model.belief import forced_call
-from trunkline.sim.model.belief import hold
-from trunkline.sim.model.belief import open_call
-from trunkline.sim.model.belief import quoted
-from trunkline.sim.model.belief import uses
-from trunkline.sim.model.choices import Point
-from trunkline.sim.model.choices import options
-from trunkline.sim.model.episode import Episode
-from trunkline.sim.model.episode import again_text
-from trunkline.sim.model.episode import chain_key
-from trunkline.sim.model.episode import find_subject
-from trunkline.sim.model.episode import query_text
-from trunkline.sim.model.generation import Draft
-from trunkline.sim.world.arithmetic import Step
-from trunkline.sim.world.arithmetic import evaluate
-from trunkline.sim.world.language import RELATIONS
-from typing import Final
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from trunkline.errors import ConfigError
+from trunkline.sim.model.belief import best_guess, close_call, forced_call, hold, open_call, quoted, uses
+from trunkline.sim.model.choices import Point, options
+from trunkline.sim.model.episode import Episode, again_text, chain_key, find_subject, query_text
+from trunkline.sim.model.generation import Draft
+from trunkline.sim.world.arithmetic import Step, evaluate
+from trunkline.sim.world.language import RELATIONS
 
 if TYPE_CHECKING:
     from trunkline.sim.model.belief import Use

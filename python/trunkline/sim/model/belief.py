@@ -1,37 +1,37 @@
 """Options in view; calls as written."""
 
-
 from __future__ import annotations
 
-
 import json
-from trunkline.sim.model.choices import Point
-from trunkline.sim.model.choices import options
-from trunkline.sim.model.episode import Names
-from trunkline.sim.model.episode import SEARCH_KEYS
-from trunkline.sim.model.episode import VISIT_KEYS
-from trunkline.sim.model.episode import chain_key
-from trunkline.sim.model.episode import facts_in
-from trunkline.sim.world.language import ANSWER_KIND
-from trunkline.sim.world.language import RELATIONS
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from trunkline.sim.model.choices import Point, options
+from trunkline.sim.model.episode import SEARCH_KEYS, VISIT_KEYS, Names, chain_key, facts_in
+from trunkline.sim.world.language import ANSWER_KIND, RELATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Sequence
-    from trunkline.sim.model.chat_template import Conversation
-    from trunkline.sim.model.chat_template import Tool
+    from collections.abc import Iterable, Sequence
+
+    from trunkline.sim.model.chat_template import Conversation, Tool
     from trunkline.sim.model.choices import Choice
     from trunkline.sim.model.episode import Episode
-    from trunkline.sim.model.generation import Draft
-    from trunkline.sim.model.generation import Mind
+    from trunkline.sim.model.generation import Draft, Mind
     from trunkline.sim.world.language import Chain
 
 
-__all__ = ["Belief", "Use", "best_guess", "close_call", "decoys", "forced_call", "hold", "open_call", "quoted", "uses", "walk"]
+__all__ = [
+    "Belief",
+    "Use",
+    "best_guess",
+    "close_call",
+    "decoys",
+    "forced_call",
+    "hold",
+    "open_call",
+    "quoted",
+    "uses",
+    "walk",
+]
 
 
 class Belief(NamedTuple):

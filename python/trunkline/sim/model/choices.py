@@ -6,31 +6,40 @@ seed: the seed only decides which option is drawn. ``docs/design/sim.md`` explai
 ``docs/design/sim.md`` writes the model out; the formulas are in ``choice``.
 """
 
-
 from __future__ import annotations
 
-
-from functools import lru_cache
 import hashlib
 import math
-import msgspec
 import re
+from functools import lru_cache
 from statistics import NormalDist
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, get_args
+
+import msgspec
+
 from trunkline.errors import ConfigError
 from trunkline.sim.world.names import Draws
-from typing import Annotated
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-from typing import get_args
-
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["Choice", "Dials", "PRESETS", "Point", "Position", "SIM_VERSION", "chance", "decide", "fingerprint", "options", "point_success", "temper", "truncate", "with_dials"]
+__all__ = [
+    "PRESETS",
+    "SIM_VERSION",
+    "Choice",
+    "Dials",
+    "Point",
+    "Position",
+    "chance",
+    "decide",
+    "fingerprint",
+    "options",
+    "point_success",
+    "temper",
+    "truncate",
+    "with_dials",
+]
 
 
 SIM_VERSION: Final = "1"

@@ -4,35 +4,47 @@ Nothing is remembered between requests. The state is read off the queries and vi
 which name what the agent believed when it wrote them, so it survives when thinking is dropped from history.
 """
 
-
 from __future__ import annotations
 
-
-from functools import lru_cache
-import msgspec
 import re
-from trunkline.sim.model.chat_template import Call
-from trunkline.sim.model.chat_template import parts
-from trunkline.sim.model.chat_template import response
-from trunkline.sim.world import arithmetic
-from trunkline.sim.world import language
-from trunkline.sim.world.language import Chain
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
+from trunkline.sim.model.chat_template import Call, parts, response
+from trunkline.sim.world import arithmetic, language
+from trunkline.sim.world.language import Chain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Sequence
-    from trunkline.sim.model.chat_template import Conversation
-    from trunkline.sim.model.chat_template import Message
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from trunkline.sim.model.chat_template import Conversation, Message
     from trunkline.sim.world.arithmetic import Step
     from trunkline.sim.world.language import Fact
 
 
-__all__ = ["Episode", "Event", "Forms", "Hit", "NO", "Names", "OFFER", "SEARCH_KEYS", "Subject", "VISIT_KEYS", "YES", "again_text", "chain_key", "events", "facts_in", "find_subject", "forms_in", "is_form", "query_text"]
+__all__ = [
+    "NO",
+    "OFFER",
+    "SEARCH_KEYS",
+    "VISIT_KEYS",
+    "YES",
+    "Episode",
+    "Event",
+    "Forms",
+    "Hit",
+    "Names",
+    "Subject",
+    "again_text",
+    "chain_key",
+    "events",
+    "facts_in",
+    "find_subject",
+    "forms_in",
+    "is_form",
+    "query_text",
+]
 
 
 YES: Final = ("yes", "true", "correct", "accept", "accepted", "approve", "approved", "sufficient", "pass")

@@ -5,29 +5,22 @@ it branches, the token that was taken carries the mass of its branch given the b
 over a choice's tokens is therefore the log of the mass of the option drawn. All other tokens lie near 0.
 """
 
-
 from __future__ import annotations
 
-
-from functools import lru_cache
 import hashlib
 import math
+from functools import lru_cache
 from statistics import NormalDist
-from trunkline.sim.model.choices import SIM_VERSION
-from trunkline.sim.model.choices import chance
-from trunkline.sim.model.choices import decide
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from trunkline.sim.model.choices import SIM_VERSION, chance, decide
 from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.sim.world.names import Draws
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Sequence
-    from trunkline.sim.model.choices import Choice
-    from trunkline.sim.model.choices import Dials
+    from collections.abc import Iterable, Sequence
+
+    from trunkline.sim.model.choices import Choice, Dials
 
 
 __all__ = ["ALTERNATIVES", "Disagreement", "Draft", "Mind", "Sampling", "Token", "filler", "ids", "tokens", "variation"]

@@ -1,38 +1,22 @@
 """Models by name; sim-team."""
 
-
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trunkline.errors import ConfigError
-from trunkline.sim.model.agents import agent
-from trunkline.sim.model.agents import seek
-from trunkline.sim.model.agents import solver
-from trunkline.sim.model.agents import state_confidence
-from trunkline.sim.model.agents import tagged
+from trunkline.sim.model.agents import agent, seek, solver, state_confidence, tagged
 from trunkline.sim.model.choices import PRESETS
-from trunkline.sim.model.episode import OFFER
-from trunkline.sim.model.episode import find_subject
-from trunkline.sim.model.episode import forms_in
-from trunkline.sim.model.generation import Disagreement
-from trunkline.sim.model.generation import Mind
-from trunkline.sim.model.writers import judge
-from trunkline.sim.model.writers import picker
-from trunkline.sim.model.writers import proposed
-from trunkline.sim.model.writers import reporter
-from trunkline.sim.model.writers import verifier
-from trunkline.sim.model.writers import writer
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
+from trunkline.sim.model.episode import OFFER, find_subject, forms_in
+from trunkline.sim.model.generation import Disagreement, Mind
+from trunkline.sim.model.writers import judge, picker, proposed, reporter, verifier, writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
     from trunkline.sim.model.chat_template import Conversation
     from trunkline.sim.model.choices import Dials
-    from trunkline.sim.model.generation import Draft
-    from trunkline.sim.model.generation import Sampling
+    from trunkline.sim.model.generation import Draft, Sampling
 
 
 __all__ = ["MODELS", "Model", "find_model", "reply", "team"]

@@ -1,39 +1,33 @@
 """Verifier, reporter, picker, writer."""
 
-
 from __future__ import annotations
 
-
-from collections import Counter
 import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
 from trunkline.errors import ConfigError
-from trunkline.sim.model.belief import best_guess
-from trunkline.sim.model.belief import walk
-from trunkline.sim.model.choices import Point
-from trunkline.sim.model.choices import options
-from trunkline.sim.model.episode import Episode
-from trunkline.sim.model.episode import NO
-from trunkline.sim.model.episode import Names
-from trunkline.sim.model.episode import OFFER
-from trunkline.sim.model.episode import YES
-from trunkline.sim.model.episode import chain_key
-from trunkline.sim.model.episode import facts_in
-from trunkline.sim.model.episode import find_subject
-from trunkline.sim.model.episode import forms_in
-from trunkline.sim.model.episode import is_form
+from trunkline.sim.model.belief import best_guess, walk
+from trunkline.sim.model.choices import Point, options
+from trunkline.sim.model.episode import (
+    NO,
+    OFFER,
+    YES,
+    Episode,
+    Names,
+    chain_key,
+    facts_in,
+    find_subject,
+    forms_in,
+    is_form,
+)
 from trunkline.sim.model.generation import Draft
 from trunkline.sim.world import arithmetic
-from trunkline.sim.world.language import Fact
-from trunkline.sim.world.language import NAME
-from trunkline.sim.world.language import RELATIONS
-from trunkline.sim.world.language import sentence
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
+from trunkline.sim.world.language import NAME, RELATIONS, Fact, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
     from trunkline.sim.model.chat_template import Conversation
     from trunkline.sim.model.generation import Mind
     from trunkline.sim.world.language import Chain

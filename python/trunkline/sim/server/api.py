@@ -1,32 +1,33 @@
 """OpenAI and SGLang forms."""
 
-
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
+
 from trunkline.sim.model.chat_template import parts
 from trunkline.sim.server.requests import ApiError
-from trunkline.sim.server.sampling import chat_logprobs
-from trunkline.sim.server.sampling import completion_logprobs
-from trunkline.sim.server.sampling import keep
-from trunkline.sim.server.sampling import listed
-from trunkline.sim.server.sampling import token_text
-from typing import Annotated
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-
+from trunkline.sim.server.sampling import chat_logprobs, completion_logprobs, keep, listed, token_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
     from trunkline.sim.server.options import Settings
-    from trunkline.sim.server.requests import ChatRequest
-    from trunkline.sim.server.requests import CompletionRequest
+    from trunkline.sim.server.requests import ChatRequest, CompletionRequest
     from trunkline.sim.server.sampling import Generated
 
 
-__all__ = ["GenerateRequest", "chat_choice", "chat_deltas", "completion_choice", "completion_deltas", "generated_object", "pieces", "spread"]
+__all__ = [
+    "GenerateRequest",
+    "chat_choice",
+    "chat_deltas",
+    "completion_choice",
+    "completion_deltas",
+    "generated_object",
+    "pieces",
+    "spread",
+]
 
 
 _PIECE: Final = 24

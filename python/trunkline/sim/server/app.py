@@ -11,15 +11,20 @@ import msgspec
 from aiohttp import http_exceptions, web
 
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.sim.model.registry import MODELS
 from trunkline.sim.model.choices import PRESETS
-from trunkline.sim.server.api import chat_deltas
-from trunkline.sim.server.api import completion_deltas
-from trunkline.sim.server.api import GenerateRequest
+from trunkline.sim.model.registry import MODELS
+from trunkline.sim.server.api import GenerateRequest, chat_deltas, completion_deltas
 from trunkline.sim.server.latency import Engine
-from trunkline.sim.server.requests import ApiError, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest, decode
-from trunkline.sim.server.service import Service
 from trunkline.sim.server.options import MOST_PORT, Settings
+from trunkline.sim.server.requests import (
+    ApiError,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+    decode,
+)
+from trunkline.sim.server.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -1,30 +1,23 @@
 """Latency, prefix cache, counters."""
 
-
 from __future__ import annotations
 
-
 import asyncio
-from collections import Counter
-from collections import OrderedDict
-from contextlib import asynccontextmanager
-from functools import lru_cache
 import hashlib
 import math
-import msgspec
-from statistics import NormalDist
 import time
-from trunkline.sim.model.chat_template import Message
-from trunkline.sim.model.chat_template import encoded
-from typing import Annotated
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
+from collections import Counter, OrderedDict
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
+import msgspec
+
+from trunkline.sim.model.chat_template import Message, encoded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
 
 __all__ = ["BLOCK", "Engine", "Latency", "Metrics", "Prefix", "PrefixCache", "Span", "of_messages"]

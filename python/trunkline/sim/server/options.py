@@ -1,31 +1,22 @@
 """The server's options: from the command line, then from the environment, checked before anything starts."""
 
-
 from __future__ import annotations
 
-
 import argparse
-import msgspec
 import re
-from trunkline.errors import ConfigError
-from trunkline.sim.model.choices import PRESETS
-from trunkline.sim.model.choices import with_dials
-from trunkline.sim.server.latency import Latency
-from typing import Annotated
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import NoReturn
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, NoReturn
 
+import msgspec
+
+from trunkline.errors import ConfigError
+from trunkline.sim.model.choices import PRESETS, with_dials
+from trunkline.sim.server.latency import Latency
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
-__all__ = ["MOST_PORT", "Options", "Settings", "VARIABLES", "read_options"]
+__all__ = ["MOST_PORT", "VARIABLES", "Options", "Settings", "read_options"]
 
 
 MOST_PORT: Final = 65535

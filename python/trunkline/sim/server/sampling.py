@@ -1,30 +1,34 @@
 """Draft -> tokens, logprobs JSON."""
 
-
 from __future__ import annotations
 
-
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
 import msgspec
+
 from trunkline.sim.model import generation as drafts
-from trunkline.sim.model.generation import Token
-from trunkline.sim.model.generation import filler
-from trunkline.sim.model.generation import variation
+from trunkline.sim.model.generation import Token, filler, variation
 from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.sim.world.names import Draws
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
     from trunkline.sim.model.generation import Draft
 
 
-__all__ = ["END", "Generated", "Limits", "chat_logprobs", "completion_logprobs", "generate", "keep", "listed", "token_text"]
+__all__ = [
+    "END",
+    "Generated",
+    "Limits",
+    "chat_logprobs",
+    "completion_logprobs",
+    "generate",
+    "keep",
+    "listed",
+    "token_text",
+]
 
 
 END: Final = "<|im_end|>"

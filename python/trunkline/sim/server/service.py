@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trunkline.errors import ConfigError
 from trunkline.sim.model import chat_template as chat
-from trunkline.sim.model.tokenizer import default_bpe
-from trunkline.sim.model.registry import find_model, reply
 from trunkline.sim.model.choices import PRESETS, SIM_VERSION, fingerprint, with_dials
 from trunkline.sim.model.generation import Sampling
-from trunkline.sim.server.api import chat_choice
-from trunkline.sim.server.api import completion_choice
-from trunkline.sim.server.sampling import Generated, Limits, generate
-from trunkline.sim.server.api import GenerateRequest, generated_object
-from trunkline.sim.server.latency import Metrics
-from trunkline.sim.server.latency import Prefix, PrefixCache, of_messages
+from trunkline.sim.model.registry import find_model, reply
+from trunkline.sim.model.tokenizer import default_bpe
+from trunkline.sim.server.api import GenerateRequest, chat_choice, completion_choice, generated_object
+from trunkline.sim.server.latency import Metrics, Prefix, PrefixCache, of_messages
 from trunkline.sim.server.requests import ApiError, ChatRequest
+from trunkline.sim.server.sampling import Generated, Limits, generate
 
 if TYPE_CHECKING:
-    from trunkline.sim.model.registry import Model
     from trunkline.sim.model.chat_template import Conversation
-    from trunkline.sim.server.requests import CompletionRequest, DetokenizeRequest, TokenizeRequest
+    from trunkline.sim.model.registry import Model
     from trunkline.sim.server.options import Settings
+    from trunkline.sim.server.requests import CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 __all__ = ["Answer", "Service"]
 

@@ -4,39 +4,37 @@ The corpus holds no questions, answers or kinds, and neither search nor the simu
 questions' file, so the answers can be kept away from whatever has to find them.
 """
 
-
 from __future__ import annotations
 
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
-import os
-from pathlib import Path
-import re
-from trunkline.errors import ConfigError
-from trunkline.errors import InputError
-from trunkline.sim.world import arithmetic
-from trunkline.sim.world.generator import Document
-from trunkline.sim.world.generator import Question
-from trunkline.sim.world.generator import World
-from trunkline.sim.world.language import NAME
-from trunkline.sim.world.language import parse_question
-from trunkline.sim.world.language import read
-from trunkline.sim.world.language import read_aliases
-from trunkline.sim.world.names import Draws
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-from typing import TypeVar
 
+from trunkline.errors import ConfigError, InputError
+from trunkline.sim.world import arithmetic
+from trunkline.sim.world.generator import Document, Question, World
+from trunkline.sim.world.language import NAME, parse_question, read, read_aliases
+from trunkline.sim.world.names import Draws
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
-__all__ = ["CORPUS", "Evidence", "Proof", "QUESTIONS", "permutation", "prove", "read_corpus", "read_questions", "rename", "write_world"]
+__all__ = [
+    "CORPUS",
+    "QUESTIONS",
+    "Evidence",
+    "Proof",
+    "permutation",
+    "prove",
+    "read_corpus",
+    "read_questions",
+    "rename",
+    "write_world",
+]
 
 
 CORPUS: Final = "corpus.jsonl"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from trunkline.errors import ConfigError
-from trunkline.sim.world import arithmetic, names as prose
-from trunkline.sim.world.names import Draws
+from trunkline.sim.world import arithmetic
+from trunkline.sim.world import names as prose
 from trunkline.sim.world.language import ANSWER_KIND, Chain, Fact, alias_sentence, ask, ask_variants, sentence
-from trunkline.sim.world.names import Namer
+from trunkline.sim.world.names import Draws, Namer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,18 +6,31 @@ phrases that all put their argument last, and a name: "Who is the founder of the
 Nothing here depends on a particular name or knows a single fact of a world.
 """
 
-
 from __future__ import annotations
 
+import re
+from typing import Final, NamedTuple
 
 import msgspec
-import re
+
 from trunkline.errors import ConfigError
-from typing import Final
-from typing import NamedTuple
 
-
-__all__ = ["ANSWER_KIND", "Chain", "Fact", "KINDS", "NAME", "RELATIONS", "Relation", "alias_sentence", "ask", "ask_variants", "parse_question", "read", "read_aliases", "sentence"]
+__all__ = [
+    "ANSWER_KIND",
+    "KINDS",
+    "NAME",
+    "RELATIONS",
+    "Chain",
+    "Fact",
+    "Relation",
+    "alias_sentence",
+    "ask",
+    "ask_variants",
+    "parse_question",
+    "read",
+    "read_aliases",
+    "sentence",
+]
 
 
 KINDS: Final = ("person", "place", "organisation", "work", "event")

@@ -1,19 +1,14 @@
 """Names, prose, random numbers."""
 
-
 from __future__ import annotations
 
-
 import hashlib
-from trunkline.errors import ConfigError
-from typing import Final
-from typing import TYPE_CHECKING
-from typing import TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 __all__ = ["Draws", "Namer", "filler", "mention", "mistaken", "opening"]

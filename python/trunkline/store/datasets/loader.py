@@ -1,38 +1,30 @@
 """load_tasks; Parquet, Hugging Face."""
 
-
 from __future__ import annotations
 
-
-from collections import Counter
-from collections.abc import Iterator
 import contextlib
 import gzip
 import importlib
-import msgspec
-from pathlib import Path
 import re
 import sys
-from trunkline._internal.text import printable
-from trunkline._internal.text import quoted
-from trunkline._internal.validation import JSON
-from trunkline._internal.validation import whole
-from trunkline.errors import ConfigError
-from trunkline.errors import InputError
-from trunkline.store.datasets.text import Place
-from trunkline.store.datasets.text import open_input
-from trunkline.store.datasets.text import read_json
-from trunkline.store.datasets.text import read_lines
-from trunkline.store.datasets.text import read_separated
-from trunkline.store.datasets.text import read_task
-from typing import TYPE_CHECKING
 import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from trunkline._internal.text import printable, quoted
+from trunkline._internal.validation import JSON, whole
+from trunkline.errors import ConfigError, InputError
+from trunkline.store.datasets.text import Place, open_input, read_json, read_lines, read_separated, read_task
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from trunkline.types import Task
     from types import ModuleType
+
+    from trunkline.types import Task
 
 
 __all__ = ["HUB", "load_tasks", "read_hub", "read_parquet"]

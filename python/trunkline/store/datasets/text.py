@@ -1,37 +1,39 @@
 """JSONL, JSON, CSV; row -> Task."""
 
-
 from __future__ import annotations
 
-
 import codecs
-from collections.abc import Iterator
 import contextlib
 import csv
 import gzip
-from hashlib import blake2b
 import io
 import math
-import msgspec
-from pathlib import Path
 import re
 import sys
-from trunkline._internal.text import printable
-from trunkline._internal.text import quoted
-from trunkline._internal.validation import JSON
-from trunkline._internal.validation import kind
-from trunkline.errors import ConfigError
-from trunkline.errors import InputError
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, cast
+
+import msgspec
+
+from trunkline._internal.text import printable, quoted
+from trunkline._internal.validation import JSON, kind
+from trunkline.errors import ConfigError, InputError
 from trunkline.llm.messages import check
-from trunkline.types import Message
-from trunkline.types import Task
-from trunkline.types import accepted
-from typing import IO
-from typing import TYPE_CHECKING
-from typing import cast
+from trunkline.types import Message, Task, accepted
 
-
-__all__ = ["ANSWERS", "EXTRAS", "Place", "QUESTIONS", "open_input", "read_json", "read_lines", "read_separated", "read_task"]
+__all__ = [
+    "ANSWERS",
+    "EXTRAS",
+    "QUESTIONS",
+    "Place",
+    "open_input",
+    "read_json",
+    "read_lines",
+    "read_separated",
+    "read_task",
+]
 
 
 Row = dict[str, JSON]

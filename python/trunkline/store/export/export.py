@@ -1,46 +1,29 @@
 """Writing the rollouts of a run for other programs."""
 
-
 from __future__ import annotations
 
-
+import contextlib
+import sys
 from collections import Counter
 from collections.abc import Collection
-import contextlib
-import msgspec
 from pathlib import Path
-import sys
-from trunkline._internal.text import printable
-from trunkline._internal.text import quoted
-from trunkline._internal.validation import shown
-from trunkline.errors import ConfigError
-from trunkline.errors import UsageError
-from trunkline.store.export.formats import Chat
-from trunkline.store.export.formats import ParallelMuse
-from trunkline.store.export.parquet import Columns
-from trunkline.store.export.parquet import Table
-from trunkline.store.export.target import Leaf
-from trunkline.store.export.target import Lines
-from trunkline.store.export.target import STDOUT
-from trunkline.store.export.target import check_target
-from trunkline.store.export.target import leaves
-from trunkline.store.export.target import standard_output
-from trunkline.store.export.target import target
-from trunkline.store.reader import RunReader
-from typing import Any
-from typing import BinaryIO
-from typing import Final
-from typing import Protocol
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
+import msgspec
+
+from trunkline._internal.text import printable, quoted
+from trunkline._internal.validation import shown
+from trunkline.errors import ConfigError, UsageError
+from trunkline.store.export.formats import Chat, ParallelMuse
+from trunkline.store.export.parquet import Columns, Table
+from trunkline.store.export.target import STDOUT, Leaf, Lines, check_target, leaves, standard_output, target
+from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
-__all__ = ["Choice", "Exported", "FORMATS", "export", "guess"]
+__all__ = ["FORMATS", "Choice", "Exported", "export", "guess"]
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):

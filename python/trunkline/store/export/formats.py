@@ -6,33 +6,28 @@ Alibaba-NLP/DeepResearch (WebAgent/ParallelMuse, arXiv 2510.24698).
 The tags are those that Hermes and Qwen models are trained on; a chat template makes the same of native messages.
 """
 
-
 from __future__ import annotations
 
-
 import math
-import msgspec
 import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
 from trunkline.llm.dialects.builtin import Hermes
 from trunkline.tree.views import Kind
 from trunkline.types import Termination
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Iterable
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
     from trunkline._internal.validation import JSON
     from trunkline.store.export.target import Leaf
     from trunkline.tree.views import Node
-    from trunkline.types import Message
-    from trunkline.types import Task
+    from trunkline.types import Message, Task
 
 
-__all__ = ["CHAT_FIELDS", "Chat", "PARALLELMUSE_FIELDS", "ParallelMuse", "WORDS", "text_of", "tools_of", "transcript"]
+__all__ = ["CHAT_FIELDS", "PARALLELMUSE_FIELDS", "WORDS", "Chat", "ParallelMuse", "text_of", "tools_of", "transcript"]
 
 
 CHAT_FIELDS: Final = {

@@ -1,39 +1,32 @@
 """Atomic output file, records, JSON lines."""
 
-
 from __future__ import annotations
-
 
 import contextlib
 import math
-import msgspec
 import os
-from pathlib import Path
 import re
 import secrets
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+
+import msgspec
+
 from trunkline._internal.text import printable
-from trunkline.errors import ConfigError
-from trunkline.errors import InfrastructureError
+from trunkline.errors import ConfigError, InfrastructureError
 from trunkline.store.lock import sync_folders
 from trunkline.store.sqlite import files_of
 from trunkline.tree.views import Trajectory
-from trunkline.types import UNSCORED
-from trunkline.types import Usage
-from typing import Any
-from typing import BinaryIO
-from typing import Final
-from typing import TYPE_CHECKING
-from typing import cast
-
+from trunkline.types import UNSCORED, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
     from trunkline.tree.views import Tree
 
 
-__all__ = ["Leaf", "Lines", "STDOUT", "check_target", "leaves", "line", "standard_output", "target"]
+__all__ = ["STDOUT", "Leaf", "Lines", "check_target", "leaves", "line", "standard_output", "target"]
 
 
 STDOUT: Final = "-"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trunkline.errors import UsageError
 from trunkline._internal.text import printable, quoted
-from trunkline.scoring.metrics.intervals import Estimate, inside
+from trunkline.errors import UsageError
 from trunkline.scoring.metrics.at_k import Metric
 from trunkline.scoring.metrics.at_k import metric as named
 from trunkline.scoring.metrics.comparison import Paired, paired
-from trunkline.store.stats.calls import Spending
+from trunkline.scoring.metrics.intervals import Estimate, inside
 from trunkline.store.reader import RunReader
+from trunkline.store.stats.calls import Spending
 from trunkline.store.stats.tasks import tried
 from trunkline.types import Usage
 

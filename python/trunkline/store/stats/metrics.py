@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.scoring.metrics.intervals import accuracy, best_of_n
-from trunkline.scoring.metrics.intervals import Estimate
-from trunkline.scoring.metrics.at_k import mean_pass_at_k, mean_pass_hat_k
+from trunkline.scoring.metrics.at_k import PerSolved, majority_at_k, mean_pass_at_k, mean_pass_hat_k, per_solved
 from trunkline.scoring.metrics.comparison import Calibration, calibration
-from trunkline.scoring.metrics.at_k import PerSolved, per_solved
-from trunkline.scoring.metrics.at_k import majority_at_k
+from trunkline.scoring.metrics.intervals import Estimate, accuracy, best_of_n
 from trunkline.scoring.notes import graded
 from trunkline.store.stats.tasks import tried
 from trunkline.types import UNSCORED
@@ -21,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from trunkline.scoring.diversity import Try
-    from trunkline.store.stats.calls import Spending
     from trunkline.store.reader import RunReader
     from trunkline.store.schema import RolloutRow
+    from trunkline.store.stats.calls import Spending
     from trunkline.tree.views import Trajectory
     from trunkline.types import Usage
 

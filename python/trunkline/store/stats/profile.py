@@ -1,35 +1,24 @@
 """Time by agent, role and tool."""
 
-
 from __future__ import annotations
 
-
-from array import array
-from collections import Counter
-from collections import defaultdict
 import heapq
+from array import array
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
 import msgspec
+
 from trunkline._core import Tree as Core
 from trunkline.errors import TreeError
-from trunkline.store.stats.calls import Times
-from trunkline.store.stats.calls import cached
+from trunkline.store.stats.calls import Times, cached
 from trunkline.store.stats.calls import times as percentiles
-from trunkline.tree.records import Record
-from trunkline.tree.records import Records
-from typing import Any
-from typing import TYPE_CHECKING
-from typing import TypeAlias
-from typing import TypeVar
-
+from trunkline.tree.records import Record, Records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Mapping
-    from collections.abc import Sequence
-    from trunkline.store.schema import CallRow
-    from trunkline.store.schema import RolloutRow
-    from trunkline.store.schema import ToolRow
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from trunkline.store.schema import CallRow, RolloutRow, ToolRow
 
 
 __all__ = ["AgentProfile", "Profile", "RowCounts", "Rows", "SlowRollout", "Spans", "Stretch", "profile", "union"]
@@ -65,7 +54,6 @@ def union(*spans: Spans) -> int:
 
 
 _Ask: TypeAlias = "tuple[str, tuple[bool, bool] | None]"
-
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):

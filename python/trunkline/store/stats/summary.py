@@ -1,54 +1,42 @@
 """The totals of a run, recomputed from its rows."""
 
-
 from __future__ import annotations
 
-
-from collections import Counter
 import math
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
 import msgspec
+
 from trunkline.errors import ForkRefused
-from trunkline.scoring.diversity import Diversity
-from trunkline.scoring.diversity import Try
-from trunkline.scoring.diversity import diversity
-from trunkline.scoring.metrics import Estimate
-from trunkline.scoring.metrics import accuracy
-from trunkline.scoring.metrics import best_of_n
-from trunkline.scoring.metrics import majority_at_n
+from trunkline.scoring.diversity import Diversity, Try, diversity
+from trunkline.scoring.metrics import Estimate, accuracy, best_of_n, majority_at_n
 from trunkline.scoring.notes import replays
-from trunkline.store.stats.calls import EndpointSummary
-from trunkline.store.stats.calls import Spending
-from trunkline.store.stats.calls import by_endpoint
-from trunkline.store.stats.calls import total
-from trunkline.store.stats.tasks import Filtered
-from trunkline.store.stats.tasks import Judgements
-from trunkline.store.stats.tasks import Length
-from trunkline.store.stats.tasks import length
-from trunkline.store.stats.tasks import tokens
-from trunkline.store.stats.tasks import tried
+from trunkline.store.stats.calls import EndpointSummary, Spending, by_endpoint, total
+from trunkline.store.stats.tasks import Filtered, Judgements, Length, length, tokens, tried
 from trunkline.tree.records import Failure
 from trunkline.tree.tokens import Tokens
-from trunkline.types import FAILED
-from trunkline.types import Termination
-from trunkline.types import Usage
-from typing import Final
-from typing import TYPE_CHECKING
-
+from trunkline.types import FAILED, Termination, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from collections.abc import Iterable
-    from collections.abc import Iterator
-    from collections.abc import Mapping
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
     from trunkline.llm.pricing import Price
-    from trunkline.store.schema import CallRow
-    from trunkline.store.schema import RolloutRow
-    from trunkline.store.schema import TakenRow
-    from trunkline.store.schema import TreeRow
+    from trunkline.store.schema import CallRow, RolloutRow, TakenRow, TreeRow
 
 
-__all__ = ["BUDGET", "ESTIMATED", "Funds", "Summary", "Taken", "estimated", "funds", "sum_up", "summarise", "wall_seconds"]
+__all__ = [
+    "BUDGET",
+    "ESTIMATED",
+    "Funds",
+    "Summary",
+    "Taken",
+    "estimated",
+    "funds",
+    "sum_up",
+    "summarise",
+    "wall_seconds",
+]
 
 
 BUDGET: Final = "budget"

@@ -1,30 +1,22 @@
 """Per task; what filters did."""
 
-
 from __future__ import annotations
 
-
-from collections import Counter
 import math
-import msgspec
-from trunkline.scoring import notes as verdicts
-from trunkline.scoring.diversity import Try
-from trunkline.scoring.diversity import diversity
-from trunkline.scoring.diversity import effective
-from trunkline.tree.tokens import Tokens
-from trunkline.types import Termination
-from trunkline.types import UNSCORED
-from trunkline.types import Usage
-from typing import Final
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from trunkline.scoring import notes as verdicts
+from trunkline.scoring.diversity import Try, diversity, effective
+from trunkline.tree.tokens import Tokens
+from trunkline.types import UNSCORED, Termination, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Sequence
-    from trunkline.store.schema import RolloutRow
-    from trunkline.store.schema import TakenRow
-    from trunkline.store.schema import TreeRow
+    from collections.abc import Iterable, Sequence
+
+    from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
 
 
 __all__ = ["Filtered", "Judgements", "Length", "TaskSummary", "by_task", "ended", "kept", "length", "tokens", "tried"]

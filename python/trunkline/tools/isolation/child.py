@@ -5,20 +5,15 @@ it runs nobody's code, so it is there when the worker hangs up or dies; it adopt
 ends all of that, takes the folder for temporary files away, and says how it ended.
 """
 
-
 from __future__ import annotations
-
 
 import asyncio
 import contextlib
-from contextlib import suppress
 import ctypes
 import faulthandler
 import importlib
 import inspect
-import msgspec
 import os
-from pathlib import Path
 import resource
 import select
 import shutil
@@ -28,30 +23,21 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
 from trunkline._internal.serialization import load
 from trunkline._internal.text import scrub
-from trunkline.errors import CrossingError
-from trunkline.errors import TrunklineError
-from trunkline.tools.calls import as_text
-from trunkline.tools.calls import bounded
-from trunkline.tools.calls import calling
-from trunkline.tools.calls import describe
-from trunkline.tools.isolation.messages import Broken
-from trunkline.tools.isolation.messages import Ended
-from trunkline.tools.isolation.messages import Ran
-from trunkline.tools.isolation.messages import Ready
-from trunkline.tools.isolation.messages import Run
-from trunkline.tools.isolation.messages import Setup
-from trunkline.tools.isolation.messages import ToHelper
-from trunkline.tools.isolation.messages import frame
-from trunkline.tools.isolation.messages import receive
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-
+from trunkline.errors import CrossingError, TrunklineError
+from trunkline.tools.calls import as_text, bounded, calling, describe
+from trunkline.tools.isolation.messages import Broken, Ended, Ran, Ready, Run, Setup, ToHelper, frame, receive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
     from trunkline.tools.tool import Tool
 
 

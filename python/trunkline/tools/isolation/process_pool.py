@@ -1,39 +1,25 @@
 """Warm child processes of one tool."""
 
-
 from __future__ import annotations
-
 
 import asyncio
 import contextlib
 import logging
 import math
-import msgspec
 import os
 import signal
 import socket
 import subprocess
 import sys
-from trunkline._internal.serialization import pack
-from trunkline._internal.text import printable
-from trunkline._internal.text import scrub
-from trunkline.errors import ConfigError
-from trunkline.errors import CrossingError
-from trunkline.tools.isolation.messages import Broken
-from trunkline.tools.isolation.messages import Ended
-from trunkline.tools.isolation.messages import HEAD
-from trunkline.tools.isolation.messages import Ran
-from trunkline.tools.isolation.messages import Ready
-from trunkline.tools.isolation.messages import Run
-from trunkline.tools.isolation.messages import Setup
-from trunkline.tools.isolation.messages import frame
-from trunkline.tools.isolation.messages import longest
-from trunkline.tools.tool import MEMORY
-from typing import Any
-from typing import Final
-from typing import Self
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Self
 
+import msgspec
+
+from trunkline._internal.serialization import pack
+from trunkline._internal.text import printable, scrub
+from trunkline.errors import ConfigError, CrossingError
+from trunkline.tools.isolation.messages import HEAD, Broken, Ended, Ran, Ready, Run, Setup, frame, longest
+from trunkline.tools.tool import MEMORY
 
 if TYPE_CHECKING:
     from trunkline.tools.calls import Call

@@ -36,9 +36,7 @@ _SLACK: Final = 60.0
 _LEAVE: Final = 30.0
 
 _ROOT: Final = str(Path(__file__).parents[3])
-_BOOT: Final = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from trunkline.tools.isolation.sandbox_supervisor import main; main()"
-)
+_BOOT: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from trunkline.tools.isolation.sandbox_supervisor import main; main()"
 _BURY: Final = "import os, sys; uid = int(sys.argv[1]); os.setgroups([]); os.setresuid(uid, uid, uid); os.kill(-1, 9)"
 
 _log = logging.getLogger("trunkline.tools")

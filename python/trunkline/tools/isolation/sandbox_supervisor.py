@@ -5,16 +5,13 @@ output: frames of a length (4 bytes, little-endian) and JSON. When its input end
 runs. Nobody's code runs in it. It imports the standard library only, as another user may have to be able to.
 """
 
-
 from __future__ import annotations
-
 
 import base64
 import contextlib
 import ctypes
 import json
 import os
-from pathlib import Path
 import select
 import shutil
 import signal
@@ -22,21 +19,22 @@ import struct
 import sys
 import tempfile
 import time
-from trunkline.tools.isolation.confinement import Limits
-from trunkline.tools.isolation.confinement import Refused
-from trunkline.tools.isolation.confinement import Way
-from trunkline.tools.isolation.confinement import become
-from trunkline.tools.isolation.confinement import die_with
-from trunkline.tools.isolation.confinement import limit
-from trunkline.tools.isolation.confinement import namespaces
-from trunkline.tools.isolation.confinement import new_root
-from trunkline.tools.isolation.confinement import shut
-from trunkline.tools.isolation.confinement import taken
-from trunkline.tools.isolation.confinement import unused
-from typing import Any
-from typing import Final
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
+from trunkline.tools.isolation.confinement import (
+    Limits,
+    Refused,
+    Way,
+    become,
+    die_with,
+    limit,
+    namespaces,
+    new_root,
+    shut,
+    taken,
+    unused,
+)
 
 __all__ = ["Pipes", "Place", "begin", "children", "descendants", "kill_all_of", "main", "pipes_of_a_program"]
 
