@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline._internal.text import quoted
-from trunkline._internal.validation import JSON, kind
+from trunkline._internal.text import JSON, quoted
+from trunkline._internal.validation import kind
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from exact_runs import grow, serving
 
 from trunkline import _core
 from trunkline._core import PROMPT, ROOT, TURN, Tokens, last_ids
-from trunkline._internal.validation import JSON
+from trunkline._internal.text import JSON
 from trunkline.agent import Agent, Kit
 from trunkline.llm.cache import Cache
 from trunkline.llm.request import Sampling

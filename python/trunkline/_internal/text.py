@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from trunkline._internal.validation import JSON
-
+from typing import Any
 
 __all__ = [
     "HIDDEN",
+    "JSON",
     "cells",
     "excerpt",
     "loads",
@@ -27,6 +24,9 @@ __all__ = [
     "without_secrets",
 ]
 
+
+JSON = Any
+"""A value that JSON can hold."""
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 

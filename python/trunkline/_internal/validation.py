@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from trunkline._internal.text import printable
 from trunkline.errors import ConfigError
@@ -12,7 +12,7 @@ from trunkline.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["JSON", "amounts", "choice", "kind", "number", "shown", "size", "text", "whole"]
+__all__ = ["amounts", "choice", "kind", "number", "shown", "size", "text", "whole"]
 
 _KINDS: Final[dict[type, str]] = {
     type(None): "null",
@@ -31,10 +31,6 @@ _UNITS: Final = {"B": 1} | {
     for power, prefix in enumerate("KMGT", 1)
     for binary in ("", "I")
 }
-
-
-JSON = Any
-"""A value that JSON can hold."""
 
 
 def kind(value: object) -> str:

@@ -31,7 +31,7 @@ from trunkline.types import Task, Termination
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
     from trunkline.tree.views import Trajectory
     from trunkline.types import Message
 

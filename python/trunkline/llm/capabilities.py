@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from trunkline._core import Choice, Reply
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
     from trunkline.llm.http.client import HttpLLM
     from trunkline.llm.request import Sampling
     from trunkline.llm.token_ids.base import TokenMode

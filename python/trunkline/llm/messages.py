@@ -18,7 +18,7 @@ from trunkline.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
     from trunkline.llm.types import ToolCall
     from trunkline.types import Message
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._internal.validation import JSON, kind, number, shown, text, whole
+from trunkline._internal.text import JSON
+from trunkline._internal.validation import kind, number, shown, text, whole
 from trunkline.errors import ConfigError
 from trunkline.llm.response import read
 

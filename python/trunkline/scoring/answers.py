@@ -17,7 +17,7 @@ from trunkline.tree.answers import DIGITS, LONG, normalise
 from trunkline.tree.views import message_text
 
 if TYPE_CHECKING:
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
     from trunkline.types import Message
 
 

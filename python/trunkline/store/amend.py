@@ -34,7 +34,7 @@ from trunkline.store.state import look
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
     from trunkline.tree.views import Tree
 
 

@@ -45,7 +45,7 @@ from trunkline.types import Task
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
 
 __all__ = ["RunReader"]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
 
 
 __all__ = [

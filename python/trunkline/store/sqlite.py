@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
 
 
 __all__ = [

@@ -42,7 +42,7 @@ from trunkline.store.state import Resumed, Standing, resume
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
     from trunkline.types import Task
 
 __all__ = ["RunWriter"]

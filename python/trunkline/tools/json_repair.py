@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
 
 __all__ = ["Mended", "mend", "need_library", "sound"]
 

@@ -19,7 +19,7 @@ from trunkline.tools.tool import NAME, Policy, Tool, gives_awaitable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
 
 __all__ = ["Defined", "definition_of"]
 

@@ -18,7 +18,7 @@ from trunkline.tools.environment import Environment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
 
 
 __all__ = ["ArgumentError", "Docstring", "Schema", "Slot", "build", "parse"]

@@ -18,7 +18,7 @@ from trunkline.llm.types import Choice, Reply, ToolCall
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
     from trunkline.llm.types import Request
     from trunkline.types import Message
 

@@ -21,7 +21,7 @@ from trunkline.tree.records import number_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
     from trunkline.llm.request import Sampling
     from trunkline.types import Message
 

@@ -19,7 +19,7 @@ from trunkline.llm.token_ids.base import Suffix
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
     from trunkline.types import Message
 
 

@@ -13,7 +13,7 @@ from trunkline.llm.token_ids.base import Suffix
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
     from trunkline.llm.token_ids.base import Renderer, TokenMode
     from trunkline.types import Message
 

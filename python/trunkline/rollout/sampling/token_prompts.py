@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
     from trunkline.agent import Kit
     from trunkline.llm.token_ids.base import Renderer, TokenMode
     from trunkline.llm.types import Choice

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline._internal.text import printable, quoted
-from trunkline._internal.validation import JSON, whole
+from trunkline._internal.text import JSON, printable, quoted
+from trunkline._internal.validation import whole
 from trunkline.errors import ConfigError, InputError
 from trunkline.store.datasets.text import Place, open_input, read_json, read_lines, read_separated, read_task
 

@@ -17,8 +17,8 @@ from typing import IO, cast
 
 import msgspec
 
-from trunkline._internal.text import printable, quoted
-from trunkline._internal.validation import JSON, kind
+from trunkline._internal.text import JSON, printable, quoted
+from trunkline._internal.validation import kind
 from trunkline.errors import ConfigError, InputError
 from trunkline.llm.messages import check
 from trunkline.types import Message, Task, accepted

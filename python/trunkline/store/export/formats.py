@@ -21,7 +21,7 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from trunkline._internal.validation import JSON
+    from trunkline._internal.text import JSON
     from trunkline.store.export.target import Leaf
     from trunkline.tree.views import Node
     from trunkline.types import Message, Task
