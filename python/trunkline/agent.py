@@ -20,8 +20,7 @@ from trunkline.llm.dialects.builtin import Native
 from trunkline.llm.pricing import MAIN, asking, check_name
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import ToolCall
-from trunkline.tools.environment import check_environment
-from trunkline.tools.tool import Tool
+from trunkline.tools.tool import Tool, check_environment
 from trunkline.tools.toolbox import Toolbox
 from trunkline.tree.records import number_of, versioned
 

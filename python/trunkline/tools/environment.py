@@ -5,17 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from trunkline._internal.text import printable, said
 from trunkline._internal.validation import number, shown, whole
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from trunkline.tools.tool import Tool
     from trunkline.types import Task
 
-__all__ = ["Environment", "check_environment"]
+__all__ = ["Environment"]
 
 _METHODS: Final = ("fresh", "snapshot", "restore", "close")
 
@@ -84,50 +80,3 @@ class Environment:
 
     async def close(self) -> None:
         """Let go of everything; nothing is asked of the environment after that."""
-
-
-def check_environment(environment: Any, tools: Iterable[Tool]) -> None:
-    """Refuse an environment that does not fit the tools, before anything is paid for.
-
-    Args:
-        environment: What makes environments; None for none.
-        tools: The tools that are to work on them.
-
-    Raises:
-        ConfigError: It makes none, a tool takes another kind, or none takes it.
-    """
-    wanted = [(tool.name, tool.schema.slot.kind) for tool in tools if tool.schema.slot is not None]
-    if environment is None:
-        for name, kind in wanted:
-            raise ConfigError(
-                f"Agent: tool {name!r} works on the environment {kind.__name__}, and the agent has none: "
-                f"set environment={kind.__name__}"
-            )
-        return
-    made = _made(environment)
-    for name, kind in wanted:
-        if not isinstance(made, kind):
-            raise ConfigError(
-                f"Agent: tool {name!r} works on the environment {kind.__name__}, and the agent has a "
-                f"{type(made).__name__}: a rollout has one environment, which all its tools share"
-            )
-    if not wanted:
-        raise ConfigError(
-            f"Agent: no tool takes the environment {type(made).__name__}: annotate a parameter of a tool with it"
-        )
-
-
-def _made(environment: Any) -> Environment:
-    """Make one environment, which holds nothing yet."""
-    expected = "Agent: environment must be a class derived from Environment, or a function that returns one"
-    if not callable(environment):
-        raise ConfigError(f"{expected}, not {shown(environment)}")
-    try:
-        made = environment()
-    except Exception as problem:
-        name = printable(getattr(environment, "__qualname__", type(environment).__name__))
-        what = f"{type(problem).__name__}: {said(problem)}"
-        raise ConfigError(f"Agent: environment {name} cannot be made without arguments: {what}") from problem
-    if not isinstance(made, Environment):
-        raise ConfigError(f"{expected}; what it returns is {shown(made)}")
-    return made

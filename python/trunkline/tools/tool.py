@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, overload
 
 import msgspec
 
+from trunkline._internal.text import printable, said
 from trunkline._internal.validation import number, shown, size, text, whole
 from trunkline.errors import ConfigError
+from trunkline.tools.environment import Environment
 from trunkline.tools.schema import Schema, build
 
-__all__ = ["MEMORY", "NAME", "Policy", "Tool", "gives_awaitable", "policy", "tool"]
+__all__ = ["MEMORY", "NAME", "Policy", "Tool", "check_environment", "gives_awaitable", "policy", "tool"]
 
 
 MEMORY: Final = 4_000_000_000
@@ -112,7 +114,7 @@ def policy(
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     # With defaults, so that a plain `Tool` is a complete type; at run time they do not matter.
     from typing_extensions import ParamSpec, TypeVar
@@ -330,3 +332,50 @@ def gives_awaitable(function: Callable[..., Any]) -> bool:
     while isinstance(target, functools.partial):
         target = target.func
     return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__)
+
+
+def check_environment(environment: Any, tools: Iterable[Tool]) -> None:
+    """Refuse an environment that does not fit the tools, before anything is paid for.
+
+    Args:
+        environment: What makes environments; None for none.
+        tools: The tools that are to work on them.
+
+    Raises:
+        ConfigError: It makes none, a tool takes another kind, or none takes it.
+    """
+    wanted = [(tool.name, tool.schema.slot.kind) for tool in tools if tool.schema.slot is not None]
+    if environment is None:
+        for name, kind in wanted:
+            raise ConfigError(
+                f"Agent: tool {name!r} works on the environment {kind.__name__}, and the agent has none: "
+                f"set environment={kind.__name__}"
+            )
+        return
+    made = _made(environment)
+    for name, kind in wanted:
+        if not isinstance(made, kind):
+            raise ConfigError(
+                f"Agent: tool {name!r} works on the environment {kind.__name__}, and the agent has a "
+                f"{type(made).__name__}: a rollout has one environment, which all its tools share"
+            )
+    if not wanted:
+        raise ConfigError(
+            f"Agent: no tool takes the environment {type(made).__name__}: annotate a parameter of a tool with it"
+        )
+
+
+def _made(environment: Any) -> Environment:
+    """Make one environment, which holds nothing yet."""
+    expected = "Agent: environment must be a class derived from Environment, or a function that returns one"
+    if not callable(environment):
+        raise ConfigError(f"{expected}, not {shown(environment)}")
+    try:
+        made = environment()
+    except Exception as problem:
+        name = printable(getattr(environment, "__qualname__", type(environment).__name__))
+        what = f"{type(problem).__name__}: {said(problem)}"
+        raise ConfigError(f"Agent: environment {name} cannot be made without arguments: {what}") from problem
+    if not isinstance(made, Environment):
+        raise ConfigError(f"{expected}; what it returns is {shown(made)}")
+    return made
