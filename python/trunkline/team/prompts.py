@@ -6,7 +6,7 @@ Where nothing but the talk changes between two asks, a prompt is one call of the
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trunkline._internal.text import scrub
 from trunkline._internal.validation import shown
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from trunkline.rollout.programs.context import Play
     from trunkline.team.role import Member
-    from trunkline.team.team import Team
     from trunkline.types import Message, Task
 
 
@@ -31,6 +30,34 @@ encoded = lru_cache(maxsize=4096)(piece)
 """Pieces of templates, the same for every rollout of a process."""
 
 
+class PromptSettings(Protocol):
+    """The settings of a team that its prompts depend on."""
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """The roles by their names, ready to be asked."""
+
+    @property
+    def preprocessing_cache(self) -> bool:
+        """Whether what roles have in common is encoded once for all of them."""
+
+    @property
+    def context_fragments(self) -> bool:
+        """Whether outputs are kept in pieces, each stored once."""
+
+    @property
+    def late_join(self) -> bool:
+        """Whether these are joined when a request is built."""
+
+    @property
+    def active_only(self) -> bool:
+        """Whether prompts are built for the role that is asked alone."""
+
+    @property
+    def max_context_length(self) -> int | None:
+        """The most characters of ``{context}``."""
+
+
 class Context:
     """What the members of a team said since the last observation.
 
@@ -38,7 +65,7 @@ class Context:
         team: The team; its ``late_join`` says whether texts are joined when they are needed, or at once.
     """
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, team: PromptSettings) -> None:
         self._team = team
         self._outputs: list[tuple[str, str]] = []
         self._joined: dict[str, str] = {}
@@ -72,7 +99,7 @@ class Prompts:
         team: Its team.
     """
 
-    def __init__(self, play: Play, team: Team) -> None:
+    def __init__(self, play: Play, team: PromptSettings) -> None:
         self._play = play
         self._team = team
         self._context = Context(team)
@@ -233,7 +260,7 @@ class Frames:
         team: Its team, which :meth:`serve` allows.
     """
 
-    def __init__(self, play: Play, team: Team) -> None:
+    def __init__(self, play: Play, team: PromptSettings) -> None:
         self._play = play
         self._numbers = {name: number for number, name in enumerate(team.members)}
         self._talk = play.talk()
@@ -244,7 +271,7 @@ class Frames:
         self._system, self._before = before_question(play.task)
 
     @staticmethod
-    def serve(team: Team) -> bool:
+    def serve(team: PromptSettings) -> bool:
         """Whether a team's settings leave its prompts to the core."""
         whole = team.context_fragments and team.preprocessing_cache and team.max_context_length is None
         return whole and team.late_join and team.active_only
