@@ -21,7 +21,8 @@ from trunkline.llm.openai_client import as_llm
 from trunkline.llm.pricing import EVERYWHERE, MAIN, check_name, prices_named, there_is
 from trunkline.llm.types import LLM
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.programs.resources import ProgramFunction, check_program
+from trunkline.rollout.drivers import ProgramFunction
+from trunkline.rollout.programs.resources import check_program
 from trunkline.scoring.filters.base import Filter, check, name_of
 from trunkline.scoring.rewards import Reward
 from trunkline.scoring.rewards.base import full_name, policy_of, short_name

@@ -1,17 +1,27 @@
-"""The default program: the tool-calling agent loop."""
+"""The agent loop, and the host of user programs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+import asyncio
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from trunkline._internal.text import said
+from trunkline._internal.validation import shown
+from trunkline.errors import ProgramError, UsageError
+from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring.answers import extract_answer
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from trunkline._core import Tree as Core
     from trunkline.agent import Kit
+    from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.rollout import Rollout
 
-__all__ = ["agent_loop"]
+__all__ = ["ProgramFunction", "Stage", "agent_loop"]
 
 
 async def agent_loop(rollout: Rollout, kit: Kit) -> NoReturn:
@@ -45,3 +55,62 @@ async def agent_loop(rollout: Rollout, kit: Kit) -> NoReturn:
             rollout.finish(None, Termination.TOOL_LIMIT)
         await rollout.use(kit, turn.calls)
     rollout.finish(None, Termination.MAX_TURNS)
+
+
+class ProgramFunction(Protocol):
+    """What a user writes: a coroutine over one rollout."""
+
+    def __call__(self, rollout: Play, /) -> Awaitable[str | None]:
+        """Play a rollout to its end, and return its answer; None where it has none."""
+        ...
+
+
+class Stage:
+    """Plays the rollouts of one tree.
+
+    Args:
+        program: The program.
+        core: The tree.
+        seed: The run's seed.
+    """
+
+    def __init__(self, program: Program, core: Core, seed: int) -> None:
+        self._program = program
+        self._journal = Journal(core)
+        self._seed = seed
+
+    def opened(self, rollout: int) -> None:
+        """Note that a rollout was opened, in the same step."""
+        self._journal.opened(rollout)
+
+    async def play(self, rollout: Rollout) -> None:
+        """Play a rollout from where it stands on its tree to its end.
+
+        Raises:
+            Finished: Always, unless an error ends the rollout first.
+        """
+        errands = rollout.errands()
+        play = Play(rollout, errands, self._journal, self._program, self._seed)
+        try:
+            # In a task of its own: a task group that gives up leaves its task marked as cancelled, up to Python 3.12.
+            answer = await asyncio.get_running_loop().create_task(self._run(play))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it, or what it stands for, is raised
+            raise play.over() or error from None
+        finally:
+            await play.close()
+        if (end := play.over()) is not None:
+            raise end
+        if answer is not None and not isinstance(answer, str):
+            raise ProgramError(f"the program returned {shown(answer)}; it must return its answer, a text, or None")
+        play.finish(answer)
+
+    async def _run(self, play: Play) -> Any:
+        """Run the program, whose mistakes end one rollout and never the run."""
+        try:
+            return await self._program.function(play)
+        except UsageError as problem:
+            raise ProgramError(f"{type(problem).__name__}: {said(problem)}") from problem
+        except SystemExit:
+            raise ProgramError("the program left with SystemExit") from None

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from trunkline.errors import InfrastructureError, UsageError
 from trunkline.rollout.checkpoint import Judged, Opened, Past, Round, Taken, write
-from trunkline.rollout.drivers import agent_loop
+from trunkline.rollout.drivers import Stage, agent_loop
 from trunkline.rollout.environments import States
 from trunkline.rollout.growth import Barrier, Players
 from trunkline.rollout.moves import check_moves, check_size, moves, open_fork, plant
-from trunkline.rollout.programs.resources import Stage
 from trunkline.rollout.rollout import Rollout, calls_before, go_on
 from trunkline.rollout.sampling.sampler import Desk, Outlet, Siblings, together
 from trunkline.rollout.task_budget import OutOfBudget, Purse

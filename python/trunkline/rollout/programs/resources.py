@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from trunkline._internal.text import said
 from trunkline._internal.validation import shown
 from trunkline.agent import Agent, Kit
-from trunkline.errors import ConfigError, ProgramError, UsageError
+from trunkline.errors import ConfigError, ProgramError
 from trunkline.llm.pricing import MAIN, there_is
 from trunkline.llm.request import Sampling
-from trunkline.rollout.programs.context import Play
-from trunkline.rollout.programs.replay import Journal
 from trunkline.tools.tool import Tool
 from trunkline.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
-    from trunkline._core import Tree as Core
-    from trunkline.rollout.rollout import Rollout
 
-__all__ = ["Program", "ProgramFunction", "Stage", "check_program"]
+__all__ = ["Program", "check_program"]
 
 _MOST: Final = 1_000
 """Different agents and tools that a program may use. One that makes a new one for each turn would fill the memory."""
-
-
-class ProgramFunction(Protocol):
-    """What a user writes: a coroutine over one rollout."""
-
-    def __call__(self, rollout: Play, /) -> Awaitable[str | None]:
-        """Play a rollout to its end, and return its answer; None where it has none."""
-        ...
 
 
 def check_program(program: Any, agent: Agent, *, tokens: bool) -> None:
@@ -69,7 +56,9 @@ class Program:
         llms: The names of the LLMs that agents may ask.
     """
 
-    def __init__(self, function: ProgramFunction, kit: Kit, llms: Collection[str] = (MAIN,)) -> None:
+    def __init__(
+        self, function: Callable[[Any], Awaitable[str | None]], kit: Kit, llms: Collection[str] = (MAIN,)
+    ) -> None:
         self.function = function
         self.kit = kit
         self._llms = llms
@@ -140,57 +129,6 @@ class Program:
                 await kit.toolbox.close()
         for _, toolbox in self._toolboxes.values():
             await toolbox.close()
-
-
-class Stage:
-    """Plays the rollouts of one tree.
-
-    Args:
-        program: The program.
-        core: The tree.
-        seed: The run's seed.
-    """
-
-    def __init__(self, program: Program, core: Core, seed: int) -> None:
-        self._program = program
-        self._journal = Journal(core)
-        self._seed = seed
-
-    def opened(self, rollout: int) -> None:
-        """Note that a rollout was opened, in the same step."""
-        self._journal.opened(rollout)
-
-    async def play(self, rollout: Rollout) -> None:
-        """Play a rollout from where it stands on its tree to its end.
-
-        Raises:
-            Finished: Always, unless an error ends the rollout first.
-        """
-        errands = rollout.errands()
-        play = Play(rollout, errands, self._journal, self._program, self._seed)
-        try:
-            # In a task of its own: a task group that gives up leaves its task marked as cancelled, up to Python 3.12.
-            answer = await asyncio.get_running_loop().create_task(self._run(play))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - it, or what it stands for, is raised
-            raise play.over() or error from None
-        finally:
-            await play.close()
-        if (end := play.over()) is not None:
-            raise end
-        if answer is not None and not isinstance(answer, str):
-            raise ProgramError(f"the program returned {shown(answer)}; it must return its answer, a text, or None")
-        play.finish(answer)
-
-    async def _run(self, play: Play) -> Any:
-        """Run the program, whose mistakes end one rollout and never the run."""
-        try:
-            return await self._program.function(play)
-        except UsageError as problem:
-            raise ProgramError(f"{type(problem).__name__}: {said(problem)}") from problem
-        except SystemExit:
-            raise ProgramError("the program left with SystemExit") from None
 
 
 def _of_the_loop(agent: Agent) -> str | None:
