@@ -9,6 +9,7 @@ from trunkline._internal.text import said
 from trunkline._internal.validation import shown
 from trunkline.errors import ProgramError, UsageError
 from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.executor import Errands
 from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring.answers import extract_answer
 from trunkline.types import Termination
@@ -89,7 +90,8 @@ class Stage:
         Raises:
             Finished: Always, unless an error ends the rollout first.
         """
-        errands = rollout.errands()
+        rollout.catch_up()
+        errands = Errands(rollout)
         play = Play(rollout, errands, self._journal, self._program, self._seed)
         try:
             # In a task of its own: a task group that gives up leaves its task marked as cancelled, up to Python 3.12.

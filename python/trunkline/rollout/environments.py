@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trunkline._internal.text import excerpt, said, without_secrets
 from trunkline.errors import EnvironmentFailed, ForkRefused
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from trunkline.agent import Kit
+    from trunkline.llm.batch.activity import Lane, SeveralLane
     from trunkline.llm.types import Choice
-    from trunkline.rollout.rollout import Rollout
     from trunkline.strategies.base import Strategy
     from trunkline.tree.views import Tree
+    from trunkline.types import Task
 
 
 __all__ = ["Held", "Snapshots", "State", "States"]
@@ -127,6 +128,16 @@ _BEFORE = 20
 """Characters that are shown of two texts before the first difference."""
 
 
+class RolloutPosition(Protocol):
+    """Where a rollout stands on its tree."""
+
+    id: int
+    task: Task
+    leaf: int
+    turn: int
+    lane: Lane | SeveralLane
+
+
 class States:
     """What the environments of one tree have in common.
 
@@ -155,7 +166,7 @@ class States:
         if self._snapshots is not None:
             self._snapshots.next_round()
 
-    def of(self, rollout: Rollout) -> State | None:
+    def of(self, rollout: RolloutPosition) -> State | None:
         """Return the state of a rollout that begins in this round, called in logical order; None without environment.
 
         Args:
@@ -174,7 +185,7 @@ class States:
         owner = next(number for number in range(core.rollouts) if core.rollout(number).path == path)
         return Origin(self._seed, self.tree.task.id, owner, path, step.number)
 
-    async def take(self, environment: Environment, rollout: Rollout) -> None:
+    async def take(self, environment: Environment, rollout: RolloutPosition) -> None:
         """Take a snapshot of where a rollout stands, if it may be needed."""
         if not self._forks or not environment.snapshots:
             return
@@ -219,7 +230,7 @@ class State:
         held: The snapshot to begin with, if there is one.
     """
 
-    def __init__(self, states: States, rollout: Rollout, path: Sequence[int], held: Held | None) -> None:
+    def __init__(self, states: States, rollout: RolloutPosition, path: Sequence[int], held: Held | None) -> None:
         self.environment: Environment | None = None
         self._states = states
         self._rollout = rollout

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NoReturn
 from trunkline._core import TURN
 from trunkline.errors import ContentFiltered, LLMError, RolloutError
 from trunkline.llm import messages
-from trunkline.rollout.programs.executor import Errands
 from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.rollout.sampling.sampler import Ask
 from trunkline.rollout.side_effects import Effects
@@ -85,17 +84,17 @@ class Rollout:
         self.turn = self.start = turn
         self.leaf = facts.point
         self.tool_calls = 0
-        self._core = core
+        self.core = core
         self._path = facts.path
-        self._seed = seed
-        self._desk = desk
-        self._outlet = outlet
+        self.seed = seed
+        self.sampler = desk
+        self.sink = outlet
         self._siblings = siblings
-        self._sampling = sampling
-        self._between = between
+        self.first_sampling = sampling
+        self.between = between
         self._heard: Choice | None = None
         self._kept = kept
-        self._purse = purse
+        self.task_budget = purse
         self._said = desk.conversation(facts.point)
         self.effects = Effects(core, id, outlet)
         self.state: State | None = None
@@ -121,13 +120,13 @@ class Rollout:
             choice, self._heard = self._heard, None
             self.turn += 1
             return usable(choice)
-        if self._sampling is not None:
-            kit, self._sampling = kit.sampled(self._sampling), None
-        if self._between is not None and self.turn > self.start:
+        if self.first_sampling is not None:
+            kit, self.first_sampling = kit.sampled(self.first_sampling), None
+        if self.between is not None and self.turn > self.start:
             self.lane.leave()
             self.place = "strategy"
-            await self._between(self)
-        hold = None if self._purse is None else await self._pay(self._purse, kit)
+            await self.between(self)
+        hold = None if self.task_budget is None else await self._pay(self.task_budget, kit)
         try:
             kept, self._kept = self._kept, None
             turn = await self._fly(Ask(kit, self.id, self.leaf, self.turn, self._next_seed, self._said, kept, hold))
@@ -137,16 +136,14 @@ class Rollout:
             raise
         self.leaf = turn.node
         self.turn += 1
-        self._next_seed = base_seed(self._seed, self.task.id, self._path, self.turn)
-        self._outlet.grew(turn.size, 1)
+        self._next_seed = base_seed(self.seed, self.task.id, self._path, self.turn)
+        self.sink.grew(turn.size, 1)
         return usable(turn.choice)
 
-    def errands(self) -> Errands:
-        """Return what does things for a user's program, and stand where the tree has the rollout."""
-        facts = self._core.rollout(self.id)
+    def catch_up(self) -> None:
+        """Stand where the tree has the rollout, which its program knows better than this object."""
+        facts = self.core.rollout(self.id)
         self.leaf, self.turn = facts.leaf, facts.turns
-        between, sampling, purse = self._between, self._sampling, self._purse
-        return Errands(self, self._core, self._desk, self._outlet, self._seed, sampling, between, purse)
 
     def take_up(self, heard: Choice | None, tool_calls: int) -> None:
         """Stand where the tree has the rollout, which was opened by an earlier run and has not ended.
@@ -155,13 +152,13 @@ class Rollout:
             heard: The last turn, where nothing came of it yet: the next :meth:`ask` returns it and asks nobody.
             tool_calls: Tool calls it has made.
         """
-        facts = self._core.rollout(self.id)
+        facts = self.core.rollout(self.id)
         self.leaf = facts.leaf
         self.tool_calls = tool_calls
         self._heard = heard
-        self._said = self._desk.conversation(facts.leaf)
+        self._said = self.sampler.conversation(facts.leaf)
         if facts.turns > self.start:
-            self._next_seed = base_seed(self._seed, self.task.id, self._path, facts.turns)
+            self._next_seed = base_seed(self.seed, self.task.id, self._path, facts.turns)
         self.turn = facts.turns - (heard is not None)
 
     def join(self, siblings: Siblings | None) -> None:
@@ -178,15 +175,15 @@ class Rollout:
         """Get the next turn as soon as one more may be in flight."""
         self.lane.ask(ask.kit.agent.llm)
         self.place = "run file"
-        await self._outlet.reserve()
+        await self.sink.reserve()
         self.place = "model"
-        diary = self._desk.diary
+        diary = self.sampler.diary
         try:
             if diary is None or not diary.traced:
                 return await self._next(ask)
             return await self._traced(ask, diary)
         except BaseException:
-            self._outlet.release()
+            self.sink.release()
             raise
         finally:
             self.lane.run()
@@ -209,7 +206,7 @@ class Rollout:
     async def _next(self, ask: Ask) -> Turn:
         """Get the next turn: with the siblings' where it is a draw of their fork."""
         siblings, self._siblings = self._siblings, None
-        outcome = (await self._desk.ask([ask]))[0] if siblings is None else await siblings.ask(ask)
+        outcome = (await self.sampler.ask([ask]))[0] if siblings is None else await siblings.ask(ask)
         if isinstance(outcome, RolloutError):
             raise outcome
         return outcome
@@ -227,30 +224,30 @@ class Rollout:
         """
         self.lane.leave()
         self.place = "tool"
-        if self._purse is not None:
-            await self._purse.tools(self.id, len(calls))
+        if self.task_budget is not None:
+            await self.task_budget.tools(self.id, len(calls))
         environment = None if self.state is None else self.state.environment
-        origin = Origin(self._seed, self.task.id, self.id, self._path, self.turn - 1)
-        await self._desk.underway.enter()
-        diary, names = self._desk.diary, [call.name for call in calls]
+        origin = Origin(self.seed, self.task.id, self.id, self._path, self.turn - 1)
+        await self.sampler.underway.enter()
+        diary, names = self.sampler.diary, [call.name for call in calls]
         started = 0 if diary is None else diary.now()
-        with self._desk.underway.calling(names):
+        with self.sampler.underway.calling(names):
             observations = await kit.toolbox.call_all(list(calls), environment, origin, self.effects.begin)
         if diary is not None:
             diary.used(self.id, kit.toolbox.names, names, observations, started)
         self.lane.run()
         self.place = "program"
-        agent = self._desk.name(kit.agent.name)
+        agent = self.sampler.name(kit.agent.name)
         size = 0
         for index, (call, seen) in enumerate(zip(calls, observations, strict=True)):
             # The ids in the history are ours, made from the position: a server's may be missing, repeated or hostile.
             message = kit.speech.observation(call, seen.text, messages.call_id(self.turn - 1, index))
-            self.leaf = self._core.observe(self.id, message, agent, seen.micros, not seen.ok)
+            self.leaf = self.core.observe(self.id, message, agent, seen.micros, not seen.ok)
             self.tool_calls += 1
             size += len(message)
         self.effects.known(origin.turn, range(len(calls)))
         # Once for all, so that no delta has a part of them.
-        self._outlet.grew(size)
+        self.sink.grew(size)
         if self.state is not None:
             self.lane.leave()
             await self.state.passed()
@@ -264,8 +261,8 @@ class Rollout:
             problem: What is wrong.
         """
         message = messages.encode({"role": "user", "content": problem})
-        self.leaf = self._core.observe(self.id, message, self._desk.name(kit.agent.name), 0, True)
-        self._outlet.grew(len(message))
+        self.leaf = self.core.observe(self.id, message, self.sampler.name(kit.agent.name), 0, True)
+        self.sink.grew(len(message))
 
     def finish(self, answer: str | None, termination: Termination = Termination.ANSWER, reason: str = "") -> NoReturn:
         """End the rollout here.

@@ -12,14 +12,11 @@ from trunkline.rollout.sampling.sampler import Ask
 from trunkline.tools.calls import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+    from collections.abc import Collection, Coroutine, Sequence
 
-    from trunkline._core import Tree as Core
     from trunkline.agent import Kit
-    from trunkline.llm.request import Sampling
     from trunkline.llm.types import Choice, ToolCall
     from trunkline.rollout.rollout import Rollout
-    from trunkline.rollout.sampling.sampler import Desk, Outlet
     from trunkline.rollout.sampling.turns import Asked, Landed, Parked
     from trunkline.rollout.task_budget import Hold, Purse
     from trunkline.tools.tool import Tool
@@ -38,13 +35,6 @@ class Errands:
 
     Args:
         rollout: The rollout.
-        core: Its tree.
-        desk: Who answers.
-        outlet: Where it says that it grew.
-        seed: The run's seed.
-        sampling: What its first turn is sampled with, where that is not what the agent says.
-        between: Called before every turn of its own but the first, while none is on its way.
-        purse: Pays for what it does; None where nothing is limited.
 
     Attributes:
         asked: Turns it has asked for itself, those that never came included.
@@ -53,25 +43,18 @@ class Errands:
     def __init__(
         self,
         rollout: Rollout,
-        core: Core,
-        desk: Desk,
-        outlet: Outlet,
-        seed: int,
-        sampling: Sampling | None,
-        between: Callable[[Rollout], Awaitable[None]] | None,
-        purse: Purse | None,
     ) -> None:
         self.asked = 0
-        self.core = core
+        self.core = core = rollout.core
         self._rollout = rollout
-        self._desk = desk
-        self._outlet = outlet
-        self._sampling = sampling
-        self._between = between
-        self._purse = purse
+        self._desk = rollout.sampler
+        self._outlet = rollout.sink
+        self._sampling = rollout.first_sampling
+        self._between = rollout.between
+        self._purse = rollout.task_budget
         *trunk, start, draw = core.rollout(rollout.id).path
-        self._first_seed = base_seed(seed, rollout.task.id, trunk, start) + draw
-        self._run_seed = seed
+        self._first_seed = base_seed(rollout.seed, rollout.task.id, trunk, start) + draw
+        self._run_seed = rollout.seed
         self._gate = asyncio.Lock()
         # When tool calls began that are not on record yet, by their turn, or their number beyond those of turns.
         self._started: dict[int, int] = {}
