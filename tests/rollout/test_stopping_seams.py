@@ -19,9 +19,8 @@ from trunkline.rollout.growth import Barrier, Players
 from trunkline.rollout.rollout import Rollout
 from trunkline.rollout.sampling.completions import Draws
 from trunkline.rollout.sampling.sampler import Desk
-from trunkline.rollout.sampling.token_prompts import Kept
 from trunkline.rollout.task_budget import Allowance, Denied, OutOfBudget, Purse
-from trunkline.rollout.types import Finished
+from trunkline.rollout.types import Finished, Kept
 from trunkline.scoring.rewards import exact_match
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping

@@ -16,7 +16,7 @@ from trunkline.errors import BadRequest, ConfigError, StrategyError
 from trunkline.llm.cache import Cache
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.rollout.sampling import token_prompts as exact
-from trunkline.rollout.sampling.token_prompts import Kept
+from trunkline.rollout.types import Kept
 from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.store.derive import rows
 from trunkline.strategies.base import Fork, View

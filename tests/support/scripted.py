@@ -16,8 +16,8 @@ from trunkline.agent import Agent, Kit
 from trunkline.llm.response import read
 from trunkline.llm.types import Reply, Request
 from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.sampling.sampler import Outlet
 from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.types import Outlet
 from trunkline.scoring.rewards import Reward
 from trunkline.strategies.base import Strategy
 from trunkline.tools.tool import Tool, tool

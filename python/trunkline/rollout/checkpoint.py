@@ -10,8 +10,8 @@ import msgspec
 from trunkline._core import TURN
 from trunkline.errors import TreeError
 from trunkline.llm.request import Sampling
-from trunkline.rollout.sampling.token_prompts import Kept
 from trunkline.rollout.side_effects import doubts
+from trunkline.rollout.types import Kept
 from trunkline.strategies.base import _TOOK
 
 if TYPE_CHECKING:

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from trunkline.llm.types import Choice, ToolCall
     from trunkline.rollout.environments import State
     from trunkline.rollout.sampling.inflight import Diary
-    from trunkline.rollout.sampling.sampler import Desk, Outlet, Siblings
-    from trunkline.rollout.sampling.token_prompts import Kept
-    from trunkline.rollout.sampling.turns import Turn
+    from trunkline.rollout.sampling.sampler import Desk, Siblings
     from trunkline.rollout.task_budget import Hold, Purse
+    from trunkline.rollout.types import Kept, Outlet, Turn
     from trunkline.types import Task
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.rollout.sampling.sampler import Outlet
+    from trunkline.rollout.types import Outlet
     from trunkline.tools.calls import Call
 
 __all__ = ["Effects", "doubts", "lose"]

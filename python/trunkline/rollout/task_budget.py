@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.budget import Amounts, Budget
     from trunkline.rollout.checkpoint import Past
     from trunkline.rollout.growth import Barrier
-    from trunkline.rollout.sampling.turns import Told, Turn
+    from trunkline.rollout.types import Told, Turn
     from trunkline.strategies.base import Fork
 
 

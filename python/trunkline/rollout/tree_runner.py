@@ -16,9 +16,9 @@ from trunkline.rollout.environments import States
 from trunkline.rollout.growth import Barrier, Players
 from trunkline.rollout.moves import check_moves, check_size, moves, open_fork, plant
 from trunkline.rollout.rollout import Rollout, calls_before, go_on
-from trunkline.rollout.sampling.sampler import Desk, Outlet, Siblings, together
+from trunkline.rollout.sampling.sampler import Desk, Siblings, together
 from trunkline.rollout.task_budget import OutOfBudget, Purse
-from trunkline.rollout.types import Finished, outcome
+from trunkline.rollout.types import Finished, Outlet, outcome
 from trunkline.scoring.filters.base import Group, judge
 from trunkline.scoring.notes import Verdict, as_noted, grade, note
 from trunkline.scoring.rewards.base import full_name

@@ -1,8 +1,8 @@
-"""How a program ended, as the tree records it."""
+"""How a program ended, a turn on the tree, and where a rollout says that it grew."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from trunkline.errors import (
     BadRequest,
@@ -19,7 +19,12 @@ from trunkline.errors import (
 from trunkline.tree.records import Failure
 from trunkline.types import Termination
 
-__all__ = ["Finished", "Outcome", "outcome"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trunkline.llm.types import Choice, Reply
+
+__all__ = ["Finished", "Kept", "Outcome", "Outlet", "Told", "Turn", "outcome"]
 
 _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (ContextTooLong, Termination.MAX_CONTEXT),
@@ -78,3 +83,57 @@ def outcome(end: BaseException) -> Outcome:
     if isinstance(end, RolloutError):
         termination = next((found for kind, found in _ENDS if isinstance(end, kind)), Termination.LLM_ERROR)
     return Outcome(termination, None, Failure.of(end).encode())
+
+
+class Kept(NamedTuple):
+    """What a fork inside a turn keeps of it.
+
+    Attributes:
+        turn: The turn.
+        tokens: How many of its tokens.
+    """
+
+    turn: int
+    tokens: int
+
+
+class Outlet(Protocol):
+    """Where a rollout says that it grew, and where it waits while too much is in flight."""
+
+    async def reserve(self) -> None:
+        """Wait until one more model turn may be in flight, and count it."""
+        ...
+
+    def release(self) -> None:
+        """Give back a reservation whose turn did not happen."""
+        ...
+
+    def called(self, reply: Reply) -> None:
+        """Note what a request cost, in the step in which its turns went onto the tree; see :class:`.sampling.turns.Turns`."""
+        ...
+
+    def grew(self, size: int = 0, turns: int = 0) -> None:
+        """Note that the tree grew by so many bytes and model turns; each of these was reserved."""
+        ...
+
+    async def durable(self) -> None:
+        """Wait until everything that was noted so far is in the run file."""
+        ...
+
+
+class Turn(NamedTuple):
+    """A model turn on the tree.
+
+    Attributes:
+        choice: What the model said.
+        node: Its node.
+        size: Bytes of its message.
+    """
+
+    choice: Choice
+    node: int
+    size: int
+
+
+Told: TypeAlias = "Callable[[int, Turn | RolloutError], None]"
+"""Is told of each draw what became of it."""

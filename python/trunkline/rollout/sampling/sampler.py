@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from trunkline._core import ROOT
@@ -16,7 +16,7 @@ from trunkline.llm.response import recorded
 from trunkline.llm.types import Request
 from trunkline.rollout.sampling.completions import gathered, runs
 from trunkline.rollout.sampling.prompt import Conversation
-from trunkline.rollout.sampling.token_prompts import ExactTurns, Kept
+from trunkline.rollout.sampling.token_prompts import ExactTurns
 from trunkline.rollout.sampling.turns import Parked, Turns
 from trunkline.rollout.task_budget import Meter
 
@@ -29,35 +29,11 @@ if TYPE_CHECKING:
     from trunkline.rollout.sampling.completions import Draws, Switchboard
     from trunkline.rollout.sampling.inflight import Diary
     from trunkline.rollout.sampling.token_prompts import Exact
-    from trunkline.rollout.sampling.turns import Told, Turn
     from trunkline.rollout.task_budget import Hold
+    from trunkline.rollout.types import Kept, Outlet, Told, Turn
 
 
-__all__ = ["Ask", "Desk", "Outlet", "Siblings", "together"]
-
-
-class Outlet(Protocol):
-    """Where a rollout says that it grew, and where it waits while too much is in flight."""
-
-    async def reserve(self) -> None:
-        """Wait until one more model turn may be in flight, and count it."""
-        ...
-
-    def release(self) -> None:
-        """Give back a reservation whose turn did not happen."""
-        ...
-
-    def called(self, reply: Reply) -> None:
-        """Note what a request cost, in the step in which its turns went onto the tree; see :class:`Turns`."""
-        ...
-
-    def grew(self, size: int = 0, turns: int = 0) -> None:
-        """Note that the tree grew by so many bytes and model turns; each of these was reserved."""
-        ...
-
-    async def durable(self) -> None:
-        """Wait until everything that was noted so far is in the run file."""
-        ...
+__all__ = ["Ask", "Desk", "Siblings", "together"]
 
 
 class Ask(NamedTuple):

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from trunkline.llm.token_ids.base import Renderer, TokenMode
     from trunkline.llm.types import Choice
     from trunkline.rollout.sampling.prompt import Conversation
+    from trunkline.rollout.types import Kept
     from trunkline.types import Message
 
-__all__ = ["Exact", "ExactTurns", "Kept", "Prompt"]
+__all__ = ["Exact", "ExactTurns", "Prompt"]
 
 _RAW = Hermes()
 """How models write native calls where no server takes these apart."""
@@ -35,18 +36,6 @@ _CLOSING = 64
 
 _CHARACTER = 4
 """Bytes of the longest character, so that a token which begins inside one has at most three before it there."""
-
-
-class Kept(NamedTuple):
-    """What a fork inside a turn keeps of it.
-
-    Attributes:
-        turn: The turn.
-        tokens: How many of its tokens.
-    """
-
-    turn: int
-    tokens: int
 
 
 class Prompt(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,7 @@ from trunkline.errors import LLMError, ReplyError, RolloutError
 from trunkline.llm import messages
 from trunkline.llm.dialects.base import MOST_CALLS
 from trunkline.llm.types import Choice, Reply, ToolCall
+from trunkline.rollout.types import Told, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.task_budget import Meter
 
 
-__all__ = ["Asked", "Landed", "Parked", "Told", "Turn", "Turns", "share"]
+__all__ = ["Asked", "Landed", "Parked", "Turns", "share"]
 
 
 _MOST = 2**31
@@ -31,24 +32,6 @@ _MOST = 2**31
 
 _LONGEST = 10**15
 """Microseconds that are believed, 30 years of them."""
-
-
-class Turn(NamedTuple):
-    """A model turn on the tree.
-
-    Attributes:
-        choice: What the model said.
-        node: Its node.
-        size: Bytes of its message.
-    """
-
-    choice: Choice
-    node: int
-    size: int
-
-
-Told: TypeAlias = "Callable[[int, Turn | RolloutError], None]"
-"""Is told of each draw what became of it."""
 
 
 class Turns:
