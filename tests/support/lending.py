@@ -8,11 +8,12 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 
-from trunkline.controller.limits import Flow, Lender, parties
+from trunkline.controller.limits import Flow, Lender
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.limits.token_bucket import limits_of
 from trunkline.llm.types import Limits
 from trunkline.protocol import messages as wire
+from trunkline.protocol.job import parties
 from trunkline.worker.leases import Borrower
 
 URLS = ("http://a/v1", "http://b/v1")

@@ -19,11 +19,11 @@ from foreign import capital_cities, serving
 
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
-from trunkline.observability.logging import LogSink, json_line, log_to
+from trunkline.observability.logging import LogSink, json_line, log_to, relog
 from trunkline.protocol.messages import Log
 from trunkline.runner.run import run
 from trunkline.tools.tool import tool
-from trunkline.worker.log_relay import Relay, relog
+from trunkline.worker.log_relay import Relay
 
 logger = logging.getLogger("trunkline.test")
 

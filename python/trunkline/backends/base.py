@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
 
-from trunkline.controller.limits import parties
 from trunkline.llm.config import EndpointSpec
-from trunkline.protocol.job import pack_job
+from trunkline.protocol.job import pack_job, parties
 from trunkline.protocol.messages import Begin, Stop, encode
 
 if TYPE_CHECKING:

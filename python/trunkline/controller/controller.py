@@ -16,8 +16,10 @@ from trunkline.controller.scheduler import Dispatch, Handout, Roster
 from trunkline.controller.supervisor import BEAT, Supervision
 from trunkline.controller.weights import Versions
 from trunkline.errors import EndpointError, TrunklineError, WorkerError
+from trunkline.observability.logging import relog
 from trunkline.observability.observers import Audience
 from trunkline.protocol.backend import Backend, Event, Gone, Inbox
+from trunkline.protocol.job import slots_for
 from trunkline.protocol.messages import (
     Ack,
     Ask,
@@ -39,8 +41,6 @@ from trunkline.protocol.messages import (
     Stop,
     Want,
 )
-from trunkline.worker.engine import slots_for
-from trunkline.worker.log_relay import relog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

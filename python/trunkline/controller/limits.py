@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from itertools import count
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.limits.token_bucket import limits_of
-from trunkline.protocol.messages import Allot, Amount, Ask, Draw, Grant, Reclaim, Refund, Return
+from trunkline.protocol.job import parties
+from trunkline.protocol.messages import Allot, Amount, Ask, Draw, Grant, Reclaim, Refund, Return, for_llm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from trunkline.protocol.messages import ToWorker
 
 
-__all__ = ["Flow", "Lender", "Lenders", "Stock", "divide", "for_llm", "parties"]
+__all__ = ["Flow", "Lender", "Lenders", "Stock", "divide"]
 
 
 def divide(total: int, wishes: Mapping[int, int]) -> dict[int, int]:
@@ -265,11 +266,6 @@ class Flow:
         return max((b.wait(a) for b, a in zip(self._buckets, amount, strict=True) if b is not None), default=0.0)
 
 
-def parties(llm: EndpointSpec, workers: int) -> int:
-    """Return how many engines can share an LLM's limits: without a slot one has nothing to do."""
-    return min(workers, llm.max_concurrency, llm.limits.endpoint_concurrency or workers)
-
-
 class Lender:
     """Lends engines in other processes the slots and rates of a run. An engine in this process has its own.
 
@@ -356,19 +352,6 @@ class Lender:
 
     def _allot(self, seat: int, requests: int, tokens: int) -> None:
         self._send(seat, Allot(requests, tokens))
-
-
-M = TypeVar("M")
-
-
-def for_llm(llm: str, message: M) -> M:
-    """Return a message about slots or rates with the name of the LLM that it is about.
-
-    Args:
-        llm: The name.
-        message: One of :mod:`trunkline.protocol.messages` that has such a field.
-    """
-    return msgspec.structs.replace(message, llm=llm) if llm else message  # type: ignore[type-var]
 
 
 class Lenders:

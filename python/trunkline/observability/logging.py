@@ -24,7 +24,11 @@ from trunkline.llm.config import EndpointSpec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FIELDS", "LEVELS", "LogSink", "conceal", "level_of", "log_to", "safe", "say_to_stderr", "trace_of"]
+    from trunkline.protocol.messages import Log
+
+__all__ = ["FIELDS", "LEVELS", "LogSink", "conceal", "level_of", "log_to", "relog", "safe", "say_to_stderr", "trace_of"]
+
+_OURS = "trunkline."
 
 LEVELS = ("debug", "info", "warning", "error")
 """Levels of messages, the lowest first."""
@@ -237,3 +241,33 @@ class LogSink(logging.Handler):
         except (OSError, ValueError):
             self.dropped += 1
             self._told += 1
+
+
+def relog(seat: int, log: Log) -> None:
+    """Log what a worker sent, as if it had come to pass here.
+
+    Args:
+        seat: The worker's number.
+        log: What it sent; it may be anything.
+    """
+    known = log.logger.startswith(_OURS) and log.logger in logging.root.manager.loggerDict
+    logger = logging.getLogger(log.logger if known else "trunkline.worker")
+    if log.dropped:
+        logger.warning(
+            "worker %d dropped %d log messages: they came too fast", seat, log.dropped, extra={"worker": seat}
+        )
+    if logger.isEnabledFor(log.level):
+        fields = {name: value for name, value in log.fields.items() if name in FIELDS}
+        record = logging.makeLogRecord(
+            {
+                "name": safe(log.logger, 200),
+                "levelno": log.level,
+                "levelname": logging.getLevelName(log.level),
+                "created": log.time,
+                "msg": f"worker {seat}: {safe(log.message)}",
+                "exc_text": log.trace,
+                "worker": seat,
+            }
+            | fields
+        )
+        logger.handle(record)

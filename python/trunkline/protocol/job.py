@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from trunkline.rollout.programs.resources import check_program
 from trunkline.scoring.filters.base import Filter, check, name_of
 from trunkline.scoring.rewards import Reward
 from trunkline.scoring.rewards.base import full_name, policy_of, short_name
-from trunkline.strategies.base import INSIDE, Strategy, check_plan
+from trunkline.strategies.base import INSIDE, Strategy, at_once, check_plan
 from trunkline.strategies.stopping import Stopping
 from trunkline.team.team import Team
 from trunkline.tree.records import check_version
@@ -50,9 +51,11 @@ __all__ = [
     "likeliest_of",
     "live",
     "pack_job",
+    "parties",
     "prices_of",
     "region_of",
     "settings",
+    "slots_for",
     "unpack_job",
 ]
 
@@ -519,3 +522,13 @@ def _called(option: object) -> str:
     if callable(option):
         return short_name(option)
     raise TypeError(f"{type(option).__name__} is no data")
+
+
+def slots_for(job: Job, requests: int) -> int:
+    """Return how many tasks at a time keep so many requests in flight."""
+    return max(2, math.ceil(1.25 * requests / at_once(job.strategy)))
+
+
+def parties(llm: EndpointSpec, workers: int) -> int:
+    """Return how many engines can share an LLM's limits: without a slot one has nothing to do."""
+    return min(workers, llm.max_concurrency, llm.limits.endpoint_concurrency or workers)

@@ -5,6 +5,8 @@ Requests in flight and rates are those of one LLM each, whose name a message has
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from trunkline.rollout.sampling.inflight import Leg
@@ -57,6 +59,7 @@ __all__ = [
     "decode_from_worker",
     "decode_to_worker",
     "encode",
+    "for_llm",
     "read_task",
     "write_task",
 ]
@@ -515,3 +518,16 @@ def decode_to_worker(data: bytes | memoryview) -> ToWorker:
 def decode_from_worker(data: bytes | memoryview) -> FromWorker:
     """Decode a message from a worker; raises msgspec.MsgspecError."""
     return _from_worker.decode(data)
+
+
+M = TypeVar("M")
+
+
+def for_llm(llm: str, message: M) -> M:
+    """Return a message about slots or rates with the name of the LLM that it is about.
+
+    Args:
+        llm: The name.
+        message: One of :mod:`trunkline.protocol.messages` that has such a field.
+    """
+    return msgspec.structs.replace(message, llm=llm) if llm else message  # type: ignore[type-var]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from trunkline._core import Tree as Core
 from trunkline._internal.text import said
 from trunkline.agent import Kit
-from trunkline.controller.limits import for_llm
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.cache import Cache
@@ -19,6 +17,7 @@ from trunkline.llm.config import EndpointSpec
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.token_ids.server import renderers
 from trunkline.protocol import messages as wire
+from trunkline.protocol.job import slots_for
 from trunkline.protocol.messages import (
     Ack,
     Allot,
@@ -38,6 +37,7 @@ from trunkline.protocol.messages import (
     Stop,
     ToWorker,
     Work,
+    for_llm,
     read_task,
 )
 from trunkline.rollout.checkpoint import Taken
@@ -50,7 +50,6 @@ from trunkline.rollout.task_budget import Allowance
 from trunkline.rollout.tree_runner import Session
 from trunkline.scoring.filters.base import unjudged
 from trunkline.scoring.rewards.grading import Grader, cancelled
-from trunkline.strategies.base import at_once
 from trunkline.tree.records import Failure
 from trunkline.tree.views import Tree
 from trunkline.worker.health import feel
@@ -66,7 +65,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["Engine", "OpenLLMs", "room", "slots", "slots_for", "unacknowledged"]
+__all__ = ["Engine", "OpenLLMs", "room", "slots", "unacknowledged"]
 
 
 _LIVE_CONCURRENCY = 64
@@ -192,11 +191,6 @@ _LEAVE_WITHIN = 2.0
 def slots(job: Job) -> int:
     """Return how many tasks a worker takes at a time: enough to keep its share of requests in flight."""
     return slots_for(job, room(job))
-
-
-def slots_for(job: Job, requests: int) -> int:
-    """Return how many tasks at a time keep so many requests in flight."""
-    return max(2, math.ceil(1.25 * requests / at_once(job.strategy)))
 
 
 class _Known(NamedTuple):

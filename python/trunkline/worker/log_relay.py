@@ -16,7 +16,7 @@ from trunkline.protocol.messages import Log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Relay", "relog"]
+__all__ = ["Relay"]
 
 _WAITING = 1000
 """Records that may wait for the event loop."""
@@ -27,8 +27,6 @@ _RATE = 100.0
 
 _AWAY = 5.0
 """Seconds after which what waits for a blocked event loop is written to standard error instead."""
-
-_OURS = "trunkline."
 
 
 class Relay(logging.Handler):
@@ -94,36 +92,6 @@ class Relay(logging.Handler):
             self._waiting.clear()
         for log in logs:
             self._send(log)
-
-
-def relog(seat: int, log: Log) -> None:
-    """Log what a worker sent, as if it had come to pass here.
-
-    Args:
-        seat: The worker's number.
-        log: What it sent; it may be anything.
-    """
-    known = log.logger.startswith(_OURS) and log.logger in logging.root.manager.loggerDict
-    logger = logging.getLogger(log.logger if known else "trunkline.worker")
-    if log.dropped:
-        logger.warning(
-            "worker %d dropped %d log messages: they came too fast", seat, log.dropped, extra={"worker": seat}
-        )
-    if logger.isEnabledFor(log.level):
-        fields = {name: value for name, value in log.fields.items() if name in FIELDS}
-        record = logging.makeLogRecord(
-            {
-                "name": safe(log.logger, 200),
-                "levelno": log.level,
-                "levelname": logging.getLevelName(log.level),
-                "created": log.time,
-                "msg": f"worker {seat}: {safe(log.message)}",
-                "exc_text": log.trace,
-                "worker": seat,
-            }
-            | fields
-        )
-        logger.handle(record)
 
 
 def _packed(record: logging.LogRecord) -> Log:
