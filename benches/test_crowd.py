@@ -91,7 +91,7 @@ class Watch:
 def worker() -> int:
     """The process id of the one worker of this process."""
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    return next(int(pid) for pid in children if b"runtime.worker" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return next(int(pid) for pid in children if b"trunkline.worker.main" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 def resident(pid: int) -> int:

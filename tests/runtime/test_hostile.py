@@ -470,7 +470,7 @@ def workers_of(pid: int) -> list[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
-            worker = b"runtime.worker" in (stat.parent / "cmdline").read_bytes()
+            worker = b"trunkline.worker.main" in (stat.parent / "cmdline").read_bytes()
             if int(fields[1]) == pid and (worker or fields[0] == "Z"):
                 found.append(int(stat.parent.name))
         except OSError:

@@ -68,7 +68,7 @@ class Meter:
 def workers() -> list[int]:
     """The worker processes of this process."""
     children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
-    return [int(pid) for pid in children if b"runtime.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in children if b"trunkline.worker.main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 @pytest.mark.parametrize("each", [None, 4])

@@ -17,8 +17,7 @@ import trunkline as tl
 from trunkline.errors import ConfigError, DamagedRunFile, UsageError
 from trunkline.llm import messages
 from trunkline.scoring.notes import Verdict, note
-from trunkline.store.export import formats as chat
-from trunkline.store.export import formats as parallelmuse
+from trunkline.store.export.formats import CHAT_FIELDS, PARALLELMUSE_FIELDS
 from trunkline.store.export.target import leaves, line
 from trunkline.store.reader import RunReader
 from trunkline.tree.views import Tree
@@ -177,9 +176,9 @@ def test_tools_are_told_where_the_model_was_offered_them_beside_the_messages(
 
 def test_fields_are_those_that_are_described(run: Path, tmp_path: Path) -> None:
     path = write_run(tmp_path / "b.run", [grove(D6)], NATIVE)
-    for name, module in (("messages", chat), ("parallelmuse", parallelmuse)):
+    for name, fields in (("messages", CHAT_FIELDS), ("parallelmuse", PARALLELMUSE_FIELDS)):
         tl.export(path, tmp_path / name, format=name)
-        assert all(list(record) == list(module.FIELDS) for record in read_lines(tmp_path / name))
+        assert all(list(record) == list(fields) for record in read_lines(tmp_path / name))
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,12 @@ import msgspec
 from msgspec.structs import astuple
 
 from trunkline import _core
-from trunkline._internal.text import redact
+from trunkline._internal.text import JSON, redact
 from trunkline.types import Usage
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from trunkline._internal.text import JSON
 
 
 __all__ = [
