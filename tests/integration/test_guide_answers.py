@@ -104,7 +104,7 @@ def test_the_example_works_as_printed(folder: Path, url: str):
 def test_every_aggregator_is_in_the_guide_and_every_arm_in_the_tables():
     for name in AGGREGATORS:
         assert f"`{name}" in GUIDE.partition("## Which one")[2].partition("##")[0]
-    assert BENCH == "trunkline bench answers --out docs/guide/answers-tables.md\n"
+    assert BENCH == "python benches/study.py answers --out docs/guide/answers-tables.md\n"
     presets = re.split(r"^## ", TABLES, flags=re.MULTILINE)[1:]
     assert [part.partition("\n")[0] for part in presets[:5]] == [
         "default",

@@ -22,7 +22,7 @@ from studies.answers.readers import Reader, judge
 from studies.answers.study import Plan, run_study
 from studies.answers.tables import checks_of, markdown
 from studies.tables import NOTICE
-from trunkline.cli.app import app
+from study import app
 from trunkline.errors import ConfigError
 from trunkline.scoring.aggregators.base import Candidate
 from trunkline.scoring.aggregators.llm import Synthesis
@@ -262,7 +262,7 @@ def test_under_a_shared_misbelief_a_vote_must_gain_little_and_less_than_by_defau
 def test_the_command_prints_the_tables_and_writes_them(tmp_path):
     out = tmp_path / "tables.md"
     options = ["--quick", "--presets", "null", "--questions", "1", "-w", "0"]
-    done = CliRunner().invoke(app, ["bench", "answers", *options, "--out", str(out)])
+    done = CliRunner().invoke(app, ["answers", *options, "--out", str(out)])
     assert done.exit_code == 0
     assert out.read_text("utf-8") == done.stdout.removesuffix("\n")
     assert "## The check of null" in done.stdout
@@ -278,7 +278,7 @@ def test_the_command_prints_questions_as_json_and_ends_with_1_where_a_check_fail
         return above
 
     monkeypatch.setattr(study, "run_study", run)
-    done = CliRunner().invoke(app, ["bench", "answers", "--presets", "null", "--seeds", "3", "-w", "0", "--json"])
+    done = CliRunner().invoke(app, ["answers", "--presets", "null", "--seeds", "3", "-w", "0", "--json"])
     assert done.exit_code == 1
     assert [json.loads(line)["question"] for line in done.stdout.splitlines()] == list("0123401234")
     assert done.stderr.splitlines()[0].startswith("null: one try: it is right with 0.9020")
@@ -287,6 +287,6 @@ def test_the_command_prints_questions_as_json_and_ends_with_1_where_a_check_fail
 
 def test_a_mistake_is_told_before_anything_runs():
     for options, message in ((["--presets", "hard"], "--presets: there is no hard"), (["--out", "/no/such/x"], "here")):
-        done = CliRunner().invoke(app, ["bench", "answers", "--quick", *options])
+        done = CliRunner().invoke(app, ["answers", "--quick", *options])
         assert message in str(done.exception)
         assert done.stderr == ""

@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from studies import study
 from studies.study import Plan, run_study
 from trunkline.errors import WorkerError
+
+BENCHES = Path(__file__).parents[2] / "benches"
 
 
 def die(_cell):
@@ -28,7 +31,7 @@ def test_a_process_that_is_killed_ends_the_study_with_an_error(monkeypatch):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_study_that_is_stopped_says_so_in_its_code_and_leaves_no_traceback(number, code):
     # One cell of twelve is done when it is stopped.
-    command = [sys.executable, "-m", "trunkline.cli", "bench", "strategies"]
+    command = [sys.executable, str(BENCHES / "study.py"), "strategies"]
     options = ["--presets", "null", "--strategies", "chain", "--questions", "8", "--seeds", "12", "-w", "2"]
     with subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

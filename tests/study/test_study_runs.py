@@ -19,7 +19,7 @@ from studies.growth import grow
 from studies.study import Plan, run_study
 from studies.tables import NOTICE, checks_of, markdown
 from studies.tries import COSTS, TOKENS
-from trunkline.cli.app import app
+from study import app
 from trunkline.errors import ConfigError, InputError
 from trunkline.sim.server.options import Settings
 from trunkline.strategies.chain import Chain
@@ -107,7 +107,7 @@ def test_the_command_prints_the_tables_and_writes_them(tmp_path, monkeypatch):
     monkeypatch.setattr(sharing, "LENGTHS", (sharing.Length(3, 1, False),))
     out = tmp_path / "tables.md"
     options = ["--quick", "--presets", "null,default", "--strategies", "chain", "--questions", "3"]
-    done = CliRunner().invoke(app, ["bench", "strategies", *options, "-w", "0", "--out", str(out)])
+    done = CliRunner().invoke(app, ["strategies", *options, "-w", "0", "--out", str(out)])
     assert done.exit_code == 0
     assert out.read_text("utf-8") == done.stdout.removesuffix("\n")
     for part in (
@@ -128,7 +128,7 @@ def test_the_command_prints_the_tables_and_writes_them(tmp_path, monkeypatch):
 
 def test_the_command_prints_every_group_as_json():
     options = ["--quick", "--presets", "default", "--strategies", "chain", "--questions", "2", "--judged", "0"]
-    done = CliRunner().invoke(app, ["bench", "strategies", *options, "-w", "0", "--json"])
+    done = CliRunner().invoke(app, ["strategies", *options, "-w", "0", "--json"])
     groups = [json.loads(line) for line in done.stdout.splitlines()]
     assert [group["arm"] for group in groups] == [POOL, "Chain(4)"] * 4
     assert {len(group["tries"]) for group in groups} == {4, 16}
@@ -146,7 +146,7 @@ def test_the_command_prints_every_group_as_json():
     ],
 )
 def test_a_mistake_is_told_before_anything_runs(options, error, message):
-    done = CliRunner().invoke(app, ["bench", "strategies", "--quick", *options])
+    done = CliRunner().invoke(app, ["strategies", "--quick", *options])
     assert isinstance(done.exception, error)
     assert message in str(done.exception)
     assert done.stderr == ""

@@ -32,7 +32,6 @@ _COMMANDS = {
     "compare": ("trunkline.cli.show:compare", "Compare two runs on the same tasks, task by task."),
     "export": ("trunkline.cli.post:export", "Write a run's rollouts for other programs."),
     "probe": ("trunkline.cli.demo:probe", "Find out what a server can do."),
-    "bench": ("studies.bench:bench", "Compare strategies, or aggregators, on the simulator."),
     "sim": ("trunkline.cli.demo:sim", "The embedded world: write its files, serve its models."),
 }
 
@@ -56,6 +55,8 @@ class _Lazy(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "bench":
+            ctx.fail("bench is no command of the package any more: in a clone of the project, python benches/study.py")
         if cmd_name not in _COMMANDS:
             return None
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
@@ -102,21 +103,21 @@ def app() -> None:
     """
 
 
-def run_app() -> NoReturn:
-    """Run the command line and exit with the code that tells the truth."""
+def run_app(command: click.Command = app) -> NoReturn:
+    """Run a command line, this one unless told otherwise, and exit with the code that tells the truth."""
     for signum in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) == signal.SIG_DFL:
             signal.signal(signum, _terminate)
     if sys.unraisablehook is sys.__unraisablehook__:
         sys.unraisablehook = _unraisable
     try:
-        code = app.main(standalone_mode=False)
+        code = command.main(standalone_mode=False)
         sys.stdout and sys.stdout.flush()
     except (click.exceptions.Exit, SystemExit) as end:
         code = _exit_code(end)
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "trunkline"
-        _say(f"error: {error.format_message().rstrip('.')}; see {command} --help")
+        path = error.ctx.command_path if error.ctx else "trunkline"
+        _say(f"error: {error.format_message().rstrip('.')}; see {path} --help")
         code = error.exit_code
     except click.ClickException as error:
         _say(f"error: {error.format_message()}")

@@ -1,4 +1,4 @@
-"""``trunkline bench``: strategies and aggregators compared on the embedded simulator; no key, no network."""
+"""Strategies and aggregators compared on the embedded simulator: ``python benches/study.py``; no key, no network."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import click
 import msgspec
 
 from trunkline._internal.text import printable
+from trunkline.cli.app import run_app
 from trunkline.cli.output import put
 from trunkline.errors import ConfigError, InputError
 from trunkline.sim.model.choices import PRESETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-__all__ = ["bench"]
 
 _COMMA = re.compile(r",(?![^(]*\))")
 """A comma that does not stand between the parentheses of a strategy's name."""
@@ -30,18 +29,18 @@ _OUT = click.option("--out", "-o", type=click.Path(dir_okay=False, path_type=Pat
 
 
 @click.group()
-def bench() -> None:
+def app() -> None:
     """Compare strategies, and ways to one answer, on the embedded simulator."""
 
 
-@bench.command()
+@app.command()
 @click.option("--presets", default=",".join(PRESETS), show_default=True, help="How the model errs: some, by comma.")
 @click.option("--strategies", default="", help="Strategies by how their names begin, by comma.  [default: all]")
 @click.option("--seeds", type=click.IntRange(2, 1000), help="Held-out worlds.  [default: 5]")
 @click.option("--questions", type=click.IntRange(1, 300), help="Questions of each world.  [default: 40]")
 @click.option("--judged", type=click.IntRange(0, 300), help="Of them, judge the steps of so many.  [default: 1]")
 @click.option(
-    "--sharing", "lengths", type=click.IntRange(0, 300), help="Questions a length of `bench sharing`.  [default: 24]"
+    "--sharing", "lengths", type=click.IntRange(0, 300), help="Questions a length of `sharing`.  [default: 24]"
 )
 @click.option("--quick", is_flag=True, help="A small study, in seconds; what is not named is small.")
 @click.option("--workers", "-w", type=click.IntRange(0, 256), help="Processes.  [default: one a core]")
@@ -63,7 +62,7 @@ def strategies(
 ) -> None:
     """Compare strategies with chains of equal cost, question by question, and estimators with the truth.
 
-    The last table is that of `bench sharing`. The exit code is 1 where a strategy does not show what theory says in
+    The last table is that of `sharing`. The exit code is 1 where a strategy does not show what theory says in
     the preset null.
     """
     from studies.arms import find_arms
@@ -95,7 +94,7 @@ def strategies(
     ctx.exit(bool(failed))
 
 
-@bench.command()
+@app.command()
 @click.option(
     "--questions", type=click.IntRange(2, 300), default=_LENGTHS, show_default=True, help="Questions of each length."
 )
@@ -108,7 +107,7 @@ def sharing(questions: int, out: Path | None) -> None:
     put(report)
 
 
-@bench.command()
+@app.command()
 @click.option("--presets", default=",".join(PRESETS), show_default=True, help="How the model errs: some, by comma.")
 @click.option("--seeds", type=click.IntRange(2, 1000), help="Held-out worlds.  [default: 5]")
 @click.option("--questions", type=click.IntRange(1, 300), help="Questions of each world.  [default: 40]")
@@ -191,3 +190,7 @@ def _attempt(out: Path, work: Callable[[], object]) -> None:
         work()
     except OSError as error:
         raise InputError(f"cannot write the tables here: {error.strerror or error}", str(out)) from error
+
+
+if __name__ == "__main__":
+    run_app(app)
