@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import trunkline as tl
 from trunkline.llm.batch.completion import Prompt
-from trunkline.llm.types import Choice, Reply, Request
+from trunkline.llm.types import Reply, ReplyChoice, Request
 from trunkline.rollout.programs.replay import Journal
 from trunkline.team import find
 from trunkline.types import Task
@@ -165,7 +165,7 @@ class Slow:
         """Answer one request."""
         said, seconds = self._reply(request.body)
         await asyncio.sleep(seconds)
-        return Reply([Choice(said, None, [], "stop")], 9, 0, 9, 1, int(1e6 * seconds))
+        return Reply([ReplyChoice(said, None, [], "stop")], 9, 0, 9, 1, int(1e6 * seconds))
 
     async def generate(self, prompts: Sequence[Prompt]) -> list[str]:
         """Answer a batch."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from trunkline.llm.types import Choice, Reply
+from trunkline.llm.types import Reply, ReplyChoice
 from trunkline.observability.observers import Snapshot
 from trunkline.protocol.messages import Batch, Delta, decode_from_worker, encode
 from trunkline.store.reader import RunReader
@@ -23,7 +23,7 @@ CALLS, TASKS, ROUNDS = 64, 500, 200
 DATA = os.urandom(2000)
 REPLIES = [
     Reply(
-        [Choice("x", None, [], "stop")],
+        [ReplyChoice("x", None, [], "stop")],
         1500 + i,
         1200,
         90 + i,

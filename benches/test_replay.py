@@ -17,14 +17,14 @@ import pytest
 import uvloop
 
 from trunkline._core import Tree as Core
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import LLMError
-from trunkline.llm.types import Choice, Reply, Request
-from trunkline.rollout.checkpoint import Taken
-from trunkline.rollout.programs.context import Play
+from trunkline.llm.types import Reply, ReplyChoice, Request
+from trunkline.rollout.checkpoint import CarriedOver
+from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.resources import Program
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
 from trunkline.types import Task
@@ -33,7 +33,7 @@ TURNS, ROUNDS = 100, 15
 WORDS = "so many words as a model says in a turn, more or less " * 10
 ROLES = [Agent(model="m", name=name) for name in ("solver", "verifier", "critic")]
 
-Plays = Callable[[Play], Awaitable[str | None]]
+Plays = Callable[[ProgramContext], Awaitable[str | None]]
 
 
 class Model:
@@ -47,7 +47,7 @@ class Model:
         self.asked += 1
         if self.asked > self.left:
             raise LLMError("enough")
-        return Reply([Choice(f"{WORDS} {json.loads(request.body)['seed']}", None, [], "stop")], 9, 0, 9, 1, 5)
+        return Reply([ReplyChoice(f"{WORDS} {json.loads(request.body)['seed']}", None, [], "stop")], 9, 0, 9, 1, 5)
 
     async def close(self) -> None: ...
 
@@ -64,14 +64,14 @@ class Outlet:
     def grew(self, size: int = 0, turns: int = 0) -> None: ...
 
 
-async def alone(rollout: Play) -> str | None:
+async def alone(rollout: ProgramContext) -> str | None:
     """One agent on its own path."""
     for _ in range(TURNS + 1):
         await rollout.ask()
     return None
 
 
-async def in_turns(rollout: Play) -> str | None:
+async def in_turns(rollout: ProgramContext) -> str | None:
     """Three roles that are told something after each turn, and see the last six messages."""
     said: list[Any] = [*rollout.task.messages]
     for turn in range(TURNS + 1):
@@ -80,7 +80,7 @@ async def in_turns(rollout: Play) -> str | None:
     return None
 
 
-async def together(rollout: Play) -> str | None:
+async def together(rollout: ProgramContext) -> str | None:
     """Ten roles at a time."""
     for _ in range(TURNS // 10 + 1):
         await asyncio.gather(*(rollout.ask(ROLES[place % 3]) for place in range(10)))
@@ -108,9 +108,11 @@ class Kept(Outlet):
 async def grow(program: Plays, core: Core, model: Model, outlet: Outlet) -> float:
     """Grow a tree, or grow it on; returns seconds of CPU, as machines are shared."""
     tree = Tree(Task.ask("what?", id="q"), core)
-    kit = Kit(Agent(model="m", max_turns=10 * TURNS))
+    kit = CompiledAgent(Agent(model="m", max_turns=10 * TURNS))
     shared = Program(program, kit)
-    session = Session(tree, kit, Chain(1), None, 7, Draws(model), outlet, program=shared, taken=Taken())
+    session = TreeRunner(
+        tree, kit, Chain(1), None, 7, CompletionClient(model), outlet, program=shared, taken=CarriedOver()
+    )
     start = time.process_time()
     await session.run()
     return time.process_time() - start

@@ -28,10 +28,10 @@ import pytest
 import teams
 from trunkline._core import Talk, Tree
 from trunkline.llm.batch.batcher import Batcher
-from trunkline.llm.types import Choice
-from trunkline.rollout.programs.context import Answered, Play, Sent
+from trunkline.llm.types import ReplyChoice
+from trunkline.rollout.programs.context import ContextRef, ModelTurn, ProgramContext
 from trunkline.rollout.programs.replay import as_json
-from trunkline.rollout.sampling.turns import Asked, Parked
+from trunkline.rollout.sampling.turns import AskRecord, PendingTurn
 from trunkline.team.team import Team, TeamPlay
 
 ROUNDS = {8: 400, 256: 25}
@@ -72,7 +72,7 @@ class Live:
 
     def __init__(self, rollouts: Sequence[TeamPlay], team: Team) -> None:
         self._rollouts = rollouts
-        self._plays: list[Play] = [rollout._play for rollout in rollouts]
+        self._plays: list[ProgramContext] = [rollout._play for rollout in rollouts]
         self._team = team
         self._roles = [team.own_roles()[name] for name in ("solver", "verifier")]
         first = self._plays[0]
@@ -144,7 +144,7 @@ class Live:
         self._parked = []
         member = self._member
         for play, data in zip(self._plays, self._data, strict=True):
-            parked = Parked(play._program.of(member.agent, {}), self._round, _ignore)
+            parked = PendingTurn(play._program.of(member.agent, {}), self._round, _ignore)
             parked(data, 0, 1, 5)
             member.read(parked.choice.content, None)
             self._parked.append(parked)
@@ -153,7 +153,7 @@ class Live:
         nth = self._round
         for play, parked, context in zip(self._plays, self._parked, self._contexts, strict=True):
             errands = play._errands
-            asked = Asked(nth, play._leaf, context, errands.name(parked._kit.namespace))
+            asked = AskRecord(nth, play._leaf, context, errands.name(parked._kit.namespace))
             note = as_json([True, True, 1, 0.1], "what is noted of a reply")
             play._leaf = errands.land(parked, context, nth, asked, note, alone=True).node
 
@@ -189,16 +189,16 @@ class Instant:
         """Of a tree that nobody grows."""
         return Talk(Tree())
 
-    def of(self, *_: object) -> Sent:
+    def of(self, *_: object) -> ContextRef:
         """A context that nobody sends."""
-        return Sent(0)
+        return ContextRef(0)
 
     def add(self, *_: object) -> None: ...
 
-    async def ask(self, agent: Any, messages: object, *, note: Callable[[Choice], Any]) -> Answered:
+    async def ask(self, agent: Any, messages: object, *, note: Callable[[ReplyChoice], Any]) -> ModelTurn:
         """A turn that is never approved."""
-        choice = Choice("<verify>reject</verify>", None, [], "stop")
-        return Answered(self._kit, choice, 1, None, None, note(choice))
+        choice = ReplyChoice("<verify>reject</verify>", None, [], "stop")
+        return ModelTurn(self._kit, choice, 1, None, None, note(choice))
 
 
 def _ignore(_: object) -> None: ...

@@ -28,12 +28,12 @@ import uvloop
 import work
 from conftest import Stub
 from trunkline.agent import Agent
-from trunkline.backends.local import Local
+from trunkline.backends.local import LocalBackend
 from trunkline.cli.demo import simulator
 from trunkline.llm.config import EndpointSpec
-from trunkline.protocol.backend import Gone
+from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import Job
-from trunkline.protocol.messages import Ready
+from trunkline.protocol.messages import WorkerReady
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import CORPUS_VARIABLE, search, visit
@@ -58,18 +58,18 @@ async def deaths() -> list[tuple[float, float]]:
     """Kill a worker, again and again; seconds until it was noticed, and until another one was ready."""
     llm = EndpointSpec("http://127.0.0.1:9/v1", max_concurrency=8)
     job = Job(agent=work.AGENT, strategy=Chain(1), reward=exact_match, llm=llm, seed=1)
-    backend, inbox = Local(1), asyncio.Queue()
+    backend, inbox = LocalBackend(1), asyncio.Queue()
     found = []
     (seat,) = await backend.start(job, inbox)
     try:
         for _ in range(DEATHS):
-            pid = (await told(inbox, seat, Ready)).pid
+            pid = (await told(inbox, seat, WorkerReady)).pid
             began = time.perf_counter()
             os.kill(pid, signal.SIGKILL)
-            await told(inbox, seat, Gone)
+            await told(inbox, seat, WorkerExited)
             noticed = time.perf_counter()
             seat = await backend.replace(seat)
-            ready = await told(inbox, seat, Ready)
+            ready = await told(inbox, seat, WorkerReady)
             found.append((noticed - began, time.perf_counter() - noticed))
             inbox.put_nowait((seat, ready))
     finally:

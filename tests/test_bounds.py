@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._internal.validation import kind, number, shown, text, whole
+from trunkline._internal.validation import check_float, check_int, check_text, short_repr, type_phrase
 from trunkline.errors import ConfigError
 
 ANYTHING = (
@@ -29,39 +29,39 @@ class Rude:
 
 
 def test_what_fits_comes_back_as_it_was() -> None:
-    assert whole("n", 1, 1) == 1
-    assert whole("n", 10**5000, 1) == 10**5000
-    assert whole("n", 20, 0, 20) == 20
-    assert number("t", 0, 0) == 0
-    assert number("t", -2.0, -2, 2) == -2.0
-    assert number("t", 1e-300, 0, above=True) == 1e-300
-    assert text("name", "\U0001f600 \0") == "\U0001f600 \0"
+    assert check_int("n", 1, 1) == 1
+    assert check_int("n", 10**5000, 1) == 10**5000
+    assert check_int("n", 20, 0, 20) == 20
+    assert check_float("t", 0, 0) == 0
+    assert check_float("t", -2.0, -2, 2) == -2.0
+    assert check_float("t", 1e-300, 0, above=True) == 1e-300
+    assert check_text("name", "\U0001f600 \0") == "\U0001f600 \0"
 
 
 @pytest.mark.parametrize(
     ("check", "message"),
     [
-        (lambda: whole("Chain: n", 0, 1), "Chain: n must be a whole number of at least 1, not 0"),
-        (lambda: whole("n", True, 0), "n must be a whole number of at least 0, not True"),
-        (lambda: whole("n", 1.0, 0), "n must be a whole number of at least 0, not 1.0"),
-        (lambda: whole("n", "7", 0), "n must be a whole number of at least 0, not '7'"),
-        (lambda: whole("n", 21, 0, 20), "n must be a whole number from 0 to 20, not 21"),
-        (lambda: whole("n", 10**5000, 0, 20), "n must be a whole number from 0 to 20, not <int>"),
-        (lambda: number("t", -0.1, 0), "t must be a number of at least 0, not -0.1"),
-        (lambda: number("t", math.nan, 0), "t must be a number of at least 0, not nan"),
-        (lambda: number("t", math.inf, 0), "t must be a number of at least 0, not inf"),
-        (lambda: number("t", False, 0), "t must be a number of at least 0, not False"),
-        (lambda: number("t", 3, -2, 2), "t must be a number from -2 to 2, not 3"),
-        (lambda: number("t", 0, 0, 1, above=True), "t must be a number above 0 and at most 1, not 0"),
-        (lambda: number("t", 10**400, 0, 1), "t must be a number from 0 to 1, not 1" + "0" * 58 + "…"),
+        (lambda: check_int("Chain: n", 0, 1), "Chain: n must be a whole number of at least 1, not 0"),
+        (lambda: check_int("n", True, 0), "n must be a whole number of at least 0, not True"),
+        (lambda: check_int("n", 1.0, 0), "n must be a whole number of at least 0, not 1.0"),
+        (lambda: check_int("n", "7", 0), "n must be a whole number of at least 0, not '7'"),
+        (lambda: check_int("n", 21, 0, 20), "n must be a whole number from 0 to 20, not 21"),
+        (lambda: check_int("n", 10**5000, 0, 20), "n must be a whole number from 0 to 20, not <int>"),
+        (lambda: check_float("t", -0.1, 0), "t must be a number of at least 0, not -0.1"),
+        (lambda: check_float("t", math.nan, 0), "t must be a number of at least 0, not nan"),
+        (lambda: check_float("t", math.inf, 0), "t must be a number of at least 0, not inf"),
+        (lambda: check_float("t", False, 0), "t must be a number of at least 0, not False"),
+        (lambda: check_float("t", 3, -2, 2), "t must be a number from -2 to 2, not 3"),
+        (lambda: check_float("t", 0, 0, 1, above=True), "t must be a number above 0 and at most 1, not 0"),
+        (lambda: check_float("t", 10**400, 0, 1), "t must be a number from 0 to 1, not 1" + "0" * 58 + "…"),
         (
-            lambda: number("t", "5", 0, above=True, unit="seconds"),
+            lambda: check_float("t", "5", 0, above=True, unit="seconds"),
             "t must be a number of seconds above 0, not '5'",
         ),
-        (lambda: text("name", None), "name must be a string, not None"),
-        (lambda: text("name", Rude()), "name must be a string, not <Rude>"),
+        (lambda: check_text("name", None), "name must be a string, not None"),
+        (lambda: check_text("name", Rude()), "name must be a string, not <Rude>"),
         (
-            lambda: text("name", "a\ud800"),
+            lambda: check_text("name", "a\ud800"),
             "name holds a lone surrogate, '\\ud800', which no request can carry: remove it",
         ),
     ],
@@ -76,9 +76,9 @@ def test_what_does_not_fit_is_named_with_its_range(check: Callable[[], object], 
 @settings(max_examples=150, deadline=None)
 def test_a_check_gives_the_value_back_or_one_printable_line(value: Any) -> None:
     checks: list[Callable[[], object]] = [
-        lambda: whole("n", value, 0, 9),
-        lambda: number("t", value, 0, 9),
-        lambda: text("s", value),
+        lambda: check_int("n", value, 0, 9),
+        lambda: check_float("t", value, 0, 9),
+        lambda: check_text("s", value),
     ]
     for check in checks:
         try:
@@ -88,8 +88,8 @@ def test_a_check_gives_the_value_back_or_one_printable_line(value: Any) -> None:
         assert said.isprintable()
         assert len(said) < 140
         assert said != "another value"
-    assert shown(value).isprintable()
-    assert kind(value).isprintable()
+    assert short_repr(value).isprintable()
+    assert type_phrase(value).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -111,4 +111,4 @@ def test_a_check_gives_the_value_back_or_one_printable_line(value: Any) -> None:
     ],
 )
 def test_what_a_value_is_called(value: object, words: str) -> None:
-    assert kind(value) == words
+    assert type_phrase(value) == words

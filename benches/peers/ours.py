@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from peers.loads import SYSTEM, Load, Play, question
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Reply
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
@@ -39,13 +39,13 @@ class Silent:
 @asynccontextmanager
 async def path(url: str, load: Load, lanes: int) -> AsyncIterator[Play]:
     """Requests joined by the tree, `HttpLLM`, replies read by the core onto the tree, tools: no run around it."""
-    kit = Kit(_agent(load))
+    kit = CompiledAgent(_agent(load))
     llm = EndpointSpec(url, max_concurrency=lanes).open()
-    draws = Draws(llm)
+    draws = CompletionClient(llm)
 
     async def play(number: int | None) -> None:
         tree = Tree(_task(number, question(number)))
-        await Session(tree, kit, Chain(1), None, 1, draws, Silent()).run()
+        await TreeRunner(tree, kit, Chain(1), None, 1, draws, Silent()).run()
         assert tree.rollouts[0].answer == "42"
 
     try:

@@ -15,7 +15,7 @@ from studies.growth import agent, grow
 from studies.null import deciding_turn, draws_of
 from studies.tries import tries_of
 from studies.truth import true_steps
-from trunkline.agent import Kit
+from trunkline.agent import CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import CORPUS_VARIABLE
@@ -99,7 +99,7 @@ def run_cell(cell: Cell) -> list[Group]:
 
 
 async def _cell(cell: Cell) -> list[Group]:
-    kits = {needs: Kit(agent(f"sim-agent:{cell.preset}", sampling)) for needs, sampling in SAMPLING.items()}
+    kits = {needs: CompiledAgent(agent(f"sim-agent:{cell.preset}", sampling)) for needs, sampling in SAMPLING.items()}
     plain = kits[""]
     groups = []
     # Each preset judges other questions: how hard one is, it is under all of them.
@@ -120,7 +120,7 @@ async def _cell(cell: Cell) -> list[Group]:
     return groups
 
 
-async def _judge(cell: Cell, tree: Tree, kit: Kit, known: dict[bytes, Worth], *, ids: bool) -> list[Guess]:
+async def _judge(cell: Cell, tree: Tree, kit: CompiledAgent, known: dict[bytes, Worth], *, ids: bool) -> list[Guess]:
     """Let estimators say what the steps of one of a tree's rollouts were worth, each rollout as likely as another.
 
     Arms that have a rollout in common, such as a first chain, tend to be judged by the same one, which is cheaper.

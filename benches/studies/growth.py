@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.llm.token_ids.server import renderers
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.sampling.token_prompts import Exact
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.scoring.rewards import exact_match
 from trunkline.sim.tools import search, visit
 from trunkline.tree.views import Tree
@@ -77,7 +77,7 @@ def agent(model: str, sampling: Sampling, *, tagged: bool = False, max_turns: in
 
 async def grow(
     task: Task,
-    kit: Kit,
+    kit: CompiledAgent,
     strategy: Strategy,
     llm: HttpLLM | SimLLM,
     seed: int,
@@ -100,8 +100,8 @@ async def grow(
     """
     tree = Tree(task, core)
     mode = ids if isinstance(ids, TokenMode) else _IDS
-    draws = Draws(llm, exact=Exact(mode, renderers(mode, llm.call)) if ids else None)
-    await Session(tree, kit, strategy, guide, seed, draws, Open()).run()
+    draws = CompletionClient(llm, exact=TokenPromptBuilder(mode, renderers(mode, llm.call)) if ids else None)
+    await TreeRunner(tree, kit, strategy, guide, seed, draws, Open()).run()
     label(tree)
     return tree
 

@@ -13,7 +13,7 @@ import msgspec
 from studies.engine import SimLLM
 from studies.growth import agent, grow
 from studies.study import FIRST_SEED
-from trunkline.agent import Kit
+from trunkline.agent import CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.scoring.reports.reporter import Reporter
 from trunkline.scoring.reports.segments import GENERATED, segments
@@ -122,7 +122,7 @@ def run_reporting(grown: str, hops: int, questions: int, outputs: int = 0) -> Re
 
 
 async def _run(grown: str, hops: int, tasks: Sequence[Task], outputs: int) -> Reporting:
-    kit = Kit(agent("sim-agent:default", Sampling(temperature=1.0), max_turns=80))
+    kit = CompiledAgent(agent("sim-agent:default", Sampling(temperature=1.0), max_turns=80))
     trees = []
     for task in tasks:
         tree = await grow(task, kit, GROWN[grown], SimLLM(Settings(cache_tokens=0)), 0)

@@ -13,7 +13,7 @@ from studies.growth import agent, grow
 from studies.interval import Interval, ratio
 from studies.study import FIRST_SEED
 from trunkline._core import TURN
-from trunkline.agent import Kit
+from trunkline.agent import CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import CORPUS_VARIABLE
@@ -155,7 +155,7 @@ class _Field:
         model = f"sim-{'tagged' if length.tagged else 'agent'}:{preset}"
         self.length = length
         self.tasks = tasks
-        self.kit = Kit(agent(model, Sampling(temperature=1.0), tagged=length.tagged, max_turns=80))
+        self.kit = CompiledAgent(agent(model, Sampling(temperature=1.0), tagged=length.tagged, max_turns=80))
 
     async def run(self) -> Sharing:
         budgets, predicted, chains, trees, turns = [], [], [], [], []

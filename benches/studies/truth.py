@@ -18,7 +18,7 @@ from trunkline.tree.views import Tree
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline.agent import Kit
+    from trunkline.agent import CompiledAgent
     from trunkline.strategies.base import View
     from trunkline.tree.views import Trajectory
 
@@ -86,7 +86,13 @@ class Continue(msgspec.Struct, frozen=True):
 
 
 async def true_values(
-    tree: Tree, points: Sequence[int], kit: Kit, seed: int, continuations: int = CONTINUATIONS, *, ids: bool = False
+    tree: Tree,
+    points: Sequence[int],
+    kit: CompiledAgent,
+    seed: int,
+    continuations: int = CONTINUATIONS,
+    *,
+    ids: bool = False,
 ) -> list[Worth]:
     """Continue states of a tree, and say what became of them.
 
@@ -113,7 +119,7 @@ async def true_values(
 async def true_steps(
     tree: Tree,
     rollout: Trajectory,
-    kit: Kit,
+    kit: CompiledAgent,
     seed: int,
     known: dict[bytes, Worth],
     continuations: int = CONTINUATIONS,

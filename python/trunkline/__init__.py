@@ -6,6 +6,8 @@ Everything public is here; each name is imported from its module when it is firs
 from __future__ import annotations
 
 import importlib
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from trunkline.observability.opentelemetry import Tracing
     from trunkline.observability.prometheus import Metrics
     from trunkline.rollout.budget import Budget
-    from trunkline.rollout.programs.context import Answered, Noted, Play
+    from trunkline.rollout.programs.context import ContextMessage, ModelTurn, ProgramContext
     from trunkline.runner.amend import Rescored, arescore, rescore
     from trunkline.runner.dynamic_sampling import SampledGroups, asample_groups, sample_groups
     from trunkline.runner.options import Options
@@ -77,17 +79,16 @@ if TYPE_CHECKING:
     from trunkline.team.builtin import ExpertsTeam, MathTeam, SearchTeam
     from trunkline.team.projection import Boxed, Projected, Projection, Tag, Whole
     from trunkline.team.role import Role
-    from trunkline.team.team import Said, Team, TeamPlay
+    from trunkline.team.team import RoleReply, Team, TeamPlay
     from trunkline.tools.calls import Call, current_call
     from trunkline.tools.environment import Environment
     from trunkline.tools.tool import Tool, tool
     from trunkline.tree.views import Node, Trajectory, Tree
     from trunkline.types import Task, Termination, Usage
 
-_HOMES = {
+_MODULES = {
     "Adaptive": "strategies.adaptive",
     "Agent": "agent",
-    "Answered": "rollout.programs.context",
     "BatchLLM": "llm.batch.batcher",
     "BestOfN": "scoring.aggregators.voting",
     "Boxed": "team.projection",
@@ -99,6 +100,7 @@ _HOMES = {
     "ClientLLM": "llm.openai_client",
     "Code": "scoring.rewards.code",
     "Completion": "llm.batch.completion",
+    "ContextMessage": "rollout.programs.context",
     "Decision": "scoring.aggregators.base",
     "Dialect": "llm.dialects.base",
     "Drop": "strategies.base",
@@ -121,26 +123,26 @@ _HOMES = {
     "MathTeam": "team.builtin",
     "Maths": "scoring.rewards",
     "Metrics": "observability.prometheus",
+    "ModelTurn": "rollout.programs.context",
     "Node": "tree.views",
-    "Noted": "rollout.programs.context",
     "Numeric": "scoring.rewards",
     "Options": "runner.options",
     "Outline": "runner.preflight",
     "Parsed": "llm.dialects.base",
     "Partial": "strategies.partial",
-    "Play": "rollout.programs.context",
     "Pool": "runner.pool",
     "Price": "llm.pricing",
+    "ProgramContext": "rollout.programs.context",
     "Projected": "team.projection",
     "Projection": "team.projection",
     "Prompt": "llm.batch.completion",
     "Reporter": "scoring.reports.reporter",
     "Rescored": "runner.amend",
     "Role": "team.role",
+    "RoleReply": "team.team",
     "Routing": "llm.types",
     "Run": "runner.result",
     "RunReader": "store.reader",
-    "Said": "team.team",
     "SampledGroups": "runner.dynamic_sampling",
     "Sampling": "llm.request",
     "Scored": "scoring.rewards",
@@ -200,13 +202,20 @@ _HOMES = {
     "weighted": "scoring.rewards",
 }
 
+_RENAMED = {
+    "Answered": "ModelTurn",
+    "Noted": "ContextMessage",
+    "Play": "ProgramContext",
+    "Said": "RoleReply",
+}
+"""Names of 0.1, which lead on for one release."""
+
 __all__ = [
     "F1",
     "LLM",
     "MCTS",
     "Adaptive",
     "Agent",
-    "Answered",
     "BatchLLM",
     "BestOfN",
     "Boxed",
@@ -218,6 +227,7 @@ __all__ = [
     "ClientLLM",
     "Code",
     "Completion",
+    "ContextMessage",
     "Decision",
     "Dialect",
     "Drop",
@@ -237,26 +247,26 @@ __all__ = [
     "MathTeam",
     "Maths",
     "Metrics",
+    "ModelTurn",
     "Node",
-    "Noted",
     "Numeric",
     "Options",
     "Outline",
     "Parsed",
     "Partial",
-    "Play",
     "Pool",
     "Price",
+    "ProgramContext",
     "Projected",
     "Projection",
     "Prompt",
     "Reporter",
     "Rescored",
     "Role",
+    "RoleReply",
     "Routing",
     "Run",
     "RunReader",
-    "Said",
     "SampledGroups",
     "Sampling",
     "Scored",
@@ -318,7 +328,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
+    if name in _RENAMED:
+        new = _RENAMED[name]
+        warnings.warn(f"trunkline.{name} is called trunkline.{new} now", DeprecationWarning, stacklevel=2)
+        return getattr(sys.modules[__name__], new)
+    home = _MODULES.get(name)
     if home is None:
         raise AttributeError(f"module 'trunkline' has no attribute {name!r}")
     module, colon, attribute = home.partition(":")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 import msgspec
 
 from trunkline._core import Reading
+from trunkline._internal.text import format_error, scrub
 from trunkline._internal.text import redact as hide_secrets
-from trunkline._internal.text import said, scrub
-from trunkline._internal.validation import shown, text, whole
+from trunkline._internal.validation import check_int, check_text, short_repr
 from trunkline.errors import ConfigError, LLMError, TrunklineError
 from trunkline.llm import messages, request
 from trunkline.llm.dialects import builtin as catalog
@@ -25,11 +25,11 @@ from trunkline.tools.toolbox import Toolbox
 from trunkline.tree.records import number_of, versioned
 
 if TYPE_CHECKING:
-    from trunkline.llm.types import Choice
+    from trunkline.llm.types import ReplyChoice
     from trunkline.types import Message
 
 
-__all__ = ["Agent", "Kit", "Speech"]
+__all__ = ["Agent", "BoundDialect", "CompiledAgent"]
 
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ T = TypeVar("T")
 _TOOL_FIELDS: Final = {"role", "tool_call_id", "content"}
 
 
-class Speech:
+class BoundDialect:
     """A dialect with the tools and the sampling of one agent.
 
     Args:
@@ -61,8 +61,8 @@ class Speech:
         self._tools = [tool.definition for tool in tools]
         self.native = self._dialect.native
         if not isinstance(self.native, bool):
-            raise ConfigError(f"dialect {self._name}: native must be true or false, not {shown(self.native)}")
-        self.prompt = text(f"dialect {self._name}: prompt", self._ask(ConfigError, "prompt", str, self._tools))
+            raise ConfigError(f"dialect {self._name}: native must be true or false, not {short_repr(self.native)}")
+        self.prompt = check_text(f"dialect {self._name}: prompt", self._ask(ConfigError, "prompt", str, self._tools))
         self.sampling = self._ask(ConfigError, "sampling", Sampling, sampling)
         digest = hashlib.blake2b(self.prompt.encode(), digest_size=8).hexdigest()
         self.mark = "" if isinstance(self._dialect, Native) else f" dialect:{self._name}:{digest}"
@@ -84,7 +84,7 @@ class Speech:
         full = _joined(system, self.prompt)
         return [*([messages.system(full)] if full else []), *map(messages.encode, conversation)]
 
-    def read(self, choice: Choice) -> Parsed:
+    def read(self, choice: ReplyChoice) -> Parsed:
         """Read a reply.
 
         Raises:
@@ -97,7 +97,7 @@ class Speech:
             )
         found = self._ask(LLMError, "parse", Parsed, choice, self._tools)
         if not _typed(found):
-            raise LLMError(f"dialect {self._name}: parse returned wrong types: {shown(found)}")
+            raise LLMError(f"dialect {self._name}: parse returned wrong types: {short_repr(found)}")
         if len(found.calls) > MOST_CALLS:
             return Parsed(problem=f"Error: this turn makes more than {MOST_CALLS} tool calls; none was run.")
         if not found.calls and found.answer is None and not found.problem:
@@ -132,10 +132,10 @@ class Speech:
         except error:
             raise
         except Exception as problem:
-            what = hide_secrets(said(problem))
+            what = hide_secrets(format_error(problem))
             raise error(f"dialect {self._name}: {method} raised {type(problem).__name__}: {what}") from problem
         if not isinstance(found, kind):
-            raise error(f"dialect {self._name}: {method} must return a {kind.__name__}, not {shown(found)}")
+            raise error(f"dialect {self._name}: {method} must return a {kind.__name__}, not {short_repr(found)}")
         return found
 
 
@@ -198,26 +198,26 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         request.head(self.model)
-        text("Agent: system", self.system)
-        text("Agent: name", self.name)
+        check_text("Agent: system", self.system)
+        check_text("Agent: name", self.name)
         check_name("Agent: llm", self.llm)
         if not isinstance(self.sampling, Sampling):
-            raise ConfigError(f"Agent: sampling must be a Sampling, not {shown(self.sampling)}")
-        whole("Agent: max_turns", self.max_turns, 1)
+            raise ConfigError(f"Agent: sampling must be a Sampling, not {short_repr(self.sampling)}")
+        check_int("Agent: max_turns", self.max_turns, 1)
         if self.max_tool_calls is not None:
-            whole("Agent: max_tool_calls", self.max_tool_calls, 0)
+            check_int("Agent: max_tool_calls", self.max_tool_calls, 0)
         if not isinstance(self.tools, list | tuple):
-            raise ConfigError(f"Agent: tools must be a list of tools, not {shown(self.tools)}")
+            raise ConfigError(f"Agent: tools must be a list of tools, not {short_repr(self.tools)}")
         if self.malformed not in {"return", "repair"}:
-            raise ConfigError(f"Agent: malformed must be return or repair, not {shown(self.malformed)}")
+            raise ConfigError(f"Agent: malformed must be return or repair, not {short_repr(self.malformed)}")
         if self.void not in {"tell", "stop"}:
-            raise ConfigError(f"Agent: void must be tell or stop, not {shown(self.void)}")
+            raise ConfigError(f"Agent: void must be tell or stop, not {short_repr(self.void)}")
         Toolbox(self.tools, repair=self.malformed == "repair")
-        Speech(self.dialect, self.tools, self.sampling)
+        BoundDialect(self.dialect, self.tools, self.sampling)
         check_environment(self.environment, self.tools)
 
 
-class Kit:
+class CompiledAgent:
     """What every turn of one agent shares, made once.
 
     Args:
@@ -240,7 +240,7 @@ class Kit:
         self.agent = agent
         self.version = version
         self.toolbox = Toolbox(agent.tools, repair=agent.malformed == "repair") if toolbox is None else toolbox
-        self.speech = Speech(agent.dialect, agent.tools, agent.sampling)
+        self.speech = BoundDialect(agent.dialect, agent.tools, agent.sampling)
         self.head = request.head(agent.model)
         definitions = self.toolbox.definitions()
         self.constant = request.constant(self.speech.sampling, definitions if self.speech.native else b"")
@@ -248,19 +248,19 @@ class Kit:
         self.namespace = versioned(asking(said, agent.llm), version)
         self.reading = Reading(version=number_of(version))
         self.greedy = self.speech.sampling.temperature == 0
-        self._sampled: dict[bytes, Kit] = {}
-        self._under: dict[str, Kit] = {}
+        self._sampled: dict[bytes, CompiledAgent] = {}
+        self._under: dict[str, CompiledAgent] = {}
 
-    def under(self, version: str | None) -> Kit:
+    def under(self, version: str | None) -> CompiledAgent:
         """The same agent under a version of the weights."""
         if version is None or version == self.version:
             return self
         known = self._under.get(version)
         if known is None:
-            known = self._under[version] = Kit(self.agent, self.toolbox, version)
+            known = self._under[version] = CompiledAgent(self.agent, self.toolbox, version)
         return known
 
-    def sampled(self, sampling: Sampling) -> Kit:
+    def sampled(self, sampling: Sampling) -> CompiledAgent:
         """The same agent with other sampling parameters.
 
         Args:
@@ -274,5 +274,5 @@ class Kit:
                 self.agent.sampling, **own | {"extra": self.agent.sampling.extra | sampling.extra}
             )
             agent = msgspec.structs.replace(self.agent, sampling=merged)
-            known = self._sampled[key] = Kit(agent, self.toolbox, self.version)
+            known = self._sampled[key] = CompiledAgent(agent, self.toolbox, self.version)
         return known

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline._internal.text import JSON, quoted
-from trunkline._internal.validation import kind
+from trunkline._internal.validation import type_phrase
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def accepted(name: str, value: object) -> tuple[str, ...]:
         finite = not isinstance(item, float) or math.isfinite(item)
         if isinstance(item, bool) or not isinstance(item, str | int | float) or not finite:
             place = name if item is value else f"{name}[{position}]"
-            raise ConfigError(f"{place} is {kind(item)}, expected a string or a number, or a list of them")
+            raise ConfigError(f"{place} is {type_phrase(item)}, expected a string or a number, or a list of them")
     return tuple(dict.fromkeys(answer for answer in map(str, listed) if answer.strip()))
 
 
@@ -105,7 +105,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         reference: object = self.reference
         metadata: object = self.metadata
         if not isinstance(name, str):
-            raise ConfigError(f"task: id is {kind(name)}, expected a string")
+            raise ConfigError(f"task: id is {type_phrase(name)}, expected a string")
         if not name.strip():
             raise ConfigError("task: id is empty, expected a name that is unique within the run")
         if not isinstance(messages, list) or not messages:
@@ -126,7 +126,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             raise self._fault("metadata", metadata, "a dict")
 
     def _fault(self, field: str, value: object, expected: str) -> ConfigError:
-        return ConfigError(f"task {quoted(self.id)}: {field} is {kind(value)}, expected {expected}")
+        return ConfigError(f"task {quoted(self.id)}: {field} is {type_phrase(value)}, expected {expected}")
 
     @classmethod
     def ask(
@@ -144,7 +144,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """
         given: object = question
         if not isinstance(given, str):
-            raise ConfigError(f"question is {kind(given)}, expected a string")
+            raise ConfigError(f"question is {type_phrase(given)}, expected a string")
         if not given.strip():
             raise ConfigError("question is empty")
         name = question if id is None else id

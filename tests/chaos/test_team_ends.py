@@ -12,14 +12,14 @@ from recorder import Recorder, replayed
 from small_teams import SURE, TEAMS, Cast, acts, rows
 
 from trunkline._core import Tree as Core
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.checkpoint import Taken
+from trunkline.rollout.checkpoint import CarriedOver
 from trunkline.rollout.programs.resources import Program
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.side_effects import doubts
-from trunkline.rollout.task_budget import Allowance
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.side_effects import unresolved_effects
+from trunkline.rollout.task_budget import BudgetSources
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
 from trunkline.strategies.tree_search import TreeSearch
@@ -35,13 +35,15 @@ NEVER = 10**9
 """Turns of the event loop of an answer that does not come."""
 
 
-def session(team: Team, llm: Cast, core: Core | None = None, n: int = 1, **given: Any) -> tuple[Session, Recorder]:
+def session(team: Team, llm: Cast, core: Core | None = None, n: int = 1, **given: Any) -> tuple[TreeRunner, Recorder]:
     """A session of a team, and what it would have written."""
     recorder = Recorder(Core() if core is None else core)
     tree = Tree(Task.ask("what?", "yes", id="q"), recorder.core)
-    kit = Kit(Agent(model="lead", name="lead"))
+    kit = CompiledAgent(Agent(model="lead", name="lead"))
     shared = Program(team, kit)
-    made = Session(tree, kit, Chain(n), None, 7, Draws(llm), recorder, program=shared, taken=Taken(), **given)
+    made = TreeRunner(
+        tree, kit, Chain(n), None, 7, CompletionClient(llm), recorder, program=shared, taken=CarriedOver(), **given
+    )
     return made, recorder
 
 
@@ -88,7 +90,7 @@ async def test_a_budget_of_calls_ends_a_team_in_the_order_of_its_program(calls: 
     digests = set()
     for slow in ("left", "right", "clerk"):
         llm = Cast(lambda model, slow=slow: 50 * (model == slow))
-        made, recorder = session(TEAMS["council"], llm, allowance=Allowance(Budget(calls=calls), None, {}))
+        made, recorder = session(TEAMS["council"], llm, allowance=BudgetSources(Budget(calls=calls), None, {}))
         await made.run()
         assert recorder.core.rollout(0).termination == "censored"
         assert recorder.core.rollout(0).turns == calls == len(llm.asked), "not one is asked beyond it"
@@ -104,7 +106,7 @@ async def test_a_budget_of_tokens_counts_what_a_role_is_sent_and_not_the_path() 
             return await rollout.ask(self.writer)
 
     llm = Cast()
-    made, recorder = session(Long(model="m"), llm, allowance=Allowance(Budget(tokens=3000), None, {}))
+    made, recorder = session(Long(model="m"), llm, allowance=BudgetSources(Budget(tokens=3000), None, {}))
     await made.run()
     assert recorder.core.rollout(0).termination == "censored"
     assert llm.asked == []
@@ -112,7 +114,7 @@ async def test_a_budget_of_tokens_counts_what_a_role_is_sent_and_not_the_path() 
 
 async def test_a_deadline_ends_a_team_whose_roles_are_out() -> None:
     llm = Cast(lambda model: NEVER * (model == "right"))
-    made, recorder = session(TEAMS["council"], llm, allowance=Allowance(Budget(seconds=0.1), None, {}))
+    made, recorder = session(TEAMS["council"], llm, allowance=BudgetSources(Budget(seconds=0.1), None, {}))
     await asyncio.wait_for(made.run(), 10)
     assert recorder.core.rollout(0).termination == "censored"
     assert "deadline" in (recorder.core.rollout(0).error or "")
@@ -195,7 +197,7 @@ async def test_what_a_team_has_paid_is_paid_once_and_what_is_in_doubt_ends_its_r
         if core.rollout(0).termination is not None:
             continue
         PAID.clear()
-        doubtful = bool(doubts(core))
+        doubtful = bool(unresolved_effects(core))
         began = sum(mark.startswith('{"intent"') for mark in core.marks())
         again = await play(Buyers(model="m"), Cast(), core)
         if doubtful:

@@ -14,7 +14,7 @@ from trunkline.cli.tables import agents_table, times_table
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.runner.run import run
 from trunkline.store.stats.calls import Times
-from trunkline.store.stats.profile import AgentProfile, Profile, Rows
+from trunkline.store.stats.profile import AgentProfile, Profile, RoleRows
 
 SOLVER = AgentProfile(
     name="sol\x1bver",
@@ -29,7 +29,7 @@ SOLVER = AgentProfile(
     generated=9_000,
     unreported=2,
     busy=0.8,
-    rows=Rows(active=1000, inactive=197, valid=900, rounds=3, whole=1500, active_ratio=2 / 3, valid_share=0.9),
+    rows=RoleRows(active=1000, inactive=197, valid=900, rounds=3, whole=1500, active_ratio=2 / 3, valid_share=0.9),
 )
 CACHED = AgentProfile(
     name="cached",

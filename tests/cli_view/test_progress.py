@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from trunkline.cli.live import Progress, is_terminal
+from trunkline.cli.live import ProgressLine, is_terminal
 from trunkline.observability.observers import Snapshot
 
 
@@ -43,7 +43,7 @@ def shot(done: int, **more: object) -> Snapshot:
 
 def test_one_plain_line_every_five_seconds_where_there_is_no_terminal() -> None:
     clock, stream = Clock(), io.StringIO()
-    with Progress(stream, clock=clock) as progress:
+    with ProgressLine(stream, clock=clock) as progress:
         for second in range(21):
             clock.now = 100.0 + second
             progress.update(shot(second * 10, failed=2, retries=3))
@@ -57,7 +57,7 @@ def test_one_plain_line_every_five_seconds_where_there_is_no_terminal() -> None:
 
 def test_latency_and_the_end() -> None:
     clock = Clock()
-    progress = Progress(io.StringIO(), clock=clock)
+    progress = ProgressLine(io.StringIO(), clock=clock)
     clock.now = 140.0
     snapshot = shot(400)
     snapshot.latencies.extend([0.5] * 90 + [2.0] * 10)
@@ -68,11 +68,11 @@ def test_latency_and_the_end() -> None:
 
 def test_the_first_state_has_no_time_left() -> None:
     clock, stream = Clock(), io.StringIO()
-    with Progress(stream, clock=clock) as progress:
+    with ProgressLine(stream, clock=clock) as progress:
         progress.update(Snapshot(tasks=1, rollouts=1))
     assert stream.getvalue().count("\n") == 1
     assert "left" not in stream.getvalue()
-    with Progress(silent := io.StringIO()):
+    with ProgressLine(silent := io.StringIO()):
         pass
     assert silent.getvalue() == ""
 
@@ -82,7 +82,7 @@ def test_a_live_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.delenv("NO_COLOR", raising=False)
     clock, stream = Clock(), Terminal()
-    with Progress(stream, clock=clock) as progress:
+    with ProgressLine(stream, clock=clock) as progress:
         for step in range(50):
             clock.now += 0.05
             progress.update(shot(step))
@@ -108,7 +108,7 @@ def test_plain_on_request(monkeypatch: pytest.MonkeyPatch, name: str, value: str
     monkeypatch.setenv(name, value)
     assert not is_terminal(Terminal())
     stream = Terminal()
-    with Progress(stream) as progress:
+    with ProgressLine(stream) as progress:
         progress.update(shot(1))
     assert "\x1b" not in stream.getvalue()
 
@@ -131,7 +131,7 @@ def test_a_stream_that_goes_away_does_not_stop_the_run(monkeypatch: pytest.Monke
     broken = Broken()
     for stream in (broken, broken_terminal, closed):
         clock = Clock()
-        with Progress(stream, clock=clock) as progress:
+        with ProgressLine(stream, clock=clock) as progress:
             for _ in range(3):
                 clock.now += 10
                 progress.update(shot(4))
@@ -146,7 +146,7 @@ def test_a_terminal_that_goes_away_gives_stderr_back(monkeypatch: pytest.MonkeyP
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     clock = Clock()
-    with Progress(clock=clock) as progress:
+    with ProgressLine(clock=clock) as progress:
         progress.update(shot(4))
         assert sys.stderr is not stream  # what others write goes above the live line
         monkeypatch.setattr(stream, "write", Broken().write)
@@ -157,7 +157,7 @@ def test_a_terminal_that_goes_away_gives_stderr_back(monkeypatch: pytest.MonkeyP
 
 def test_no_stderr_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
-    with Progress() as progress:
+    with ProgressLine() as progress:
         progress.update(shot(1))
         assert "1/400 rollouts" in progress.line(shot(1), 1e9), "the state is followed all the same"
     assert sys.stderr is None

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.cli.demo import simulator
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.types import Reply
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.runner.pool import Pool
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
@@ -91,12 +91,12 @@ class Waves(NamedTuple):
 
 async def rounds(url: str, tasks: list[Task], *sizes: int) -> dict[str, str]:
     """Grow draws of each prompt in rounds of these sizes, without a runtime around it."""
-    kit = Kit(Agent(model="sim-agent", tools=[search, visit], max_turns=12))
+    kit = CompiledAgent(Agent(model="sim-agent", tools=[search, visit], max_turns=12))
     llm = EndpointSpec(url).open()
     found = {}
     try:
         for task in tasks:
-            session = Session(Tree(task), kit, Waves(sizes), exact_match, 5, Draws(llm), Counting())
+            session = TreeRunner(Tree(task), kit, Waves(sizes), exact_match, 5, CompletionClient(llm), Counting())
             await session.run()
             found[task.id] = session.tree.digest()
     finally:

@@ -17,7 +17,7 @@ from foreign import message, serving
 from panels import JUDGE, Panel, asks_both
 
 from trunkline.agent import Agent
-from trunkline.backends.ray import Ray
+from trunkline.backends.ray import RayBackend
 from trunkline.cli.run import resume as resume_command
 from trunkline.cli.run import run as run_command
 from trunkline.errors import ConfigError
@@ -189,7 +189,7 @@ def test_what_is_other_must_be_of_an_llm_that_is_there(given: list[str], words: 
     assert words in str(outcome.exception)
 
 
-class Packing(Ray):
+class Packing(RayBackend):
     """Starts nothing, and keeps what its actors would be given."""
 
     def _packed(self, job: Job) -> tuple[int, bytes]:

@@ -14,7 +14,7 @@ from trunkline.errors import ConfigError
 from trunkline.llm.dialects.base import MOST_CALLS, Parsed, spoken
 from trunkline.llm.dialects.builtin import DIALECTS, Hermes, Native, SearchR1, describe, find, label
 from trunkline.llm.request import Sampling
-from trunkline.llm.types import Choice, ToolCall
+from trunkline.llm.types import ReplyChoice, ToolCall
 
 SEARCH = {
     "type": "function",
@@ -34,8 +34,8 @@ NOISE = ["<tool_call>", "</tool_call>", "<think>", "</think>", "<search>", "</se
 NOISE += ["{", "}", "[", "]", '"', "\\", '{"name": ', '"arguments": ', "\n", " ", "x", "\ud800", "\0"]
 
 
-def said(content: str, reasoning: str | None = None) -> Choice:
-    return Choice(content, reasoning, [], "stop")
+def said(content: str, reasoning: str | None = None) -> ReplyChoice:
+    return ReplyChoice(content, reasoning, [], "stop")
 
 
 def read(dialect: object, content: str, reasoning: str | None = None) -> Parsed:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.llm.batch.activity import Lanes
+from trunkline.llm.batch.activity import Activity
 
 MOVES = {"run": "running", "ask": "asking", "leave": "away", "end": None}
 
@@ -15,7 +15,7 @@ MOVES = {"run": "running", "ask": "asking", "leave": "away", "end": None}
 @given(moves=st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["open", *MOVES])), max_size=60))
 def test_counts_are_those_of_a_list_of_states_and_stillness_is_told(core: bool, moves: list[tuple[int, str]]):
     told = []
-    lanes = Lanes(lambda: told.append(1), core=core)
+    lanes = Activity(lambda: told.append(1), core=core)
     opened, states = [], []
     for which, move in moves:
         ran, before = states.count("running"), len(told)
@@ -37,7 +37,7 @@ def test_counts_are_those_of_a_list_of_states_and_stillness_is_told(core: bool, 
 
 @pytest.mark.parametrize("core", [True, False])
 def test_a_lane_that_ended_stays_ended(core: bool):
-    lanes = Lanes(core=core)
+    lanes = Activity(core=core)
     lane = lanes.open()
     lane.end()
     lane.run()

@@ -7,8 +7,8 @@ from multidict import CIMultiDict
 from virtual_time import VirtualTime
 
 from trunkline.llm.limits.adaptive_window import Window
-from trunkline.llm.limits.rate_limiter import Gate, Limiter, estimate
-from trunkline.llm.limits.token_bucket import Bucket, LocalLease, Quota, seconds
+from trunkline.llm.limits.rate_limiter import EndpointQueue, Limiter, estimate
+from trunkline.llm.limits.token_bucket import LocalRates, ServerRateLimits, TokenBucket, seconds
 from trunkline.llm.request import Sampling, constant, draws, head
 
 
@@ -23,7 +23,7 @@ def spend(bucket, amount, time):
 
 def test_a_full_bucket_lets_its_burst_through_and_then_its_rate():
     time = VirtualTime()
-    bucket = Bucket(2.0, 4.0, time)
+    bucket = TokenBucket(2.0, 4.0, time)
     assert [spend(bucket, 1, time) for _ in range(7)] == [0, 0, 0, 0, 0.5, 0.5, 0.5]
     time.now = 100.0
     assert spend(bucket, 4, time) == 0
@@ -32,7 +32,7 @@ def test_a_full_bucket_lets_its_burst_through_and_then_its_rate():
 
 def test_what_is_given_back_can_be_taken_again_and_stops_the_refill_meanwhile():
     time = VirtualTime()
-    bucket = Bucket(1.0, 3.0, time)
+    bucket = TokenBucket(1.0, 3.0, time)
     bucket.take(3)
     bucket.take(-2)
     assert bucket.wait(2) == 0
@@ -43,7 +43,7 @@ def test_what_is_given_back_can_be_taken_again_and_stops_the_refill_meanwhile():
 
 def test_more_than_the_burst_goes_when_the_bucket_is_full_and_leaves_a_debt():
     time = VirtualTime()
-    bucket = Bucket(10.0, 10.0, time)
+    bucket = TokenBucket(10.0, 10.0, time)
     assert spend(bucket, 100, time) == 0
     assert bucket.wait(5) == pytest.approx(9.5)
 
@@ -55,7 +55,7 @@ def test_more_than_the_burst_goes_when_the_bucket_is_full_and_leaves_a_debt():
 )
 def test_no_minute_lets_more_through_than_its_rate_the_burst_and_one_take(rate, burst, steps):
     time = VirtualTime()
-    bucket = Bucket(rate, burst, time)
+    bucket = TokenBucket(rate, burst, time)
     sent = []
     for pause, amount in steps:
         time.now += pause
@@ -68,7 +68,7 @@ def test_no_minute_lets_more_through_than_its_rate_the_burst_and_one_take(rate, 
 
 def test_a_lease_waits_for_the_scarcer_of_requests_and_tokens_and_takes_both_or_neither():
     time = VirtualTime()
-    lease = LocalLease(60, 6000, time)
+    lease = LocalRates(60, 6000, time)
     assert lease.acquire(1, 100) == 0
     assert lease.acquire(1, 10) == pytest.approx(1.0)
     time.now = 1.0
@@ -79,7 +79,7 @@ def test_a_lease_waits_for_the_scarcer_of_requests_and_tokens_and_takes_both_or_
     assert lease.acquire(1, 10) > 4
     time.now = 100.0
     assert lease.acquire(1, 0) == 0
-    assert LocalLease(None, None, time).acquire(1000, 10**9) == 0
+    assert LocalRates(None, None, time).acquire(1000, 10**9) == 0
 
 
 def test_an_estimate_is_a_quarter_of_the_bytes_and_what_each_draw_may_generate():
@@ -136,14 +136,14 @@ def openai(limit, left, reset, kind="requests"):
 
 def test_openais_headers_say_how_much_is_left_and_how_fast_it_comes_back():
     time = VirtualTime()
-    quota = Quota(time)
+    quota = ServerRateLimits(time)
     quota.learn(openai(60, 2, "58s"), 0, 0)
     assert quota.known
     assert [quota.acquire(1, 999) for _ in range(4)] == [0, 0, pytest.approx(1.0), pytest.approx(1.0)]
 
 
 def test_what_is_in_flight_is_not_believed_to_be_counted():
-    quota = Quota(VirtualTime())
+    quota = ServerRateLimits(VirtualTime())
     quota.learn(openai(60, 5, "55s"), 4, 0)
     assert quota.acquire(1, 0) == 0
     assert quota.acquire(1, 0) > 0
@@ -151,7 +151,7 @@ def test_what_is_in_flight_is_not_believed_to_be_counted():
 
 def test_a_window_that_begins_anew_is_not_taken_for_a_slow_refill():
     time = VirtualTime()
-    quota = Quota(time)
+    quota = ServerRateLimits(time)
     quota.learn(openai(50, 0, "9"), 0, 0)
     assert quota.acquire(1, 0) > 0
     quota.learn(openai(50, 49, "10"), 0, 0)
@@ -160,7 +160,7 @@ def test_a_window_that_begins_anew_is_not_taken_for_a_slow_refill():
 
 def test_anthropics_headers_count_to_a_moment():
     time = VirtualTime()
-    quota = Quota(time, lambda: 40.0)
+    quota = ServerRateLimits(time, lambda: 40.0)
     headers = {
         "anthropic-ratelimit-tokens-limit": "6000",
         "anthropic-ratelimit-tokens-remaining": "0",
@@ -174,17 +174,17 @@ def test_anthropics_headers_count_to_a_moment():
 @given(limit=st.integers(0, 10**12), left=st.integers(0, 10**12), reset=st.floats(0, 1e9), flying=st.integers(0, 10**6))
 async def test_absurd_headers_delay_a_request_by_two_minutes_at_most(limit, left, reset, flying):
     time = VirtualTime()
-    quota = Quota(time)
+    quota = ServerRateLimits(time)
     headers = openai(limit, left, f"{reset:.3f}s")
     headers.extend(openai(limit, left, f"{reset:.3f}s", "tokens"))
     quota.learn(headers, flying, flying)
-    gate = Gate(Window(1), quota)
+    gate = EndpointQueue(Window(1), quota)
     assert await time.run(Limiter(1, sleep=time.sleep, clock=time).wait(gate, 10**6)) == [True]
     assert time.now <= 121
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1e5", "many", "٣", "9" * 400])
 def test_a_count_that_is_none_is_no_limit(text):
-    quota = Quota(VirtualTime())
+    quota = ServerRateLimits(VirtualTime())
     quota.learn(CIMultiDict({"x-ratelimit-remaining-requests": text}), 0, 0)
     assert not quota.known

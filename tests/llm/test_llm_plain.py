@@ -311,7 +311,7 @@ async def test_closing_while_a_connection_is_late_in_this_very_moment(transport,
         raise AssertionError
 
     monkeypatch.setattr(
-        "trunkline.llm.http.connection_pool.Pool._connected", never
+        "trunkline.llm.http.connection_pool.ConnectionPool._connected", never
     )  # no lookup, which may be late itself
     t = transport(1, connect=0.01)
     task = asyncio.ensure_future(t.post("http://127.0.0.1:9/", HEADERS, b"", 5.0))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError, ReplyError
-from trunkline.llm.http.outcome import Backoff, Site, classify, retry_after
+from trunkline.llm.http.outcome import Backoff, RequestContext, classify, retry_after
 from trunkline.llm.response import read, unusable
 from trunkline.llm.types import ToolCall
 
@@ -177,7 +177,9 @@ def test_the_key_is_taken_out_of_what_is_shown():
     said = unusable(caught.value, echo, "sk-secret")
     assert "Bearer" in said
     assert "sk-secret" not in said
-    verdict = classify(401, {}, b'{"error": {"message": "bad key sk-secret"}}', Site("http://h/v1", "K", "sk-secret"))
+    verdict = classify(
+        401, {}, b'{"error": {"message": "bad key sk-secret"}}', RequestContext("http://h/v1", "K", "sk-secret")
+    )
     assert "sk-secret" not in verdict.message
 
 

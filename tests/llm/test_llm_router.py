@@ -10,18 +10,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from virtual_time import VirtualTime
 
 from trunkline.errors import LLMError
-from trunkline.llm.http.outcome import Verdict
+from trunkline.llm.http.outcome import Outcome
 from trunkline.llm.limits.adaptive_window import Window
 from trunkline.llm.limits.rate_limiter import Limiter
 from trunkline.llm.limits.router import Endpoint, Router
-from trunkline.llm.limits.token_bucket import Quota
+from trunkline.llm.limits.token_bucket import ServerRateLimits
 from trunkline.llm.types import Routing
 
-DOWN = Verdict(LLMError, "down", retry=True, status=503)
+DOWN = Outcome(LLMError, "down", retry=True, status=503)
 
 
 def endpoints(count, cap=100, base="http://h{}/v1"):
-    return [Endpoint(base.format(i), "KEY", "", Window(cap, adaptive=False), Quota()) for i in range(count)]
+    return [Endpoint(base.format(i), "KEY", "", Window(cap, adaptive=False), ServerRateLimits()) for i in range(count)]
 
 
 def router(places, time=None, **settings):

@@ -10,8 +10,8 @@ from virtual_time import VirtualTime
 
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.limits.adaptive_window import Window
-from trunkline.llm.limits.rate_limiter import Gate, Limiter, Tenant
-from trunkline.llm.limits.token_bucket import Quota
+from trunkline.llm.limits.rate_limiter import EndpointQueue, Limiter, SharedSlots
+from trunkline.llm.limits.token_bucket import ServerRateLimits
 
 
 class Part:
@@ -20,8 +20,8 @@ class Part:
     def __init__(self, fair: int = 4, *, limited: bool = False) -> None:
         self.time = VirtualTime()
         self.limiter = Limiter(99, sleep=self.time.sleep, clock=self.time)
-        self.gates = [Gate(Window(fair), Quota(self.time)) for _ in range(2)]
-        self.tenant = Tenant(self.limiter, self.gates, fair, limited=limited)
+        self.gates = [EndpointQueue(Window(fair), ServerRateLimits(self.time)) for _ in range(2)]
+        self.tenant = SharedSlots(self.limiter, self.gates, fair, limited=limited)
         self.news = 0
         self.limiter.news = self._hear
 
@@ -101,7 +101,7 @@ async def test_a_window_follows_what_is_held_unless_something_has_narrowed_it():
 def test_what_a_server_says_is_left_is_believed_in_equal_parts():
     time = VirtualTime()
     told = CIMultiDict({"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "8"})
-    shares = [Quota(time, parties=4) for _ in range(4)]
+    shares = [ServerRateLimits(time, parties=4) for _ in range(4)]
     for quota in shares:
         quota.learn(told, 0, 0)
     for quota in shares:

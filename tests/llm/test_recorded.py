@@ -9,7 +9,7 @@ from trunkline._core import PROMPT, ROOT, Tree
 from trunkline._internal.text import scrub
 from trunkline.llm import messages
 from trunkline.llm.response import recorded, steps
-from trunkline.llm.types import Choice, ToolCall
+from trunkline.llm.types import ReplyChoice, ToolCall
 
 # Whatever begins with our own mark could be ours.
 arguments = st.one_of(
@@ -44,7 +44,7 @@ def test_a_turn_is_read_back_as_it_was_said(content, listed, aside):
     )
     # Blank arguments mean none, and what no UTF-8 can hold was replaced.
     expected = [ToolCall("", name, scrub(given) if given.strip() else "{}") for name, given in listed]
-    assert recorded(core, node) == Choice(scrub(content), aside, expected, "stop")
+    assert recorded(core, node) == ReplyChoice(scrub(content), aside, expected, "stop")
 
 
 def test_the_steps_of_a_path_are_its_turns_with_their_observations():

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from aiohttp import web
 
-from trunkline.agent import Speech
+from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError, EndpointError, LLMError
 from trunkline.llm.capabilities import QUESTION, REGIONS, Regions, find_regions, require_region
 from trunkline.llm.config import EndpointSpec
@@ -24,7 +24,7 @@ SAMPLING = Sampling(logprobs=True, top_logprobs=5, max_tokens=400)
 
 
 async def asked(url: str, dialect: str = "native", model: str = "sim-agent") -> Regions:
-    speech = Speech(dialect, [search], SAMPLING)
+    speech = BoundDialect(dialect, [search], SAMPLING)
     opening = speech.opening("", [{"role": "user", "content": QUESTION}])
     tools = Toolbox([search]).definitions() if speech.native else b""
     spec = EndpointSpec(url, max_retries=0)

@@ -16,7 +16,7 @@ from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.messages import call_id
 from trunkline.llm.token_ids.base import Renderer, Suffix
-from trunkline.llm.token_ids.local import LocalRenderer, Template, tokens_with
+from trunkline.llm.token_ids.local import ChatTemplate, LocalRenderer, tokens_with
 from trunkline.llm.token_ids.server import ServerRenderer
 from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.sim.server.app import start_server
@@ -105,16 +105,16 @@ async def test_a_template_may_stand_beside_the_tokenizer_or_be_given(tmp_path: P
 )
 def test_a_hostile_template_reaches_nothing(source: str):
     with pytest.raises(ConfigError, match="does not take this conversation"):
-        Template(source, {}).text([user("x")], (), opened=True)
+        ChatTemplate(source, {}).text([user("x")], (), opened=True)
 
 
 def test_what_a_template_says_is_shown_escaped():
-    template = Template("{{ raise_exception('no \\x1b[31m here') }}", {})
+    template = ChatTemplate("{{ raise_exception('no \\x1b[31m here') }}", {})
     with pytest.raises(ConfigError) as caught:
         template.text([user("x")], (), opened=True)
     assert "\x1b" not in str(caught.value)
     with pytest.raises(ConfigError, match="cannot be read"):
-        Template("{% if %}", {})
+        ChatTemplate("{% if %}", {})
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ async def test_a_limit_that_a_tokenizer_was_saved_with_cuts_no_prompt(tmp_path: 
 
 def test_json_is_written_as_templates_ask_for_it():
     source = "{{ messages | tojson(ensure_ascii=False) }} {{ tools | tojson(separators=(',', ':'), sort_keys=True) }}"
-    text = Template(source, {}).text([user("ü")], [{"b": 1, "a": "ü"}], opened=True)
+    text = ChatTemplate(source, {}).text([user("ü")], [{"b": 1, "a": "ü"}], opened=True)
     assert text == '[{"role": "user", "content": "ü"}] [{"a":"ü","b":1}]'
 
 

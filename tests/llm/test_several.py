@@ -9,9 +9,9 @@ from batching import request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import ConfigError
-from trunkline.llm.batch.activity import Lanes, SeveralLanes
+from trunkline.llm.batch.activity import Activity, CombinedActivity
 from trunkline.llm.cache import Cache
 from trunkline.llm.pricing import EVERYWHERE, Price, check_name, named, price_at, prices_named
 
@@ -32,8 +32,8 @@ def _at(name: str, move: tuple[str, ...]) -> str:
 
 @given(st.lists(st.tuples(st.integers(0, 3), MOVES), max_size=40))
 def test_each_llm_is_told_who_asks_it_and_that_all_others_are_away(moves: list[tuple[int, tuple[str, ...]]]):
-    lanes = {name: Lanes() for name in "ab"}
-    several = SeveralLanes(lanes)
+    lanes = {name: Activity() for name in "ab"}
+    several = CombinedActivity(lanes)
     rollouts = [several.open() for _ in range(4)]
     now: list[tuple[str, ...]] = [("run",)] * 4
     for number, move in moves:
@@ -76,4 +76,4 @@ def test_two_llms_never_share_an_answer_nor_a_node(tmp_path: Path):
     finally:
         cache.close()
     assert len(keys) == 3
-    assert len({Kit(Agent(model="m", llm=llm)).namespace for llm in ("", "a", "b")}) == 3
+    assert len({CompiledAgent(Agent(model="m", llm=llm)).namespace for llm in ("", "a", "b")}) == 3

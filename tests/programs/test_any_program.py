@@ -14,7 +14,7 @@ from plays import Actors, cuts, play, turns
 from trunkline._core import MESSAGE, TURN
 from trunkline.agent import Agent
 from trunkline.errors import BadRequest, LLMError
-from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.context import ProgramContext
 from trunkline.strategies.base import Fork
 from trunkline.tools.tool import tool
 
@@ -50,7 +50,7 @@ lines = st.recursive(
 def scripted(plan: list[Any]) -> Any:
     """A program that does what a plan says, and lets all that it was told and its chance decide what it says."""
 
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         heard: list[str] = []
 
         async def follow(line: list[Any]) -> None:

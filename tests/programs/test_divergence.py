@@ -19,7 +19,7 @@ from trunkline.agent import Agent
 from trunkline.errors import BadRequest, LLMError
 from trunkline.llm.types import ToolCall
 from trunkline.rollout.programs import replay
-from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.context import ProgramContext
 from trunkline.tools.tool import tool
 
 
@@ -51,7 +51,7 @@ def at(deltas: list[bytes], wanted: int) -> Core:
 
 
 def in_order(order: list[Agent]) -> Any:
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         return " ".join([(await rollout.ask(role)).text for role in order])
 
     return program
@@ -91,7 +91,7 @@ def elsewhere(script: str, seed: int) -> list[str]:
     return made.stdout.split()
 
 
-async def by_set(rollout: Play) -> str:
+async def by_set(rollout: ProgramContext) -> str:
     """A bug: the order of a set of texts is another one in every process."""
     roles = {agent.name: agent for agent in (A, B, C)}
     names = set(roles) | {"d", "e"}
@@ -111,7 +111,7 @@ async def test_the_order_of_a_set_is_no_order():
 
 
 async def test_the_order_of_a_set_makes_no_difference_to_a_gather():
-    async def gathers(rollout: Play) -> str:
+    async def gathers(rollout: ProgramContext) -> str:
         roles = [A, B, C] if forward else [C, B, A]
         return " ".join(sorted(one.text for one in await asyncio.gather(*map(rollout.ask, roles))))
 
@@ -125,7 +125,7 @@ async def test_the_order_of_a_set_makes_no_difference_to_a_gather():
 
 
 async def test_a_request_that_changed_is_shown():
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         await rollout.ask(A, [{"role": "user", "content": f"the word is {word}"}])
         return (await rollout.ask(B)).text
 
@@ -143,7 +143,7 @@ async def test_a_request_that_changed_is_shown():
 
 
 async def test_another_model_or_sampling_is_a_difference():
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         await rollout.ask(A)
         await rollout.ask(B, temperature=warmth)
         return (await rollout.ask(C)).text
@@ -157,7 +157,7 @@ async def test_another_model_or_sampling_is_a_difference():
 
 
 async def test_a_program_that_ends_before_its_record_does_has_diverged():
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         await rollout.ask(A)
         if early:
             return "done"
@@ -173,7 +173,7 @@ async def test_a_program_that_ends_before_its_record_does_has_diverged():
     assert "ends where its record goes on with 'observe'" in (again.end[2] or ""), again.end
 
 
-async def stubborn(rollout: Play) -> str:
+async def stubborn(rollout: ProgramContext) -> str:
     """Swallows whatever it can, and goes on."""
     for _ in range(50):
         try:
@@ -200,7 +200,7 @@ async def test_failures_count_as_turns_and_can_be_caught():
 
 
 async def test_divergence_and_the_end_cannot_be_swallowed():
-    async def swallows(rollout: Play) -> str:
+    async def swallows(rollout: ProgramContext) -> str:
         with contextlib.suppress(BaseException):
             await rollout.ask(B if changed else A)
         with contextlib.suppress(BaseException):
@@ -229,7 +229,7 @@ async def test_an_error_of_the_endpoint_is_not_the_programs_to_swallow():
 
 
 async def test_a_group_that_gives_up_when_one_fails_does_so_again():
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         try:
             async with asyncio.TaskGroup() as group:
                 for role in (A, B, C):
@@ -251,7 +251,7 @@ async def test_a_group_that_gives_up_when_one_fails_does_so_again():
 async def test_what_a_program_leaves_behind_is_given_up():
     left = []
 
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         said = await rollout.ask(A)
         left.extend(asyncio.create_task(rollout.ask(role)) for role in (B, C))
         for _ in range(100):
@@ -266,27 +266,27 @@ async def test_what_a_program_leaves_behind_is_given_up():
     assert len(asyncio.all_tasks()) == 1
 
 
-async def bad_message(rollout: Play) -> str:
+async def bad_message(rollout: ProgramContext) -> str:
     return (await rollout.ask(A, [{"role": "nobody", "content": "x"}])).text
 
 
-async def no_agent(rollout: Play) -> str:
+async def no_agent(rollout: ProgramContext) -> str:
     return (await rollout.ask("A")).text  # type: ignore[arg-type]
 
 
-async def bad_sampling(rollout: Play) -> str:
+async def bad_sampling(rollout: ProgramContext) -> str:
     return (await rollout.ask(A, temperature=-1)).text
 
 
-async def no_json(rollout: Play) -> str:
+async def no_json(rollout: ProgramContext) -> str:
     return str(await rollout.call(object))
 
 
-async def no_answer(rollout: Play) -> Any:
+async def no_answer(rollout: ProgramContext) -> Any:
     return 3
 
 
-async def leaves(rollout: Play) -> str:
+async def leaves(rollout: ProgramContext) -> str:
     sys.exit(3)
 
 
@@ -298,7 +298,7 @@ async def test_a_mistake_ends_one_rollout_with_an_error_that_names_it(program: A
 
 
 async def test_a_program_of_tools_reads_what_the_model_is_told():
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         said = await rollout.ask(A)
         (seen,) = await rollout.use(A, said)
         return f"{seen.text} {seen.ok} {rollout.step}"
@@ -309,7 +309,7 @@ async def test_a_program_of_tools_reads_what_the_model_is_told():
 
 
 async def test_a_program_may_make_its_agents_anew_each_time(monkeypatch: pytest.MonkeyPatch):
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         for turn in range(20):
             role = Agent(model="a", name="a", tools=[look])
             await rollout.ask(role, temperature=1.0 + turn % 2)

@@ -11,12 +11,12 @@ from plays import Actors, cuts, play
 from recorder import Recorder
 
 from trunkline._core import Tree as Core
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import BadRequest
-from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.resources import Program
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.strategies.chain import Chain
 from trunkline.tools.tool import tool
 from trunkline.tree.views import Tree
@@ -63,7 +63,7 @@ def says(messages: list[dict[str, object]], model: str) -> str:
 
 
 async def test_replies_that_were_left_behind_are_counted_and_nothing_stays_reserved():
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         await rollout.ask(A)
         left.extend(asyncio.create_task(rollout.ask(role)) for role in (B, C))
         for _ in range(100):
@@ -78,7 +78,7 @@ async def test_replies_that_were_left_behind_are_counted_and_nothing_stays_reser
 
 
 async def test_a_program_that_is_finished_while_others_answer_pays_for_them():
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         async def first() -> None:
             await rollout.ask(A)
             rollout.finish("done")
@@ -92,7 +92,7 @@ async def test_a_program_that_is_finished_while_others_answer_pays_for_them():
 
 
 async def test_the_limit_of_turns_comes_after_the_turns_before_it():
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         return str(await asyncio.gather(*(rollout.ask(role) for role in (A, B, C))))
 
     grown = await play(program, Actors(says), max_turns=2)
@@ -100,7 +100,7 @@ async def test_the_limit_of_turns_comes_after_the_turns_before_it():
     assert (books[0].reserved, books[0].told) == (0, 2)
 
 
-async def patient(rollout: Play) -> str:
+async def patient(rollout: ProgramContext) -> str:
     """Gives one role up, and asks it again."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0.05):
@@ -108,7 +108,7 @@ async def patient(rollout: Play) -> str:
     return (await rollout.ask(A)).text + (await rollout.ask(B)).text
 
 
-async def grouped(rollout: Play) -> str:
+async def grouped(rollout: ProgramContext) -> str:
     """Is given up by a group one of whose members failed, and asks the others again."""
     with contextlib.suppress(BaseExceptionGroup):
         async with asyncio.TaskGroup() as group:
@@ -141,7 +141,7 @@ async def test_what_was_given_up_is_given_up_again_and_asked_again_after_it(prog
 
 
 async def test_a_loop_that_is_busy_for_longer_than_patience_is_no_divergence(monkeypatch: pytest.MonkeyPatch):
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         heard = await asyncio.gather(*(rollout.ask(A) for _ in range(10)))
         heard += await asyncio.gather(*(rollout.ask(B) for _ in range(10)))
         return str(len(heard))
@@ -155,7 +155,7 @@ async def test_a_loop_that_is_busy_for_longer_than_patience_is_no_divergence(mon
 
 
 async def test_a_cancellation_that_nobody_asked_for_ends_one_rollout():
-    async def program(rollout: Play) -> str:
+    async def program(rollout: ProgramContext) -> str:
         await rollout.ask(A)
         raise asyncio.CancelledError
 
@@ -181,19 +181,19 @@ async def look() -> str:
     return "seen"
 
 
-async def pays_long(rollout: Play) -> str:
+async def pays_long(rollout: ProgramContext) -> str:
     """What it looks up is there before what it pays is."""
     await asyncio.gather(rollout.tool(pay, amount=2), rollout.tool(look))
     return "done"
 
 
-async def pays_in_line(rollout: Play) -> str:
+async def pays_in_line(rollout: ProgramContext) -> str:
     """It has paid, and that is not on record: something else comes before it."""
     await asyncio.gather(rollout.ask(B, [{"role": "user", "content": "quick!"}]), rollout.tool(pay, amount=1))
     return "done"
 
 
-async def has_paid(rollout: Play) -> str:
+async def has_paid(rollout: ProgramContext) -> str:
     """It has paid, and that is on record."""
     await rollout.tool(pay, amount=1)
     return (await rollout.ask(B, [{"role": "user", "content": "quick!"}])).text
@@ -204,9 +204,11 @@ async def has_paid(rollout: Play) -> str:
 )
 async def test_what_is_cut_before_its_effect_is_on_record_is_in_doubt(program: object, end: str):
     tree = Tree(Task.ask("what?", "yes", id="q"))
-    kit = Kit(Agent(model="lead"))
+    kit = CompiledAgent(Agent(model="lead"))
     shared = Program(program, kit)  # type: ignore[arg-type]
-    session = Session(tree, kit, Chain(1), None, 7, Draws(Slow(says)), Counting(tree.core), program=shared)
+    session = TreeRunner(
+        tree, kit, Chain(1), None, 7, CompletionClient(Slow(says)), Counting(tree.core), program=shared
+    )
     asyncio.get_running_loop().call_later(0.1, session.cut, "stopped", "by hand")
     await asyncio.wait_for(session.run(), 5)
     await shared.close()

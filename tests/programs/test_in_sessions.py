@@ -12,17 +12,17 @@ from scripted import Silent
 
 from programs import panel
 from trunkline._core import OBSERVATION, TURN
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.protocol.job import Job, pack_job, settings, unpack_job
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.resources import Program
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.task_budget import Allowance
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.task_budget import BudgetSources
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.strategies.base import Fork, Stop
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
@@ -41,7 +41,7 @@ def weigh(what: str) -> int:
     return len(what)
 
 
-async def talk(rollout: Play) -> str:
+async def talk(rollout: ProgramContext) -> str:
     """A turn, something called, an observation, two turns at once, and a last one; all by chance."""
     first = await rollout.ask(A)
     weight = await rollout.call(weigh, "stone")
@@ -118,7 +118,7 @@ async def test_a_strategy_that_goes_step_by_step_may_stop_a_program():
 
 
 async def test_a_cut_cannot_be_swallowed():
-    async def stubborn(rollout: Play) -> str:
+    async def stubborn(rollout: ProgramContext) -> str:
         while True:
             try:
                 await rollout.ask(A)
@@ -129,10 +129,10 @@ async def test_a_cut_cannot_be_swallowed():
 
     cut: list[bool] = []
     tree = Tree(Task.ask("what?", "yes", id="q"))
-    kit = Kit(Agent(model="lead", name="lead", max_turns=100))
+    kit = CompiledAgent(Agent(model="lead", name="lead", max_turns=100))
     llm = Actors(says, lambda model: 10**9 if len(llm.asked) == 5 else 0)
     program = Program(stubborn, kit)
-    session = Session(tree, kit, Chain(1), None, 7, Draws(llm), Silent(), program=program)
+    session = TreeRunner(tree, kit, Chain(1), None, 7, CompletionClient(llm), Silent(), program=program)
     asyncio.get_running_loop().call_later(0.05, session.cut, "stopped", "by hand")
     await asyncio.wait_for(session.run(), 5)
     assert cut
@@ -146,11 +146,19 @@ async def test_a_budget_of_calls_ends_a_program_in_order(calls: int):
     trees = []
     for slow in ("b", "c"):
         tree = Tree(Task.ask("what?", "yes", id="q"))
-        kit = Kit(Agent(model="lead", name="lead"))
+        kit = CompiledAgent(Agent(model="lead", name="lead"))
         llm = Actors(says, lambda model, slow=slow: 50 if model == slow else 0)
-        allowance = Allowance(Budget(calls=calls), None, {})
-        session = Session(
-            tree, kit, Chain(1), None, 7, Draws(llm), Silent(), program=Program(talk, kit), allowance=allowance
+        allowance = BudgetSources(Budget(calls=calls), None, {})
+        session = TreeRunner(
+            tree,
+            kit,
+            Chain(1),
+            None,
+            7,
+            CompletionClient(llm),
+            Silent(),
+            program=Program(talk, kit),
+            allowance=allowance,
         )
         await session.run()
         assert tree.core.rollout(0).termination == "censored"

@@ -8,7 +8,7 @@ import pytest
 
 import trunkline as tl
 from trunkline.llm.batch.completion import Prompt
-from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.context import ProgramContext
 from trunkline.store.reader import RunReader
 
 AGENT = tl.Agent(model="m", sampling=tl.Sampling(max_tokens=10))
@@ -22,18 +22,18 @@ def a_token_a_byte(prompts: list[Prompt]) -> list[dict[str, Any]]:
     return [{"text": "yes", "usage": {"prompt_tokens": size, "completion_tokens": 1}} for size in sizes]
 
 
-async def short_then_long(rollout: Play) -> str:
+async def short_then_long(rollout: ProgramContext) -> str:
     await rollout.ask(AGENT, SHORT)
     return (await rollout.ask(AGENT, LONG)).text
 
 
-async def short_then_path(rollout: Play) -> str:
+async def short_then_path(rollout: ProgramContext) -> str:
     await rollout.observe("x" * 4000)
     await rollout.ask(AGENT, SHORT)
     return (await rollout.ask()).text
 
 
-async def long_then_short(rollout: Play) -> str:
+async def long_then_short(rollout: ProgramContext) -> str:
     await rollout.ask(OTHER, LONG)
     return (await rollout.ask(OTHER, SHORT)).text
 

@@ -9,13 +9,13 @@ from typing import Any
 from plays import Actors, cuts, play
 from scripted import Silent
 
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.types import ToolCall
-from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.context import ProgramContext
 from trunkline.rollout.programs.resources import Program
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.side_effects import doubts
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.side_effects import unresolved_effects
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.strategies.chain import Chain
 from trunkline.tools.calls import current_call
 from trunkline.tools.tool import tool
@@ -48,7 +48,7 @@ def says(messages: list[dict[str, Any]], model: str) -> str | ToolCall:
     return ToolCall("", "pay", '{"amount": 4}') if messages[-1]["role"] == "user" else "done"
 
 
-async def spend(rollout: Play) -> str:
+async def spend(rollout: ProgramContext) -> str:
     """Pays as the model says, and three times by itself, twice at once."""
     await rollout.use(None, await rollout.ask())
     made = await asyncio.gather(rollout.tool(pay, amount=9), rollout.tool(look), rollout.tool(pay, amount=2))
@@ -66,7 +66,7 @@ async def test_no_call_of_a_program_runs_twice_and_one_in_doubt_ends_its_rollout
         if core.rollout(0).termination is not None:
             continue
         began = [mark.partition('"id":"')[2][:32] for mark in core.marks() if mark.startswith('{"intent"')]
-        doubtful = bool(doubts(core))
+        doubtful = bool(unresolved_effects(core))
         RAN.clear()
         RAN.update(dict.fromkeys(began, 1))
         again = await play(spend, Actors(says), core, tools=[pay])
@@ -81,12 +81,14 @@ async def test_no_call_of_a_program_runs_twice_and_one_in_doubt_ends_its_rollout
 
 
 async def test_a_program_that_is_cut_while_it_pays_ends_in_doubt_though_another_tool_has_come_back():
-    async def both(rollout: Play) -> None:
+    async def both(rollout: ProgramContext) -> None:
         await asyncio.gather(rollout.tool(pay, amount=10**9), rollout.tool(look))
 
     tree = Tree(Task.ask("what?", "yes", id="q"))
-    kit = Kit(Agent(model="lead", name="lead"))
-    session = Session(tree, kit, Chain(1), None, 7, Draws(Actors(says)), Silent(), program=Program(both, kit))
+    kit = CompiledAgent(Agent(model="lead", name="lead"))
+    session = TreeRunner(
+        tree, kit, Chain(1), None, 7, CompletionClient(Actors(says)), Silent(), program=Program(both, kit)
+    )
     asyncio.get_running_loop().call_later(0.05, session.cut, "stopped", "by hand")
     await asyncio.wait_for(session.run(), 5)
     facts = tree.core.rollout(0)

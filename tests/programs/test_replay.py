@@ -12,7 +12,7 @@ from plays import Actors, cuts, play, turns
 from trunkline.agent import Agent
 from trunkline.errors import BadRequest, CallFailed, LLMError
 from trunkline.llm.types import ToolCall
-from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.context import ProgramContext
 from trunkline.tools.tool import tool
 
 ran: list[str] = []
@@ -39,14 +39,14 @@ def says(messages: list[dict[str, Any]], model: str) -> str:
     return f"{model} after {len(messages)}"
 
 
-async def three(rollout: Play) -> str:
+async def three(rollout: ProgramContext) -> str:
     """Three roles at once, and then one that hears them all."""
     heard = await asyncio.gather(*(rollout.ask(role) for role in (A, B, C)))
     chosen = rollout.random.choice(heard)
     return (await rollout.ask(JUDGE, [*rollout.task.messages, *heard, chosen])).text
 
 
-async def branches(rollout: Play) -> str:
+async def branches(rollout: ProgramContext) -> str:
     """Two lines of thought at once, of two turns each."""
 
     async def line(role: Agent) -> str:
@@ -62,7 +62,7 @@ def tick() -> int:
     return 41
 
 
-async def everything(rollout: Play) -> str:
+async def everything(rollout: ProgramContext) -> str:
     """All that is on record."""
     started = rollout.now()
     said = await rollout.ask(A)
@@ -125,7 +125,7 @@ async def test_turns_follow_one_another_as_they_were_asked_for_whoever_answers_f
     assert slow.tree.digest() == plain.tree.digest()
 
 
-async def on_time(rollout: Play) -> str:
+async def on_time(rollout: ProgramContext) -> str:
     """Asks as long as there is time."""
     until = rollout.now() + 3
     while rollout.now() < until:
@@ -158,7 +158,7 @@ async def test_time_that_passed_meanwhile_ends_the_loop_where_it_is_new(monkeypa
 
 
 async def test_a_replay_reads_the_same_chance():
-    async def lots(rollout: Play) -> str:
+    async def lots(rollout: ProgramContext) -> str:
         drawn.append([rollout.random.random() for _ in range(3)])
         await rollout.ask(A)
         drawn[-1].append(rollout.random.random())

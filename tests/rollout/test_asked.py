@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from trunkline.rollout.sampling.inflight import Weights
+from trunkline.rollout.sampling.inflight import WeightGate
 
 
-async def asked(weights: Weights, seen: list[str]) -> None:
+async def asked(weights: WeightGate, seen: list[str]) -> None:
     with await weights.begin() as turn:
         seen.append("asked")
         await asyncio.get_running_loop().create_future()
@@ -17,7 +17,7 @@ async def asked(weights: Weights, seen: list[str]) -> None:
 
 
 async def test_a_turn_that_is_given_up_ends_quietly_and_the_next_waits_for_the_change():
-    weights, seen, quiet = Weights("old"), list[str](), list[str]()
+    weights, seen, quiet = WeightGate("old"), list[str](), list[str]()
     turn = asyncio.create_task(asked(weights, seen))
     await asyncio.sleep(0)
     weights.hold(abort=True, quiet=lambda: quiet.append("quiet"))
@@ -37,7 +37,7 @@ async def test_a_turn_that_is_given_up_ends_quietly_and_the_next_waits_for_the_c
 
 @pytest.mark.parametrize("first", ["hold", "cancel"])
 async def test_whoever_else_cancels_it_meanwhile_is_heard(first: str):
-    weights, seen = Weights(), list[str]()
+    weights, seen = WeightGate(), list[str]()
     turn = asyncio.create_task(asked(weights, seen))
     await asyncio.sleep(0)
     if first == "cancel":
@@ -51,7 +51,7 @@ async def test_whoever_else_cancels_it_meanwhile_is_heard(first: str):
 
 
 async def test_turns_in_flight_end_by_themselves_where_nothing_is_given_up():
-    weights, quiet, backs = Weights(), list[str](), [asyncio.Event(), asyncio.Event()]
+    weights, quiet, backs = WeightGate(), list[str](), [asyncio.Event(), asyncio.Event()]
 
     async def one(back: asyncio.Event) -> bool:
         with await weights.begin() as turn:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from trunkline import _core
 from trunkline._core import Ledger
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import ConfigError
 from trunkline.llm import messages
 from trunkline.llm.pricing import Price
-from trunkline.rollout.budget import Budget, cost, prompt_bound, read_budget, turn_cost, words
+from trunkline.rollout.budget import Budget, cost, format_refusal, prompt_bound, read_budget, turn_cost
 
 
 def test_limits_are_those_of_a_ledger_and_time_is_none_of_them():
@@ -72,19 +72,19 @@ def test_a_turn_can_cost_the_dearest_price_rounded_up():
 def test_without_a_limit_on_a_turn_nothing_bounds_its_tokens():
     assert turn_cost(5, None, {})["tokens"] is None
     refusal = Ledger({"tokens": 10}).reserve({"tokens": None})
-    assert words(refusal) == "unbounded tokens wanted, 10 left of 10"
+    assert format_refusal(refusal) == "unbounded tokens wanted, 10 left of 10"
 
 
 def test_a_ledger_speaks_of_money_as_people_count_it():
     refusal = Ledger({"micro_dollars": 250_000}).reserve({"micro_dollars": 1_250_000})
-    assert words(refusal) == "1.25 money wanted, 0.25 left of 0.25"
+    assert format_refusal(refusal) == "1.25 money wanted, 0.25 left of 0.25"
 
 
 @given(st.text(max_size=60), st.integers(0, 400), st.integers(0, 400), st.text(max_size=60))
 def test_the_prompt_is_bounded_by_what_was_reported_and_a_token_for_each_byte_since(
     question: str, prompt: int, generated: int, seen: str
 ):
-    core, kit = _core.Tree(), Kit(Agent(model="m"))
+    core, kit = _core.Tree(), CompiledAgent(Agent(model="m"))
     asked, told = (json.dumps({"role": "user", "content": text}).encode() for text in (question, seen))
     first = core.append(_core.ROOT, _core.PROMPT, asked)
     assert prompt_bound(core, first, kit) >= len(asked) + len(kit.head) + len(kit.constant)
@@ -104,7 +104,7 @@ def _turn(core: _core.Tree, agent: str, prompt: int, context: int | None = None)
 
 
 def test_what_was_reported_of_another_agent_or_of_messages_of_its_own_does_not_measure_the_path():
-    core, kit = _core.Tree(), Kit(Agent(model="m"))
+    core, kit = _core.Tree(), CompiledAgent(Agent(model="m"))
     short = core.context([core.fragment(messages.user("short"))])
     assert prompt_bound(core, _turn(core, "agent", 7), kit) == 7 + 5 + 32
     assert prompt_bound(core, _turn(core, "other", 7), kit) > 1000, "it has tools and tokens of its own"
@@ -113,7 +113,7 @@ def test_what_was_reported_of_another_agent_or_of_messages_of_its_own_does_not_m
 
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=4))
 def test_messages_of_its_own_are_bounded_by_their_bytes_and_what_a_template_adds_to_each(texts: list[str]):
-    core, kit = _core.Tree(), Kit(Agent(model="m"))
+    core, kit = _core.Tree(), CompiledAgent(Agent(model="m"))
     whole = [core.fragment(messages.user(text)) for text in texts]
     cut = [core.fragment(part) for text in texts for part in (messages.OPENS, messages.piece(text), messages.CLOSES)]
     sent = core.request_context(core.context(whole), kit.head, kit.constant)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trunkline._core import MESSAGE, ROOT, Tree
 from trunkline.errors import ArgumentError, CoreError
-from trunkline.rollout.sampling.prompt import Conversation
+from trunkline.rollout.sampling.prompt import PromptBuilder
 
 
 def said(number: int) -> bytes:
@@ -22,15 +22,15 @@ def said(number: int) -> bytes:
 def test_pieces_are_the_body_at_every_node_and_in_every_fork(parents: list[int], data: st.DataObject):
     tree = Tree()
     nodes = [ROOT]
-    talks = [Conversation(tree)]
+    talks = [PromptBuilder(tree)]
     for number, parent in enumerate(parents):
         above = nodes[parent % len(nodes)]
         nodes.append(tree.append(above, MESSAGE, said(number)))
-        talks.append(Conversation(tree))
+        talks.append(PromptBuilder(tree))
     for node in nodes:
         path = [ROOT, *tree.path(node)]
         stop = path[data.draw(st.integers(0, len(path) - 1))]
-        trunk = Conversation(tree)
+        trunk = PromptBuilder(tree)
         trunk.to(stop)
         branch = trunk.fork()
         assert b"".join([b"<", *branch.to(node), b">"]) == tree.request(node, b"<", b">")
@@ -39,7 +39,7 @@ def test_pieces_are_the_body_at_every_node_and_in_every_fork(parents: list[int],
 
 def test_a_conversation_is_few_pieces_and_each_byte_is_copied_as_often_as_it_doubles():
     tree, node = Tree(), ROOT
-    talk = Conversation(tree)
+    talk = PromptBuilder(tree)
     before: dict[int, bytes] = {}
     copied = 0
     for number in range(1500):
@@ -56,7 +56,7 @@ def test_a_conversation_is_few_pieces_and_each_byte_is_copied_as_often_as_it_dou
 
 def test_forks_share_what_was_said_before_them_and_stay_few_pieces():
     tree, node = Tree(), ROOT
-    talk = Conversation(tree)
+    talk = PromptBuilder(tree)
     for number in range(700):
         node = tree.append(node, MESSAGE, said(number))
         trunk = list(talk.to(node))

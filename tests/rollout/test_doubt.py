@@ -15,7 +15,7 @@ from recorder import replayed
 from worlds import Model, World, worth
 
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.side_effects import doubts
+from trunkline.rollout.side_effects import unresolved_effects
 from trunkline.strategies.base import Strategy
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
@@ -71,7 +71,7 @@ def setting(
 def doubtful(deltas: list[bytes]) -> set[int]:
     """Who grows and has a call in doubt."""
     core = replayed(deltas)
-    return doubts(core).keys() & set(core.growing)
+    return unresolved_effects(core).keys() & set(core.growing)
 
 
 def ends(grown: Grown) -> list[str | None]:

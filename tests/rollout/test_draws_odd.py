@@ -16,8 +16,8 @@ from trunkline.errors import BadRequest, ConfigError, EndpointError, LLMError
 from trunkline.llm.cache import Cache
 from trunkline.llm.dialects.base import MOST_CALLS
 from trunkline.llm.request import Sampling
-from trunkline.llm.types import Choice, Reply, Request, ToolCall
-from trunkline.rollout.sampling.completions import Flights
+from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
+from trunkline.rollout.sampling.completions import SingleFlight
 from trunkline.types import Task, Usage
 from trunkline.worker.outbox import settle
 
@@ -53,7 +53,7 @@ async def test_choices_nobody_asked_for_are_left_alone(siblings: bool, temperatu
 
 async def test_choices_of_somebodys_own_llm_that_nobody_asked_for_are_left_alone():
     async def complete(request: Request) -> Reply:
-        return Reply([Choice(f"draw {request.seed}", None, [], "stop"), ANSWER], 5, 0, 2, 1, 10)
+        return Reply([ReplyChoice(f"draw {request.seed}", None, [], "stop"), ANSWER], 5, 0, 2, 1, 10)
 
     table = open_table(Own(complete), 3)
     assert len({turn.choice.content for turn in await ask_all(table)}) == 3
@@ -189,7 +189,7 @@ async def test_a_failure_that_says_nothing_about_n_is_one_draws():
     llm = Counted(answer)
     table = open_table(llm, 3)
     found = await asyncio.gather(*(rollout.ask(table.kit) for rollout in table.rollouts), return_exceptions=True)
-    assert [type(one) for one in found] == [LLMError, Choice, Choice]
+    assert [type(one) for one in found] == [LLMError, ReplyChoice, ReplyChoice]
     await ask_all(open_table(llm, 2, table.draws))
     assert llm.bodies[-1]["n"] == 2, "it is still asked for several at once"
 
@@ -201,7 +201,7 @@ async def test_a_refusal_of_some_draws_does_not_ask_for_the_others_again():
 
     table = open_table(Own(complete, siblings=True), 2)
     found = await asyncio.gather(*(rollout.ask(table.kit) for rollout in table.rollouts), return_exceptions=True)
-    assert [type(one) for one in found] == [Choice, BadRequest]
+    assert [type(one) for one in found] == [ReplyChoice, BadRequest]
     assert calls(table) == [1, 0]
 
 
@@ -247,8 +247,8 @@ async def test_an_llm_that_returns_more_than_it_took_costs_nobody_a_turn():
 
 
 ODD = [
-    Reply([Choice("x", None, [ToolCall("", "\ud800", "{\ud800}")], "stop")], 5, 0, 2, 1, 10),
-    Reply([Choice("\ud800", "\ud800", [], "\ud800")], 5, 0, 2, 1, 10, "\ud800"),
+    Reply([ReplyChoice("x", None, [ToolCall("", "\ud800", "{\ud800}")], "stop")], 5, 0, 2, 1, 10),
+    Reply([ReplyChoice("\ud800", "\ud800", [], "\ud800")], 5, 0, 2, 1, 10, "\ud800"),
     Reply([ANSWER], 5, 0, 2, 10**30, 10**30, "", "", 10**30, 10**30),
     Reply([ANSWER], 5, 0, 2, -1, -1, "", "", -5, -5),
 ]
@@ -259,7 +259,7 @@ async def test_the_prompt_of_a_reply_is_counted_though_its_first_choice_is_no_tu
 
     async def complete(request: Request) -> Reply:
         if request.n == 3:
-            return Reply([Choice("", None, many, "stop"), ANSWER, ANSWER], 40, 5, 9, 3, 10)
+            return Reply([ReplyChoice("", None, many, "stop"), ANSWER, ANSWER], 40, 5, 9, 3, 10)
         calls = [{"function": {"name": "f", "arguments": "{}"}}] * (MOST_CALLS + 1)
         body = json.loads(completion(["x", "y"]))
         body["choices"][0]["message"]["tool_calls"] = calls
@@ -336,7 +336,7 @@ async def test_a_cache_that_breaks_in_the_middle_is_left_out(
 
 
 def test_the_same_body_on_another_route_is_another_request(tmp_path: Path):
-    cache, flights = Cache(tmp_path / "c"), Flights()
+    cache, flights = Cache(tmp_path / "c"), SingleFlight()
     chat = Request(b'{"x":1}', 0, seed=7, constant=6)
     generate = msgspec.structs.replace(chat, route="//generate")
     assert cache.key(chat) != cache.key(generate)
@@ -354,7 +354,7 @@ def test_a_cache_that_is_no_path_is_said_before_anything_is_sent(path: object):
 
 
 def test_only_an_equal_body_is_a_flights():
-    flights, long = Flights(), b"x" * 9000
+    flights, long = SingleFlight(), b"x" * 9000
     asked = Request(b"a" + long + b"b}", 0, constant=9002)
     with flights.lead(asked) as flight:
         assert flights.find(msgspec.structs.replace(asked, content=b"a" + long + b"b,1}")) is flight

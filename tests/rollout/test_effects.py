@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from trunkline import _core
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import TreeError, UnknownEffect
 from trunkline.llm.types import ToolCall
 from trunkline.rollout.rollout import Rollout
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.sampling.sampler import Desk
-from trunkline.rollout.side_effects import Effects, doubts, lose
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.sampling.sampler import Sampler
+from trunkline.rollout.side_effects import SideEffectLog, lose, unresolved_effects
 from trunkline.tools.calls import Origin, current_call
 from trunkline.tools.tool import tool
 from trunkline.tree.records import Failure
@@ -62,7 +62,7 @@ class Outlet:
         await self.acked.wait()
 
 
-KIT = Kit(Agent(model="m", tools=[send, look]))
+KIT = CompiledAgent(Agent(model="m", tools=[send, look]))
 SEND = ToolCall("", "send", '{"text": "a"}')
 LOOK = ToolCall("", "look", '{"text": "b"}')
 
@@ -79,7 +79,7 @@ def tree() -> _core.Tree:
 
 
 def rollout(core: _core.Tree, outlet: Outlet) -> Rollout:
-    made = Rollout(core, 0, Task.ask("?", id="q"), 7, Desk(core, "q", Draws(None), outlet), outlet)
+    made = Rollout(core, 0, Task.ask("?", id="q"), 7, Sampler(core, "q", CompletionClient(None), outlet), outlet)
     made.turn = 1  # calls follow a turn
     return made
 
@@ -121,13 +121,13 @@ def test_what_began_and_is_not_on_record_is_in_doubt_rollout_by_rollout():
     core = begun((1, 0, 0), (0, 0, 0), (0, 1, 2), (0, 1, 1))
     for mark in ('{"effect":[0,0,0]}', '{"effect":[2,0,0]}', '{"round":0}', '{"effect":[0,0,0]}'):
         core.mark(mark)
-    found = doubts(core)
+    found = unresolved_effects(core)
     assert set(found) == {0, 1}
     assert "send had begun when its worker or its run ended (call id x2)" in str(found[0]), "the first"
-    assert doubts(tree()) == {}
+    assert unresolved_effects(tree()) == {}
     core.mark('{"intent":[0,0]}')
     with pytest.raises(TreeError, match="side effects is damaged"):
-        doubts(core)
+        unresolved_effects(core)
 
 
 def test_who_is_lost_with_a_call_in_doubt_is_recorded_as_that():
@@ -142,31 +142,31 @@ async def test_only_a_call_that_is_given_up_leaves_a_doubt():
     core, outlet = tree(), Outlet()
     one = rollout(core, outlet)
     await one.use(KIT, [SEND])
-    assert one.effects.doubt is None
+    assert one.effects.unresolved_effect is None
 
     outlet.acked.clear()
     hanging = ToolCall("", "send", '{"text": "hang"}')
     one.turn = 2
     using = asyncio.create_task(one.use(KIT, [hanging]))
     await asyncio.sleep(0.01)
-    assert one.effects.doubt is None, "it has not begun yet"
+    assert one.effects.unresolved_effect is None, "it has not begun yet"
     outlet.acked.set()
     await asyncio.sleep(0.01)
     using.cancel()
     with pytest.raises(asyncio.CancelledError):
         await using
-    assert isinstance(one.effects.doubt, UnknownEffect)
-    assert "ended while send ran" in str(one.effects.doubt)
+    assert isinstance(one.effects.unresolved_effect, UnknownEffect)
+    assert "ended while send ran" in str(one.effects.unresolved_effect)
 
 
 async def test_of_calls_side_by_side_each_is_in_doubt_until_it_is_on_record():
-    effects = Effects(tree(), 0, Outlet())
+    effects = SideEffectLog(tree(), 0, Outlet())
     origin = Origin(7, "q", 0, (0, 0), 0)
     await effects.begin([("send", origin.call(0))])
     await effects.begin([("pay", origin.call(5))])
     effects.known(0, [0, 1])
-    assert "ended while pay ran" in str(effects.doubt)
+    assert "ended while pay ran" in str(effects.unresolved_effect)
     effects.known(1, [5])
-    assert effects.doubt is not None
+    assert effects.unresolved_effect is not None
     effects.known(0, [5])
-    assert effects.doubt is None
+    assert effects.unresolved_effect is None

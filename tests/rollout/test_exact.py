@@ -10,13 +10,13 @@ from exact_runs import grow, serving
 
 from trunkline import _core
 from trunkline._core import PROMPT, ROOT, SAMPLED, TURN, Tokens, drift_of, harvest, last_ids, pack_ragged, pack_tree
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm import messages
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.llm.token_ids.server import renderers
-from trunkline.rollout.sampling.prompt import Conversation
-from trunkline.rollout.sampling.token_prompts import Exact
+from trunkline.rollout.sampling.prompt import PromptBuilder
+from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.tree.views import Tree
 from trunkline.types import Task, Usage
@@ -94,11 +94,11 @@ async def test_rollouts_that_share_some_of_their_observations_have_whole_prompts
 
     core = _core.Tree()
     prompt = core.append(ROOT, PROMPT, b'{"role":"user","content":"two things?"}')
-    kit = Kit(Agent(model="sim-agent", sampling=Sampling(max_tokens=9)))
+    kit = CompiledAgent(Agent(model="sim-agent", sampling=Sampling(max_tokens=9)))
     bpe = default_bpe()
     async with serving(TokenMode(api="completions")) as (llm, _):
-        exact = Exact(TokenMode(api="completions"), renderers(TokenMode(api="completions"), llm.call))
-        await exact.prompt(core, kit, prompt, Conversation(core), 1, 1)
+        exact = TokenPromptBuilder(TokenMode(api="completions"), renderers(TokenMode(api="completions"), llm.call))
+        await exact.prompt(core, kit, prompt, PromptBuilder(core), 1, 1)
         said = Tokens(
             [*bpe.encode("let me see"), bpe.special["<|im_end|>"]], [-0.5] * (len(bpe.encode("let me see")) + 1)
         )
@@ -106,7 +106,7 @@ async def test_rollouts_that_share_some_of_their_observations_have_whole_prompts
         for draw, texts in enumerate([("same", "one"), ("same", "other"), ("same",), ("same", "one")]):
             rollout = core.open(prompt, [0, draw])
             core.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, said)
-            made = await exact.prompt(core, kit, observe(core, rollout, *texts), Conversation(core), 1, 1)
+            made = await exact.prompt(core, kit, observe(core, rollout, *texts), PromptBuilder(core), 1, 1)
             prompts.append(bpe.decode(json.loads(made.content)["prompt"]).decode())
     core.check()
     seen = [[text for text in ("same", "one", "other") if f"\n{text}\n" in prompt] for prompt in prompts]

@@ -13,12 +13,12 @@ from exact_runs import grow, serving
 from trunkline import _core
 from trunkline._core import PROMPT, ROOT, TURN, Tokens, last_ids
 from trunkline._internal.text import JSON
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.cache import Cache
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.rollout.sampling.prompt import Conversation
-from trunkline.rollout.sampling.token_prompts import Exact
+from trunkline.rollout.sampling.prompt import PromptBuilder
+from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.tree.views import Tree
 from trunkline.types import Message, Task
 
@@ -60,15 +60,15 @@ class Slow:
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 async def test_rollouts_that_render_side_by_side_take_no_ids_from_each_other(order: tuple[int, int]):
     core, renderer = _core.Tree(), Slow()
-    exact = Exact(TokenMode(api="completions"), lambda _model: renderer)
-    kit = Kit(Agent(model="m", sampling=Sampling(max_tokens=9)))
+    exact = TokenPromptBuilder(TokenMode(api="completions"), lambda _model: renderer)
+    kit = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=9)))
     prompt = core.append(ROOT, PROMPT, b'{"n":0}', 0, Tokens([1, 2]))
     leaves = []
     for draw, seen in enumerate([(1,), (1, 2)]):
         rollout = core.open(prompt, [0, draw])
         core.turn(rollout, b"{}", 0, 0, 0, -1, -1, -1, 0, 0, None, None, Tokens([3], [-0.5]))
         leaves.append([core.observe(rollout, b'{"n":%d}' % n, 0, 1) for n in seen][-1])
-    asked = [asyncio.ensure_future(exact.prompt(core, kit, leaf, Conversation(core), 1, 1)) for leaf in leaves]
+    asked = [asyncio.ensure_future(exact.prompt(core, kit, leaf, PromptBuilder(core), 1, 1)) for leaf in leaves]
     while len(renderer.waiting) < 2:
         await asyncio.sleep(0)
     for place in order:

@@ -8,14 +8,14 @@ from recorder import Recorder, replayed
 
 from trunkline._core import TURN
 from trunkline._core import Tree as Core
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.llm.token_ids.server import renderers
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.sampling.token_prompts import Exact
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.sim.tools import search, visit
 from trunkline.strategies.base import Fork, View
 from trunkline.tree.views import Tree
@@ -34,10 +34,12 @@ class Once:
 
 async def play(mode: TokenMode, llm: HttpLLM, task: Task, core: Core) -> Recorder:
     """Play one task to its end."""
-    kit = Kit(Agent(model="sim-agent", tools=[search, visit], max_turns=12, sampling=Sampling(max_tokens=2000)))
+    kit = CompiledAgent(
+        Agent(model="sim-agent", tools=[search, visit], max_turns=12, sampling=Sampling(max_tokens=2000))
+    )
     recorder = Recorder(core)
-    draws = Draws(llm, None, Exact(mode, renderers(mode, llm.call)))
-    await Session(Tree(task, core), kit, Once(), None, 5, draws, recorder).run()
+    draws = CompletionClient(llm, None, TokenPromptBuilder(mode, renderers(mode, llm.call)))
+    await TreeRunner(Tree(task, core), kit, Once(), None, 5, draws, recorder).run()
     await kit.toolbox.close()
     core.check()
     return recorder

@@ -19,9 +19,9 @@ from trunkline.llm.pricing import EVERYWHERE, Price
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Reply, Request
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.checkpoint import Opened, Past, Round, Served, Spent, Taken, write
+from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, RoundMark, ServedMark, SpentMark, write
 from trunkline.rollout.growth import Barrier
-from trunkline.rollout.task_budget import Allowance, Purse
+from trunkline.rollout.task_budget import BudgetSources, TaskBudget
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.tree_grpo import TreeGRPO
 
@@ -77,7 +77,7 @@ def test_a_damaged_mark_is_an_error_that_names_it(text: str):
     core.mark('{"round":0}')
     core.mark(text)
     with pytest.raises(TreeError, match="mark 1 of the tree is damaged"):
-        Past(core, Taken())
+        Checkpoint(core, CarriedOver())
 
 
 def test_who_was_served_and_has_not_moved_is_served_again_and_spends_once():
@@ -85,26 +85,26 @@ def test_who_was_served_and_has_not_moved_is_served_again_and_spends_once():
     point = core.append(0, 1, b'{"role":"user","content":"?"}')
     for draw in range(3):
         core.open(point, [0, draw])
-    write(core, Served({0: point, 1: point}, {2: "task budget: no more"}))
-    write(core, Spent({"calls": 1}, 0))
+    write(core, ServedMark({0: point, 1: point}, {2: "task budget: no more"}))
+    write(core, SpentMark({"calls": 1}, 0))
     core.turn(0, b'{"role":"assistant","content":"hm"}', 0, 0, 0, 10, 0, 5, 0, 1)
-    write(core, Spent({"calls": 1}, 1))  # failed, and broke off before that was on record
-    past = Past(core, Taken())
+    write(core, SpentMark({"calls": 1}, 1))  # failed, and broke off before that was on record
+    past = Checkpoint(core, CarriedOver())
     assert past.decided == {1: None, 2: "task budget: no more"}
     assert past.spent == {"calls": 1}
     assert past.unsettled == {}
-    write(core, Served({}))
-    assert Past(core, Taken()).spent == {"calls": 2}
+    write(core, ServedMark({}))
+    assert Checkpoint(core, CarriedOver()).spent == {"calls": 2}
 
 
 def test_what_an_earlier_run_decided_is_not_this_ones_but_for_its_forks():
     core = Core()
     point = core.append(0, 1, b'{"role":"user","content":"?"}')
     core.open(point, [0, 0])
-    fork = Opened(0, 1, steps=2, sampling=Sampling(temperature=0.1))
-    write(core, Round(0, (), {0: 1}, {}, (fork,)))
-    write(core, Spent({"calls": 1}, 0))
-    past = Past(core, Taken.of(core))
+    fork = ForkRecord(0, 1, steps=2, sampling=Sampling(temperature=0.1))
+    write(core, RoundMark(0, (), {0: 1}, {}, (fork,)))
+    write(core, SpentMark({"calls": 1}, 0))
+    past = Checkpoint(core, CarriedOver.of(core))
     assert (past.last, past.told, past.spent, past.released) == (None, set(), {}, set())
     assert past.fork(0) == fork
 
@@ -114,10 +114,12 @@ async def test_a_grant_holds_though_others_cost_more_than_was_set_aside():
     point = core.append(0, 1, b'{"role":"user","content":"?"}')
     for draw in range(2):
         core.open(point, [0, draw])
-    write(core, Served({0: point, 1: point}))
-    write(core, Spent({"calls": 9}, 0))
+    write(core, ServedMark({0: point, 1: point}))
+    write(core, SpentMark({"calls": 9}, 0))
     core.close(0, "answer")
-    purse = Purse(Allowance(Budget(tools=1, calls=3), None, {}), core, Barrier(), Past(core, Taken()))
+    purse = TaskBudget(
+        BudgetSources(Budget(tools=1, calls=3), None, {}), core, Barrier(), Checkpoint(core, CarriedOver())
+    )
     granted, further = (asyncio.ensure_future(purse.tools(1, 2)) for _ in range(2))
     await asyncio.sleep(0.01)
     assert granted.done()

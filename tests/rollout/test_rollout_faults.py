@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from atlas import agent, tasks
 
-from trunkline.llm.types import Choice, Reply, Request
+from trunkline.llm.types import Reply, ReplyChoice, Request
 from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.runner.run import arun
 from trunkline.scoring.rewards import exact_match
@@ -17,7 +17,7 @@ from trunkline.store.reader import RunReader
 from trunkline.strategies.chain import Chain
 from trunkline.types import Termination
 
-GOOD = Choice("<answer>Paris</answer>", None, [], "stop")
+GOOD = ReplyChoice("<answer>Paris</answer>", None, [], "stop")
 
 
 class Scripted:
@@ -39,7 +39,7 @@ class Scripted:
         return Reply([GOOD], 5, 0, 2, 1, 10)
 
 
-def reply(choice: Choice, **figures: int) -> Reply:
+def reply(choice: ReplyChoice, **figures: int) -> Reply:
     return Reply(
         **{"choices": [choice], "prompt": 5, "cached": 0, "generated": 2, "attempts": 1, "micros": 1} | figures
     )
@@ -51,12 +51,12 @@ def reply(choice: Choice, **figures: int) -> Reply:
         (None, Termination.LLM_ERROR),
         ({"choices": []}, Termination.LLM_ERROR),
         (Reply([], 1, 0, 1, 1, 1), Termination.LLM_ERROR),
-        (reply(Choice("\ud800", None, [], "stop")), Termination.ANSWER),
-        (reply(Choice("x", "\udfff", [], "st\ud800op")), Termination.ANSWER),
-        (reply(Choice("x", None, [], "stop"), prompt=-5, cached=10**30, generated=2**40), Termination.ANSWER),
-        (reply(Choice("I must not", None, [], "content_filter")), Termination.CONTENT_FILTER),
-        (reply(Choice("I was ab", None, [], "length")), Termination.MAX_TOKENS),
-        (reply(Choice("", None, [], "stop")), Termination.ANSWER),
+        (reply(ReplyChoice("\ud800", None, [], "stop")), Termination.ANSWER),
+        (reply(ReplyChoice("x", "\udfff", [], "st\ud800op")), Termination.ANSWER),
+        (reply(ReplyChoice("x", None, [], "stop"), prompt=-5, cached=10**30, generated=2**40), Termination.ANSWER),
+        (reply(ReplyChoice("I must not", None, [], "content_filter")), Termination.CONTENT_FILTER),
+        (reply(ReplyChoice("I was ab", None, [], "length")), Termination.MAX_TOKENS),
+        (reply(ReplyChoice("", None, [], "stop")), Termination.ANSWER),
         (RuntimeError("\x1b[31m key sk-abcdefghijklmnopqrstuvwx broke"), Termination.LLM_ERROR),
     ],
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from trunkline import _core
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.types import Reply, Request, ToolCall
 from trunkline.rollout.rollout import Rollout
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.sampling.sampler import Desk
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.sampling.sampler import Sampler
 from trunkline.store.derive import rows
 from trunkline.tools.tool import tool
 from trunkline.types import Task, Usage
@@ -54,7 +54,9 @@ async def test_failed_tool_calls_are_counted_in_the_tree_and_its_rows() -> None:
     point = core.append(0, _core.PROMPT, b'{"role":"user","content":"?"}')
     number = core.open(point, [0, 0])
     silent = Silent()
-    rollout = Rollout(core, number, Task.ask("?", id="q"), 7, Desk(core, "q", Draws(silent), silent), silent)
+    rollout = Rollout(
+        core, number, Task.ask("?", id="q"), 7, Sampler(core, "q", CompletionClient(silent), silent), silent
+    )
     rollout.turn = 1  # calls are answered after a turn
     calls = [
         ToolCall("", "half", '{"n": 8}'),
@@ -62,8 +64,8 @@ async def test_failed_tool_calls_are_counted_in_the_tree_and_its_rows() -> None:
         ToolCall("", "third", "{}"),
         ToolCall("", "half", '{"n":'),
     ]
-    await rollout.use(Kit(Agent(model="m", tools=[half])), calls)
-    await rollout.use(Kit(Agent(model="m", tools=[half])), calls[:1])
+    await rollout.use(CompiledAgent(Agent(model="m", tools=[half])), calls)
+    await rollout.use(CompiledAgent(Agent(model="m", tools=[half])), calls[:1])
 
     texts = [json.loads(core.message(node))["content"] for node in core.path(rollout.leaf)[1:]]
     assert texts[0] == texts[4] == "4"

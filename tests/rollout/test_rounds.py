@@ -11,15 +11,15 @@ import pytest
 from scripted import Say, Scripted, Silent, grow, paths
 
 from trunkline._core import OBSERVATION
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import ConfigError, StrategyError
 from trunkline.llm.dialects.base import Definition, Parsed
 from trunkline.llm.dialects.builtin import Native
 from trunkline.llm.request import Sampling
-from trunkline.llm.types import Choice
+from trunkline.llm.types import ReplyChoice
 from trunkline.rollout.growth import Barrier
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.strategies.base import Fork, Move, Stop, View
 from trunkline.tree.views import Trajectory, Tree
 from trunkline.types import Task
@@ -149,7 +149,9 @@ async def test_a_move_that_cannot_be_ends_the_task_with_its_reason(move: Callabl
 async def test_a_message_behind_what_ended_a_rollout_leaves_no_trace():
     tree = Tree(Task.ask("what?", "yes"))
     move = Rounds(Fork(), ended=lambda view: [Fork(view.rollouts[0].leaf.id, say="go on")])
-    session = Session(tree, Kit(Agent(model="m")), move, None, 7, Draws(Scripted(steps(1))), Silent())
+    session = TreeRunner(
+        tree, CompiledAgent(Agent(model="m")), move, None, 7, CompletionClient(Scripted(steps(1))), Silent()
+    )
     with pytest.raises(ExceptionGroup, match="TaskGroup"):
         await session.run()
     assert [node.text for node in tree.nodes[1:]] == ["what?", tree.rollouts[0].leaf.text], "the prompt and the answer"
@@ -223,7 +225,7 @@ async def test_a_hook_that_cancels_itself_broke(hook: str):
 
 async def test_user_code_that_cancels_itself_within_a_rollout_ends_that_rollout_alone():
     class Cancelling(Native):
-        def parse(self, choice: Choice, tools: Sequence[Definition]) -> Parsed:
+        def parse(self, choice: ReplyChoice, tools: Sequence[Definition]) -> Parsed:
             if choice.content == "<answer>1</answer>":
                 raise asyncio.CancelledError
             return super().parse(choice, tools)

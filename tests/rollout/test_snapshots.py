@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.rollout.environments import Snapshots
+from trunkline.rollout.environments import SnapshotCache
 
 # One rollout has one snapshot for each number of turns.
 puts = st.lists(
@@ -15,7 +15,7 @@ puts = st.lists(
 
 def kept(most: int, most_bytes: int, rounds: list[list[tuple[int, int, int]]]) -> dict[tuple[int, int, int], int]:
     """The uses whose snapshots are kept, with their sizes."""
-    snapshots = Snapshots(most, most_bytes)
+    snapshots = SnapshotCache(most, most_bytes)
     for listed in rounds:
         snapshots.next_round()
         for rollout, turns, size in listed:
@@ -45,7 +45,7 @@ def test_what_is_kept_does_not_depend_on_who_was_faster(first, second, most, mos
 
 
 def test_the_last_state_on_the_path_counts_and_there_the_first_rollout():
-    snapshots = Snapshots(9, 9)
+    snapshots = SnapshotCache(9, 9)
     snapshots.put(4, 2, 1, "second at 4")
     snapshots.put(4, 1, 1, "first at 4")
     snapshots.put(6, 2, 2, "at 6")
@@ -56,7 +56,7 @@ def test_the_last_state_on_the_path_counts_and_there_the_first_rollout():
 
 
 def test_the_least_recently_used_is_dropped():
-    snapshots = Snapshots(2, 9)
+    snapshots = SnapshotCache(2, 9)
     snapshots.put(4, 0, 1, "old")
     snapshots.put(5, 0, 2, "new")
     snapshots.next_round()

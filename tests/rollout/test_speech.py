@@ -8,12 +8,12 @@ import pytest
 from atlas import agent, lookup, tasks
 from lines import Lines
 
-from trunkline.agent import Kit
+from trunkline.agent import CompiledAgent
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.base import Parsed
 from trunkline.llm.dialects.builtin import Hermes, SearchR1
 from trunkline.llm.request import Sampling
-from trunkline.llm.types import Choice, Reply, Request, ToolCall
+from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
 from trunkline.runner.result import Run
 from trunkline.runner.run import arun
 from trunkline.store.reader import RunReader
@@ -34,8 +34,8 @@ async def flood(size: int) -> str:
 class Scripted:
     """Says one thing after the other, and keeps what it was asked; the last one again and again."""
 
-    def __init__(self, *turns: str | Choice) -> None:
-        self.turns = [Choice(turn, None, [], "stop") if isinstance(turn, str) else turn for turn in turns]
+    def __init__(self, *turns: str | ReplyChoice) -> None:
+        self.turns = [ReplyChoice(turn, None, [], "stop") if isinstance(turn, str) else turn for turn in turns]
         self.bodies: list[dict] = []
 
     async def complete(self, request: Request) -> Reply:
@@ -99,7 +99,7 @@ async def test_turns_that_do_nothing_end_a_rollout_as_its_turns_do() -> None:
     [("", "user"), ("Own.", "user"), ("", "system")],
 )
 def test_there_is_one_system_message_and_the_dialect_ends_it(system: str, role: str) -> None:
-    speech = Kit(agent(dialect="hermes")).speech
+    speech = CompiledAgent(agent(dialect="hermes")).speech
     conversation = [{"role": "user", "content": "?"}]
     if role == "system":
         conversation.insert(0, {"role": role, "content": "Said."})
@@ -110,7 +110,7 @@ def test_there_is_one_system_message_and_the_dialect_ends_it(system: str, role: 
 
 
 def test_a_native_agent_sends_what_it_always_sent() -> None:
-    kit = Kit(agent(system="S"))
+    kit = CompiledAgent(agent(system="S"))
     conversation = [{"role": "user", "content": "?"}]
     assert kit.speech.opening("S", conversation) == [
         b'{"role":"system","content":"S"}',
@@ -124,10 +124,10 @@ def test_a_native_agent_sends_what_it_always_sent() -> None:
 
 def test_namespaces_tell_dialects_apart() -> None:
     spoken = ["native", "hermes", Hermes(instructions="Other {tools}"), "search-r1", SearchR1(keep_stop=False), Lines()]
-    spaces = [Kit(agent(dialect=dialect)).namespace for dialect in spoken]
-    spaces.append(Kit(agent(dialect="hermes", tools=[])).namespace)
+    spaces = [CompiledAgent(agent(dialect=dialect)).namespace for dialect in spoken]
+    spaces.append(CompiledAgent(agent(dialect="hermes", tools=[])).namespace)
     assert len(set(spaces)) == len(spaces)
-    assert Kit(agent(dialect=Hermes())).namespace == spaces[1]
+    assert CompiledAgent(agent(dialect=Hermes())).namespace == spaces[1]
 
 
 # Broken and hostile turns
@@ -149,7 +149,7 @@ async def test_a_broken_call_comes_back_or_is_repaired_by_setting() -> None:
 
 
 async def test_native_arguments_are_repaired_alike() -> None:
-    turn = Choice("", None, [ToolCall("", "lookup", '{"country": "France"')], "tool_calls")
+    turn = ReplyChoice("", None, [ToolCall("", "lookup", '{"country": "France"')], "tool_calls")
     llm = Scripted(turn, "<answer>Paris</answer>")
     await play(llm, malformed="repair")
     told = llm.bodies[1]["messages"][-1]
@@ -173,13 +173,13 @@ async def test_a_flood_of_calls_and_a_flood_of_text_are_capped_and_said() -> Non
 
 
 async def test_a_cut_turn_runs_no_call() -> None:
-    cut = Choice(hermes("lookup", country="France") + "<tool_call>{", None, [], "length")
+    cut = ReplyChoice(hermes("lookup", country="France") + "<tool_call>{", None, [], "length")
     result = await play(Scripted(cut), dialect="hermes", malformed="repair")
     assert (rollout(result).termination, rollout(result).usage.tools) == (Termination.MAX_TOKENS, 0)
 
 
 async def test_a_server_that_parses_calls_itself_is_named() -> None:
-    turn = Choice("", None, [ToolCall("", "lookup", "{}")], "tool_calls")
+    turn = ReplyChoice("", None, [ToolCall("", "lookup", "{}")], "tool_calls")
     result = await play(Scripted(turn), dialect="hermes")
     assert rollout(result).termination == Termination.LLM_ERROR
     assert "switch its tool parser off, or use dialect='native'" in rollout(result).error.message

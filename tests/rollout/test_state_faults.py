@@ -11,10 +11,10 @@ from forking import Late, words, written
 from notebook import Notebook, Paper, account, forget, look
 from scripted import Say, Scripted, Silent, grow
 
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import EnvironmentFailed
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
 from trunkline.tools.tool import tool
@@ -173,8 +173,8 @@ async def test_whoever_is_cancelled_wherever_closes_every_environment(where, twi
     monkeypatch.setattr(Held, "reached", asyncio.Event(), raising=False)
     monkeypatch.setattr(Held, "let", asyncio.Event(), raising=False)
     tree = Tree(Task.ask("what?", "yes", id="q"))
-    kit = Kit(Agent(model="scripted", tools=[look_and_stop], environment=Held))
-    session = Session(tree, kit, Late(1, 2, chains=3), None, 7, Draws(Scripted(words)), Silent())
+    kit = CompiledAgent(Agent(model="scripted", tools=[look_and_stop], environment=Held))
+    session = TreeRunner(tree, kit, Late(1, 2, chains=3), None, 7, CompletionClient(Scripted(words)), Silent())
     running = asyncio.create_task(session.run())
     await asyncio.wait_for(Held.reached.wait(), 5)
     for _ in range(1 + twice):
@@ -209,9 +209,11 @@ async def test_who_has_answered_is_not_cut_while_its_environment_closes():
         return Say("yes", final=True)
 
     tree = Tree(Task.ask("what?", "yes", id="q"))
-    kit = Kit(Agent(model="scripted", tools=[look], environment=Slow))
+    kit = CompiledAgent(Agent(model="scripted", tools=[look], environment=Slow))
     stopping = Stopping(enough=1)
-    await Session(tree, kit, Chain(2), None, 7, Draws(Scripted(script)), Silent(), stopping=stopping).run()
+    await TreeRunner(
+        tree, kit, Chain(2), None, 7, CompletionClient(Scripted(script)), Silent(), stopping=stopping
+    ).run()
     account()
     assert [rollout.termination for rollout in tree.rollouts] == [Termination.ANSWER] * 2
     assert [rollout.answer for rollout in tree.rollouts] == ["yes"] * 2

@@ -10,17 +10,17 @@ import pytest
 from spending import MOST, Book, Clerk, spend
 
 from trunkline import _core
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import LLMError
 from trunkline.llm.request import Sampling
 from trunkline.llm.response import read
 from trunkline.rollout.budget import Budget, prompt_bound
-from trunkline.rollout.growth import Barrier, Players
+from trunkline.rollout.growth import Barrier, RunningRollouts
 from trunkline.rollout.rollout import Rollout
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.sampling.sampler import Desk
-from trunkline.rollout.task_budget import Allowance, Denied, OutOfBudget, Purse
-from trunkline.rollout.types import Finished, Kept
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.sampling.sampler import Sampler
+from trunkline.rollout.task_budget import BudgetDenied, BudgetSources, OutOfBudget, TaskBudget
+from trunkline.rollout.types import Finished, KeptPrefix
 from trunkline.scoring.rewards import exact_match
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
@@ -217,9 +217,9 @@ async def test_what_is_kept_of_a_turn_counts_as_prompt():
     core = _core.Tree()
     leaf = core.append(_core.ROOT, _core.PROMPT, b'{"role":"user","content":"?"}')
     core.open(leaf, [0, 0])
-    kit = Kit(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
+    kit = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
     free = prompt_bound(core, leaf, kit)
-    purse = Purse(Allowance(Budget(prompt=free + 7, tools=1), None, {}), core, Barrier())
+    purse = TaskBudget(BudgetSources(Budget(prompt=free + 7, tools=1), None, {}), core, Barrier())
     for kept, paid in ((7, True), (8, False)):
         turn = asyncio.ensure_future(purse.turn(0, leaf, kit, kept))
         await asyncio.sleep(0)
@@ -244,7 +244,7 @@ class Till:
     async def claim(self, most):
         self._asked += 1
         if self._asked in self._denied:
-            raise Denied("run budget: no")
+            raise BudgetDenied("run budget: no")
         return self
 
     def settle(self, spent, estimated=None) -> None:
@@ -279,7 +279,7 @@ async def test_a_request_that_failed_is_a_call_and_no_tokens():
 
 
 async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
-    players = Players(_core.Tree(), Barrier())
+    players = RunningRollouts(_core.Tree(), Barrier())
 
     async def play() -> None:
         players.enter(0)
@@ -289,7 +289,7 @@ async def test_a_rollout_that_is_cut_and_cancelled_is_cancelled():
             raise players.caught(0) from None
 
     for cancelled, kind in ((False, Finished), (True, asyncio.CancelledError)):
-        players = Players(_core.Tree(), Barrier())
+        players = RunningRollouts(_core.Tree(), Barrier())
         task = asyncio.ensure_future(play())
         await asyncio.sleep(0)
         players.cut("deadline", "deadline: now")
@@ -320,9 +320,9 @@ async def test_a_rollout_that_goes_on_inside_a_turn_pays_for_what_it_keeps():
             paid.append(kept)
             raise OutOfBudget("no")
 
-    kit = Kit(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
-    for kept in (Kept(point, 7), None):
-        desk = Desk(core, "q", Draws(Clerk()), book)
+    kit = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
+    for kept in (KeptPrefix(point, 7), None):
+        desk = Sampler(core, "q", CompletionClient(Clerk()), book)
         rollout = Rollout(core, number, Task.ask("?", id="q"), 1, desk, book, kept=kept, purse=Recorder())
         with pytest.raises(OutOfBudget):
             await rollout.ask(kit)

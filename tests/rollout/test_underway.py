@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from trunkline.rollout.sampling.inflight import Underway
+from trunkline.rollout.sampling.inflight import TurnGate
 
 
 def test_the_oldest_of_each_kind_is_told():
     now = 100.0
-    underway = Underway(lambda: now)
+    underway = TurnGate(lambda: now)
     assert (underway.requests, underway.tools, underway.idle) == ((0, 0.0), (0, "", 0.0), True)
     with underway.request():
         now = 101.0
@@ -26,7 +26,7 @@ def test_the_oldest_of_each_kind_is_told():
 
 
 async def test_nothing_begins_once_it_drains_and_what_is_out_is_waited_for():
-    underway, back = Underway(), asyncio.Event()
+    underway, back = TurnGate(), asyncio.Event()
 
     async def request() -> str:
         await underway.enter()
@@ -50,21 +50,21 @@ async def test_nothing_begins_once_it_drains_and_what_is_out_is_waited_for():
 
 
 async def test_a_drain_ends_with_its_time_whatever_is_out():
-    underway = Underway()
+    underway = TurnGate()
     with underway.calling(["sleep"]):
         await asyncio.wait_for(underway.drained(0.05), 10)
         assert not underway.idle
 
 
 async def test_a_call_that_fails_is_out_no_more():
-    underway = Underway()
+    underway = TurnGate()
     with pytest.raises(ValueError, match="x"), underway.request(), underway.calling(["a"]):
         raise ValueError("x")
     assert underway.idle
 
 
 async def test_a_drain_does_not_wait_for_what_is_never_sent():
-    underway = Underway()
+    underway = TurnGate()
     with underway.request(), underway.request():
         out = 2
         draining = asyncio.create_task(underway.drained(60.0, lambda: 2 - out))
@@ -75,7 +75,7 @@ async def test_a_drain_does_not_wait_for_what_is_never_sent():
 
 
 def test_a_name_that_a_model_made_up_is_told_in_a_form_that_can_be_printed():
-    underway = Underway()
+    underway = TurnGate()
     with underway.calling(["\x1b[2J\ud800" + "x" * 10**6]):
         _, name, _ = underway.tools
     assert name.startswith("\\x1b[2J\\ud800xxx")

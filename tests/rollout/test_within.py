@@ -16,7 +16,7 @@ from trunkline.errors import BadRequest, ConfigError, StrategyError
 from trunkline.llm.cache import Cache
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.rollout.sampling import token_prompts as exact
-from trunkline.rollout.types import Kept
+from trunkline.rollout.types import KeptPrefix
 from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.store.derive import rows
 from trunkline.strategies.base import Fork, View
@@ -294,16 +294,16 @@ def spelled(text: str) -> tuple[Core, int]:
 async def test_what_begins_inside_a_character_goes_back_to_its_first_token(at: int, kept: str):
     # a é é € € € 😀 😀 😀 😀 b
     core, turn = spelled("aé€😀b")
-    found, text = await exact._beginning(core, Kept(turn, at), Letters())
+    found, text = await exact._beginning(core, KeptPrefix(turn, at), Letters())
     assert (bytes(found).decode(), text) == (kept, kept)
 
 
 async def test_a_tokenizer_that_is_not_the_servers_ends_the_rollout_and_not_the_run():
     core, turn = spelled("abc")
     with pytest.raises(BadRequest, match="is not how its text begins"):
-        await exact._beginning(core, Kept(turn, 2), Others())
+        await exact._beginning(core, KeptPrefix(turn, 2), Others())
     with pytest.raises(BadRequest, match="no such id"):
-        await exact._beginning(core, Kept(turn, 2), Broken())
+        await exact._beginning(core, KeptPrefix(turn, 2), Broken())
 
 
 async def test_a_server_that_does_not_decode_fails_the_branches_alone(

@@ -20,14 +20,14 @@ from trunkline.protocol.job import Job, pack_job
 from trunkline.protocol.messages import (
     PROTOCOL,
     Ack,
+    AssignTasks,
     Batch,
     Begin,
     Bye,
     Fatal,
     Hello,
-    Ready,
-    Stop,
-    Work,
+    StopRun,
+    WorkerReady,
     decode_from_worker,
     encode,
     write_task,
@@ -50,8 +50,8 @@ async def test_what_is_told_is_done_and_what_comes_of_it_collected(caplog: pytes
         await asyncio.sleep(0)
         assert not collecting.done()
         await actor.tell(begin(server.url))
-        assert [type(decode_from_worker(one)) for one in await collecting] == [Ready]
-        await actor.tell([encode(Work([(i, write_task(task)) for i, task in enumerate(tasks())]))])
+        assert [type(decode_from_worker(one)) for one in await collecting] == [WorkerReady]
+        await actor.tell([encode(AssignTasks([(i, write_task(task)) for i, task in enumerate(tasks())]))])
         done: set[int] = set()
         while len(done) < len(CAPITALS):
             for payload in await actor.collect():
@@ -59,7 +59,7 @@ async def test_what_is_told_is_done_and_what_comes_of_it_collected(caplog: pytes
                 assert isinstance(batch, Batch)
                 done |= {one.task for one in batch.done}
                 await actor.tell([encode(Ack(batch.batch))])
-        await actor.tell([encode(Stop())])
+        await actor.tell([encode(StopRun())])
         assert isinstance(decode_from_worker((await actor.collect())[-1]), Bye)
     await actor.leave()
 

@@ -13,16 +13,16 @@ from trunkline.llm.pricing import Price
 from trunkline.llm.request import Sampling
 from trunkline.protocol.job import pack_job, unpack_job
 from trunkline.rollout.budget import Budget
-from trunkline.runner.plan import Plan
+from trunkline.runner.plan import PreparedRun
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.tree_grpo import TreeGRPO
 
 NOWHERE = "http://127.0.0.1:9/v1"
 
 
-def plan(folder: Path, *, limited: bool = True, price: Price | None = None, **options: object) -> Plan:
+def plan(folder: Path, *, limited: bool = True, price: Price | None = None, **options: object) -> PreparedRun:
     who = agent(sampling=Sampling(max_tokens=100)) if limited else agent()
-    return Plan(who, tasks(), llm=EndpointSpec(NOWHERE, price=price), workers=0, out=folder / "r", **options)
+    return PreparedRun(who, tasks(), llm=EndpointSpec(NOWHERE, price=price), workers=0, out=folder / "r", **options)
 
 
 @pytest.mark.parametrize(

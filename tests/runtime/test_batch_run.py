@@ -18,7 +18,7 @@ from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.batch.completion import Completion, Prompt
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import ToolCall
-from trunkline.runner.plan import Plan
+from trunkline.runner.plan import PreparedRun
 from trunkline.runner.run import arun, run, stream
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
@@ -230,7 +230,7 @@ async def test_a_run_that_is_stopped_leaves_nothing_behind_and_keeps_what_has_gr
         return [play(prompt) for prompt in prompts]
 
     llm = BatchLLM(generate if way == "sync" else agenerate)
-    plan = Plan(agent(), tasks(), llm=llm, seed=1, out=tmp_path / "r")
+    plan = PreparedRun(agent(), tasks(), llm=llm, seed=1, out=tmp_path / "r")
     running = asyncio.ensure_future(plan.execute())
     await stuck.wait()
     plan.controller.stop(at_once=True)
@@ -246,7 +246,7 @@ async def test_a_run_that_is_stopped_leaves_nothing_behind_and_keeps_what_has_gr
 async def test_rollouts_of_a_run_that_was_stopped_are_waited_for_no_more():
     engine = Gated(open=False)
     batcher = BatchLLM(engine).open()
-    plan = Plan(agent(), tasks(), llm=batcher, seed=1)
+    plan = PreparedRun(agent(), tasks(), llm=batcher, seed=1)
     running = asyncio.ensure_future(plan.execute())
     while not engine.seeds:
         await asyncio.sleep(0.001)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trunkline._core import PROMPT
 from trunkline._core import Tree as Core
-from trunkline.controller.poison_tasks import Blame, Quarantine
+from trunkline.controller.poison_tasks import PoisonTaskDetector, Quarantine
 from trunkline.types import Task
 
 
@@ -20,7 +20,7 @@ class Floor:
     """Workers, tasks and chance: a model of a run that hands tasks out as the dispatch does."""
 
     def __init__(self, tasks: int, poison: set[int], workers: int, slots: int, chance: random.Random) -> None:
-        self.blame = Blame()
+        self.blame = PoisonTaskDetector()
         self.poison = poison
         self.slots = slots
         self.chance = chance
@@ -111,7 +111,7 @@ def test_exactly_those_who_kill_are_found_guilty_and_all_others_get_done(
 
 
 def test_a_turn_clears_a_suspect_of_everything():
-    blame = Blame()
+    blame = PoisonTaskDetector()
     for seat in (0, 1):
         blame.take(seat, 7)
         blame.passed(seat, 7)
@@ -123,7 +123,7 @@ def test_a_turn_clears_a_suspect_of_everything():
 
 
 def test_suspects_are_tried_in_ever_smaller_company():
-    blame, slots = Blame(), 16
+    blame, slots = PoisonTaskDetector(), 16
     for task in range(16):
         blame.take(0, task)
     assert blame.died(0, "x").free == []
@@ -149,7 +149,7 @@ def test_suspects_are_tried_in_ever_smaller_company():
 
 
 def test_the_last_task_of_a_busy_worker_did_not_have_it_for_itself():
-    blame = Blame()
+    blame = PoisonTaskDetector()
     for seat in (0, 1):
         blame.take(seat, 1)
         blame.take(seat, 2)
@@ -177,7 +177,7 @@ def test_who_had_a_call_in_doubt_is_not_recorded_as_lost_when_its_task_is_quaran
 
 
 def test_ten_thousand_tasks_are_handed_out_without_looking_at_all_of_them_each_time():
-    blame, slots = Blame(), 10_000
+    blame, slots = PoisonTaskDetector(), 10_000
     began = time.process_time()
     for task in range(slots):
         assert blame.admits(0, slots, task)

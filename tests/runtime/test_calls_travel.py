@@ -17,7 +17,7 @@ from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.openai_client import ClientLLM
 from trunkline.llm.pricing import Price
-from trunkline.llm.types import Choice, Reply, Request
+from trunkline.llm.types import Reply, ReplyChoice, Request
 from trunkline.observability.observers import Snapshot
 from trunkline.protocol.messages import Batch
 from trunkline.runner.result import Run
@@ -26,7 +26,7 @@ from trunkline.store.reader import RunReader
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
 from trunkline.types import Task, Termination
-from trunkline.worker.outbox import Growth, Outbox, settle
+from trunkline.worker.outbox import Outbox, TreeSink, settle
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 60}}
 PRICE = Price(prompt=1, cached=0.5, generated=2)
@@ -159,7 +159,7 @@ class Boastful:
         self.said = said
 
     async def complete(self, request: Request) -> Reply:
-        reply = Reply([Choice("<answer>Paris</answer>", None, [], "stop")], 5, 9, 2, 1, 10)
+        reply = Reply([ReplyChoice("<answer>Paris</answer>", None, [], "stop")], 5, 9, 2, 1, 10)
         return msgspec.structs.replace(reply, **self.said)
 
     async def close(self) -> None:
@@ -315,7 +315,7 @@ def test_siblings_are_one_row_and_kept_answers_are_rows_that_cost_nothing(tmp_pa
 
 
 def test_a_reply_settles_to_its_row():
-    reply = Reply([Choice("", None, [], "")] * 3, 10, -1, 6, 2, 1_500_000, "m", "http://h/v1", 7, 9)
+    reply = Reply([ReplyChoice("", None, [], "")] * 3, 10, -1, 6, 2, 1_500_000, "m", "http://h/v1", 7, 9)
     row = settle(msgspec.structs.replace(reply, agent="solver", ended=2_000_000))
     assert msgspec.structs.astuple(row) == ("http://h/v1", 3, 10, -1, 6, 2, 7, 9, 1_500_000, 500_000, "solver")
 
@@ -328,7 +328,7 @@ def test_a_secret_is_hidden_before_a_name_is_cut():
 async def test_a_call_waits_for_the_next_delta_of_its_tree_and_leaves_once():
     sent: list[Batch] = []
     outbox = Outbox(8, sent.append, lambda problem: pytest.fail(str(problem)))
-    growths = [Growth(outbox, number, Tree(Task.ask(str(number)))) for number in range(2)]
+    growths = [TreeSink(outbox, number, Tree(Task.ask(str(number)))) for number in range(2)]
     for growth in growths:
         growth.called(Reply([], 1, 0, 1, 1, 1, endpoint=str(growth.index)))
         outbox.note(growth)
@@ -349,7 +349,7 @@ async def test_a_call_waits_for_the_next_delta_of_its_tree_and_leaves_once():
 
 def test_a_snapshot_counts_what_was_sent():
     shot = Snapshot(1, 1)
-    one = [Choice("", None, [], "")]
+    one = [ReplyChoice("", None, [], "")]
     replies = [
         Reply(one, 10, 0, 3, 3, 2_000_000),
         Reply(one, -1, -1, 5, 1, 1),

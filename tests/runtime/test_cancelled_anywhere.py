@@ -15,10 +15,10 @@ from foreign import capital_cities, serving
 from trunkline_children import children
 
 import trunkline as tl
-from trunkline.backends.local import Local
+from trunkline.backends.local import LocalBackend
 from trunkline.llm.config import EndpointSpec
 from trunkline.protocol.job import Job
-from trunkline.protocol.messages import Ready
+from trunkline.protocol.messages import WorkerReady
 from trunkline.store.reader import RunReader
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Kind
@@ -134,14 +134,14 @@ async def test_a_partial_run_can_be_gone_on_from(tmp_path: Path):
 async def starts(nth: int) -> bool:
     """Cancel the start of processes at the nth await, start them again, and say whether it was cancelled."""
     job = Job(agent=agent(), strategy=Chain(1), reward=None, llm=llm("http://127.0.0.1:9/v1"), seed=1)
-    pool, inbox = Local(2), asyncio.Queue()
+    pool, inbox = LocalBackend(2), asyncio.Queue()
     cancelled = await cut(pool.start(job, asyncio.Queue()), nth)
     await pool.rest()
     seats = await pool.start(job, inbox)
     async with asyncio.timeout(30):
         said = [await inbox.get() for _ in seats]
     assert {seat for seat, _ in said} == set(seats)
-    assert all(isinstance(event, Ready) for _, event in said), said
+    assert all(isinstance(event, WorkerReady) for _, event in said), said
     await pool.close()
     return cancelled
 

@@ -16,6 +16,7 @@ from trunkline.protocol.channel import Channel, attach, connect
 from trunkline.protocol.messages import (
     MAX_FRAME,
     Ack,
+    AssignTasks,
     Batch,
     Begin,
     Bye,
@@ -23,9 +24,8 @@ from trunkline.protocol.messages import (
     Done,
     Fatal,
     Hello,
-    Ready,
-    Stop,
-    Work,
+    StopRun,
+    WorkerReady,
     decode_from_worker,
     decode_to_worker,
     encode,
@@ -140,7 +140,7 @@ async def test_a_frame_that_was_damaged_on_its_way_ends_the_channel():
     over: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
     got: list[object] = []
     await connect(right, lambda payload: got.append(decode_from_worker(payload)), over.set_result)
-    data = bytearray(framed([encode(Bye()), encode(Ready(1, "0.1.0", 42, 8))]))
+    data = bytearray(framed([encode(Bye()), encode(WorkerReady(1, "0.1.0", 42, 8))]))
     data[len(framed([encode(Bye())]))] -= 3
     left.sendall(data)
     assert isinstance(await over, Exception)
@@ -218,9 +218,9 @@ CALL = CallRow("http://h/v1", 2, 100, -1, 20, 1, 5, -1, 900, 2**40)
     [
         Hello(1, "0.1.0"),
         Begin(b"job"),
-        Work([(3, write_task(Task.ask("q", "a")))]),
+        AssignTasks([(3, write_task(Task.ask("q", "a")))]),
         Ack(7),
-        Stop(),
+        StopRun(),
     ],
 )
 def test_messages_to_workers_round_trip(message: object):
@@ -230,7 +230,7 @@ def test_messages_to_workers_round_trip(message: object):
 @pytest.mark.parametrize(
     "message",
     [
-        Ready(1, "0.1.0", 42, 8),
+        WorkerReady(1, "0.1.0", 42, 8),
         Batch(1, [Delta(0, 0, b"d", 2, 1, [CALL])], [Done(0, TreeRow(3, 1, "d", 9, 9, 9, 4, 4, 0), [])], ["m"]),
         Fatal("EndpointError", "no"),
         Bye(),

@@ -10,12 +10,23 @@ from atlas import agent, tasks
 from spending import Clerk
 
 from trunkline._core import __version__
-from trunkline.controller.budget import Closing, Spent, Treasury, spent_in
+from trunkline.controller.budget import RunBudget, RunLimits, RunSpending, spent_in
 from trunkline.controller.controller import Controller
 from trunkline.llm.request import Sampling
-from trunkline.protocol.backend import Gone
+from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import Job, settings
-from trunkline.protocol.messages import PROTOCOL, Batch, Cut, Drawn, Lent, Ready, Recall, Want, Work, write_task
+from trunkline.protocol.messages import (
+    PROTOCOL,
+    AssignTasks,
+    Batch,
+    CutTasks,
+    LeaseDrawn,
+    LeaseGrant,
+    LeaseRequest,
+    LeaseRevoke,
+    WorkerReady,
+    write_task,
+)
 from trunkline.rollout.budget import Budget
 from trunkline.runner.run import arun, stream
 from trunkline.store.writer import RunWriter
@@ -31,8 +42,8 @@ def job(**changes: object) -> Job:
 async def test_a_cut_that_comes_right_behind_a_task_reaches_it():
     sent: asyncio.Queue[object] = asyncio.Queue()
     engine = Engine(job(), sent.put_nowait)
-    engine.receive(Work([(0, write_task(tasks()[0]))]))
-    engine.receive(Cut("deadline", "deadline: now"))
+    engine.receive(AssignTasks([(0, write_task(tasks()[0]))]))
+    engine.receive(CutTasks("deadline", "deadline: now"))
     async with asyncio.timeout(5):
         batch = await sent.get()
     assert isinstance(batch, Batch)
@@ -42,8 +53,8 @@ async def test_a_cut_that_comes_right_behind_a_task_reaches_it():
 
 
 def test_leases_that_never_came_back_are_counted_as_what_was_drawn_of_them():
-    sent: list[Lent] = []
-    treasury = Treasury(Budget(calls=80), {}, lambda seat, message: sent.append(message))
+    sent: list[LeaseGrant] = []
+    treasury = RunBudget(Budget(calls=80), {}, lambda seat, message: sent.append(message))
     for seat in (0, 1):
         treasury.seat(seat)
         treasury.want(seat, {"calls": 1})
@@ -55,8 +66,8 @@ def test_leases_that_never_came_back_are_counted_as_what_was_drawn_of_them():
 
 
 def test_a_dead_engine_has_no_part_of_what_is_left():
-    sent: list[Lent] = []
-    treasury = Treasury(Budget(calls=80), {}, lambda seat, message: sent.append(message))
+    sent: list[LeaseGrant] = []
+    treasury = RunBudget(Budget(calls=80), {}, lambda seat, message: sent.append(message))
     for seat in (0, 1):
         treasury.seat(seat)
     treasury.lost(1)
@@ -66,13 +77,13 @@ def test_a_dead_engine_has_no_part_of_what_is_left():
 
 def test_who_is_to_give_a_lease_back_is_told_once():
     sent: list[object] = []
-    treasury = Treasury(Budget(calls=8), {}, lambda seat, message: sent.append(message))
+    treasury = RunBudget(Budget(calls=8), {}, lambda seat, message: sent.append(message))
     treasury.seat(0)
     treasury.seat(1)
     treasury.want(0, {"calls": 1})
     treasury.want(1, {"calls": 8})
     treasury.want(1, {"calls": 8})
-    assert [type(message) for message in sent] == [Lent, Recall]
+    assert [type(message) for message in sent] == [LeaseGrant, LeaseRevoke]
 
 
 class Lost:
@@ -85,16 +96,16 @@ class Lost:
 
     async def start(self, job: Job, inbox: asyncio.Queue) -> list[int]:
         self.inbox = inbox
-        inbox.put_nowait((0, Ready(PROTOCOL, __version__, 1, 2)))
+        inbox.put_nowait((0, WorkerReady(PROTOCOL, __version__, 1, 2)))
         return [0]
 
     async def replace(self, seat: int) -> None:
         return None
 
     def send(self, seat: int, message: object) -> None:
-        if isinstance(message, Work):
-            self.inbox.put_nowait((0, Want({"calls": 9})))
-            self.inbox.put_nowait((0, Gone("worker 0 died")))
+        if isinstance(message, AssignTasks):
+            self.inbox.put_nowait((0, LeaseRequest({"calls": 9})))
+            self.inbox.put_nowait((0, WorkerExited("worker 0 died")))
 
     async def close(self) -> None:
         self.closed = True
@@ -111,10 +122,10 @@ async def test_a_run_whose_budget_is_spent_needs_no_worker_any_more(tmp_path: Pa
 
 
 async def test_a_report_that_cannot_be_written_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def full(self: Closing, writer: RunWriter) -> None:
+    def full(self: RunLimits, writer: RunWriter) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Closing, "report", full)
+    monkeypatch.setattr(RunLimits, "report", full)
     given = {"llm": Clerk(answer=lambda seed: (0, "yes")), "workers": 0}
     with pytest.raises(OSError, match="No space left"):
         await arun(agent(), tasks(), **given, out=tmp_path / "r")
@@ -135,31 +146,34 @@ async def test_the_budget_closes_a_run_that_wants_groups_and_says_so(tmp_path: P
 
 @pytest.mark.parametrize("seat", [0, 7])
 def test_messages_of_a_lease_that_is_not_out_change_nothing(seat: int):
-    closing = Closing(job(budget=Budget(calls=4)), lambda *_: None, lambda _: None)
-    closing.take(seat, Drawn(3, {"calls": 4}))
+    closing = RunLimits(job(budget=Budget(calls=4)), lambda *_: None, lambda _: None)
+    closing.take(seat, LeaseDrawn(3, {"calls": 4}))
     assert (closing.word, closing.lent) == (None, False)
-    unlimited = Closing(job(), lambda *_: None, lambda _: None)
-    unlimited.take(seat, Want({"calls": 1}))
+    unlimited = RunLimits(job(), lambda *_: None, lambda _: None)
+    unlimited.take(seat, LeaseRequest({"calls": 1}))
     assert (unlimited.word, unlimited.lent) == (None, False)
 
 
 def test_what_dead_workers_may_have_spent_is_known_to_whoever_goes_on_after_the_controller_was_killed(tmp_path: Path):
-    sent: list[Lent] = []
+    sent: list[LeaseGrant] = []
     limited, path = job(budget=Budget(calls=80)), tmp_path / "r"
     writer = RunWriter.create(path, {}, tasks())
 
-    closing = Closing(
-        limited, lambda _, message: sent.append(message), lambda _: None, lambda: Spent({"calls": 9}, {"calls": 2})
+    closing = RunLimits(
+        limited,
+        lambda _, message: sent.append(message),
+        lambda _: None,
+        lambda: RunSpending({"calls": 9}, {"calls": 2}),
     )
     closing.note(writer)
     closing.seat(0)
-    closing.take(0, Want({"calls": 1}))
-    closing.take(0, Drawn(sent[0].lease, {"calls": 5}))
+    closing.take(0, LeaseRequest({"calls": 1}))
+    closing.take(0, LeaseDrawn(sent[0].lease, {"calls": 5}))
     closing.lost(0)
     closing.note(writer)
     writer._close()  # As a kill leaves it.
     with RunWriter.open(path) as again:
-        assert spent_in(path, {}, again.standing) == Spent({"calls": 7}, {"calls": 7})
+        assert spent_in(path, {}, again.standing) == RunSpending({"calls": 7}, {"calls": 7})
 
 
 async def test_a_run_that_has_begun_all_its_tasks_is_done_whatever_was_denied(tmp_path: Path):

@@ -10,9 +10,9 @@ from puppets import Puppets, growth, played, poisoned
 
 import trunkline.controller.controller as controller
 from trunkline.errors import WorkerError
-from trunkline.protocol.backend import Gone
+from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import Refill
-from trunkline.protocol.messages import Batch, Cut, EngineState, Ping, Pong, Work
+from trunkline.protocol.messages import AssignTasks, Batch, CutTasks, Ping, Pong, WorkerState
 from trunkline.rollout.budget import Budget
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
@@ -22,12 +22,12 @@ async def test_what_an_engine_sends_after_its_end_is_dropped_and_noted(tmp_path:
     late: list[tuple[int, list[int]]] = []
 
     def act(backend: Puppets, seat: int, message: object) -> None:
-        if not isinstance(message, Work):
+        if not isinstance(message, AssignTasks):
             return
         indices = [index for index, _task in message.tasks]
         if not late:
             late.append((seat, indices))
-            backend.say(seat, Gone("it is said to be dead"))
+            backend.say(seat, WorkerExited("it is said to be dead"))
             return
         for index in indices:
             delta, done = growth(index, "in time")
@@ -53,8 +53,8 @@ async def test_an_engine_that_says_nothing_is_ended_and_one_that_answers_is_not(
     def act(backend: Puppets, seat: int, message: object) -> None:
         if isinstance(message, Ping) and seat == 1:
             pings.append(seat)
-            backend.say(1, Pong(EngineState(0.0, 1 << 20, 1, 0, 0.0, 0, "", 0.0)))
-        elif isinstance(message, Work) and seat != 0:
+            backend.say(1, Pong(WorkerState(0.0, 1 << 20, 1, 0, 0.0, 0, "", 0.0)))
+        elif isinstance(message, AssignTasks) and seat != 0:
             for index, _task in message.tasks:
                 delta, done = growth(index, "x")
                 backend.say(seat, Batch(1, [delta], [done], []))
@@ -74,7 +74,7 @@ async def test_an_engine_that_cannot_be_ended_yet_hangs_once(tmp_path: Path, mon
         def kill(self, seat: int, why: str) -> None:
             self.killed.append((seat, why))
             if len(self.killed) == 5:
-                self.say(seat, Gone(why))
+                self.say(seat, WorkerExited(why))
 
     def act(backend: Puppets, seat: int, message: object) -> None:
         if seat:
@@ -94,7 +94,7 @@ async def test_places_in_which_nothing_is_made_are_given_up_and_the_run_says_why
     class Doomed(Puppets):
         def begin(self) -> int:
             seat = super().begin()
-            self.say(seat, Gone(f"worker {seat} died"))
+            self.say(seat, WorkerExited(f"worker {seat} died"))
             return seat
 
     backend = Doomed(act)
@@ -115,12 +115,12 @@ async def test_what_is_over_in_time_does_not_fail_because_its_idle_engines_end(t
     work: dict[int, list[int]] = {}
 
     def act(backend: Puppets, seat: int, message: object) -> None:
-        if isinstance(message, Work):
+        if isinstance(message, AssignTasks):
             work[seat] = [index for index, _task in message.tasks]
-        elif isinstance(message, Cut):
+        elif isinstance(message, CutTasks):
             grown = [growth(index, "x") for index in work[seat]]
             backend.say(seat, Batch(1, [delta for delta, _ in grown], [done for _, done in grown], []))
-            backend.say(seat, Gone("it had nothing to do"))
+            backend.say(seat, WorkerExited("it had nothing to do"))
 
     finished = await played(tmp_path, Puppets(act), 5, budget=Budget(seconds=0.01))
     assert (finished.ended, finished.snapshot.tasks_done) == ("deadline", 4)
@@ -158,7 +158,7 @@ async def test_an_engine_that_is_gone_before_it_is_known_is_replaced(tmp_path: P
         async def replace(self, seat: int) -> int:
             new = self.begin()
             if new < 4:
-                self.say(new, Gone(f"worker {new} died at once"))
+                self.say(new, WorkerExited(f"worker {new} died at once"))
                 await asyncio.sleep(0.01)
             return new
 
@@ -174,7 +174,7 @@ async def test_who_is_killed_before_the_run_has_begun_is_replaced_and_who_ends_b
             if self.started:
                 return super().begin()
             self.started.append(0)
-            self.say(0, Gone("worker 0 ended", killed=self.killed_first))
+            self.say(0, WorkerExited("worker 0 ended", killed=self.killed_first))
             return 0
 
     finished = await played(tmp_path, Early(poisoned(), workers=1))

@@ -95,9 +95,9 @@ def test_what_cannot_be_pickled_is_named():
 
 def test_a_module_that_is_not_there_is_named():
     with pytest.raises(CrossingError, match=r"tool 'x'.*no_such_module"):
-        load(crossing.Crossing(what="tool 'x'", module="no_such_module", qualname="x"))
+        load(crossing.SerializedObject(what="tool 'x'", module="no_such_module", qualname="x"))
     with pytest.raises(CrossingError, match="no 'gone'"):
-        load(crossing.Crossing(what="tool 'x'", module="json", qualname="gone"))
+        load(crossing.SerializedObject(what="tool 'x'", module="json", qualname="gone"))
 
 
 BODY = """

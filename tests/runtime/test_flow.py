@@ -8,11 +8,11 @@ from collections import deque
 import pytest
 from lending import Timers
 
-from trunkline.controller.limits import _SLICE, Flow
+from trunkline.controller.limits import _SLICE, RateAllocator
 from trunkline.llm.limits.token_bucket import limits_of
 from trunkline.llm.types import Limits
 from trunkline.protocol import messages as wire
-from trunkline.worker.leases import LeasedRates
+from trunkline.worker.leases import RateLeaseClient
 
 DELAY = 0.003
 """Seconds of a message."""
@@ -27,7 +27,7 @@ class Sender:
         cost: From a number of draws to (what is set aside for a request, what its reply takes).
     """
 
-    def __init__(self, rates: LeasedRates, time: Timers, wants: float, latency: float, cost) -> None:
+    def __init__(self, rates: RateLeaseClient, time: Timers, wants: float, latency: float, cost) -> None:
         self.rates, self.time, self.wants, self.latency, self.cost = rates, time, wants, latency, cost
         self.queue: deque[tuple[int, int]] = deque()
         self.sent: list[tuple[float, int, int]] = []
@@ -65,18 +65,18 @@ class Office:
     def __init__(self, limits: Limits, wants: list[float], latency: float, cost) -> None:
         self.time = Timers()
         buckets = limits_of(limits.requests_per_minute, limits.tokens_per_minute, self.time)
-        self.flow = Flow(*buckets, self._give, self.time.later)
+        self.flow = RateAllocator(*buckets, self._give, self.time.later)
         self.senders: list[Sender] = []
         for seat, want in enumerate(wants):
             self.flow.join(seat)
-            rates = LeasedRates(limits, lambda message, seat=seat: self._send(seat, message))
+            rates = RateLeaseClient(limits, lambda message, seat=seat: self._send(seat, message))
             self.senders.append(Sender(rates, self.time, want, latency, cost))
 
     def _send(self, seat: int, message: object) -> None:
         match message:
-            case wire.Draw(least, most):
+            case wire.RateRequest(least, most):
                 self.time.later(DELAY, lambda: self.flow.draw(seat, least, most))
-            case wire.Refund(requests, tokens):
+            case wire.RateReturn(requests, tokens):
                 self.time.later(DELAY, lambda: self.flow.refund(requests, tokens))
 
     def _give(self, seat: int, requests: int, tokens: int) -> None:

@@ -76,10 +76,10 @@ def test_long_histories_travel_in_several_messages(tmp_path: Path, monkeypatch: 
         options = {"llm": EndpointSpec(server.url), "strategy": More(2), "reward": exact_match, "start_from": earlier}
         whole = run(agent(tools=[suicide]), workers=0, **options)
         sent: list[int] = []
-        made = dispatch.Earlier
+        made = dispatch.EarlierDeltas
         monkeypatch.setattr(dispatch, "_WORK_BYTES", 1)
         monkeypatch.setattr(
-            dispatch, "Earlier", lambda task, part, taken: sent.append(len(part)) or made(task, part, taken)
+            dispatch, "EarlierDeltas", lambda task, part, taken: sent.append(len(part)) or made(task, part, taken)
         )
         parts = run(agent(tools=[suicide]), workers=workers, **options)
     assert {tree.task.id: tree.digest() for tree in parts} == {tree.task.id: tree.digest() for tree in whole}

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.controller.scheduler import Handout
+from trunkline.controller.scheduler import TaskQueue
 from trunkline.errors import ConfigError
 from trunkline.protocol.job import Refill
 
 
-def play(keeps: list[bool], refill: Refill | None, choose: list[int], slots: int) -> tuple[list[int], Handout]:
+def play(keeps: list[bool], refill: Refill | None, choose: list[int], slots: int) -> tuple[list[int], TaskQueue]:
     """Hand tasks out to so many slots; ``choose`` says which of those that grow ends next."""
-    handout, growing, handed = Handout(len(keeps), refill), [], []
+    handout, growing, handed = TaskQueue(len(keeps), refill), [], []
     for turn in range(10 * len(keeps) + 10):
         while len(growing) < slots and (index := handout.take()) is not None:
             growing.append(index)

@@ -15,7 +15,18 @@ import trunkline.worker.main as host
 from trunkline._core import __version__
 from trunkline.llm.config import EndpointSpec
 from trunkline.protocol.job import Job, pack_job
-from trunkline.protocol.messages import PROTOCOL, Begin, Bye, Hello, Ping, Pong, Ready, Stop, decode_from_worker, encode
+from trunkline.protocol.messages import (
+    PROTOCOL,
+    Begin,
+    Bye,
+    Hello,
+    Ping,
+    Pong,
+    StopRun,
+    WorkerReady,
+    decode_from_worker,
+    encode,
+)
 from trunkline.strategies.chain import Chain
 from trunkline.worker.main import serve
 
@@ -48,13 +59,13 @@ async def test_whoever_imports_before_a_run_has_begun_is_not_said_to_block_it(
         served.receive(encode(Begin(pack_job(JOB))))
         served.receive(encode(Ping()))
         assert [message.state.lag < 0.5 for message in said if isinstance(message, Pong)] == [True] * run
-        served.receive(encode(Stop()))
+        served.receive(encode(StopRun()))
         async with asyncio.timeout(10):
             while sum(isinstance(message, Bye) for message in said) < run:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.15)
     await served.close()
-    assert sum(isinstance(message, Ready) for message in said) == 2
+    assert sum(isinstance(message, WorkerReady) for message in said) == 2
     assert not caplog.records
 
 

@@ -18,7 +18,7 @@ from foreign import capital_cities, error, message, serving
 
 from trunkline.errors import ConfigError, EndpointError, LLMError, WorkerError
 from trunkline.llm.config import EndpointSpec
-from trunkline.llm.types import Choice, Reply, Request
+from trunkline.llm.types import Reply, ReplyChoice, Request
 from trunkline.runner.run import arun, run, stream
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
@@ -184,7 +184,7 @@ class Flaky:
         self.asked += 1
         if self.asked == 3:
             raise self.problem("third time unlucky")
-        return Reply([Choice("<answer>Paris</answer>", None, [], "stop")], 5, 0, 2, 1, 10)
+        return Reply([ReplyChoice("<answer>Paris</answer>", None, [], "stop")], 5, 0, 2, 1, 10)
 
     async def close(self) -> None:
         raise AssertionError("it is not ours to close")
@@ -425,7 +425,7 @@ async def test_odd_figures_hold_nobody_up(odd: dict):
     class Odd:
         async def complete(self, request: Request) -> Reply:
             figures = {"prompt": 1, "cached": 0, "generated": 1, "attempts": 1, "micros": 1} | odd
-            return Reply([Choice("<answer>x</answer>", None, [], "stop")], **figures)
+            return Reply([ReplyChoice("<answer>x</answer>", None, [], "stop")], **figures)
 
     many = [Task.ask(f"q{i}") for i in range(300)]
     async with asyncio.timeout(20):

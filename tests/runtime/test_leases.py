@@ -10,10 +10,10 @@ from bank import Bank, call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.controller.budget import worth
+from trunkline.controller.budget import cost_of_call
 from trunkline.llm.pricing import EVERYWHERE, Price
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.task_budget import Denied as NotPaid
+from trunkline.rollout.task_budget import BudgetDenied as NotPaid
 
 
 async def test_leases_shrink_as_the_limit_comes_near_and_who_comes_too_late_is_denied():
@@ -104,8 +104,8 @@ async def test_calls_of_leases_that_were_repaid_are_charged_once():
 
 def test_money_in_the_file_is_what_the_price_says():
     prices = {EVERYWHERE: Price(prompt=2, generated=3)}
-    assert worth(call(10, 100), prices)["micro_dollars"] == 230
-    assert worth(call(-1, -1, draws=0), prices) == {"calls": 1}
+    assert cost_of_call(call(10, 100), prices)["micro_dollars"] == 230
+    assert cost_of_call(call(-1, -1, draws=0), prices) == {"calls": 1}
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.booleans())

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from lending import Desk
 
-from trunkline.controller.limits import Stock, divide
+from trunkline.controller.limits import SlotAllocator, max_min_shares
 
 PICK = st.integers(0, 10**6)
 
 
 @given(st.integers(0, 60), st.lists(st.integers(0, 30), min_size=1, max_size=9))
 def test_nobody_gets_less_than_an_equal_part_who_wants_it_and_nothing_is_left_while_somebody_wants(total, wishes):
-    shares = divide(total, dict(enumerate(wishes)))
+    shares = max_min_shares(total, dict(enumerate(wishes)))
     assert sum(shares.values()) == min(total, sum(wishes))
     for seat, wish in enumerate(wishes):
         assert min(wish, total // len(wishes)) <= shares[seat] <= wish
@@ -26,7 +26,7 @@ def test_nobody_gets_less_than_an_equal_part_who_wants_it_and_nothing_is_left_wh
 
 
 def test_a_slot_changes_hands_only_when_it_is_given_back():
-    stock = Stock(4)
+    stock = SlotAllocator(4)
     stock.join(0, 4)
     assert stock.settle() == {0: 4}
     stock.join(1, 2)
@@ -39,7 +39,7 @@ def test_a_slot_changes_hands_only_when_it_is_given_back():
 
 
 def test_more_engines_than_slots_take_turns():
-    stock = Stock(1)
+    stock = SlotAllocator(1)
     for seat in range(3):
         stock.join(seat, 1)
     served = []

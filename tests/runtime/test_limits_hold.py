@@ -18,7 +18,7 @@ from trunkline.llm.types import Limits
 from trunkline.rollout.budget import Budget
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
-from trunkline.store.stats.summary import funds
+from trunkline.store.stats.summary import budget_report
 from trunkline.strategies.chain import Chain
 from trunkline.types import Task
 
@@ -130,7 +130,7 @@ def test_eight_workers_that_are_killed_spend_no_more_than_the_budget(tmp_path: P
     assert len(meter.times) <= 60, "each request was set aside before it was sent"
     with RunReader.open(tmp_path / "r") as reader:
         assert reader.check() == []
-        noted = funds(reader.meta)
+        noted = budget_report(reader.meta)
     assert len(meter.times) <= noted.spent["calls"] <= 60
     assert noted.overshoot == {"calls": 0}
     assert noted.spent["calls"] - noted.estimated["calls"] <= len(meter.times)

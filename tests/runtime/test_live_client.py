@@ -13,7 +13,7 @@ from openai import AsyncOpenAI, DefaultAioHttpClient, DefaultAsyncHttpxClient
 
 from trunkline.errors import ConfigError, EndpointError
 from trunkline.llm.openai_client import ClientLLM
-from trunkline.llm.types import Choice, Reply, Request, ToolCall
+from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
 from trunkline.runner.run import arun, run
 from trunkline.scoring.rewards import exact_match
 from trunkline.strategies.chain import Chain
@@ -92,7 +92,7 @@ class Own:
         assert (body.get("n", 1), body["seed"]) == (request.n, body["seed"] if request.seed is None else request.seed)
         said = capital_cities(body)["choices"][0]["message"]
         calls = [ToolCall("", c["function"]["name"], c["function"]["arguments"]) for c in said.get("tool_calls", ())]
-        choice = Choice(said["content"] or "", None, calls, "stop")
+        choice = ReplyChoice(said["content"] or "", None, calls, "stop")
         return Reply([choice] * request.n, -1, -1, -1, 1, 0)
 
 

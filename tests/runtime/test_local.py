@@ -11,12 +11,12 @@ import pytest
 from atlas import agent
 
 from trunkline._core import __version__
-from trunkline.backends.local import Local, Process
+from trunkline.backends.local import LocalBackend, WorkerProcess
 from trunkline.errors import WorkerError
 from trunkline.llm.config import EndpointSpec
-from trunkline.protocol.backend import Gone
+from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import Job, pack_job
-from trunkline.protocol.messages import PROTOCOL, Begin, Hello, Ready, encode
+from trunkline.protocol.messages import PROTOCOL, Begin, Hello, WorkerReady, encode
 from trunkline.strategies.chain import Chain
 
 JOB = Job(
@@ -30,51 +30,51 @@ JOB = Job(
 
 async def test_a_worker_that_could_not_be_replaced_at_first_is_replaced_later(monkeypatch: pytest.MonkeyPatch):
     inbox: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
-    backend = Local(1)
-    start = Process.start
+    backend = LocalBackend(1)
+    start = WorkerProcess.start
 
-    def full(number: int, *more: object) -> Process:
+    def full(number: int, *more: object) -> WorkerProcess:
         raise WorkerError(f"worker {number} cannot be started: no process is left")
 
     try:
         async with asyncio.timeout(60):
             assert await backend.start(JOB, inbox) == [0]
-            assert isinstance((await inbox.get())[1], Ready)
+            assert isinstance((await inbox.get())[1], WorkerReady)
             backend.kill(0, "for this test")
-            assert isinstance((await inbox.get())[1], Gone)
+            assert isinstance((await inbox.get())[1], WorkerExited)
             for _ in range(2):
-                monkeypatch.setattr(Process, "start", full)
+                monkeypatch.setattr(WorkerProcess, "start", full)
                 with pytest.raises(WorkerError, match="no process is left"):
                     await backend.replace(0)
-            monkeypatch.setattr(Process, "start", start)
+            monkeypatch.setattr(WorkerProcess, "start", start)
             new = await backend.replace(0)
             seat, ready = await inbox.get()
     finally:
         await backend.close()
     assert seat == new
-    assert isinstance(ready, Ready)
+    assert isinstance(ready, WorkerReady)
 
 
 async def test_a_worker_that_dies_while_it_is_started_is_said_to_be_gone(monkeypatch: pytest.MonkeyPatch):
     inbox: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
-    backend = Local(1)
-    listen = Process.listen
+    backend = LocalBackend(1)
+    listen = WorkerProcess.listen
 
-    async def late(process: Process) -> None:
+    async def late(process: WorkerProcess) -> None:
         await listen(process)
         os.kill(process.pid, signal.SIGKILL)
         while process.alive:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
 
-    monkeypatch.setattr(Process, "listen", late)
+    monkeypatch.setattr(WorkerProcess, "listen", late)
     try:
         async with asyncio.timeout(60):
             (seat,) = await backend.start(JOB, inbox)
             number, gone = await inbox.get()
     finally:
         await backend.close()
-    assert (number, type(gone), gone.killed) == (seat, Gone, True)
+    assert (number, type(gone), gone.killed) == (seat, WorkerExited, True)
 
 
 def descriptors() -> set[str]:
@@ -91,7 +91,7 @@ async def test_a_process_that_cannot_be_watched_is_not_left_behind(monkeypatch: 
     monkeypatch.setattr(os, "pidfd_open", pidfd_open)
     before = descriptors()
     with pytest.raises(WorkerError, match="Too many open files"):
-        Process.start(0, lambda number, payload: None, lambda number, gone: None)
+        WorkerProcess.start(0, lambda number, payload: None, lambda number, gone: None)
     with pytest.raises(ProcessLookupError):
         os.kill(started[0], 0)
     assert descriptors() == before
@@ -99,8 +99,8 @@ async def test_a_process_that_cannot_be_watched_is_not_left_behind(monkeypatch: 
 
 async def test_a_worker_that_ends_by_itself_says_how(capfd: pytest.CaptureFixture[str]):
     said: asyncio.Queue[bytes] = asyncio.Queue()
-    gone: asyncio.Queue[Gone] = asyncio.Queue()
-    process = Process.start(
+    gone: asyncio.Queue[WorkerExited] = asyncio.Queue()
+    process = WorkerProcess.start(
         0, lambda number, payload: said.put_nowait(bytes(payload)), lambda number, how: gone.put_nowait(how)
     )
     try:

@@ -12,7 +12,7 @@ from trunkline.llm.types import Reply
 from trunkline.protocol.messages import Batch
 from trunkline.tree.views import Tree
 from trunkline.types import Task
-from trunkline.worker.outbox import IN_FLIGHT, Growth, Outbox
+from trunkline.worker.outbox import IN_FLIGHT, Outbox, TreeSink
 
 
 def outbox_of(sent: list[Batch], concurrency: int = 8) -> Outbox:
@@ -22,7 +22,7 @@ def outbox_of(sent: list[Batch], concurrency: int = 8) -> Outbox:
 async def test_batches_are_cut_by_size_and_lose_nothing():
     sent: list[Batch] = []
     outbox = outbox_of(sent)
-    growths = [Growth(outbox, i, Tree(Task.ask(str(i)))) for i in range(5)]
+    growths = [TreeSink(outbox, i, Tree(Task.ask(str(i)))) for i in range(5)]
     for growth in growths:
         node = growth.tree.core.append(0, 1, b'{"role":"user","content":"' + b"x" * 3_000_000 + b'"}')
         growth.tree.core.open(node, (0, 0))
@@ -42,7 +42,7 @@ async def test_a_batch_that_cannot_be_sent_is_an_error_not_a_gap():
         raise RuntimeError("no")
 
     outbox = Outbox(8, refuse, problems.append)
-    growth = Growth(outbox, 0, Tree(Task.ask("q")))
+    growth = TreeSink(outbox, 0, Tree(Task.ask("q")))
     growth.tree.core.append(0, 1, b'{"a":1}')
     outbox.note(growth)
     outbox.flush()
@@ -54,7 +54,7 @@ async def test_a_batch_that_cannot_be_sent_is_an_error_not_a_gap():
 async def test_so_many_turns_are_in_flight_and_no_more():
     sent: list[Batch] = []
     outbox = outbox_of(sent, concurrency=3)
-    growth = Growth(outbox, 0, Tree(Task.ask("q")))
+    growth = TreeSink(outbox, 0, Tree(Task.ask("q")))
     core = growth.tree.core
     rollout = core.open(core.append(0, 1, b'{"a":1}'), (0, 0))
     reply = Reply([], 1, 0, 1, 1, 1)
@@ -106,7 +106,7 @@ async def test_a_finished_task_takes_along_what_waits(monkeypatch: pytest.Monkey
     monkeypatch.setattr("trunkline.worker.outbox._FLUSH_AFTER", 600.0)
     sent: list[Batch] = []
     outbox = outbox_of(sent)
-    growing, done = (Growth(outbox, number, Tree(Task.ask(str(number)))) for number in range(2))
+    growing, done = (TreeSink(outbox, number, Tree(Task.ask(str(number)))) for number in range(2))
     for growth in (growing, done):
         growth.tree.core.append(0, 1, b'{"a":1}')
     growing.grew()
@@ -123,7 +123,7 @@ async def test_durable_sends_at_once_and_waits_for_what_was_noted_before_and_no_
     monkeypatch.setattr("trunkline.worker.outbox._FLUSH_AFTER", 600.0)
     sent: list[Batch] = []
     outbox = outbox_of(sent)
-    first, second = (Growth(outbox, number, Tree(Task.ask(str(number)))) for number in range(2))
+    first, second = (TreeSink(outbox, number, Tree(Task.ask(str(number)))) for number in range(2))
     first.tree.core.append(0, 1, b'{"a":1}')
     first.grew()
     outbox.flush()
@@ -153,7 +153,7 @@ def test_what_is_due_at_once_leaves_on_a_loop_that_makes_no_timer_of_it(monkeypa
     async def finish_two() -> None:
         outbox = outbox_of(sent)
         for index in range(2):
-            growth = Growth(outbox, index, Tree(Task.ask(str(index))))
+            growth = TreeSink(outbox, index, Tree(Task.ask(str(index))))
             growth.tree.core.open(growth.tree.core.append(0, 1, b'{"a":1}'), (0, 0))
             growth.done = True
             outbox.note(growth)

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline._internal.aio import Permits
+from trunkline._internal.aio import ShrinkableSemaphore
 
 MOVES = st.lists(
     st.tuples(st.sampled_from(["acquire", "release", "withdraw", "cancel"]), st.integers(0, 3)), max_size=50
@@ -18,7 +18,7 @@ MOVES = st.lists(
 @given(st.integers(0, 3), MOVES)
 def test_who_asked_first_gets_the_next_one_and_none_is_lost(free: int, moves: list[tuple[str, int]]):
     async def play() -> None:
-        permits, left = Permits(free), free
+        permits, left = ShrinkableSemaphore(free), free
         waiting: list[asyncio.Task] = []
         for what, count in moves:
             if what == "acquire":
@@ -44,7 +44,7 @@ def test_who_asked_first_gets_the_next_one_and_none_is_lost(free: int, moves: li
 
 
 async def test_one_that_comes_to_somebody_who_has_just_gone_is_passed_on():
-    permits = Permits(0)
+    permits = ShrinkableSemaphore(0)
     gone, next_one = (asyncio.ensure_future(permits.acquire()) for _ in range(2))
     await asyncio.sleep(0)
     permits.release(1)

@@ -16,14 +16,14 @@ from foreign import capital_cities, serving
 from trunkline_children import actors
 
 from trunkline.backends import ray_cluster as cluster
-from trunkline.backends.ray import Ray
+from trunkline.backends.ray import RayBackend
 from trunkline.controller import supervisor as pulse
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm.config import EndpointSpec
 from trunkline.observability.observers import Snapshot
-from trunkline.protocol.backend import Event, Gone, Inbox
+from trunkline.protocol.backend import Event, Inbox, WorkerExited
 from trunkline.protocol.job import Job
-from trunkline.protocol.messages import Bye, Ready, Work, write_task
+from trunkline.protocol.messages import AssignTasks, Bye, WorkerReady, write_task
 from trunkline.runner.pool import Pool
 from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
@@ -87,17 +87,17 @@ def test_tasks_of_an_actor_that_dies_go_on_elsewhere(many: list[Task], tmp_path:
 
 async def test_what_an_actor_sent_comes_before_its_end_and_nothing_after_it():
     inbox: Inbox = asyncio.Queue()
-    pool = Ray(1)
+    pool = RayBackend(1)
     with serving(capital_cities) as server:
         (seat,) = await pool.start(job(server.url), inbox)
-        ready = await until(inbox, Ready)
+        ready = await until(inbox, WorkerReady)
         pool.kill(seat, "it is a test")
-        gone = await until(inbox, Gone)
+        gone = await until(inbox, WorkerExited)
         assert gone.reason == f"worker {seat} (pid {ready.pid}) was killed: it is a test"
         again = await pool.replace(seat)
         assert again != seat
-        assert (await until(inbox, Ready)).pid != ready.pid
-        pool.send(seat, Work([(0, write_task(tasks()[0]))]))
+        assert (await until(inbox, WorkerReady)).pid != ready.pid
+        pool.send(seat, AssignTasks([(0, write_task(tasks()[0]))]))
         await pool.close()
         assert server.bodies == [], "a seat that is gone takes nothing"
     assert inbox.empty()
@@ -105,14 +105,14 @@ async def test_what_an_actor_sent_comes_before_its_end_and_nothing_after_it():
 
 async def test_an_actor_that_rests_serves_the_next_run_and_one_that_died_is_replaced():
     inbox: Inbox = asyncio.Queue()
-    pool = Ray(2)
+    pool = RayBackend(2)
     with serving(capital_cities) as server:
         first = await pool.start(job(server.url), inbox)
-        pids = {(await until(inbox, Ready)).pid for _ in first}
+        pids = {(await until(inbox, WorkerReady)).pid for _ in first}
         await pool.rest()
         later: Inbox = asyncio.Queue()
         assert await pool.start(job(server.url), later) == first
-        assert {(await until(later, Ready)).pid for _ in first} == pids
+        assert {(await until(later, WorkerReady)).pid for _ in first} == pids
         await pool.rest()
         dead = pids.pop()
         os.kill(dead, signal.SIGKILL)
@@ -120,7 +120,7 @@ async def test_an_actor_that_rests_serves_the_next_run_and_one_that_died_is_repl
             await asyncio.sleep(0.02)
         last: Inbox = asyncio.Queue()
         assert set(await pool.start(job(server.url), last)) != set(first)
-        found = {(await until(last, Ready)).pid for _ in first}
+        found = {(await until(last, WorkerReady)).pid for _ in first}
         assert found > pids
         assert dead not in found
         await pool.close()
@@ -129,11 +129,11 @@ async def test_an_actor_that_rests_serves_the_next_run_and_one_that_died_is_repl
 
 async def test_an_actor_that_breaks_the_protocol_is_ended():
     inbox: Inbox = asyncio.Queue()
-    pool = Ray(1)
+    pool = RayBackend(1)
     (seat,) = await pool.start(job("http://127.0.0.1:9/v1"), inbox)
-    await until(inbox, Ready)
+    await until(inbox, WorkerReady)
     pool._hosts[seat].send(b"\xc1 no message")
-    assert "worker" in (await until(inbox, Gone)).reason
+    assert "worker" in (await until(inbox, WorkerExited)).reason
     await pool.close()
 
 
@@ -156,7 +156,7 @@ def test_another_address_than_the_one_that_is_connected_is_refused_each_time():
 
 
 async def test_a_pool_whose_joining_was_cancelled_joins_once(monkeypatch: pytest.MonkeyPatch):
-    before, pool, inbox = cluster._connection._users, Ray(1), asyncio.Queue()
+    before, pool, inbox = cluster._connection._users, RayBackend(1), asyncio.Queue()
     go, joined = asyncio.Event(), cluster.join
 
     async def slowly(*given: Any) -> Any:
@@ -172,7 +172,7 @@ async def test_a_pool_whose_joining_was_cancelled_joins_once(monkeypatch: pytest
     go.set()
     await pool.rest()
     await pool.start(job("http://127.0.0.1:9/v1"), inbox)
-    await until(inbox, Ready)
+    await until(inbox, WorkerReady)
     assert cluster._connection._users == before + 1
     await pool.close()
     assert cluster._connection._users == before
@@ -218,11 +218,11 @@ def test_an_actor_that_blocks_its_loop_is_ended_and_its_tasks_go_on(
 
 async def test_who_was_killed_before_it_was_ready_is_told_from_who_ended():
     inbox: Inbox = asyncio.Queue()
-    pool = Ray(1)
+    pool = RayBackend(1)
     await pool.start(job("http://127.0.0.1:9/v1"), inbox)
-    pid = (await until(inbox, Ready)).pid
+    pid = (await until(inbox, WorkerReady)).pid
     os.kill(pid, signal.SIGKILL)
-    assert (await until(inbox, Gone)).killed
+    assert (await until(inbox, WorkerExited)).killed
     await pool.close()
 
 

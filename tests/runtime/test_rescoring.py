@@ -25,10 +25,10 @@ from trunkline.runner.run import run
 from trunkline.scoring import notes as verdicts
 from trunkline.scoring.notes import Graded, graded
 from trunkline.scoring.rewards import contains, exact_match
-from trunkline.scoring.rewards.base import Part, Scored
+from trunkline.scoring.rewards.base import RewardPart, Scored
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import RolloutRow
-from trunkline.store.state import scorings, under_way
+from trunkline.store.state import rescorings, under_way
 from trunkline.store.writer import RunWriter
 from trunkline.tree.records import Failure
 from trunkline.tree.views import Trajectory
@@ -156,7 +156,7 @@ def test_the_earlier_rewards_stay_in_the_notes(path: Path):
             scored = rollout.termination not in UNSCORED
             assert said == ([("exact_match", None), ("contains", None)] if scored else [])
     with RunReader.open(path) as reader:
-        assert [(one.before, one.reward, one.finished) for one in scorings(reader.meta)] == [
+        assert [(one.before, one.reward, one.finished) for one in rescorings(reader.meta)] == [
             ("exact_match", "contains", True),
             ("contains", "exact_match", True),
         ]
@@ -228,7 +228,7 @@ async def test_a_reward_that_fails_leaves_unscored_and_takes_no_old_value(path: 
 def weighed(rollout: Trajectory) -> Scored:
     """A sum of two, one of which is called as the sum is."""
     value = exact_match(rollout) or 0.0
-    return Scored(value / 2 + 0.25, None, (Part("exact", value, 0.5), Part("weighed", 1.0, 0.25)))
+    return Scored(value / 2 + 0.25, None, (RewardPart("exact", value, 0.5), RewardPart("weighed", 1.0, 0.25)))
 
 
 def test_parts_of_a_reward_have_no_part_in_the_next(path: Path):

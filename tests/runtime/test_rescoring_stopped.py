@@ -20,7 +20,7 @@ from trunkline.runner.result import Run
 from trunkline.scoring.rewards import contains
 from trunkline.store.export.export import export
 from trunkline.store.reader import RunReader
-from trunkline.store.state import Scoring, reward_of, scorings, under_way
+from trunkline.store.state import Scoring, rescorings, reward_of, under_way
 from trunkline.store.stats.compare import compare
 from trunkline.tree.views import Trajectory
 
@@ -81,13 +81,13 @@ def test_a_copy_is_gone_on_with_wherever_it_was_killed(path: Path, tmp_path: Pat
     assert [file.name for file in out.parent.iterdir()] == ["b.run"]
     with RunReader.open(out) as reader:
         assert reader.check() == []
-        assert [(one.reward, one.finished) for one in scorings(reader.meta)] == [("contains", True)]
+        assert [(one.reward, one.finished) for one in rescorings(reader.meta)] == [("contains", True)]
 
 
 def test_a_copy_that_was_begun_anew_is_begun_once(path: Path, tmp_path: Path):
     rescore(path, contains, out=tmp_path / "b.run", anew=True)
     with RunReader.open(tmp_path / "b.run") as reader:
-        assert len(scorings(reader.meta)) == 1
+        assert len(rescorings(reader.meta)) == 1
 
 
 def test_a_copy_made_by_hand_is_not_taken_for_ones_own(path: Path, tmp_path: Path):

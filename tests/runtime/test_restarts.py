@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from trunkline.controller.supervisor import Pulse, Restarts
+from trunkline.controller.supervisor import HeartbeatMonitor, RestartPolicy
 
 
-def lives(restarts: Restarts, deaths: int, **death: bool) -> list[float | None]:
+def lives(restarts: RestartPolicy, deaths: int, **death: bool) -> list[float | None]:
     """Let worker after worker die in one place; returns what was said each time."""
     said = []
     restarts.began(0)
@@ -22,15 +22,15 @@ def lives(restarts: Restarts, deaths: int, **death: bool) -> list[float | None]:
 
 
 def test_a_place_is_filled_again_later_and_later_and_then_given_up():
-    assert lives(Restarts(), 9) == [0.0, 0.1, 0.2, 0.4, None]
+    assert lives(RestartPolicy(), 9) == [0.0, 0.1, 0.2, 0.4, None]
 
 
 def test_a_death_that_a_task_explains_is_not_held_against_the_place():
-    assert lives(Restarts(), 50, known=True) == [0.0] * 50
+    assert lives(RestartPolicy(), 50, known=True) == [0.0] * 50
 
 
 def test_whatever_gets_into_the_run_file_sets_a_place_right():
-    restarts = Restarts()
+    restarts = RestartPolicy()
     restarts.began(0)
     for seat in range(100):
         assert restarts.died(seat) == 0.0
@@ -40,14 +40,14 @@ def test_whatever_gets_into_the_run_file_sets_a_place_right():
 
 
 def test_one_place_says_nothing_of_another():
-    restarts = Restarts()
+    restarts = RestartPolicy()
     restarts.began(99)
     lives(restarts, 3)
     assert restarts.died(99) == 0.0
 
 
 def test_who_does_not_answer_is_warned_of_once_and_then_hangs(caplog: pytest.LogCaptureFixture):
-    pulse = Pulse()
+    pulse = HeartbeatMonitor()
     with caplog.at_level(logging.WARNING):
         hung = []
         for _ in range(31):

@@ -17,7 +17,7 @@ from trunkline.errors import ConfigError, RunFileError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.pricing import Price
 from trunkline.rollout.budget import Budget
-from trunkline.runner.plan import Plan, plan
+from trunkline.runner.plan import PreparedRun, plan
 from trunkline.runner.run import run, stream
 from trunkline.scoring.filters import FILTERS
 from trunkline.scoring.rewards import exact_match
@@ -302,7 +302,7 @@ def test_two_at_once_are_refused_with_the_name_of_the_first(tmp_path: Path):
             once(server, tmp_path / "r")
         kill(process)
         wait_for(lambda: not is_written(tmp_path / "r"))
-        Plan(
+        PreparedRun(
             agent(), tasks(), strategy=Chain(2), llm=EndpointSpec(server.url), out=tmp_path / "r", resume=True
         )._writer.finish("interrupted")
 

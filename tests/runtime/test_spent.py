@@ -10,10 +10,10 @@ from bank import Bank, call
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.controller.budget import Spent, spent_so_far
+from trunkline.controller.budget import RunSpending, spent_so_far
 from trunkline.llm.pricing import EVERYWHERE, Price
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.task_budget import Denied
+from trunkline.rollout.task_budget import BudgetDenied
 from trunkline.store.schema import CallRow, RolloutRow
 
 
@@ -52,10 +52,10 @@ def test_what_was_estimated_in_an_earlier_sitting_stays_spent():
 
 
 async def test_a_run_that_goes_on_has_what_is_left_and_turns_that_are_paid_again_count():
-    bank = Bank(1, Budget(calls=5), Spent({"calls": 3}, {"calls": 1}))
+    bank = Bank(1, Budget(calls=5), RunSpending({"calls": 3}, {"calls": 1}))
     for _ in range(2):
         (await (await bank.claim(0, {"calls": 1}))).settle({"calls": 1})
-    with pytest.raises(Denied, match="0 left of 5"):
+    with pytest.raises(BudgetDenied, match="0 left of 5"):
         await (await bank.claim(0, {"calls": 1}))
     bank.engines[0].close()
     bank.deliver()
@@ -64,8 +64,8 @@ async def test_a_run_that_goes_on_has_what_is_left_and_turns_that_are_paid_again
 
 
 async def test_a_run_that_spent_more_than_its_new_budget_begins_nothing():
-    bank = Bank(1, Budget(calls=2), Spent({"calls": 3}, {}))
-    with pytest.raises(Denied):
+    bank = Bank(1, Budget(calls=2), RunSpending({"calls": 3}, {}))
+    with pytest.raises(BudgetDenied):
         await (await bank.claim(0, {"calls": 1}))
     assert bank.treasury.report().spent == {"calls": 3}
 
@@ -85,7 +85,7 @@ def test_eight_engines_whose_messages_are_late_and_who_die_never_spend_more_than
 
 async def _play(dice: random.Random, limit: int, before: int) -> tuple[int, Bank]:
     """Claim, settle, send and die by chance, while each engine's messages arrive when chance says so."""
-    bank = Bank(8, Budget(generated=limit), Spent({"generated": before}, {}))
+    bank = Bank(8, Budget(generated=limit), RunSpending({"generated": before}, {}))
     asked: list[tuple[int, asyncio.Future, int]] = []
     paid = 0
     for _ in range(250):

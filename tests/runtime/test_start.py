@@ -13,11 +13,11 @@ from atlas import agent, tasks
 
 import trunkline.controller.supervisor as supervision
 from trunkline._core import __version__
-from trunkline._internal.serialization import Crossing, load
-from trunkline.backends.local import Process
+from trunkline._internal.serialization import SerializedObject, load
+from trunkline.backends.local import WorkerProcess
 from trunkline.errors import CrossingError, WorkerError
 from trunkline.llm.config import EndpointSpec
-from trunkline.protocol.backend import Gone
+from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.messages import PROTOCOL, Begin, Hello, encode
 from trunkline.runner.run import run
 
@@ -93,8 +93,8 @@ def test_a_worker_of_another_build_is_refused(tmp_path: Path):
 
 
 async def test_a_worker_that_cannot_read_what_it_is_told_says_so_and_was_not_killed(capfd: pytest.CaptureFixture[str]):
-    ended: asyncio.Queue[Gone] = asyncio.Queue()
-    process = Process.start(0, lambda *_: None, lambda _number, gone: ended.put_nowait(gone))
+    ended: asyncio.Queue[WorkerExited] = asyncio.Queue()
+    process = WorkerProcess.start(0, lambda *_: None, lambda _number, gone: ended.put_nowait(gone))
     try:
         await process.listen()
         process.send(encode(Hello(PROTOCOL, __version__)))
@@ -102,7 +102,7 @@ async def test_a_worker_that_cannot_read_what_it_is_told_says_so_and_was_not_kil
         gone = await asyncio.wait_for(ended.get(), 20)
     finally:
         await process.close()
-    assert gone == Gone(f"worker 0 (pid {process.pid}) exited with code 1", killed=False)
+    assert gone == WorkerExited(f"worker 0 (pid {process.pid}) exited with code 1", killed=False)
     said = capfd.readouterr().err
     assert "this worker ends: it cannot take a message of its controller" in said
     assert "MessagePack data is malformed" in said
@@ -110,4 +110,4 @@ async def test_a_worker_that_cannot_read_what_it_is_told_says_so_and_was_not_kil
 
 def test_the_error_of_a_crossing_names_the_script(tmp_path: Path):
     with pytest.raises(CrossingError, match=r"cannot import the script .*gone\.py"):
-        load(Crossing(what="tool 'x'", script=str(tmp_path / "gone.py"), qualname="x"))
+        load(SerializedObject(what="tool 'x'", script=str(tmp_path / "gone.py"), qualname="x"))

@@ -23,7 +23,7 @@ from trunkline.runner.run import run
 from trunkline.scoring.rewards import exact_match
 from trunkline.store.reader import RunReader
 from trunkline.types import Task
-from trunkline.worker.health import culprit
+from trunkline.worker.health import blocking_function
 
 
 def many(count: int) -> list[Task]:
@@ -126,7 +126,7 @@ def test_the_code_of_the_loop_itself_is_no_culprit():
 
     async def look() -> None:
         def inside() -> None:
-            frames.append(culprit(__import__("sys")._getframe()))
+            frames.append(blocking_function(__import__("sys")._getframe()))
 
         asyncio.get_running_loop().call_soon(inside)
         await asyncio.sleep(0)

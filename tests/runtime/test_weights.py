@@ -16,7 +16,7 @@ from foreign import capital_cities, message, serving
 from trunkline_children import children
 
 import trunkline as tl
-from trunkline.controller.weights import Versions
+from trunkline.controller.weights import WeightCoordinator
 from trunkline.errors import ConfigError, UsageError
 from trunkline.llm.config import EndpointSpec
 from trunkline.store.reader import RunReader
@@ -205,7 +205,7 @@ async def test_a_worker_that_takes_a_dead_ones_place_asks_under_the_new_version(
 
 def test_a_change_that_comes_after_the_end_of_a_run_is_not_noted_in_its_file():
     noted: list[list[str | None]] = []
-    versions = Versions("old", lambda *_: None, lambda versions: noted.append([*versions]))
+    versions = WeightCoordinator("old", lambda *_: None, lambda versions: noted.append([*versions]))
     asyncio.run(versions.change("new"))
     versions.close()
     asyncio.run(versions.change("newer"))

@@ -12,8 +12,8 @@ from foreign import error, message, serving
 from trunkline.errors import BadRequest, ConfigError, LLMError, ReplyError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
-from trunkline.llm.types import Choice, Reply, Request
-from trunkline.scoring.model_client import Asker
+from trunkline.llm.types import Reply, ReplyChoice, Request
+from trunkline.scoring.model_client import ModelClient
 from trunkline.types import Usage
 
 QUESTION = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "what?"}]
@@ -25,7 +25,7 @@ class Scripted:
     def __init__(self, text: str = "so", prompt: int = 7, cached: int = 2, generated: int = 3) -> None:
         self.bodies: list[dict[str, object]] = []
         self.closed = 0
-        self._reply = Reply([Choice(text, None, [], "stop")], prompt, cached, generated, 3, 10)
+        self._reply = Reply([ReplyChoice(text, None, [], "stop")], prompt, cached, generated, 3, 10)
 
     async def complete(self, request: Request) -> Reply:
         body = json.loads(request.body)
@@ -39,7 +39,7 @@ class Scripted:
 
 async def test_a_question_is_sent_with_its_sampling_and_its_reply_is_what_was_said_aloud():
     llm = Scripted("<think>is it?</think>\nit is")
-    asker = Asker(llm, "m", Sampling(temperature=0.5, max_tokens=9))
+    asker = ModelClient(llm, "m", Sampling(temperature=0.5, max_tokens=9))
     asked = await asker.ask(QUESTION)
     assert asked.text.strip() == "it is"
     assert asked.usage == Usage(calls=1, prompt=7, cached=2, generated=3, retries=2)
@@ -51,7 +51,7 @@ async def test_a_question_is_sent_with_its_sampling_and_its_reply_is_what_was_sa
 async def test_equal_questions_have_equal_seeds_and_others_do_not():
     llm = Scripted()
     for seed in (0, 1):
-        asker = Asker(llm, "m", seed=seed)
+        asker = ModelClient(llm, "m", seed=seed)
         for draw in (0, 0, 1):
             await asker.ask(QUESTION, draw)
         await asker.ask(QUESTION[1:])
@@ -62,10 +62,10 @@ async def test_equal_questions_have_equal_seeds_and_others_do_not():
 
 
 async def test_usage_adds_up_and_what_no_server_reported_is_in_no_total():
-    asker = Asker(Scripted(), "m")
+    asker = ModelClient(Scripted(), "m")
     await asyncio.gather(*(asker.ask(QUESTION, draw) for draw in range(5)))
     assert asker.usage == Usage(calls=5, prompt=35, cached=10, generated=15, retries=10)
-    silent = Asker(Scripted(prompt=-1, cached=-1, generated=-1), "m")
+    silent = ModelClient(Scripted(prompt=-1, cached=-1, generated=-1), "m")
     await silent.ask(QUESTION)
     assert silent.usage == Usage(calls=1, unreported=1, retries=2)
 
@@ -73,7 +73,7 @@ async def test_usage_adds_up_and_what_no_server_reported_is_in_no_total():
 @pytest.mark.parametrize("kind", ["url", "spec"])
 async def test_an_endpoint_is_opened_when_first_asked_and_closed_here(kind: str):
     with serving(lambda _body: message("yes")) as server:
-        asker = Asker(server.url if kind == "url" else EndpointSpec(server.url, max_retries=0), "m")
+        asker = ModelClient(server.url if kind == "url" else EndpointSpec(server.url, max_retries=0), "m")
         assert not server.bodies
         assert (await asker.ask(QUESTION)).text == "yes"
         await asker.close()
@@ -86,7 +86,7 @@ async def test_an_endpoint_is_opened_when_first_asked_and_closed_here(kind: str)
 async def test_a_client_is_asked_and_stays_open():
     with serving(lambda _body: message("yes")) as server:
         async with openai.AsyncOpenAI(base_url=server.url, api_key="key", max_retries=0) as client:
-            asker = Asker(client, "m")
+            asker = ModelClient(client, "m")
             assert (await asker.ask(QUESTION)).text == "yes"
             await asker.close()
             assert not client.is_closed()
@@ -95,7 +95,7 @@ async def test_a_client_is_asked_and_stays_open():
 
 async def test_an_llm_of_ones_own_is_not_closed():
     llm = Scripted()
-    asker = Asker(llm, "m")
+    asker = ModelClient(llm, "m")
     await asker.ask(QUESTION)
     await asker.close()
     assert llm.closed == 0
@@ -103,7 +103,7 @@ async def test_an_llm_of_ones_own_is_not_closed():
 
 async def test_what_a_server_refuses_is_raised_and_counted_nowhere():
     with serving(lambda _body: error(400, "no such thing")) as server:
-        asker = Asker(EndpointSpec(server.url, max_retries=0), "m")
+        asker = ModelClient(EndpointSpec(server.url, max_retries=0), "m")
         with pytest.raises(BadRequest, match="no such thing"):
             await asker.ask(QUESTION)
         assert asker.usage == Usage()
@@ -135,7 +135,7 @@ class Broken:
 )
 async def test_what_is_no_reply_is_the_models_failure_whoever_read_it(reply: Reply | ReplyError, words: str):
     with pytest.raises(LLMError, match=words):
-        await Asker(Broken(reply), "m\n").ask(QUESTION)
+        await ModelClient(Broken(reply), "m\n").ask(QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ async def test_what_is_no_reply_is_the_models_failure_whoever_read_it(reply: Rep
 def test_what_cannot_be_is_named(options: dict[str, object], message: str):
     given: dict[str, object] = {"llm": Scripted(), "model": "m", **options}
     with pytest.raises(ConfigError, match=message):
-        Asker(**given)
+        ModelClient(**given)

@@ -23,8 +23,8 @@ from trunkline.scoring.rewards import code as cases
 from trunkline.scoring.rewards.base import Scored
 from trunkline.scoring.rewards.code import Case, Code, program_in
 from trunkline.tools.isolation import sandbox
-from trunkline.tools.isolation.confinement import WAYS, Limits
-from trunkline.tools.isolation.sandbox import NoWay, Ran, find_way
+from trunkline.tools.isolation.confinement import WAYS, ResourceLimits
+from trunkline.tools.isolation.sandbox import NoWay, ProgramResult, find_way
 from trunkline.tree.views import Trajectory, Tree
 
 DOUBLE = {"tests": [{"input": f"{n}\n", "output": f"{2 * n}\n"} for n in (1, 2, 5)]}
@@ -39,7 +39,7 @@ SQUARE = {
 def here() -> tuple[str, ...]:
     """Ways for the tests: as by default, or what there is on a system without."""
     try:
-        find_way(Limits(20.0, 512 << 20, 64, 1 << 20, 1 << 20), WAYS)
+        find_way(ResourceLimits(20.0, 512 << 20, 64, 1 << 20, 1 << 20), WAYS)
     except NoWay:
         return (*WAYS, "limit")
     return WAYS
@@ -100,7 +100,7 @@ def test_the_last_block_is_found_after_anything_that_opens_none(before: str, lin
     ],
 )
 def test_how_outputs_are_compared(out: str, expected: str, passed: bool) -> None:
-    ran = Ran("exit", 0, out.encode(), b"", False)
+    ran = ProgramResult("exit", 0, out.encode(), b"", False)
     assert Case("", "", expected).passed(ran) is passed
     assert not Case("", "", expected).passed(ran._replace(status=256))
     assert not Case("", "", expected).passed(ran._replace(ended="time"))

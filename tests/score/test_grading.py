@@ -15,7 +15,7 @@ from endings import ending
 
 import trunkline as tl
 from trunkline.errors import ConfigError
-from trunkline.scoring.rewards import Part, Scored
+from trunkline.scoring.rewards import RewardPart, Scored
 from trunkline.scoring.rewards.base import full_name, policy_of, short_name
 from trunkline.scoring.rewards.grading import Grader, grade, score
 
@@ -238,13 +238,15 @@ async def test_a_reward_may_say_why_it_has_no_value() -> None:
     assert (await score(lambda _: Scored(math.nan, "because"), ending("a"))).problem == "because"
     assert (await score(lambda _: Scored(0.5), ending("a"))) == Scored(0.5)
     assert (await score(lambda _: Scored(math.nan, "\x1b[2J"), ending("a"))).problem == r"\x1b[2J"
-    assert (await score(lambda _: Scored(0.5, None, (Part("a", 0.5),)), ending("a"))).parts == (Part("a", 0.5),)
+    assert (await score(lambda _: Scored(0.5, None, (RewardPart("a", 0.5),)), ending("a"))).parts == (
+        RewardPart("a", 0.5),
+    )
     assert "returned inf" in ((await score(lambda _: Scored(math.inf), ending("a"))).problem or "")
 
 
 @pytest.mark.parametrize(
     "parts",
-    [("a",), 3, (Part("a", math.inf),), (Part("a", 1.0, math.nan),), (Part(1, 1.0),)],
+    [("a",), 3, (RewardPart("a", math.inf),), (RewardPart("a", 1.0, math.nan),), (RewardPart(1, 1.0),)],
     ids=range(5),
 )
 async def test_parts_that_cannot_be_noted_leave_a_rollout_unscored(parts: Any) -> None:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from trunkline.runner import amend as history
 from trunkline.scoring import notes as verdicts
 from trunkline.scoring.notes import Graded, Verdict, graded, why_unscored
-from trunkline.scoring.rewards.base import Part, Scored
+from trunkline.scoring.rewards.base import RewardPart, Scored
 from trunkline.tree.views import Tree
 
 ENDS = ("answer", "max_turns", "llm_error", "censored")
 VALUES = st.one_of(st.floats(-2, 2), st.just(math.nan))
 PARTS = st.builds(
-    lambda name, value, why: Part(name, value, 0.5, why if math.isnan(value) else None),
+    lambda name, value, why: RewardPart(name, value, 0.5, why if math.isnan(value) else None),
     st.sampled_from(["f1", "judge"]),
     VALUES,
     st.none() | st.just("late"),

@@ -14,7 +14,7 @@ from reported import FAILED_CALL, Scribe, record, thoughts
 
 import trunkline as tl
 from trunkline.errors import ConfigError, EndpointError
-from trunkline.scoring.model_client import Asker
+from trunkline.scoring.model_client import ModelClient
 from trunkline.scoring.reports.extractive import Problem, Reported
 from trunkline.scoring.reports.segments import segments
 from trunkline.tree.views import Kind
@@ -228,7 +228,7 @@ def test_an_endpoint_that_serves_nobody_ends_it():
 
 def test_an_asker_is_used_as_it_is_and_left_open():
     scribe = Scribe()
-    asker = Asker(scribe, "m")
+    asker = ModelClient(scribe, "m")
 
     async def run():
         reporter = tl.Reporter(asker)
@@ -258,4 +258,4 @@ def test_a_model_is_named_once():
     with pytest.raises(ConfigError, match="model is missing"):
         tl.Reporter(Scribe())
     with pytest.raises(ConfigError, match="model is the Asker's own"):
-        tl.Reporter(Asker(Scribe(), "m"), "m")
+        tl.Reporter(ModelClient(Scribe(), "m"), "m")

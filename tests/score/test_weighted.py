@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trunkline as tl
-from trunkline._internal.serialization import Crossing, load, pack
+from trunkline._internal.serialization import SerializedObject, load, pack
 from trunkline.errors import ConfigError
-from trunkline.rollout.tree_runner import Scores
+from trunkline.rollout.tree_runner import RoundScorer
 from trunkline.scoring.notes import Graded, Verdict, graded, note, read, why_unscored
 from trunkline.scoring.rewards import (
     F1,
     Choice,
     Numeric,
-    Part,
+    RewardPart,
     Scored,
     WeightedRewards,
     contains,
@@ -57,7 +57,11 @@ async def test_the_sum_of_what_they_say_with_the_weights_as_they_are() -> None:
     reward = weighted({"f1": (F1(), 0.5), "exact": exact_match, "half": (half, -2)})
     said = await score(reward, ending("the big tower", "tower"))
     assert said.value == pytest.approx(0.5 * 2 / 3 + 0.0 - 1.0)
-    assert said.parts == (Part("f1", pytest.approx(2 / 3), 0.5), Part("exact", 0.0, 1.0), Part("half", 0.5, -2))
+    assert said.parts == (
+        RewardPart("f1", pytest.approx(2 / 3), 0.5),
+        RewardPart("exact", 0.0, 1.0),
+        RewardPart("half", 0.5, -2),
+    )
 
 
 def test_any_weights() -> None:
@@ -82,7 +86,7 @@ async def test_without_one_part_there_is_no_sum(part: Any, problem: str) -> None
     said = await score(weighted({"half": half, "other": part}), ending("x"))
     assert math.isnan(said.value)
     assert said.problem == problem
-    assert said.parts[0] == Part("half", 0.5, 1.0)
+    assert said.parts[0] == RewardPart("half", 0.5, 1.0)
     assert math.isnan(said.parts[1].value)
 
 
@@ -92,7 +96,7 @@ async def test_a_sum_that_is_no_number_is_none_and_keeps_its_parts(weights: tupl
     said = await score(huge, ending("x"))
     assert math.isnan(said.value)
     assert said.problem == "the weighted sum is too large for a number"
-    assert said.parts == (Part("a", 1e90, weights[0]), Part("b", 1e90, weights[1]))
+    assert said.parts == (RewardPart("a", 1e90, weights[0]), RewardPart("b", 1e90, weights[1]))
 
 
 async def test_parts_are_asked_at_once_and_in_batches() -> None:
@@ -137,7 +141,7 @@ async def test_it_crosses_to_workers_with_the_rewards_that_it_is_made_of() -> No
     inner = weighted({"f1": (F1(), 0.5), "close": Numeric(absolute=0.5)})
     reward = weighted({"inner": inner, "contains": (contains, 2)})
     crossing = pack(reward, "reward", by_value=False)
-    back = load(msgspec.msgpack.decode(msgspec.msgpack.encode(crossing), type=Crossing))
+    back = load(msgspec.msgpack.decode(msgspec.msgpack.encode(crossing), type=SerializedObject))
     assert back == reward
     assert isinstance(back.rewards["inner"].rewards["f1"], F1)
     trajectory = ending("about 3.4", "3")
@@ -174,7 +178,7 @@ async def test_parts_stand_in_the_note_and_are_not_told_twice() -> None:
     tree = trajectory.tree
     note(tree.core, 0, Verdict("one", "mask"), Graded("before", 0.25, None, "an earlier reward"))
     for part, value in ((broken, math.nan), (half, 1.25)):
-        scores = Scores(tree, weighted({"exact": exact_match, "other": (part, 0.5)}), None)
+        scores = RoundScorer(tree, weighted({"exact": exact_match, "other": (part, 0.5)}), None)
         await scores.ask(0, Termination.ANSWER, spent=False)
         scores.write()
         assert tree.rollouts[0].reward == pytest.approx(value, nan_ok=True)
@@ -199,7 +203,7 @@ def test_differences_of_ones_own(given: float, value: float) -> None:
 
 
 async def asked(trajectory: Trajectory, reward: Any, *, value: Any = None) -> Trajectory:
-    scores = Scores(trajectory.tree, reward, value)
+    scores = RoundScorer(trajectory.tree, reward, value)
     await scores.ask(0, Termination.ANSWER, spent=value is not None)
     scores.write()
     return trajectory.tree.rollouts[0]

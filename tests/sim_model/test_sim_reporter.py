@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.engine import SimLLM
-from trunkline.scoring.model_client import Asker
+from trunkline.scoring.model_client import ModelClient
 from trunkline.scoring.reports.reporter import Reporter, asked, written
-from trunkline.scoring.reports.segments import Step
+from trunkline.scoring.reports.segments import ReportStep
 from trunkline.sim.model import chat_template as chat
 from trunkline.sim.model.choices import with_dials
 from trunkline.sim.model.generation import Sampling
@@ -23,10 +23,10 @@ from trunkline.types import Task
 
 PERFECT = with_dials("default", {"empty": 0.0})
 STEPS = (
-    Step("thought", "First the register. Then the rest. Nothing else."),
-    Step("call", '{"query": ["home of Ada"]}', "search"),
-    Step("result", "1. [d7] Ada\n   Ada lives in Rome."),
-    Step("thought", "The register says Rome.\n<answer>Rome</answer>"),
+    ReportStep("thought", "First the register. Then the rest. Nothing else."),
+    ReportStep("call", '{"query": ["home of Ada"]}', "search"),
+    ReportStep("result", "1. [d7] Ada\n   Ada lives in Rome."),
+    ReportStep("thought", "The register says Rome.\n<answer>Rome</answer>"),
 )
 
 
@@ -54,7 +54,7 @@ def test_a_record_has_the_plan_the_calls_the_reasoning_and_the_answer():
 def test_a_record_is_gone_on_with():
     first = say(asked("Where does Ada live?", None, written(STEPS[:3]), None, 150))
     assert fields(first)["Answer"] == "none yet"
-    last = (Step("call", "d7", "visit"), Step("result", "Ada lives in Rome."), *STEPS[3:])
+    last = (ReportStep("call", "d7", "visit"), ReportStep("result", "Ada lives in Rome."), *STEPS[3:])
     second = fields(say(asked("Where does Ada live?", first, written(last), None, 150)))
     assert second["Plan"] == fields(first)["Plan"]
     assert second["Methods"].splitlines() == [fields(first)["Methods"], "- visit d7: Ada lives in Rome."]
@@ -97,7 +97,7 @@ def test_the_answer_of_every_leaf_is_in_its_report(share):
             message = f'{{"role":"assistant","content":"{text}"}}'.encode()
             core.turn(rollout, message, 0, 0, 0, 1, 0, 1, 0, 1)
         core.close(rollout, "answer", place)
-    reporter = Reporter(Asker(SimLLM(Settings(dials={"empty": 0.0})), "sim-reporter"), share=share)
+    reporter = Reporter(ModelClient(SimLLM(Settings(dials={"empty": 0.0})), "sim-reporter"), share=share)
     reported = asyncio.run(reporter.write(tree))
     assert reported.problems == ()
     assert reported.written == (4 if share == "always" else 3)

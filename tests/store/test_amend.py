@@ -19,8 +19,8 @@ from trunkline.errors import DamagedRunFile, InfrastructureError, RunFileError, 
 from trunkline.store.amend import Amender
 from trunkline.store.derive import rows, taken
 from trunkline.store.reader import RunReader
-from trunkline.store.schema import Ending
-from trunkline.store.state import standing
+from trunkline.store.schema import TreeEnding
+from trunkline.store.state import run_progress
 from trunkline.store.writer import RunWriter
 from trunkline.types import Task
 
@@ -42,7 +42,7 @@ def tree(rollouts: int, *, ended: bool = True) -> tuple[_core.Tree, list[bytes]]
     return core, [delta for delta in deltas if delta is not None]
 
 
-def commit(writer: RunWriter, number: int, core: _core.Tree, deltas: list[bytes], ending: Ending | None) -> None:
+def commit(writer: RunWriter, number: int, core: _core.Tree, deltas: list[bytes], ending: TreeEnding | None) -> None:
     done = [] if ending is None else [(number, *rows(core, None, ending))]
     writer.commit([(number, seq, data) for seq, data in enumerate(deltas)], done)
 
@@ -54,7 +54,7 @@ def path(tmp_path: Path) -> Path:
         core, deltas = tree(2)
         writer.take_over(5, deltas, taken(core, len(deltas)))
         for number in range(4):
-            commit(writer, number, *tree(number + 1), Ending("enough", "enough: 1 of 2", 3))
+            commit(writer, number, *tree(number + 1), TreeEnding("enough", "enough: 1 of 2", 3))
         commit(writer, 4, *tree(3, ended=False), None)
         writer.finish("interrupted")
     return tmp_path / "run"
@@ -123,7 +123,7 @@ def test_a_task_that_was_only_taken_over_is_not_begun_by_an_amendment(path: Path
     assert problems(path) == []
     connection = sqlite3.connect(path)
     try:
-        there = standing(connection, dict(connection.execute("SELECT key, value FROM meta")))
+        there = run_progress(connection, dict(connection.execute("SELECT key, value FROM meta")))
     finally:
         connection.close()
     assert there.begun == [4]

@@ -16,7 +16,7 @@ from trunkline.runner.amend import arescore, rescore
 from trunkline.scoring.metrics import accuracy, majority_at_n, paired
 from trunkline.store.reader import RunReader
 from trunkline.store.stats.compare import compare
-from trunkline.store.stats.metrics import measures
+from trunkline.store.stats.metrics import run_metrics
 from trunkline.tree.views import Trajectory
 from trunkline.types import Task
 
@@ -205,7 +205,7 @@ def test_json_has_all_that_changed(pair: tuple[Path, Path]) -> None:
 def test_metrics_of_a_run(tmp_path: Path) -> None:
     tries: Tries = {"x": [RIGHT, RIGHT, WRONG], "y": [WRONG, BROKE, RIGHT], "z": [WRONG, WRONG, WRONG]}
     with RunReader.open(write(tmp_path / "run", tries, priced=True)) as reader:
-        found = measures(reader)
+        found = run_metrics(reader)
         summary = reader.summary()
     rewards = [[1.0, 1.0, 0.0], [0.0, 1.0], [0.0, 0.0, 0.0]]
     assert found.tries == 3
@@ -230,7 +230,7 @@ def test_metrics_of_a_run(tmp_path: Path) -> None:
 
 def test_nothing_is_measured_where_nothing_is_scored(tmp_path: Path) -> None:
     with RunReader.open(write(tmp_path / "run", {"x": [BROKE, BROKE]})) as reader:
-        found = measures(reader)
+        found = run_metrics(reader)
     assert (found.tries, found.accuracy, found.best, found.pass_at, found.majority) == (0, None, None, {}, {})
     assert (found.tokens_per_solved, found.cost_per_solved) == (None, None)
 
@@ -257,6 +257,6 @@ def test_chances_are_bounded_whatever_rewards_are(tmp_path: Path) -> None:
 
 def test_solved_is_a_whole_reward(tmp_path: Path) -> None:
     with RunReader.open(write(tmp_path / "run", {"x": [("a", 0.5)], "y": [RIGHT]})) as reader:
-        found = measures(reader)
+        found = run_metrics(reader)
     assert found.tokens_per_solved is not None
     assert (found.tokens_per_solved.solved, found.tokens_per_solved.value) == (1, 14)

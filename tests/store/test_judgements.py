@@ -8,7 +8,7 @@ from trunkline.scoring import notes as verdicts
 from trunkline.scoring.notes import Verdict
 from trunkline.store.derive import rows
 from trunkline.store.schema import RolloutRow
-from trunkline.store.stats.tasks import Filtered, Judgements, kept
+from trunkline.store.stats.tasks import Filtered, FilterStats, kept
 
 DROP, MASK = Verdict("f", "drop"), Verdict("f", "mask")
 
@@ -22,7 +22,7 @@ def judged(*said: list[Verdict], rewards: tuple[float, ...] = (1.0, 0.0)) -> lis
 
 
 def test_a_group_is_whole_where_one_filter_dropped_all_of_it():
-    judgements = Judgements(scored=True)
+    judgements = FilterStats(scored=True)
     groups = [
         judged([DROP], [DROP]),
         judged([DROP]),

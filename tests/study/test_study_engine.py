@@ -10,7 +10,7 @@ from studies.cell import SAMPLING
 from studies.engine import SimLLM
 from studies.growth import agent, grow
 from studies.tries import tries_of
-from trunkline.agent import Kit
+from trunkline.agent import CompiledAgent
 from trunkline.errors import BadRequest, ConfigError, LLMError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.types import Request
@@ -50,7 +50,7 @@ async def test_trees_and_their_usage_are_those_of_the_real_server(lookups, strat
 @pytest.mark.parametrize("name", ["TreeSearch(3, 2)", "MCTS(8) sees labels", "EntropyTree(2, 2, 1, 2)"])
 async def test_tries_cost_together_what_the_server_counted(lookups, name):
     arm, llm = ARMS[name], SimLLM(Settings())
-    player = Kit(agent("sim-agent", SAMPLING[arm.needs]))
+    player = CompiledAgent(agent("sim-agent", SAMPLING[arm.needs]))
     tries = tries_of(await grow(lookups[0], player, arm.strategy, llm, 3, ids=arm.needs == "ids", guide=arm.guide))
     counted = llm.metrics
     assert sum(each.generated for each in tries) == counted.generated > 0

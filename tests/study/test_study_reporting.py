@@ -9,7 +9,7 @@ import pytest
 from studies.engine import SimLLM
 from studies.growth import agent, grow
 from studies.reporting import GROWN, PRICES, Cost, lengthened, reporting_markdown, run_reporting
-from trunkline.agent import Kit
+from trunkline.agent import CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.scoring.reports.segments import GENERATED, segments
 from trunkline.sim.server.options import Settings
@@ -38,7 +38,7 @@ def test_a_price_counts_what_was_cached_at_its_share():
 
 @pytest.mark.parametrize("characters", [0, 900])
 def test_longer_outputs_leave_everything_else_as_it_was(lookups, characters):
-    kit = Kit(agent("sim-agent:default", Sampling(temperature=1.0)))
+    kit = CompiledAgent(agent("sim-agent:default", Sampling(temperature=1.0)))
     tree = asyncio.run(grow(lookups[0], kit, GROWN["trees"], SimLLM(Settings()), 0))
     made = lengthened(tree, characters)
     made.core.check()

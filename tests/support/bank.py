@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from trunkline.controller.budget import NOTHING, Spent, Treasury
+from trunkline.controller.budget import NOTHING, RunBudget, RunSpending
 from trunkline.protocol import messages as wire
 from trunkline.rollout.budget import Budget
 from trunkline.store.schema import CallRow
-from trunkline.worker.leases import Leases
+from trunkline.worker.leases import BudgetLeaseClient
 
 
 def call(generated: int, prompt: int = 0, draws: int = 1, endpoint: str = "e") -> CallRow:
@@ -19,14 +19,16 @@ def call(generated: int, prompt: int = 0, draws: int = 1, endpoint: str = "e") -
 class Bank:
     """A treasury and engines; messages take as long as the test lets them."""
 
-    def __init__(self, engines: int, budget: Budget, spent: Spent = NOTHING) -> None:
-        self.treasury = Treasury(budget, {}, self._tell, spent)
+    def __init__(self, engines: int, budget: Budget, spent: RunSpending = NOTHING) -> None:
+        self.treasury = RunBudget(budget, {}, self._tell, spent)
         self.up: deque[tuple[int, object]] = deque()
         self.down: deque[tuple[int, object]] = deque()
         self.dead: set[int] = set()
         self.unsent: dict[int, list[CallRow]] = {seat: [] for seat in range(engines)}
         self.engines = [
-            Leases(budget.limits, lambda message, seat=seat: self.up.append((seat, message)), self._flusher(seat))
+            BudgetLeaseClient(
+                budget.limits, lambda message, seat=seat: self.up.append((seat, message)), self._flusher(seat)
+            )
             for seat in range(engines)
         ]
         for seat in range(engines):
@@ -52,11 +54,11 @@ class Bank:
 
     def _up(self, seat: int, message: object) -> None:
         match message:
-            case wire.Want(least):
+            case wire.LeaseRequest(least):
                 self.treasury.want(seat, least)
-            case wire.Drawn(lease, most):
+            case wire.LeaseDrawn(lease, most):
                 self.treasury.drawn(lease, most)
-            case wire.Repaid(lease, spent, estimated):
+            case wire.LeaseReturn(lease, spent, estimated):
                 self.treasury.repaid(lease, spent, estimated)
             case list(calls):
                 self.treasury.committed(seat, calls)
@@ -67,11 +69,11 @@ class Bank:
         if seat in self.dead:
             return
         match message:
-            case wire.Lent():
+            case wire.LeaseGrant():
                 self.engines[seat].lent(message)
-            case wire.Denied(reason):
+            case wire.LeaseDenied(reason):
                 self.engines[seat].denied(reason)
-            case wire.Recall():
+            case wire.LeaseRevoke():
                 self.engines[seat].recall()
 
     def carry(self, seat: int, *, up: bool) -> None:

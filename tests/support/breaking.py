@@ -17,20 +17,20 @@ from exact_runs import serving
 from recorder import Recorder, replayed
 
 from trunkline._core import Tree as Core
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.llm.token_ids.server import renderers
 from trunkline.llm.types import LLM
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.checkpoint import Taken
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.sampling.token_prompts import Exact
-from trunkline.rollout.task_budget import Allowance
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.checkpoint import CarriedOver
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
+from trunkline.rollout.task_budget import BudgetSources
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.scoring.notes import Verdict, read
 from trunkline.scoring.rewards import Reward
-from trunkline.store.schema import Ending
+from trunkline.store.schema import TreeEnding
 from trunkline.strategies.base import Strategy
 from trunkline.strategies.stopping import Stopping
 from trunkline.tools.tool import Tool
@@ -60,7 +60,7 @@ class Grown(NamedTuple):
     digest: str
     rollouts: list[tuple[str | None, str | None, str | None, str]]
     verdicts: list[list[Verdict]]
-    ending: Ending
+    ending: TreeEnding
     turns: int
     asked: int
 
@@ -100,40 +100,42 @@ class Setting(NamedTuple):
             return runner.run(self._grow(before, taken))
 
     async def _grow(self, before: Sequence[bytes], taken: int) -> Grown:
-        core, begun = Core(), Taken()
+        core, begun = Core(), CarriedOver()
         for number, data in enumerate(before, 1):
             core.apply(data)
-            begun = Taken.of(core) if number == taken else begun
+            begun = CarriedOver.of(core) if number == taken else begun
         async with self._asked() as (asked, exact):
             return await self._play(core, begun, list(before), asked, exact)
 
     @asynccontextmanager
-    async def _asked(self) -> AsyncIterator[tuple[Counted, Exact | None]]:
+    async def _asked(self) -> AsyncIterator[tuple[Counted, TokenPromptBuilder | None]]:
         """Who answers, and how it is asked."""
         if self.mode is None:
             assert self.llm is not None
             yield Counted(self.llm()), None
             return
         async with serving(self.mode) as (llm, _):
-            yield Counted(llm), Exact(self.mode, renderers(self.mode, llm.call))
+            yield Counted(llm), TokenPromptBuilder(self.mode, renderers(self.mode, llm.call))
 
-    async def _play(self, core: Core, taken: Taken, before: list[bytes], asked: Counted, exact: Exact | None) -> Grown:
+    async def _play(
+        self, core: Core, taken: CarriedOver, before: list[bytes], asked: Counted, exact: TokenPromptBuilder | None
+    ) -> Grown:
         recorder = Recorder(core)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, Watched)
         loop.passed = recorder.grew
-        kit = Kit(Agent(model="sim-agent", tools=self.tools, sampling=self.sampling, **self.agent))
-        session = Session(
+        kit = CompiledAgent(Agent(model="sim-agent", tools=self.tools, sampling=self.sampling, **self.agent))
+        session = TreeRunner(
             Tree(self.task, core),
             kit,
             self.strategy,
             self.reward,
             11,
-            Draws(asked, None, exact),
+            CompletionClient(asked, None, exact),
             recorder,
             filters=self.filters,
             stopping=self.stopping,
-            allowance=None if self.budget is None else Allowance(self.budget, None, self.prices),
+            allowance=None if self.budget is None else BudgetSources(self.budget, None, self.prices),
             taken=taken,
         )
         async with asyncio.timeout(30):
@@ -194,7 +196,7 @@ def broken_often(grows: Setting, luck: random.Random, times: int, first: Sequenc
     return whole
 
 
-def grown(core: Core, deltas: list[bytes], ending: Ending, asked: int) -> Grown:
+def grown(core: Core, deltas: list[bytes], ending: TreeEnding, asked: int) -> Grown:
     """Look at a tree."""
     facts = [core.rollout(number) for number in range(core.rollouts)]
     return Grown(

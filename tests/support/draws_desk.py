@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from trunkline import _core
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.cache import Cache
 from trunkline.llm.request import Sampling
 from trunkline.llm.response import read
-from trunkline.llm.types import LLM, Choice, Reply, Request
+from trunkline.llm.types import LLM, Reply, ReplyChoice, Request
 from trunkline.rollout.rollout import Rollout
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.sampling.sampler import Desk, Siblings
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.sampling.sampler import SampleBatcher, Sampler
 from trunkline.types import Task
 
-ANSWER = Choice("<answer>4</answer>", None, [], "stop")
+ANSWER = ReplyChoice("<answer>4</answer>", None, [], "stop")
 
 
 def completion(contents: Sequence[str]) -> bytes:
@@ -81,9 +81,9 @@ class Table(NamedTuple):
     """One task's tree and who may ask."""
 
     core: _core.Tree
-    kit: Kit
-    draws: Draws
-    desk: Desk
+    kit: CompiledAgent
+    draws: CompletionClient
+    desk: Sampler
     outlet: Noted
     task: Task
     rollouts: list[Rollout]
@@ -92,7 +92,7 @@ class Table(NamedTuple):
         """Open the next draws of the prompt."""
         first = self.core.rollouts
         numbers = [self.core.open(1, (0, draw), draw) for draw in range(first, first + n)]
-        siblings = Siblings(self.desk) if n > 1 else None
+        siblings = SampleBatcher(self.desk) if n > 1 else None
         self.rollouts.extend(
             Rollout(self.core, number, self.task, 3, self.desk, self.outlet, siblings) for number in numbers
         )
@@ -101,7 +101,7 @@ class Table(NamedTuple):
 def open_table(
     llm: LLM,
     n: int,
-    draws: Draws | None = None,
+    draws: CompletionClient | None = None,
     *,
     cache: Cache | None = None,
     sampling: Sampling | None = None,
@@ -110,9 +110,9 @@ def open_table(
     """Plant a prompt and open n draws of it."""
     core = _core.Tree()
     core.append(0, _core.PROMPT, b'{"role":"user","content":"2 + 2?"}')
-    draws, outlet = draws or Draws(llm, cache), Noted()
-    kit = Kit(Agent(model="m", sampling=sampling or Sampling()))
-    table = Table(core, kit, draws, Desk(core, task, draws, outlet), outlet, Task.ask("2 + 2?", id=task), [])
+    draws, outlet = draws or CompletionClient(llm, cache), Noted()
+    kit = CompiledAgent(Agent(model="m", sampling=sampling or Sampling()))
+    table = Table(core, kit, draws, Sampler(core, task, draws, outlet), outlet, Task.ask("2 + 2?", id=task), [])
     table.fork(n)
     return table
 
@@ -120,7 +120,7 @@ def open_table(
 class Asked(NamedTuple):
     """What a rollout got."""
 
-    choice: Choice
+    choice: ReplyChoice
     node: int
 
 

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import trunkline as tl
 from trunkline.llm.batch.completion import Prompt
-from trunkline.team.team import Said, TeamPlay
+from trunkline.team.team import RoleReply, TeamPlay
 
 WORDS = ("APPROVE", "no", "go on", "perhaps", "{context}", "\\boxed{4}")
 
@@ -46,7 +46,7 @@ class Review(tl.Team):
     solver = tl.Role(prompt="Solve {question}\n{context}")
     verifier = tl.Role(prompt="Check {question}\n{context}", sees=["solver"])
 
-    async def play(self, rollout: TeamPlay) -> Said:
+    async def play(self, rollout: TeamPlay) -> RoleReply:
         """Play."""
         for left in (2, 1, 0):
             found = await rollout.ask(self.solver)
@@ -62,7 +62,7 @@ class Panel(tl.Team):
     right = tl.Role(prompt="Right, step {step}: {question}")
     judge = tl.Role(prompt="Judge {question}\n{context}", model="small")
 
-    async def play(self, rollout: TeamPlay) -> Said:
+    async def play(self, rollout: TeamPlay) -> RoleReply:
         """Play."""
         while True:
             heard = await asyncio.gather(rollout.ask(self.left), rollout.ask(self.right))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.cache import Cache
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.http.aiohttp_transport import SwitchTransport
@@ -18,9 +18,9 @@ from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.llm.token_ids.server import renderers
 from trunkline.llm.types import Reply
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.sampling.token_prompts import Exact
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.sim.server.app import start_server
 from trunkline.sim.server.options import Settings
 from trunkline.sim.tools import search, visit
@@ -114,9 +114,9 @@ async def grow(
         dialect=dialect,
         environment=environment,
     )
-    kit = Kit(agent)
-    asker = Draws(llm, cache, Exact(mode, renderers(mode, llm.call)))
-    sessions = [Session(Tree(task), kit, strategy or Chain(draws), None, 5, asker, Silent()) for task in tasks]
+    kit = CompiledAgent(agent)
+    asker = CompletionClient(llm, cache, TokenPromptBuilder(mode, renderers(mode, llm.call)))
+    sessions = [TreeRunner(Tree(task), kit, strategy or Chain(draws), None, 5, asker, Silent()) for task in tasks]
     await asyncio.gather(*(session.run() for session in sessions))
     await kit.toolbox.close()
     return [session.tree for session in sessions]

@@ -8,13 +8,13 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 
-from trunkline.controller.limits import Flow, Lender
+from trunkline.controller.limits import LimitLeaseServer, RateAllocator
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.limits.token_bucket import limits_of
 from trunkline.llm.types import Limits
 from trunkline.protocol import messages as wire
 from trunkline.protocol.job import parties
-from trunkline.worker.leases import Borrower
+from trunkline.worker.leases import SlotLeaseClient
 
 URLS = ("http://a/v1", "http://b/v1")
 BOOKED = 100
@@ -61,7 +61,7 @@ class Engine:
     """A borrower and its requests."""
 
     def __init__(self, llm: EndpointSpec, number: int, send: Callable[[object], None], time: Timers) -> None:
-        self.borrower = Borrower(llm, number, send, lambda slots: None, time.later)
+        self.borrower = SlotLeaseClient(llm, number, send, lambda slots: None, time.later)
         self.gates = [endpoint.gate for endpoint in self.borrower.llm.endpoints]
         self.waiting: dict[asyncio.Task[bool], int] = {}
         self.flying: list[int] = []
@@ -101,9 +101,9 @@ class Desk:
         limits = Limits(endpoint_concurrency=each, requests_per_minute=rpm, tokens_per_minute=tpm)
         self.llm = EndpointSpec(*URLS, max_concurrency=most, limits=limits)
         self.number = parties(self.llm, engines)
-        self.lender = Lender(self.llm, engines, lambda seat, message: self.down[seat].append(message))
+        self.lender = LimitLeaseServer(self.llm, engines, lambda seat, message: self.down[seat].append(message))
         if rpm or tpm:
-            self.lender._flow = Flow(*limits_of(rpm, tpm, self.time), self.lender._allot, self.time.later)
+            self.lender._flow = RateAllocator(*limits_of(rpm, tpm, self.time), self.lender._allot, self.time.later)
         self.engines: dict[int, Engine] = {}
         self.up: dict[int, deque[object]] = {}
         self.down: dict[int, deque[object]] = {}
@@ -111,14 +111,14 @@ class Desk:
 
     def start(self) -> int:
         seat = next(self._seats)
-        self.up[seat], self.down[seat] = deque([wire.Ready(0, "", 0, 1)]), deque()
+        self.up[seat], self.down[seat] = deque([wire.WorkerReady(0, "", 0, 1)]), deque()
         self.engines[seat] = Engine(self.llm, self.number, self.up[seat].append, self.time)
         return seat
 
     def rise(self, seat: int) -> None:
         """Deliver a message to the lender."""
         message = self.up[seat].popleft()
-        if isinstance(message, wire.Ready):
+        if isinstance(message, wire.WorkerReady):
             self.lender.seat(seat)
         elif message is None:
             del self.up[seat], self.down[seat]

@@ -6,7 +6,7 @@ import asyncio
 
 from trunkline.agent import Agent
 from trunkline.llm.request import Sampling
-from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.context import ProgramContext
 from trunkline.team.role import Role
 from trunkline.team.team import Team, TeamPlay
 
@@ -41,7 +41,7 @@ JUDGE = Agent(model="m", name="judge", llm="judge")
 STRAY = Agent(model="m", name="stray", llm="nobody")
 
 
-async def asks_both(rollout: Play) -> str:
+async def asks_both(rollout: ProgramContext) -> str:
     """A program that asks two agents, equal but for their LLMs, the same."""
     first, second = await asyncio.gather(
         *(rollout.ask(one, [{"role": "user", "content": "?"}]) for one in (LEAD, JUDGE))
@@ -49,6 +49,6 @@ async def asks_both(rollout: Play) -> str:
     return f"{first.text} {second.text}"
 
 
-async def strays(rollout: Play) -> str:
+async def strays(rollout: ProgramContext) -> str:
     """A program that asks an LLM which is not there."""
     return (await rollout.ask(STRAY)).text

@@ -8,7 +8,7 @@ import msgspec
 
 from trunkline._internal.text import excerpt, loads
 from trunkline.errors import LLMError
-from trunkline.llm.types import Choice, ToolCall
+from trunkline.llm.types import ReplyChoice, ToolCall
 
 __all__ = ["Decoded", "decode"]
 
@@ -19,7 +19,7 @@ _NAME_LIMIT: Final = 64
 class Decoded(NamedTuple):
     """What a reply body holds; the fields are those of :class:`trunkline.llm.types.Reply`."""
 
-    choices: list[Choice]
+    choices: list[ReplyChoice]
     prompt: int
     cached: int
     generated: int
@@ -141,7 +141,7 @@ def _decode(completion: _Completion) -> Decoded:
     return Decoded(choices, prompt, cached, generated, _served(completion.model, completion.system_fingerprint))
 
 
-def _choice(number: int, choice: _Choice) -> Choice:
+def _choice(number: int, choice: _Choice) -> ReplyChoice:
     message = choice.message
     if message is None:
         raise _BadReplyError(f"choices[{number}] has no message")
@@ -152,7 +152,7 @@ def _choice(number: int, choice: _Choice) -> Choice:
         reasoning = reasoning or thought
     calls = [_call(call) for call in message.tool_calls] if message.tool_calls else []
     finish = choice.finish_reason
-    return Choice(
+    return ReplyChoice(
         content or message.refusal or "",
         reasoning if isinstance(reasoning, str) else None,
         calls,

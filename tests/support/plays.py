@@ -11,12 +11,12 @@ from recorder import Recorder, replayed
 
 from trunkline._core import TURN
 from trunkline._core import Tree as Core
-from trunkline.agent import Agent, Kit
-from trunkline.llm.types import Choice, Reply, Request, ToolCall
-from trunkline.rollout.checkpoint import Taken
+from trunkline.agent import Agent, CompiledAgent
+from trunkline.llm.types import Reply, ReplyChoice, Request, ToolCall
+from trunkline.rollout.checkpoint import CarriedOver
 from trunkline.rollout.programs.resources import Program
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.strategies.chain import Chain
 from trunkline.tree.views import Tree
 from trunkline.types import Task
@@ -50,8 +50,8 @@ class Actors:
         if isinstance(said, Exception):
             raise said
         if isinstance(said, ToolCall):
-            return Reply([Choice("", None, [said], "tool_calls")], 5, 0, 1, 1, 7)
-        return Reply([Choice(f"{said} {body['seed']}", None, [], "stop")], 5, 0, 1, 1, 7)
+            return Reply([ReplyChoice("", None, [said], "tool_calls")], 5, 0, 1, 1, 7)
+        return Reply([ReplyChoice(f"{said} {body['seed']}", None, [], "stop")], 5, 0, 1, 1, 7)
 
     async def close(self) -> None: ...
 
@@ -90,9 +90,11 @@ async def play(
     """Grow one task's tree with a program; one that is there is grown on."""
     recorder = Recorder(Core() if core is None else core)
     tree = Tree(Task.ask("what?", "yes", id="q"), recorder.core)
-    kit = Kit(Agent(model="lead", name="lead", **agent))
+    kit = CompiledAgent(Agent(model="lead", name="lead", **agent))
     shared = Program(program, kit)
-    session = Session(tree, kit, strategy or Chain(1), reward, 7, Draws(llm), recorder, program=shared, taken=Taken())
+    session = TreeRunner(
+        tree, kit, strategy or Chain(1), reward, 7, CompletionClient(llm), recorder, program=shared, taken=CarriedOver()
+    )
     try:
         await session.run()
     finally:

@@ -8,12 +8,12 @@ import signal
 from pathlib import Path
 
 from trunkline.agent import Agent
-from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.context import ProgramContext
 
 SCOUTS = [Agent(model="m", name=name, system="") for name in ("north", "south", "east")]
 
 
-async def panel(rollout: Play) -> str:
+async def panel(rollout: ProgramContext) -> str:
     """Three scouts at once, in two rounds, and the lead, who hears them all."""
     for _ in range(2):
         heard = await asyncio.gather(*(rollout.ask(scout) for scout in SCOUTS))
@@ -31,7 +31,7 @@ def die_once(mark: str) -> str:
     return "alive"
 
 
-async def mortal(rollout: Play) -> str:
+async def mortal(rollout: ProgramContext) -> str:
     """The panel, in a process that dies once."""
     for number in range(3):
         heard = await asyncio.gather(*(rollout.ask(scout) for scout in SCOUTS))

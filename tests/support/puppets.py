@@ -12,9 +12,9 @@ from trunkline._core import Tree as Core
 from trunkline._core import __version__
 from trunkline.controller.controller import Controller
 from trunkline.llm.config import EndpointSpec
-from trunkline.protocol.backend import Gone
+from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.job import Job, Refill, settings
-from trunkline.protocol.messages import PROTOCOL, Batch, Delta, Done, Ready, Work, read_task
+from trunkline.protocol.messages import PROTOCOL, AssignTasks, Batch, Delta, Done, WorkerReady, read_task
 from trunkline.rollout.moves import begin
 from trunkline.store.derive import rows
 from trunkline.store.writer import RunWriter
@@ -40,7 +40,7 @@ class Puppets:
 
     def begin(self) -> int:
         self.started.append(len(self.started))
-        self.say(self.started[-1], Ready(PROTOCOL, __version__, 1, self.slots))
+        self.say(self.started[-1], WorkerReady(PROTOCOL, __version__, 1, self.slots))
         return self.started[-1]
 
     async def replace(self, seat: int) -> int:
@@ -54,7 +54,7 @@ class Puppets:
 
     def kill(self, seat: int, why: str) -> None:
         self.killed.append((seat, why))
-        self.say(seat, Gone(why))
+        self.say(seat, WorkerExited(why))
 
     async def close(self) -> None:
         self.closed = True
@@ -96,10 +96,10 @@ def poisoned(*poison: int) -> Callable[[Puppets, int, object], None]:
     """Engines that die of some tasks, and do all others at once."""
 
     def act(backend: Puppets, seat: int, message: object) -> None:
-        if not isinstance(message, Work):
+        if not isinstance(message, AssignTasks):
             return
         if any(index in poison for index, _task in message.tasks):
-            backend.say(seat, Gone(f"worker {seat} died"))
+            backend.say(seat, WorkerExited(f"worker {seat} died"))
             return
         grown = [growth(index, "x", read_task(task)) for index, task in message.tasks]
         backend.say(seat, Batch(1, [delta for delta, _ in grown], [done for _, done in grown], []))

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from trunkline._core import Tree as Core
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.response import read
 from trunkline.llm.types import Reply, Request
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.tree_runner import Session
-from trunkline.rollout.types import Outlet
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.tree_runner import TreeRunner
+from trunkline.rollout.types import TurnSink
 from trunkline.scoring.rewards import Reward
 from trunkline.strategies.base import Strategy
 from trunkline.tools.tool import Tool, tool
@@ -141,15 +141,15 @@ async def grow(
     max_turns: int = 8,
     tools: Sequence[Tool] = (look,),
     core: Core | None = None,
-    outlet: Outlet | None = None,
+    outlet: TurnSink | None = None,
     llm: Scripted | None = None,
     **agent: Any,
 ) -> tuple[Tree, Scripted]:
     """Grow one task's tree with a scripted model."""
     llm = llm or Scripted(script)
     tree = Tree(Task.ask("what?", "yes", id="q"), core)
-    kit = Kit(Agent(model="scripted", tools=tools, max_turns=max_turns, **agent))
-    await Session(tree, kit, strategy, reward, seed, Draws(llm), outlet or Silent()).run()
+    kit = CompiledAgent(Agent(model="scripted", tools=tools, max_turns=max_turns, **agent))
+    await TreeRunner(tree, kit, strategy, reward, seed, CompletionClient(llm), outlet or Silent()).run()
     tree.core.check()
     return tree, llm
 

@@ -10,14 +10,14 @@ from typing import Any
 from scripted import look
 
 from trunkline._core import Tree as Core
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.llm.response import read
 from trunkline.llm.types import Reply, Request
 from trunkline.rollout.budget import Budget
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.task_budget import Allowance
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.task_budget import BudgetSources
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.strategies.stopping import Stopping
 from trunkline.tree.views import Tree
 from trunkline.types import Task
@@ -119,15 +119,17 @@ async def spend(
     prices: dict | None = None,
     max_turns: int = 6,
     core: Core | None = None,
-    made: Callable[[Session], None] = lambda session: None,
+    made: Callable[[TreeRunner], None] = lambda session: None,
     **agent: Any,
-) -> tuple[Tree, Session, Book]:
+) -> tuple[Tree, TreeRunner, Book]:
     """Grow one tree under a budget."""
     book, tree = Book(), Tree(Task.ask("what?", "yes", id="q"), core)
     agent = {"tools": [look], "sampling": Sampling(max_tokens=MOST)} | agent
-    kit = Kit(Agent(model="clerk", max_turns=max_turns, **agent))
-    allowance = None if task is None and run is None else Allowance(task, run, prices or {})
-    session = Session(tree, kit, strategy, reward, 7, Draws(clerk), book, stopping=stopping, allowance=allowance)
+    kit = CompiledAgent(Agent(model="clerk", max_turns=max_turns, **agent))
+    allowance = None if task is None and run is None else BudgetSources(task, run, prices or {})
+    session = TreeRunner(
+        tree, kit, strategy, reward, 7, CompletionClient(clerk), book, stopping=stopping, allowance=allowance
+    )
     made(session)
     async with asyncio.timeout(20):
         await session.run()

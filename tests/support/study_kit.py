@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from studies.growth import agent
-from trunkline.agent import Kit
+from trunkline.agent import CompiledAgent
 from trunkline.llm.request import Sampling
 
 
-def kit(preset: str = "default", **sampling: object) -> Kit:
+def kit(preset: str = "default", **sampling: object) -> CompiledAgent:
     """The study's agent on a preset."""
-    return Kit(agent(f"sim-agent:{preset}", Sampling(temperature=1.0, **sampling)))
+    return CompiledAgent(agent(f"sim-agent:{preset}", Sampling(temperature=1.0, **sampling)))

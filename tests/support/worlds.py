@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from scripted import Silent, look, token_of
 
-from trunkline.agent import Agent, Kit
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import LLMError
 from trunkline.llm.request import Sampling
 from trunkline.llm.response import read
 from trunkline.llm.types import Reply, Request
-from trunkline.rollout.sampling.completions import Draws
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.sampling.completions import CompletionClient
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.scoring.rewards import Reward
 from trunkline.strategies.base import Strategy
 from trunkline.tree.views import Trajectory, Tree
@@ -107,7 +107,7 @@ async def grow_with(strategy: Strategy, model: Model, reward: Reward = worth) ->
     """Grow one task's tree with a model."""
     tree = Tree(Task.ask("what?", "1", id="q"))
     sampling = Sampling(logprobs=True, top_logprobs=2)
-    kit = Kit(Agent(model="scripted", tools=[look], max_turns=model.world.depth, sampling=sampling))
-    await Session(tree, kit, strategy, reward, 11, Draws(model), Silent()).run()
+    kit = CompiledAgent(Agent(model="scripted", tools=[look], max_turns=model.world.depth, sampling=sampling))
+    await TreeRunner(tree, kit, strategy, reward, 11, CompletionClient(model), Silent()).run()
     tree.core.check()
     return tree

@@ -12,7 +12,7 @@ import pytest
 
 from trunkline.errors import ConfigError, ToolError
 from trunkline.tools.environment import Environment
-from trunkline.tools.openai_definition import Defined
+from trunkline.tools.openai_definition import DefinedTool
 from trunkline.tools.tool import tool
 from trunkline.tools.toolbox import Toolbox
 
@@ -63,7 +63,7 @@ class Adder:
 
 
 async def told(function: object, arguments: str, definition: object = ADD) -> tuple[str, bool]:
-    box = Toolbox([Defined(definition, function)])
+    box = Toolbox([DefinedTool(definition, function)])
     try:
         seen = await box.call("add", arguments)
     finally:
@@ -134,18 +134,18 @@ async def test_escaped_lone_surrogates_reach_the_function_as_text():
 
 
 def test_the_definition_goes_out_as_it_was_given():
-    made = Defined(ADD, add)
+    made = DefinedTool(ADD, add)
     assert made.definition == ADD
     made.definition["function"]["name"] = "other"
     assert made.definition == ADD
     assert json.loads(Toolbox([made]).definitions()) == [ADD]
     bare = {"type": "function", "function": {"name": "add"}}
-    assert Defined(bare, add).definition == bare
-    assert (Defined(bare, add).name, Defined(bare, add).description) == ("add", "")
+    assert DefinedTool(bare, add).definition == bare
+    assert (DefinedTool(bare, add).name, DefinedTool(bare, add).description) == ("add", "")
 
 
 def test_it_can_be_pickled_where_its_function_can():
-    copied = pickle.loads(pickle.dumps(Defined(ADD, add)))
+    copied = pickle.loads(pickle.dumps(DefinedTool(ADD, add)))
     assert (copied.definition, copied(2, 3), copied.schema.decode('{"a": 1}')) == (ADD, 5, ([], {"a": 1}))
 
 
@@ -167,13 +167,13 @@ def test_it_can_be_pickled_where_its_function_can():
 )
 def test_what_is_no_definition_is_refused(given: object, words: str):
     with pytest.raises(ConfigError, match=words):
-        Defined(given, add, "tools[0]")
+        DefinedTool(given, add, "tools[0]")
 
 
 def test_what_cannot_stand_behind_a_definition_is_refused():
     with pytest.raises(ConfigError, match="'add': its implementation must be a function, not 3"):
-        Defined(ADD, 3)
+        DefinedTool(ADD, 3)
     with pytest.raises(ConfigError, match="a tool that works on an environment; put it among the tools themselves"):
-        Defined(ADD, tool(noting))
+        DefinedTool(ADD, tool(noting))
     with pytest.raises(ConfigError, match="runs in processes of its own"):
-        Defined(ADD, tool(isolated=True)(add))
+        DefinedTool(ADD, tool(isolated=True)(add))

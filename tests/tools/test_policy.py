@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perils import awaited_call, isolated_call, threaded_call
 
-from trunkline._internal.validation import size
+from trunkline._internal.validation import check_size
 from trunkline.errors import ConfigError, UsageError
 from trunkline.llm.types import ToolCall
 from trunkline.tools.calls import Origin, current_call
@@ -63,7 +63,7 @@ def test_all_options_travel_with_the_tool():
 @given(st.integers(1, 999), st.sampled_from(["B", "KB", "mb", "GiB", "tib"]))
 def test_sizes_are_read_as_they_are_written(count: int, unit: str):
     power = " KMGT".index(unit[0].upper()) if len(unit) > 1 else 0
-    assert size("x", f"{count} {unit}") == count * (1024 if "i" in unit else 1000) ** power
+    assert check_size("x", f"{count} {unit}") == count * (1024 if "i" in unit else 1000) ** power
 
 
 async def test_no_more_calls_run_at_once_than_the_tool_allows():

@@ -17,12 +17,12 @@ from walled import refuse_all
 
 from trunkline.tools.isolation import confinement as walls
 from trunkline.tools.isolation import sandbox
-from trunkline.tools.isolation.confinement import WAYS, Limits
-from trunkline.tools.isolation.sandbox import NoSandbox, NoWay, Ran, Sandbox, find_way
+from trunkline.tools.isolation.confinement import WAYS, ResourceLimits
+from trunkline.tools.isolation.sandbox import NoSandbox, NoWay, ProgramResult, Sandbox, find_way
 from trunkline.tools.isolation.sandbox_supervisor import descendants
 
 SYSTEM = "/usr/bin/python3"
-LIMITS = Limits(seconds=20.0, memory=512 << 20, processes=24, disk=16 << 20, output=100_000)
+LIMITS = ResourceLimits(seconds=20.0, memory=512 << 20, processes=24, disk=16 << 20, output=100_000)
 SOMEBODY = 54_321
 
 # How each way is had: as root, or as somebody else, for whom another interpreter may be needed.
@@ -44,7 +44,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if name not in KNOWN:
         monkeypatch.setattr(sandbox, "_found", {})
         try:
-            assert asyncio.run(run_in("print(1)", name)) == Ran("exit", 0, b"1\n", b"", False)
+            assert asyncio.run(run_in("print(1)", name)) == ProgramResult("exit", 0, b"1\n", b"", False)
             KNOWN[name] = dict(sandbox._found)
         except NoSandbox as problem:
             if name != "user":
@@ -72,7 +72,7 @@ def be_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox.subprocess, "Popen", started)
 
 
-async def run_in(source: str, *ways: str, text: str = "", **limits: float) -> Ran:
+async def run_in(source: str, *ways: str, text: str = "", **limits: float) -> ProgramResult:
     async with Sandbox(LIMITS._replace(**limits), ways or WAYS) as box:
         assert box.way in (ways or WAYS)
         return await box.run(source, text)
@@ -111,7 +111,7 @@ async def test_programs_run_one_after_the_other_with_their_own_input(way: str) -
     async with Sandbox(LIMITS, (way,)) as box:
         for number in range(3):
             ran = await box.run("print(input()[::-1]); open('kept', 'x').write('x')", f"straße {number}\n")
-            assert ran == Ran("exit", 0, f"{number} eßarts\n".encode(), b"", False)
+            assert ran == ProgramResult("exit", 0, f"{number} eßarts\n".encode(), b"", False)
         ran = await box.run("raise SystemExit(3)")
         assert (ran.ok, ran.how(LIMITS)) == (False, "ended with exit code 3")
         ran = await box.run("import os\nos.kill(os.getpid(), 11)")
@@ -160,7 +160,7 @@ ENDLESS = {
 }
 
 
-async def held(way: str, bomb: str) -> Ran:
+async def held(way: str, bomb: str) -> ProgramResult:
     """Run a bomb; there are never more processes than may be, and afterwards none."""
     most = 0
 
@@ -406,7 +406,7 @@ async def test_a_supervisor_that_cannot_be_had_is_our_fault(monkeypatch: pytest.
 
 def test_what_is_said_of_the_end() -> None:
     def how(ended: str = "exit", status: int = 0, err: bytes = b"", many: bool = False) -> str:
-        return Ran(ended, status, b"", err, many).how(LIMITS)
+        return ProgramResult(ended, status, b"", err, many).how(LIMITS)
 
     assert how(status=256, err=b"BlockingIOError: [Errno 11] Resource temporarily unavailable\n") == (
         "started too many processes"

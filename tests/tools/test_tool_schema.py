@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.errors import ConfigError
-from trunkline.tools.schema import ArgumentError, parse
+from trunkline.tools.schema import BadArguments, parse
 from trunkline.tools.tool import Tool, tool
 from trunkline.tools.toolbox import Toolbox
 
@@ -180,7 +180,7 @@ def test_arguments_are_converted():
     ],
 )
 def test_a_field_that_does_not_fit_is_named(change, words):
-    with pytest.raises(ArgumentError, match=words):
+    with pytest.raises(BadArguments, match=words):
         everything.schema.decode(json.dumps(GIVEN | change))
 
 
@@ -200,7 +200,7 @@ def test_a_field_that_does_not_fit_is_named(change, words):
     ],
 )
 def test_what_is_no_argument_object(arguments, words):
-    with pytest.raises(ArgumentError, match=words):
+    with pytest.raises(BadArguments, match=words):
         search.schema.decode(arguments)
 
 
@@ -215,7 +215,7 @@ def test_any_text_is_arguments_or_the_one_error(text):
     for arguments in (text, '{"query": ["' + text + '"]}', '{"query": ' + text, '{"' + text + '": 1}'):
         try:
             _, named = search.schema.decode(arguments)
-        except ArgumentError as error:
+        except BadArguments as error:
             shown = str(error)
         else:
             shown = ""

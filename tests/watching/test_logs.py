@@ -23,7 +23,7 @@ from trunkline.observability.logging import LogSink, json_line, log_to, relog
 from trunkline.protocol.messages import Log
 from trunkline.runner.run import run
 from trunkline.tools.tool import tool
-from trunkline.worker.log_relay import Relay
+from trunkline.worker.log_relay import LogForwarder
 
 logger = logging.getLogger("trunkline.test")
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_logged_to_is_named(tmp_path: Path):
 async def test_what_waits_for_a_blocked_loop_is_written_to_standard_error(capfd: pytest.CaptureFixture[str]):
     now = [0.0]
     sent: list[Log] = []
-    relay = Relay(sent.append, lambda: now[0])
+    relay = LogForwarder(sent.append, lambda: now[0])
     relay.handle(logging.makeLogRecord({"name": "n", "levelno": 30, "msg": "stuck in f()"}))
     relay.spill()
     assert capfd.readouterr().err == ""

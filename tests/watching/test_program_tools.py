@@ -9,7 +9,7 @@ import pytest
 from trunkline.agent import Agent
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.batch.completion import Prompt
-from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.context import ProgramContext
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
 from trunkline.team.builtin import SearchTeam
@@ -40,7 +40,7 @@ def generate(prompts: list[Prompt]) -> list[str]:
     return [says(prompt.messages[-1]["content"]) for prompt in prompts]
 
 
-async def twice(rollout: Play) -> str:
+async def twice(rollout: ProgramContext) -> str:
     """A program that runs a tool whose result is appended, and one whose result is not."""
     await rollout.ask()
     await rollout.observe((seen := await rollout.tool(search, query="a")).text, by="search", seen=seen)

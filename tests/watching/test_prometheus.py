@@ -56,7 +56,7 @@ def test_what_is_counted_is_what_the_run_file_has(workers: int, tmp_path: Path):
         found = scraped(metrics)
     with RunReader.open(result.path) as reader:
         calls = [call for _, call in reader.calls()]
-        uses = [use for _, use in reader.uses()]
+        uses = [use for _, use in reader.tool_calls()]
         size = sum(len(data) for number in range(5) for data in reader.deltas(number))
     summary = result.summary()
     assert found["trunkline_rollouts_total", "answer"] == 5

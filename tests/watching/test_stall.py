@@ -10,15 +10,15 @@ from atlas import agent, tasks
 from foreign import capital_cities, error, serving
 
 import trunkline.observability.observers as stall
-from trunkline.cli.live import Progress
+from trunkline.cli.live import ProgressLine
 from trunkline.llm.config import EndpointSpec
-from trunkline.observability.observers import Snapshot, Stalls, explain
-from trunkline.protocol.messages import Door, EngineState, Slow
+from trunkline.observability.observers import Snapshot, StallDetector, explain
+from trunkline.protocol.messages import EndpointState, OldestRollout, WorkerState
 from trunkline.runner.run import run
 
 
-def state(**changes: object) -> EngineState:
-    return EngineState(
+def state(**changes: object) -> WorkerState:
+    return WorkerState(
         **(
             {
                 "lag": 0.012,
@@ -40,7 +40,7 @@ def stalled(quiet: float = 34.0, **changes: object) -> Snapshot:
 
 
 def test_requests_that_nobody_answers_are_named_with_their_endpoint_and_the_next_try():
-    doors = [Door("http://a/v1", 64, 3, "http://a/v1 answered 503")]
+    doors = [EndpointState("http://a/v1", 64, 3, "http://a/v1 answered 503")]
     shot = stalled(engines={0: state(doors=doors, retry=8.2)}, silent={1: 12.0})
     assert explain(shot) == (
         "no progress for 34 s: 64 requests wait at http://a/v1, the oldest for 34 s; 3 of them wait to be let in at "
@@ -55,7 +55,7 @@ def test_a_tool_that_takes_long_is_named():
 
 
 def test_nothing_is_said_before_thirty_seconds_and_again_only_when_they_doubled(caplog: pytest.LogCaptureFixture):
-    stalls = Stalls()
+    stalls = StallDetector()
     assert explain(stalled(29.9)) is None
     for second in range(200):
         stalls.look(stalled(float(second)))
@@ -69,7 +69,7 @@ def test_nothing_is_said_before_thirty_seconds_and_again_only_when_they_doubled(
 def test_a_server_that_stalls_is_named_while_the_run_waits(workers: int, tmp_path: Path, caplog, monkeypatch):
     monkeypatch.setattr(stall, "STALLED", 1.0)
     seen: list[str] = []
-    slow: list[Slow] = []
+    slow: list[OldestRollout] = []
 
     def watch(shot: Snapshot) -> None:
         seen.append(explain(shot) or "")
@@ -117,7 +117,7 @@ def test_a_terminal_of_any_width_shows_workers_and_stalls_and_never_wraps(column
     monkeypatch.delenv("NO_COLOR", raising=False)
     now = [100.0]
     stream = Terminal()
-    with Progress(stream, clock=lambda: now[0]) as progress:
+    with ProgressLine(stream, clock=lambda: now[0]) as progress:
         progress.update(Snapshot(tasks=1, rollouts=1, engines={0: state(), 1: state(tools=3)}))
         now[0] += 1
         progress.update(stalled(engines={0: state()}))
@@ -131,7 +131,7 @@ def test_a_terminal_of_any_width_shows_workers_and_stalls_and_never_wraps(column
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     stream = Terminal()
-    with Progress(stream) as progress:
+    with ProgressLine(stream) as progress:
         progress.update(Snapshot(tasks=1, rollouts=1, engines={0: state()}))
     assert "\x1b" not in stream.getvalue()
     assert "lag" not in stream.getvalue()

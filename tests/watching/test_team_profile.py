@@ -20,14 +20,14 @@ from trunkline.agent import Agent
 from trunkline.errors import ConfigError, DamagedRunFile, LLMError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.config import EndpointSpec
-from trunkline.llm.types import Choice, Reply, Request
+from trunkline.llm.types import Reply, ReplyChoice, Request
 from trunkline.observability.prometheus import Metrics
-from trunkline.rollout.programs.context import Play
+from trunkline.rollout.programs.context import ProgramContext
 from trunkline.runner.result import Run
 from trunkline.runner.run import run
 from trunkline.store.reader import RunReader
 from trunkline.store.schema import CallRow
-from trunkline.store.stats.profile import AgentProfile, Profile, RowCounts, Rows, Spans, profile, union
+from trunkline.store.stats.profile import AgentProfile, Profile, RoleRows, RowCounts, Spans, profile, union
 from trunkline.strategies.base import Fork, View
 from trunkline.strategies.chain import Chain
 
@@ -64,10 +64,10 @@ def play(path: Path, tasks: int = 3, **options: object) -> Run:
 def test_rows_of_each_role_are_those_that_were_asked_for(tmp_path: Path):
     found = by_name(play(tmp_path / "r").profile())
     # Approved in round 1, 2 and 3: six rows of nine that a batch of three carries; in round 2 no digit is said.
-    assert found["solver"].rows == Rows(
+    assert found["solver"].rows == RoleRows(
         active=6, inactive=0, valid=4, rounds=3, whole=9, active_ratio=6 / 9, valid_share=4 / 6
     )
-    assert found["verifier"].rows == Rows(
+    assert found["verifier"].rows == RoleRows(
         active=6, inactive=0, valid=6, rounds=3, whole=9, active_ratio=6 / 9, valid_share=1.0
     )
     assert {name: agent.calls for name, agent in found.items()} == {"solver": 6, "verifier": 6}
@@ -188,7 +188,7 @@ def test_calls_that_failed_have_an_agent(tmp_path: Path):
         async def complete(self, request: Request) -> Reply:
             if b"Verify" in request.body:
                 raise LLMError("no", attempts=2)
-            return Reply([Choice("7", None, [], "stop")], 9, 0, 2, 1, 10)
+            return Reply([ReplyChoice("7", None, [], "stop")], 9, 0, 2, 1, 10)
 
         async def close(self) -> None: ...
 
@@ -198,7 +198,7 @@ def test_calls_that_failed_have_an_agent(tmp_path: Path):
     assert (found["solver"].calls, found["solver"].failed, found["solver"].prompt) == (3, 0, 27)
 
 
-async def pair(rollout: Play) -> str:
+async def pair(rollout: ProgramContext) -> str:
     """Two agents at the same time, the slow one first."""
     asked = (rollout.ask(Agent(model=name, name=name)) for name in ("slow", "fast"))
     return " ".join([said.text for said in await asyncio.gather(*asked)])
@@ -215,7 +215,7 @@ def test_a_call_is_over_when_its_reply_is_read_and_not_when_its_turn_lands(tmp_p
                 await asyncio.sleep(0.1)
             answered.set()
             micros = (time.perf_counter_ns() - start) // 1000
-            return Reply([Choice("x", None, [], "stop")], 5, 0, 2, 1, micros)
+            return Reply([ReplyChoice("x", None, [], "stop")], 5, 0, 2, 1, micros)
 
         async def close(self) -> None: ...
 
@@ -259,7 +259,7 @@ def test_a_union_is_that_of_sets(groups: list[list[tuple[int, int]]]):
 
 
 def test_notes_that_no_team_made_are_damage(tmp_path: Path):
-    async def noted(rollout: Play) -> str:
+    async def noted(rollout: ProgramContext) -> str:
         return (await rollout.ask(note=lambda _choice: "mine")).text
 
     def answering(prompts: list) -> list[str]:

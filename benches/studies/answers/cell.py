@@ -14,7 +14,7 @@ from studies.answers.readers import Reader, judge
 from studies.engine import SimLLM
 from studies.growth import SYSTEM, agent, grow
 from studies.tries import COSTS, TOKENS, price, tries_of
-from trunkline.agent import Kit
+from trunkline.agent import CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
 from trunkline.scoring.aggregators.voting import key_of
@@ -118,11 +118,11 @@ def run_cell(cell: Cell) -> list[Asked]:
 
 
 async def _cell(cell: Cell) -> list[Asked]:
-    kit = Kit(agent(f"sim-agent:{cell.preset}", _SAMPLING, system=_SYSTEM))
+    kit = CompiledAgent(agent(f"sim-agent:{cell.preset}", _SAMPLING, system=_SYSTEM))
     return [await _question(cell, task, kit) for task in load_tasks(cell.tasks, limit=cell.questions)]
 
 
-async def _question(cell: Cell, task: Task, kit: Kit) -> Asked:
+async def _question(cell: Cell, task: Task, kit: CompiledAgent) -> Asked:
     tree = await grow(task, kit, Chain(cell.pool), SimLLM(Settings()), cell.seed, ids=_IDS)
     pool = await _Pool.of(cell, tree)
     return Asked(
@@ -140,7 +140,7 @@ async def _question(cell: Cell, task: Task, kit: Kit) -> Asked:
 async def _certain(task: Task, seed: int) -> bool:
     """Whether chains that choose wrong wherever there is something wrong to choose can be right all the same."""
     llm = SimLLM(Settings(preset="null", dials={"skill": 0.0}))
-    tree = await grow(task, Kit(agent("sim-agent", Sampling(temperature=1.0))), Chain(_FAILING), llm, seed)
+    tree = await grow(task, CompiledAgent(agent("sim-agent", Sampling(temperature=1.0))), Chain(_FAILING), llm, seed)
     return any(rollout.reward > 0 for rollout in tree.rollouts)
 
 

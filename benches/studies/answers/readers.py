@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from studies.engine import SimLLM
 from trunkline.errors import RolloutError
 from trunkline.scoring.aggregators.llm import transcript
-from trunkline.scoring.model_client import Asker
+from trunkline.scoring.model_client import ModelClient
 from trunkline.sim.server.options import Settings
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ async def judge(reader: Reader, question: str, candidate: Candidate) -> Judged:
         question: What was asked of the try.
         candidate: The try, with its messages.
     """
-    asker = Asker(reader, JUDGE)
+    asker = ModelClient(reader, JUDGE)
     told = f"{transcript(question, candidate.messages)}\n\nProposed: <answer>{candidate.answer or 'none'}</answer>"
     try:
         reply = await asker.ask([{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": told}])

@@ -15,10 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
 
-__all__ = ["Bell", "Errand", "Home", "Permits", "Slots", "close_loop", "to_the_end"]
+__all__ = [
+    "InterruptibleSleep",
+    "LoopTask",
+    "LoopThread",
+    "PerLoopSemaphore",
+    "ShrinkableSemaphore",
+    "close_loop",
+    "wait_uninterrupted",
+]
 
 
-async def to_the_end(future: asyncio.Future[Any], stop: Callable[[], object] = lambda: None) -> None:
+async def wait_uninterrupted(future: asyncio.Future[Any], stop: Callable[[], object] = lambda: None) -> None:
     """Wait for something that must not be left alone, whoever cancels meanwhile; the cancel is raised after it.
 
     Args:
@@ -45,7 +53,7 @@ async def to_the_end(future: asyncio.Future[Any], stop: Callable[[], object] = l
         raise cancelled
 
 
-class Bell:
+class InterruptibleSleep:
     """Lets one task wait for a time that news may cut short.
 
     Args:
@@ -56,7 +64,7 @@ class Bell:
         self._sleep = sleep
         self._news: asyncio.Future[None] | None = None
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the waiter, if there is one."""
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
@@ -81,7 +89,7 @@ class Bell:
                 timer.cancel()
 
 
-class Permits:
+class ShrinkableSemaphore:
     """Counts permits that are free.
 
     An ``asyncio.Semaphore`` looks at every waiter for each permit that is released, and cannot shrink.
@@ -124,7 +132,7 @@ class Permits:
         self._free -= count
 
 
-class Slots:
+class PerLoopSemaphore:
     """A semaphore for whatever outlives event loops: each run may have a loop of its own, also in threads of their own.
 
     Args:
@@ -150,7 +158,7 @@ _CLOSE_WITHIN = 4.0
 """Seconds that cancelled work has to end before its loop is closed over it."""
 
 
-class Errand(Generic[T]):
+class LoopTask(Generic[T]):
     """Work that is done in a home. It is over when it has ended, cancelled or not, and not before.
 
     Args:
@@ -181,7 +189,7 @@ class Errand(Generic[T]):
 
     async def ended(self) -> T:
         """Wait in any loop until it is over. A cancel is passed on, waited for and then raised."""
-        await to_the_end(asyncio.wrap_future(self._over), self.cancel)
+        await wait_uninterrupted(asyncio.wrap_future(self._over), self.cancel)
         return self._over.result().result()
 
     def _begin(self, work: Coroutine[None, None, T]) -> None:
@@ -194,7 +202,7 @@ class Errand(Generic[T]):
         self._loop.call_soon(self._task.cancel)
 
 
-class Home:
+class LoopThread:
     """A thread that runs an event loop until :meth:`close`.
 
     What child processes it starts live as long as it does: the kernel ends them with the thread that started them.
@@ -206,14 +214,14 @@ class Home:
     def __init__(self, name: str) -> None:
         self._loop = uvloop.new_event_loop()
         self._guard = threading.Lock()
-        self._errands: set[Errand[Any]] = set()
+        self._errands: set[LoopTask[Any]] = set()
         # A daemon: it must not keep an interpreter that wants to end.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def send(self, work: Coroutine[None, None, T]) -> Errand[T]:
+    def send(self, work: Coroutine[None, None, T]) -> LoopTask[T]:
         """Do work there, from any thread."""
-        errand = Errand(self._loop, work)
+        errand = LoopTask(self._loop, work)
         with self._guard:
             self._errands = {one for one in self._errands if not one.over} | {errand}
         return errand
@@ -234,7 +242,7 @@ class Home:
             task.add_done_callback(lambda _: self._loop.stop())
             return
         try:
-            Errand(self._loop, self._finish(last)).wait()
+            LoopTask(self._loop, self._finish(last)).wait()
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

@@ -23,7 +23,7 @@ from trunkline.errors import CrossingError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Crossing", "fields_of", "home_of", "importing_script", "load", "pack", "resolve"]
+__all__ = ["SerializedObject", "fields_of", "home_of", "importing_script", "load", "pack", "resolve"]
 
 _SCRIPT = "__trunkline_main__"
 _SCRIPTS = {"__main__", _SCRIPT}
@@ -31,7 +31,7 @@ _CALLABLE = 1  # extension type of a field that is itself a crossing
 _state = {"importing": False}
 
 
-class Crossing(msgspec.Struct, frozen=True):
+class SerializedObject(msgspec.Struct, frozen=True):
     """One object on its way to a worker.
 
     Attributes:
@@ -51,7 +51,7 @@ class Crossing(msgspec.Struct, frozen=True):
     pickled: bytes | None = None
 
 
-def pack(value: Any, what: str, *, by_value: bool = True) -> Crossing:
+def pack(value: Any, what: str, *, by_value: bool = True) -> SerializedObject:
     """Prepare an object for the way to a worker.
 
     Args:
@@ -77,7 +77,7 @@ def pack(value: Any, what: str, *, by_value: bool = True) -> Crossing:
     return _by_value(value, what, allowed=by_value)
 
 
-def load(crossing: Crossing) -> Any:
+def load(crossing: SerializedObject) -> Any:
     """Bring an object back in the worker.
 
     Raises:
@@ -111,7 +111,7 @@ def load(crossing: Crossing) -> Any:
     return found
 
 
-def _filled(found: Any, crossing: Crossing) -> Any:
+def _filled(found: Any, crossing: SerializedObject) -> Any:
     """Make a struct of a class that was found again, which may be another by now."""
     try:
         return msgspec.msgpack.decode(crossing.fields or b"", type=found, ext_hook=_load_field)
@@ -124,12 +124,12 @@ def _filled(found: Any, crossing: Crossing) -> Any:
         ) from error
 
 
-def fields_of(crossing: Crossing) -> Any:
+def fields_of(crossing: SerializedObject) -> Any:
     """Return the fields of what crosses as data, those of its own fields too; nothing is imported."""
     if crossing.fields is None:
         return None
     return msgspec.msgpack.decode(
-        crossing.fields, ext_hook=lambda _code, data: fields_of(msgspec.msgpack.decode(data, type=Crossing))
+        crossing.fields, ext_hook=lambda _code, data: fields_of(msgspec.msgpack.decode(data, type=SerializedObject))
     )
 
 
@@ -179,7 +179,7 @@ def _pack_field(what: str, by_value: bool, value: object) -> msgspec.msgpack.Ext
 
 
 def _load_field(code: int, data: memoryview) -> Any:
-    return load(msgspec.msgpack.decode(data, type=Crossing))
+    return load(msgspec.msgpack.decode(data, type=SerializedObject))
 
 
 def resolve(module: ModuleType, qualname: str) -> Any:
@@ -206,7 +206,7 @@ def importing_script() -> bool:
     return _state["importing"]
 
 
-def _by_name(value: Any, what: str) -> Crossing | None:
+def _by_name(value: Any, what: str) -> SerializedObject | None:
     """Return a crossing by name if the name leads back to this very object."""
     module_name = getattr(value, "__module__", None)
     qualname = getattr(value, "__qualname__", None)
@@ -217,15 +217,15 @@ def _by_name(value: Any, what: str) -> Crossing | None:
         return None
     home = home_of(value)
     if home:
-        return Crossing(what=what, module=home, qualname=qualname)
+        return SerializedObject(what=what, module=home, qualname=qualname)
     # A script that a worker has imported goes on from there by its path, too.
     script = getattr(module, "__file__", None)
     if script is not None and Path(script).is_file():
-        return Crossing(what=what, script=str(Path(script).resolve()), qualname=qualname)
+        return SerializedObject(what=what, script=str(Path(script).resolve()), qualname=qualname)
     return None
 
 
-def _by_value(value: Any, what: str, *, allowed: bool) -> Crossing:
+def _by_value(value: Any, what: str, *, allowed: bool) -> SerializedObject:
     """Pickle an object that no name leads to, if that is allowed."""
     if not allowed:
         raise CrossingError(f"{what} is not defined at the top level of a module")
@@ -237,7 +237,7 @@ def _by_value(value: Any, what: str, *, allowed: bool) -> Crossing:
         )
     cloudpickle = _cloudpickle(what)
     try:
-        return Crossing(what=what, pickled=cloudpickle.dumps(value))
+        return SerializedObject(what=what, pickled=cloudpickle.dumps(value))
     except Exception as error:
         kind = "function" if isinstance(value, FunctionType) else type(value).__name__
         raise CrossingError(

@@ -12,12 +12,12 @@ __all__ = [
     "JSON",
     "cells",
     "excerpt",
+    "format_error",
     "loads",
     "printable",
     "quoted",
     "redact",
     "redact_command",
-    "said",
     "scrub",
     "scrub_deep",
     "without_key",
@@ -92,7 +92,7 @@ def quoted(text: str, width: int = 60) -> str:
     return '"' + printable(text, width).replace('"', '\\"') + '"'
 
 
-def said(error: BaseException, width: int | None = 300) -> str:
+def format_error(error: BaseException, width: int | None = 300) -> str:
     """What an exception says, on one printable line; foreign ones may fail even at that."""
     try:
         return printable(str(error), width)

@@ -12,7 +12,16 @@ from trunkline.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["amounts", "choice", "kind", "number", "shown", "size", "text", "whole"]
+__all__ = [
+    "check_choice",
+    "check_float",
+    "check_int",
+    "check_size",
+    "check_text",
+    "parse_amounts",
+    "short_repr",
+    "type_phrase",
+]
 
 _KINDS: Final[dict[type, str]] = {
     type(None): "null",
@@ -33,7 +42,7 @@ _UNITS: Final = {"B": 1} | {
 }
 
 
-def kind(value: object) -> str:
+def type_phrase(value: object) -> str:
     """What a value is, in the words of an error message: ``a string``, ``an empty list``, ``null``, ``of type Path``.
 
     Args:
@@ -49,7 +58,7 @@ def kind(value: object) -> str:
     return named
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value as Python writes it, on one printable line of at most 60 cells.
 
     Args:
@@ -62,7 +71,7 @@ def shown(value: object) -> str:
     return printable(written, 60)
 
 
-def whole(name: str, value: object, low: int, high: int | None = None) -> int:
+def check_int(name: str, value: object, low: int, high: int | None = None) -> int:
     """Check a whole number.
 
     Args:
@@ -80,10 +89,10 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and low <= value and (high is None or value <= high):
         return value
     span = f"of at least {low}" if high is None else f"from {low} to {high}"
-    raise ConfigError(f"{name} must be a whole number {span}, not {shown(value)}")
+    raise ConfigError(f"{name} must be a whole number {span}, not {short_repr(value)}")
 
 
-def number(
+def check_float(
     name: str, value: object, low: float, high: float = math.inf, *, above: bool = False, unit: str = ""
 ) -> float:
     """Check a finite number.
@@ -112,10 +121,10 @@ def number(
         span = f"above {low:g}" + ("" if math.isinf(high) else f" and at most {high:g}")
     else:
         span = f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
-    raise ConfigError(f"{name} must be {counted} {span}, not {shown(value)}")
+    raise ConfigError(f"{name} must be {counted} {span}, not {short_repr(value)}")
 
 
-def size(name: str, value: object, low: int = 1) -> int:
+def check_size(name: str, value: object, low: int = 1) -> int:
     """Check an amount of memory.
 
     Args:
@@ -133,10 +142,12 @@ def size(name: str, value: object, low: int = 1) -> int:
         value = round(float(found[1]) * _UNITS[found[2].upper()])
     if isinstance(value, int) and not isinstance(value, bool) and value >= low:
         return value
-    raise ConfigError(f"{name} must be a size of at least {low} bytes, such as '512MB' or '2GB', not {shown(value)}")
+    raise ConfigError(
+        f"{name} must be a size of at least {low} bytes, such as '512MB' or '2GB', not {short_repr(value)}"
+    )
 
 
-def text(name: str, value: object) -> str:
+def check_text(name: str, value: object) -> str:
     """Check a text that is to be sent or stored.
 
     Args:
@@ -150,17 +161,17 @@ def text(name: str, value: object) -> str:
         ConfigError: It is no string, or holds a lone surrogate, which UTF-8 cannot carry.
     """
     if not isinstance(value, str):
-        raise ConfigError(f"{name} must be a string, not {shown(value)}")
+        raise ConfigError(f"{name} must be a string, not {short_repr(value)}")
     try:
         value.encode()
     except UnicodeEncodeError as problem:
         raise ConfigError(
-            f"{name} holds a lone surrogate, {shown(value[problem.start])}, which no request can carry: remove it"
+            f"{name} holds a lone surrogate, {short_repr(value[problem.start])}, which no request can carry: remove it"
         ) from None
     return value
 
 
-def choice(name: str, value: object, *words: str) -> None:
+def check_choice(name: str, value: object, *words: str) -> None:
     """Check a setting that is one of some words.
 
     Args:
@@ -172,10 +183,10 @@ def choice(name: str, value: object, *words: str) -> None:
         ConfigError: It is none of them.
     """
     if value not in words:
-        raise ConfigError(f"{name} must be one of {', '.join(words)}, not {shown(value)}")
+        raise ConfigError(f"{name} must be one of {', '.join(words)}, not {short_repr(value)}")
 
 
-def amounts(given: str, names: Collection[str], *, what: str, foreign: str, write: str) -> dict[str, float]:
+def parse_amounts(given: str, names: Collection[str], *, what: str, foreign: str, write: str) -> dict[str, float]:
     """Read numbers by name from a command line: ``name=1,other=2.5``.
 
     Args:
@@ -192,9 +203,9 @@ def amounts(given: str, names: Collection[str], *, what: str, foreign: str, writ
     for part in given.split(","):
         name, _, amount = (piece.strip() for piece in part.partition("="))
         if name not in names or name in found:
-            raise ConfigError(f"{shown(name)} {'is there twice' if name in found else foreign}; write {write}")
+            raise ConfigError(f"{short_repr(name)} {'is there twice' if name in found else foreign}; write {write}")
         try:
             found[name] = float(amount)
         except ValueError:
-            raise ConfigError(f"{what}: {name} must be a number, not {shown(amount)}") from None
+            raise ConfigError(f"{what}: {name} must be a number, not {short_repr(amount)}") from None
     return found

@@ -11,14 +11,14 @@ import msgspec
 
 from trunkline.llm.config import EndpointSpec
 from trunkline.protocol.job import pack_job, parties
-from trunkline.protocol.messages import Begin, Stop, encode
+from trunkline.protocol.messages import Begin, StopRun, encode
 
 if TYPE_CHECKING:
     from trunkline.protocol.backend import Inbox
     from trunkline.protocol.job import Job
     from trunkline.protocol.messages import ToWorker
 
-__all__ = ["Elsewhere"]
+__all__ = ["RemoteBackend"]
 
 REST_WITHIN = 5.0
 """Seconds that an engine has to end its run; one that does not is killed."""
@@ -35,7 +35,7 @@ class _Host(Protocol):
 H = TypeVar("H", bound=_Host)
 
 
-class Elsewhere(Generic[H]):
+class RemoteBackend(Generic[H]):
     """The hosts of engines, by their seats, and which of them are at work on a run.
 
     Args:
@@ -69,7 +69,7 @@ class Elsewhere(Generic[H]):
     async def rest(self) -> None:
         """End the run in every engine; one that does not say bye in time is killed."""
         for seat in self._at_work:
-            self.send(seat, Stop())
+            self.send(seat, StopRun())
         try:
             async with asyncio.timeout(REST_WITHIN):
                 while self._at_work:

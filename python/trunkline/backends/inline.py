@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trunkline._core import __version__
 from trunkline._internal.resources import collector
-from trunkline.protocol.messages import PROTOCOL, Ready
+from trunkline.protocol.messages import PROTOCOL, WorkerReady
 from trunkline.worker.engine import Engine, slots
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from trunkline.protocol.job import Job
     from trunkline.protocol.messages import ToWorker
 
-__all__ = ["Inline"]
+__all__ = ["InlineBackend"]
 
 
-class Inline:
+class InlineBackend:
     """Hosts one engine here; see :class:`~trunkline.protocol.backend.Backend`."""
 
     workers = 0
@@ -33,7 +33,7 @@ class Inline:
         """Make the engine."""
         self._engine = Engine(job, lambda message: inbox.put_nowait((0, message)))
         collector.relax()
-        inbox.put_nowait((0, Ready(PROTOCOL, __version__, os.getpid(), slots(job))))
+        inbox.put_nowait((0, WorkerReady(PROTOCOL, __version__, os.getpid(), slots(job))))
         return [0]
 
     async def replace(self, seat: int) -> int | None:

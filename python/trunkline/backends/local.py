@@ -13,10 +13,10 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from trunkline._core import __version__
-from trunkline._internal.aio import to_the_end
-from trunkline.backends.base import Elsewhere
+from trunkline._internal.aio import wait_uninterrupted
+from trunkline.backends.base import RemoteBackend
 from trunkline.errors import WorkerError
-from trunkline.protocol.backend import Gone
+from trunkline.protocol.backend import WorkerExited
 from trunkline.protocol.channel import Channel, connect
 from trunkline.protocol.messages import PROTOCOL, Bye, Fatal, Hello, decode_from_worker, encode
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trunkline.protocol.job import Job
 
 
-__all__ = ["Local", "Process"]
+__all__ = ["LocalBackend", "WorkerProcess"]
 
 
 _GRACE = 2.0
@@ -37,7 +37,7 @@ _LAST_WORDS = 0.5
 """Seconds to read what a dead worker had sent, should somebody else hold its end of the socket open."""
 
 
-class Process:
+class WorkerProcess:
     """A worker process and the channel to it; make it with :meth:`start`.
 
     Args:
@@ -56,7 +56,7 @@ class Process:
         sock: socket.socket,
         lifeline: int,
         deliver: Callable[[int, memoryview], None],
-        gone: Callable[[int, Gone], None],
+        gone: Callable[[int, WorkerExited], None],
     ) -> None:
         self.number = number
         self.pid = popen.pid
@@ -73,7 +73,9 @@ class Process:
         self._farewell: asyncio.Task[None] | None = None
 
     @classmethod
-    def start(cls, number: int, deliver: Callable[[int, memoryview], None], gone: Callable[[int, Gone], None]) -> Self:
+    def start(
+        cls, number: int, deliver: Callable[[int, memoryview], None], gone: Callable[[int, WorkerExited], None]
+    ) -> Self:
         """Start a worker process on one end of a socket pair.
 
         It is exec'd, never forked from this process's state; it gets a session of its own, so that Ctrl-C reaches the
@@ -181,7 +183,7 @@ class Process:
         try:
             code = await self._reap()
             killed = self._why is None and code in (-signal.SIGKILL, -signal.SIGTERM)
-            self._gone(self.number, Gone(self._ended(code, error), killed))
+            self._gone(self.number, WorkerExited(self._ended(code, error), killed))
         finally:
             # Cancelled, too: who closes us waits for this.
             self._said_gone.set()
@@ -226,7 +228,7 @@ def _signal_name(number: int) -> str:
 logger = logging.getLogger(__name__)
 
 
-class Local(Elsewhere[Process]):
+class LocalBackend(RemoteBackend[WorkerProcess]):
     """Hosts engines in processes of their own; see :class:`~trunkline.protocol.backend.Backend`.
 
     A process that rests serves the next run, under the same number. One that dies meanwhile is replaced then.
@@ -269,7 +271,7 @@ class Local(Elsewhere[Process]):
         for process in processes:
             process.hang_up()
         closing = asyncio.gather(*(process.close() for process in processes))
-        await to_the_end(closing)
+        await wait_uninterrupted(closing)
         closing.result()
         self._hosts.clear()
 
@@ -277,7 +279,7 @@ class Local(Elsewhere[Process]):
         """Give a job to a process, or to one that is started for it."""
         if seat is None:
             seat = next(self._seats)
-            process = self._hosts[seat] = Process.start(seat, self._receive, self._gone)
+            process = self._hosts[seat] = WorkerProcess.start(seat, self._receive, self._gone)
             # It is of this run from now on: it may be gone before it listens.
             self._begins[seat] = begin
             try:
@@ -297,7 +299,7 @@ class Local(Elsewhere[Process]):
         if isinstance(message, Bye | Fatal):
             self._leave(seat)
 
-    def _gone(self, seat: int, gone: Gone) -> None:
+    def _gone(self, seat: int, gone: WorkerExited) -> None:
         """Pass on that a process is gone, or remember it for the next run."""
         if self._inbox is not None and seat in self._begins:
             self._inbox.put_nowait((seat, gone))
@@ -310,4 +312,4 @@ class Local(Elsewhere[Process]):
         """Let go of what is left of a process that is dead, or of no use."""
         process = self._hosts.pop(seat, None)
         if process is not None:
-            await to_the_end(asyncio.ensure_future(process.close()))
+            await wait_uninterrupted(asyncio.ensure_future(process.close()))

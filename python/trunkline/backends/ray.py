@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline._core import __version__
-from trunkline._internal.aio import to_the_end
+from trunkline._internal.aio import wait_uninterrupted
 from trunkline._internal.text import printable
 from trunkline.backends import ray_cluster as cluster
-from trunkline.backends.base import Elsewhere
+from trunkline.backends.base import RemoteBackend
 from trunkline.errors import WorkerError
 from trunkline.llm.config import EndpointSpec
-from trunkline.protocol.backend import Gone
-from trunkline.protocol.messages import PROTOCOL, Bye, Fatal, Hello, Ready, decode_from_worker, encode
+from trunkline.protocol.backend import WorkerExited
+from trunkline.protocol.messages import PROTOCOL, Bye, Fatal, Hello, WorkerReady, decode_from_worker, encode
 from trunkline.worker.main import Host
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trunkline.protocol.job import Job
 
 
-__all__ = ["Actor", "Ray", "Seat", "portion"]
+__all__ = ["Actor", "ActorHandle", "RayBackend", "portion"]
 
 
 _PORTION = 8 * 1024 * 1024
@@ -91,7 +91,7 @@ _LAST_WORDS = 5.0
 """Seconds to collect what an actor had sent once it takes nothing more."""
 
 
-class Seat:
+class ActorHandle:
     """An actor from its start to its end, and the two calls that are out to it: one tells, one collects.
 
     Args:
@@ -164,7 +164,7 @@ class Seat:
             while True:
                 for payload in await _reply(self._actor.collect):
                     message = decode_from_worker(payload)
-                    if isinstance(message, Ready):
+                    if isinstance(message, WorkerReady):
                         self._name = f"worker {self._number} (pid {message.pid})"
                     self._deliver(self._number, message)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - told to the controller, whatever it is
@@ -172,11 +172,11 @@ class Seat:
             self._telling.cancel()
             self._deliver(self._number, self._gone(error))
 
-    def _gone(self, error: BaseException) -> Gone:
+    def _gone(self, error: BaseException) -> WorkerExited:
         """How the actor ended."""
         if self._why is not None:
-            return Gone(f"{self._name} was killed: {self._why}")
-        return Gone(f"{self._name} ended: {_told(self._failed or error)}", _was_killed(str(error)))
+            return WorkerExited(f"{self._name} was killed: {self._why}")
+        return WorkerExited(f"{self._name} ended: {_told(self._failed or error)}", _was_killed(str(error)))
 
 
 async def _reply(method: Any, *given: object) -> Any:
@@ -206,7 +206,7 @@ _OPTIONS = {"num_cpus": 0, "scheduling_strategy": "SPREAD", "max_restarts": 0, "
 after a death is the controller's to decide."""
 
 
-class Ray(Elsewhere[Seat]):
+class RayBackend(RemoteBackend[ActorHandle]):
     """Hosts engines in actors, where Ray places them; see :class:`~trunkline.protocol.backend.Backend`.
 
     An actor that rests serves the next run, under the same number. One that dies meanwhile is replaced then.
@@ -253,7 +253,7 @@ class Ray(Elsewhere[Seat]):
     async def close(self) -> None:
         """End the actors, and a Ray of our own with them."""
         closing = asyncio.ensure_future(self._close())
-        await to_the_end(closing)
+        await wait_uninterrupted(closing)
         closing.result()
 
     async def _close(self) -> None:
@@ -282,7 +282,7 @@ class Ray(Elsewhere[Seat]):
         """Give a job to an actor, or to one that is started for it."""
         if seat is None:
             seat = next(self._seats)
-            self._hosts[seat] = Seat(seat, self._actor.remote(), self._heard)
+            self._hosts[seat] = ActorHandle(seat, self._actor.remote(), self._heard)
             self._hosts[seat].send(encode(Hello(PROTOCOL, __version__)))
         return self._give(seat, begin)
 
@@ -290,13 +290,13 @@ class Ray(Elsewhere[Seat]):
         """Pass on what an engine says, and that it is gone, last."""
         if seat not in self._hosts:
             return
-        if isinstance(event, Gone):
+        if isinstance(event, WorkerExited):
             del self._hosts[seat]
         if self._inbox is not None and seat in self._begins:
             self._inbox.put_nowait((seat, event))
-        elif isinstance(event, Gone):
+        elif isinstance(event, WorkerExited):
             logger.warning("%s; another is started for the next run", event.reason)
-        if isinstance(event, Bye | Fatal | Gone):
+        if isinstance(event, Bye | Fatal | WorkerExited):
             self._leave(seat)
 
 

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trunkline._internal.text import printable, said
+from trunkline._internal.text import format_error, printable
 from trunkline.errors import ConfigError, InfrastructureError
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _knock(address: str) -> None:
         try:
             socket.create_connection((host.strip("[]"), int(port)), _KNOCK_WITHIN).close()
         except (OSError, OverflowError) as error:
-            raise InfrastructureError(f"Ray at {address!r} cannot be reached: {said(error)}") from error
+            raise InfrastructureError(f"Ray at {address!r} cannot be reached: {format_error(error)}") from error
 
 
 @contextlib.contextmanager
@@ -235,4 +235,4 @@ def _off_stdout() -> Iterator[None]:
 
 def _last(error: BaseException) -> str:
     """Return the last line of what an error of Ray says: the ones before are tracebacks."""
-    return said(Exception((str(error).strip().splitlines() or [type(error).__name__])[-1]))
+    return format_error(Exception((str(error).strip().splitlines() or [type(error).__name__])[-1]))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["Progress", "drive", "watching", "watching_options"]
+__all__ = ["ProgressLine", "drive", "watching", "watching_options"]
 
 
 _EVERY = 5.0  # seconds between plain lines
@@ -44,7 +44,7 @@ _REFRESH = 0.1  # seconds between drawings of the live line
 _WINDOW = 15.0  # seconds over which rates are measured
 
 
-class _Clock(Protocol):
+class _Now(Protocol):
     def __call__(self) -> float: ...
 
 
@@ -82,7 +82,7 @@ def _done(snapshot: Snapshot) -> tuple[str, str]:
     return done, f"{snapshot.rollouts_done:,}/{snapshot.rollouts:,} rollouts"
 
 
-class Progress:
+class ProgressLine:
     """Shows how far a run is. Losing the stream never stops the run.
 
     Use it as a context manager and hand :meth:`update` to the run.
@@ -96,7 +96,7 @@ class Progress:
         self,
         stream: TextIO | None = None,
         *,
-        clock: _Clock = time.monotonic,
+        clock: _Now = time.monotonic,
     ) -> None:
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._clock = clock
@@ -322,7 +322,7 @@ def drive(
         The exit code: 0, or 1 if more rollouts broke than allowed, too few groups were kept, or the run's budget or
         time kept tasks from being begun.
     """
-    with watching(watched) as observed, Progress() as progress:
+    with watching(watched) as observed, ProgressLine() as progress:
         lines = [said] if said else []
 
         def watch(shot: Snapshot) -> None:

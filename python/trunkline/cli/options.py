@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_orig
 import click
 import msgspec
 
-from trunkline._internal.text import said
-from trunkline._internal.validation import shown
+from trunkline._internal.text import format_error
+from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, UsageError
 from trunkline.llm.pricing import Price, read_price
 from trunkline.rollout.budget import Budget, read_budget
@@ -241,7 +241,7 @@ def make_named(
     except UsageError as problem:
         raise ConfigError(f"{option} {name}: {problem}") from None
     except Exception as problem:
-        raise ConfigError(f"{option} {name}: {type(problem).__name__}: {said(problem)}") from problem
+        raise ConfigError(f"{option} {name}: {type(problem).__name__}: {format_error(problem)}") from problem
 
 
 def _parameters(kind: type) -> Mapping[str, Any]:
@@ -308,7 +308,7 @@ def read_value(text: str, what: str, kind: Any) -> Any:
                 raise problem.__cause__ from None
         except TypeError:
             return text  # a type that msgspec does not know
-    raise ConfigError(f"{what} must be {_type_name(kind)}, not {shown(text)}")
+    raise ConfigError(f"{what} must be {_type_name(kind)}, not {short_repr(text)}")
 
 
 def _type_name(kind: Any) -> str:
@@ -426,6 +426,6 @@ def read_confidence(given: str) -> Callable[[Trajectory], float]:
         try:
             return float(found(rollout))
         except Exception as problem:
-            raise ConfigError(f"--confidence {given}: {type(problem).__name__}: {said(problem)}") from problem
+            raise ConfigError(f"--confidence {given}: {type(problem).__name__}: {format_error(problem)}") from problem
 
     return sure

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from trunkline._internal.text import cells, printable, said
+from trunkline._internal.text import cells, format_error, printable
 from trunkline.cli.options import make_named, read_rewards, reward_option
 from trunkline.cli.output import put, silence, tell
 from trunkline.errors import ConfigError, LLMError, TrunklineError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-__all__ = ["Answered", "answers", "answers_of", "export", "report", "score", "told"]
+__all__ = ["TaskAnswer", "answers", "answers_of", "export", "report", "score", "told"]
 
 
 @click.command()
@@ -237,7 +237,7 @@ _AT_ONCE: Final = 64
 _TASK, _ANSWER, _WHY = 24, 60, 300  # cells
 
 
-class Answered(msgspec.Struct, frozen=True):
+class TaskAnswer(msgspec.Struct, frozen=True):
     """The answer of one task.
 
     Attributes:
@@ -273,7 +273,7 @@ class Answered(msgspec.Struct, frozen=True):
         return row | evidence | {"usage": msgspec.structs.asdict(self.decision.usage)}
 
 
-async def answers_of(trees: Iterable[Tree], aggregator: Aggregator, by: str) -> list[Answered]:
+async def answers_of(trees: Iterable[Tree], aggregator: Aggregator, by: str) -> list[TaskAnswer]:
     """Decide the answer of each tree, several at once, in their order.
 
     Args:
@@ -284,8 +284,8 @@ async def answers_of(trees: Iterable[Tree], aggregator: Aggregator, by: str) -> 
     Raises:
         EndpointError: The aggregator asks a model whose endpoint serves nobody.
     """
-    found: list[Answered] = []
-    waiting: deque[asyncio.Task[Answered]] = deque()
+    found: list[TaskAnswer] = []
+    waiting: deque[asyncio.Task[TaskAnswer]] = deque()
     try:
         for tree in trees:
             waiting.append(asyncio.create_task(_answered(tree, aggregator, by)))
@@ -302,18 +302,21 @@ async def answers_of(trees: Iterable[Tree], aggregator: Aggregator, by: str) -> 
     return found
 
 
-async def _answered(tree: Tree, aggregator: Aggregator, by: str) -> Answered:
+async def _answered(tree: Tree, aggregator: Aggregator, by: str) -> TaskAnswer:
     try:
         decision, failed = await aggregate(tree, aggregator, by=by), False
     except LLMError as problem:
-        decision, failed = Decision(answer=None, why=said(problem)), True
+        decision, failed = Decision(answer=None, why=format_error(problem)), True
     except TrunklineError:
         raise
     except Exception as problem:  # noqa: BLE001 - an aggregator, and what it asks, may be anybody's code
-        decision, failed = Decision(answer=None, why=printable(f"{type(problem).__name__}: {said(problem)}", 300)), True
+        decision, failed = (
+            Decision(answer=None, why=printable(f"{type(problem).__name__}: {format_error(problem)}", 300)),
+            True,
+        )
     voters = sum(len(party.voters) for party in decision.parties)
     correct = None if failed else _correct(tree, decision.answer)
-    return Answered(tree.task.id, decision.answer, len(decision.voters), voters, correct, decision, failed)
+    return TaskAnswer(tree.task.id, decision.answer, len(decision.voters), voters, correct, decision, failed)
 
 
 def _correct(tree: Tree, answer: str | None) -> bool | None:
@@ -398,7 +401,7 @@ def answers(
 
 async def _decided(
     reader: RunReader, given: str, by: str, spec: EndpointSpec | None, model: str | None
-) -> list[Answered]:
+) -> list[TaskAnswer]:
     """Decide all tasks, with one client for all of them."""
     llm = None if spec is None else spec.open()
     try:
@@ -428,7 +431,7 @@ def _target(out: str) -> Path:
     return path
 
 
-def _write_answers(path: Path, found: Iterable[Answered]) -> None:
+def _write_answers(path: Path, found: Iterable[TaskAnswer]) -> None:
     """Write JSON lines, all or none of them."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -445,7 +448,7 @@ def _ascii(data: object) -> str:
     return json.dumps(msgspec.json.decode(msgspec.json.encode(data)), indent=2)
 
 
-def _table(found: Iterable[Answered]) -> str:
+def _table(found: Iterable[TaskAnswer]) -> str:
     rows = [("task", "answer", "votes", "")]
     for one in found:
         answer = "-" if one.answer is None else printable(one.answer, _ANSWER)
@@ -460,7 +463,7 @@ def _table(found: Iterable[Answered]) -> str:
     return "\n".join(lines)
 
 
-def _summary(found: list[Answered], measured: Estimate | None, spent: Usage, target: Path | None) -> str:
+def _summary(found: list[TaskAnswer], measured: Estimate | None, spent: Usage, target: Path | None) -> str:
     answered = sum(one.answer is not None for one in found)
     tied = sum(one.decision.tied for one in found)
     lines = [f"answers   {answered:,} of {len(found):,} tasks, {tied:,} tied"]

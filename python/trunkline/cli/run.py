@@ -9,7 +9,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from trunkline._internal.validation import whole
+from trunkline._internal.validation import check_int
 from trunkline.agent import Agent
 from trunkline.cli.live import drive, watching_options
 from trunkline.cli.options import (
@@ -24,7 +24,7 @@ from trunkline.cli.options import (
     reward_option,
 )
 from trunkline.cli.output import print_outline
-from trunkline.cli.targets import HELP, changed_llms, find_run, make_team, read_llms, standing
+from trunkline.cli.targets import HELP, changed_llms, find_run, make_team, read_llms, run_file_status
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.dialects.builtin import DIALECTS
@@ -32,7 +32,7 @@ from trunkline.llm.pricing import MAIN, there_is
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Limits
 from trunkline.protocol.job import likeliest_of
-from trunkline.runner.plan import Draft, plan
+from trunkline.runner.plan import RunSpec, plan
 from trunkline.runner.pool import Pool
 from trunkline.runner.stored_job import stored_job
 from trunkline.runner.worker_pool import MOST_WORKERS
@@ -260,13 +260,13 @@ def run(ctx: click.Context, /, questions: str | None, **given: Any) -> None:
     if given["fresh"] and given["force"]:
         raise click.UsageError("--fresh begins anew, and --force resumes: give one of them")
     path, resume = find_run(
-        given["out"], given["model"], lambda: Draft(agent, tasks, **options).fingerprint, fresh=given["fresh"]
+        given["out"], given["model"], lambda: RunSpec(agent, tasks, **options).fingerprint, fresh=given["fresh"]
     )
     options |= {"out": path, "resume": "force" if given["force"] else resume}
     if given["dry_run"]:
         print_outline(plan(agent, tasks, **options), as_json=given["as_json"])
         return
-    said, as_json = standing(path, resume=resume), given["as_json"]
+    said, as_json = run_file_status(path, resume=resume), given["as_json"]
     ctx.exit(
         drive(agent, tasks, threshold=given["fail_on_error"], watched=given, as_json=as_json, said=said, **options)
     )
@@ -341,7 +341,7 @@ def _hosts(ctx: click.Context, pool: str, workers: int, address: str | None) -> 
         raise click.UsageError(f"--address {address} is for --pool ray")
     if pool != "ray":
         return {"workers": 0 if pool == "inline" else workers}
-    workers = whole("--workers", workers, 1, MOST_WORKERS)
+    workers = check_int("--workers", workers, 1, MOST_WORKERS)
     return {"pool": ctx.with_resource(Pool("ray", workers=workers, address=address))}
 
 
@@ -418,7 +418,7 @@ def resume(ctx: click.Context, /, run: str, **given: Any) -> None:
     with RunReader.open(path) as reader:
         meta, settings = reader.meta, reader.settings
     job, stored = stored_job(path, meta)
-    said = standing(path, resume=True)
+    said = run_file_status(path, resume=True)
     options: dict[str, Any] = {
         **_of_job(job),
         **_of_file(settings),

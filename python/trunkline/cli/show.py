@@ -29,9 +29,9 @@ from trunkline.cli.tables import (
 from trunkline.cli.tree_view import picture
 from trunkline.scoring.confidence import CONFIDENCES
 from trunkline.store.reader import RunReader
-from trunkline.store.state import scorings
+from trunkline.store.state import rescorings
 from trunkline.store.stats.compare import compare as compared
-from trunkline.store.stats.metrics import calibrated, measures
+from trunkline.store.stats.metrics import calibrated, run_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trunkline.scoring.metrics.comparison import Calibration
     from trunkline.store.state import Scoring
     from trunkline.store.stats.compare import Comparison, Side
-    from trunkline.store.stats.metrics import Measures
+    from trunkline.store.stats.metrics import RunMetrics
     from trunkline.store.stats.profile import Profile
     from trunkline.store.stats.summary import Summary
     from trunkline.store.stats.tasks import TaskSummary
@@ -126,9 +126,9 @@ def show_run(
         shown = _Shown(
             str(path),
             reader.summary(),
-            scorings(reader.meta),
+            rescorings(reader.meta),
             reader.by_task() if tasks else None,
-            measures(reader) if metrics or json else None,
+            run_metrics(reader) if metrics or json else None,
             confidence,
             None if confidence is None else calibrated(reader, read_confidence(confidence)),
             reader.profile() if time or several else None,
@@ -147,7 +147,7 @@ class _Shown(NamedTuple):
     summary: Summary
     scorings: list[Scoring]
     tasks: list[TaskSummary] | None
-    metrics: Measures | None
+    metrics: RunMetrics | None
     confidence: str | None
     calibration: Calibration | None
     spent: Profile | None

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from trunkline.scoring.metrics.at_k import PerSolved
     from trunkline.scoring.metrics.comparison import Calibration, Ratio
     from trunkline.store.stats.calls import EndpointSummary, Spending, Times
-    from trunkline.store.stats.metrics import Measures
-    from trunkline.store.stats.profile import AgentProfile, Profile, Rows, Stretch
-    from trunkline.store.stats.summary import Summary, Taken
+    from trunkline.store.stats.metrics import RunMetrics
+    from trunkline.store.stats.profile import AgentProfile, Profile, RoleRows, Stretch
+    from trunkline.store.stats.summary import Summary, TakenOver
     from trunkline.store.stats.tasks import Filtered, Length, TaskSummary
 
 
@@ -191,7 +191,7 @@ def _parts(summary: Summary) -> str:
     return f"  ({', '.join(shown)})" if shown else ""
 
 
-def taken_over(taken: Taken) -> str:
+def taken_over(taken: TakenOver) -> str:
     """What was taken over of an earlier run."""
     on = f", {taken.growing:,} of which had not ended" if taken.growing else ""
     trees, rollouts = _count(taken.trees, "tree"), _count(taken.rollouts, "rollout")
@@ -348,11 +348,11 @@ _PARTS: Final = "part: what one of the rewards gave that the reward is made of, 
 MeasureRow = tuple[str, str, str]
 
 
-def metrics_table(found: Measures) -> str:
+def metrics_table(found: RunMetrics) -> str:
     """Every metric of a run, as plain text, one line each.
 
     Args:
-        found: What :func:`trunkline.store.stats.metrics.measures` returns.
+        found: What :func:`trunkline.store.stats.metrics.run_metrics` returns.
     """
     if found.accuracy is None and not found.parts:
         return "no metrics: nothing is scored"
@@ -399,7 +399,7 @@ def _ratio(found: Ratio) -> str:
     return f"{found.value:.3f}{ends}"
 
 
-def _measure_rows(found: Measures) -> Iterator[MeasureRow]:
+def _measure_rows(found: RunMetrics) -> Iterator[MeasureRow]:
     yield from _measure_row("accuracy of one try", found.accuracy)
     for name, mean in found.parts.items():
         yield from _measure_row(f"part {printable(name, 40)}", mean)
@@ -539,7 +539,7 @@ def _said(agent: AgentProfile) -> Iterator[str]:
         yield from _time_rows(agent.rows)
 
 
-def _time_rows(rows: Rows) -> Iterator[str]:
+def _time_rows(rows: RoleRows) -> Iterator[str]:
     inactive = f", {rows.inactive:,} inactive" if rows.inactive else ""
     yield f"  rows      {rows.active:,} active{inactive}; {rows.valid:,} valid actions  ({percent(rows.valid_share)})"
     whole = f"{rows.whole:,} that whole batches carry in {rows.rounds:,} rounds"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 import msgspec
 
 from trunkline._internal.text import printable
-from trunkline._internal.validation import shown
+from trunkline._internal.validation import short_repr
 from trunkline.cli.options import load_tools, make_named, read_value, run_path, safe_name
 from trunkline.errors import ConfigError, DamagedRunFile, RunFileError
 from trunkline.llm.config import EndpointSpec
@@ -16,7 +16,7 @@ from trunkline.llm.dialects.builtin import DIALECTS
 from trunkline.llm.pricing import check_name, read_price, there_is
 from trunkline.llm.request import Sampling
 from trunkline.llm.types import Limits
-from trunkline.runner.resume import UnfinishedRun
+from trunkline.runner.resume import ResumableRun
 from trunkline.team import TEAMS, find
 from trunkline.team.role import Role
 from trunkline.team.team import Team, change
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trunkline.tools.tool import Tool
 
 
-__all__ = ["HELP", "changed_llms", "find_run", "make_team", "read_llms", "standing"]
+__all__ = ["HELP", "changed_llms", "find_run", "make_team", "read_llms", "run_file_status"]
 
 
 HELP: Final = (
@@ -94,7 +94,7 @@ def _parts(given: Iterable[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, 
     for one in given:
         name, equals, rest = one.partition("=")
         if not equals or not name:
-            raise ConfigError(f"--llm {shown(one)}: write NAME=URL, or NAME=URL,max_concurrency=8,...")
+            raise ConfigError(f"--llm {short_repr(one)}: write NAME=URL, or NAME=URL,max_concurrency=8,...")
         check_name("--llm: NAME", name)
         url, *options = rest.split(",")
         urls, others = found.get(name, ((), ()))
@@ -118,7 +118,7 @@ def _fields(name: str, options: Iterable[str]) -> dict[str, Any]:
             fields[key] = _number(name, key, value, _FIELDS[key])
         else:
             there = ", ".join((*_FIELDS, *_RATES, *_PRICES))
-            raise ConfigError(f"--llm {name}: {shown(option)} is no option=value that it knows; there is {there}")
+            raise ConfigError(f"--llm {name}: {short_repr(option)} is no option=value that it knows; there is {there}")
     if prices:
         fields["price"] = read_price(",".join(prices))
     return fields
@@ -128,7 +128,7 @@ def _number(name: str, key: str, value: str, kind: Any) -> Any:
     try:
         return kind(value)
     except ValueError:
-        raise ConfigError(f"--llm {name}: {key} must be a number, not {shown(value)}") from None
+        raise ConfigError(f"--llm {name}: {key} must be a number, not {short_repr(value)}") from None
 
 
 _SAMPLING: Final = "sampling."
@@ -286,9 +286,9 @@ def find_run(out: str | None, model: str, fingerprint: Callable[[], str], *, fre
     return (None if fresh else _newest(label)) or run_path(None, label), not fresh
 
 
-def standing(path: Path, *, resume: bool) -> str:
+def run_file_status(path: Path, *, resume: bool) -> str:
     """Return a line on what becomes of a run file that is there, or that there is a new one."""
-    there = UnfinishedRun.at(path) if resume else None
+    there = ResumableRun.at(path) if resume else None
     name = printable(str(path))
     if there is None:
         return f"begins {name}"
@@ -304,7 +304,7 @@ def _newest(label: str) -> Path | None:
     """
     for path in sorted(Path("runs").glob(f"*-{label}.run"), reverse=True):
         try:
-            there = UnfinishedRun.at(path)
+            there = ResumableRun.at(path)
         except DamagedRunFile as problem:
             raise DamagedRunFile(f"{problem}; --fresh begins anew without it") from None
         except RunFileError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from trunkline._internal.text import scrub
-from trunkline._internal.validation import choice, kind, number, shown, whole
+from trunkline._internal.validation import check_choice, check_float, check_int, short_repr, type_phrase
 from trunkline.errors import ConfigError, UsageError
 from trunkline.llm.openai_client import ClientLLM, as_llm
 from trunkline.llm.request import Sampling
@@ -52,7 +52,7 @@ class Node:
 
     def __init__(self, parent: Node | None = None) -> None:
         if parent is not None and not isinstance(parent, Node):
-            raise ConfigError(f"Node: parent must be a Node or None, not {shown(parent)}")
+            raise ConfigError(f"Node: parent must be a Node or None, not {short_repr(parent)}")
         self.parent = parent
         self.children: list[Node] = []
         self.state: Any = None
@@ -73,7 +73,7 @@ class Node:
         if reward is None or (isinstance(reward, float) and math.isnan(reward)):
             return
         if not isinstance(reward, int | float) or isinstance(reward, bool) or not abs(reward) <= sys.float_info.max:
-            raise ConfigError(f"backpropagate: reward must be a finite number, not {shown(reward)}")
+            raise ConfigError(f"backpropagate: reward must be a finite number, not {short_repr(reward)}")
         for node in self._upwards():
             node.visits += 1
             # Each divided by itself: the difference of two huge rewards may be no number.
@@ -93,7 +93,7 @@ class Node:
             UsageError: There are no children.
             ConfigError: ``c`` is no number of at least 0.
         """
-        number("best_child: c", c, 0)
+        check_float("best_child: c", c, 0)
         if not self.children:
             raise UsageError("best_child: this node has no children; append some to its list of children first")
         # Whoever counts visits by hand may leave none here.
@@ -205,12 +205,12 @@ def settings(function: str, given: Mapping[str, Any], without: tuple[str, ...] =
             if why is not None:
                 raise ConfigError(f"{function} does not take {name}: {why}")
             raise ConfigError(
-                f"{function} has no option {shown(name)}; it has {', '.join(sorted(known))}; "
+                f"{function} has no option {short_repr(name)}; it has {', '.join(sorted(known))}; "
                 "further fields of the request go into extra_body"
             )
     functions = given.get("tool_functions")
     if functions is not None and not isinstance(functions, Mapping):
-        raise ConfigError(f"tool_functions must be a dict of functions by name, not {kind(functions)}")
+        raise ConfigError(f"tool_functions must be a dict of functions by name, not {type_phrase(functions)}")
     limit, turns = given.get("max_concurrency"), given.get("max_iterations")
     return Settings(
         sampling=_sampling(given),
@@ -218,8 +218,8 @@ def settings(function: str, given: Mapping[str, Any], without: tuple[str, ...] =
         run={name: given[name] for name in RUN if name in given},
         reference=accepted("reference", given.get("reference")),
         tool_functions=functions or {},
-        max_concurrency=None if limit is None else whole("max_concurrency", limit, 1),
-        max_iterations=None if turns is None else whole("max_iterations", turns, 1),
+        max_concurrency=None if limit is None else check_int("max_concurrency", limit, 1),
+        max_iterations=None if turns is None else check_int("max_iterations", turns, 1),
     )
 
 
@@ -244,7 +244,7 @@ def _sampling(given: Mapping[str, Any]) -> Sampling:
     """Make the sampling of the fields of a request."""
     body = given.get("extra_body")
     if body is not None and not isinstance(body, Mapping):
-        raise ConfigError(f"extra_body must be a dict of body fields, not {kind(body)}")
+        raise ConfigError(f"extra_body must be a dict of body fields, not {type_phrase(body)}")
     # As with the SDK, what stands in extra_body is the last word on a field.
     fields = {name: given[name] for name in (*SAMPLING, *BODY) if given.get(name) is not None} | dict(body or {})
     known = {name: fields.pop(name) for name in SAMPLING if name in fields}
@@ -289,7 +289,7 @@ def aggregate_results(rollout_results: Sequence[Mapping[str, Any]], question: st
     """
     candidates = _candidates(rollout_results)
     if not isinstance(question, str):
-        raise ConfigError(f"question must be a text, not {kind(question)}")
+        raise ConfigError(f"question must be a text, not {type_phrase(question)}")
     weigh, _ = weights(candidates, "confidence")
     return poll(candidates, weigh).answer or ""
 
@@ -320,9 +320,9 @@ async def integrate(
         ConfigError: A result or an argument cannot be used; the message names it.
         EndpointError: The endpoint serves nobody.
     """
-    choice("reports", reports, "stored", "model")
+    check_choice("reports", reports, "stored", "model")
     if not isinstance(question, str) or not question.strip():
-        raise ConfigError(f"question must be a text, not {shown(question)}")
+        raise ConfigError(f"question must be a text, not {short_repr(question)}")
     candidates = _candidates(rollout_results, anew=reports == "model")
     decision = await Integrate(as_client(client), model).decide(question, candidates)
     _log.info("integrate: %s", decision.why)
@@ -336,15 +336,15 @@ def _candidates(results: Sequence[Mapping[str, Any]], *, anew: bool = False) -> 
         ConfigError: One cannot be read; the message names the field.
     """
     if not isinstance(results, list | tuple):
-        raise ConfigError(f"rollout_results must be a list of dicts, not {kind(results)}")
+        raise ConfigError(f"rollout_results must be a list of dicts, not {type_phrase(results)}")
     found = []
     for position, result in enumerate(results):
         place = f"rollout_results[{position}]"
         if not isinstance(result, Mapping):
-            raise ConfigError(f"{place} is {kind(result)}, expected a dict as run_parallel_rollouts returns it")
+            raise ConfigError(f"{place} is {type_phrase(result)}, expected a dict as run_parallel_rollouts returns it")
         report, messages = result.get("compressed_reasoning"), result.get("messages")
         if report is not None and not isinstance(report, str):
-            raise ConfigError(f"{place}: compressed_reasoning must be a text or None, not {shown(report)}")
+            raise ConfigError(f"{place}: compressed_reasoning must be a text or None, not {short_repr(report)}")
         candidate = Candidate(
             id=position,
             answer=_answer(result, place),
@@ -364,7 +364,7 @@ def _answer(result: Mapping[str, Any], place: str) -> str | None:
         return None
     answer = result[name]
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
-        raise ConfigError(f"{place}: {name} must be a text, a number or None, not {shown(answer)}")
+        raise ConfigError(f"{place}: {name} must be a text, a number or None, not {short_repr(answer)}")
     if isinstance(answer, float) and math.isnan(answer):
         return None
     try:
@@ -379,7 +379,9 @@ def _confidence(result: Mapping[str, Any], place: str) -> float:
     if confidence is None or (isinstance(confidence, float) and math.isnan(confidence)):
         return math.nan
     if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 <= confidence <= _MOST:
-        raise ConfigError(f"{place}: confidence must be a number from 0 to {_MOST:g}, or None, not {shown(confidence)}")
+        raise ConfigError(
+            f"{place}: confidence must be a number from 0 to {_MOST:g}, or None, not {short_repr(confidence)}"
+        )
     return float(confidence)
 
 
@@ -388,5 +390,5 @@ def _conversation(messages: object, place: str) -> tuple[dict[str, Any], ...]:
     if messages is None:
         return ()
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise ConfigError(f"{place}: messages must be a list of chat messages, not {shown(messages)}")
+        raise ConfigError(f"{place}: messages must be a list of chat messages, not {short_repr(messages)}")
     return tuple(messages)

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline._internal.text import said, scrub_deep
-from trunkline._internal.validation import kind, shown, text, whole
+from trunkline._internal.text import format_error, scrub_deep
+from trunkline._internal.validation import check_int, check_text, short_repr, type_phrase
 from trunkline.agent import Agent
 from trunkline.compat.aggregate import Settings, as_client, settings
 from trunkline.errors import ConfigError, EndpointError, ToolError
 from trunkline.llm import messages as chat
-from trunkline.runner.plan import Plan
+from trunkline.runner.plan import PreparedRun
 from trunkline.scoring.confidence import entropy, logprob
 from trunkline.scoring.reports.extractive import extract
 from trunkline.store.reader import RunReader
 from trunkline.strategies.base import Strategy, check_plan
 from trunkline.strategies.chain import Chain
-from trunkline.tools.openai_definition import Defined, definition_of
+from trunkline.tools.openai_definition import DefinedTool, definition_of
 from trunkline.tools.tool import Tool
 from trunkline.types import Task, Termination
 
@@ -59,7 +59,7 @@ def conversation_of(given: object) -> list[Message]:
         ConfigError: They cannot be sent; the message names the field.
     """
     if not isinstance(given, list | tuple) or not given:
-        raise ConfigError(f"messages must be a list of at least one chat message, not {kind(given)}")
+        raise ConfigError(f"messages must be a list of at least one chat message, not {type_phrase(given)}")
     read: list[Message] = []
     for message in given:
         dump = getattr(message, "model_dump", None)
@@ -118,31 +118,31 @@ def join(tools: Sequence[JSON | Tool] | None, functions: Mapping[str, Any]) -> l
     if tools is None:
         tools = []
     if not isinstance(tools, list | tuple):
-        raise ConfigError(f"tools must be a list of tool definitions, not {kind(tools)}")
+        raise ConfigError(f"tools must be a list of tool definitions, not {type_phrase(tools)}")
     made: list[Tool] = []
     for position, one in enumerate(tools):
         place = f"tools[{position}]"
         if isinstance(one, Tool):
             if one.name in functions:
                 raise ConfigError(
-                    f"{place} is a tool, and tool_functions has {shown(one.name)} as well: leave one of the two out"
+                    f"{place} is a tool, and tool_functions has {short_repr(one.name)} as well: leave one of the two out"
                 )
             made.append(one)
             continue
         name = definition_of(one, place)["function"]["name"]
         if name in functions:
-            made.append(Defined(one, functions[name], place))
+            made.append(DefinedTool(one, functions[name], place))
         else:
-            made.append(Defined(one, _missing(name), place, reads=False))
+            made.append(DefinedTool(one, _missing(name), place, reads=False))
     names = [tool.name for tool in made]
     left = [name for name in functions if name not in names]
     # All have theirs: a registry of more. Else somebody misspelt a name.
     if left and not all(isinstance(one, Tool) or tool.name in functions for one, tool in zip(tools, made, strict=True)):
         listed = ", ".join(names[:_MOST_LISTED])
-        raise ConfigError(f"tool_functions has {shown(left[0])}, and tools defines no tool of that name: {listed}")
+        raise ConfigError(f"tool_functions has {short_repr(left[0])}, and tools defines no tool of that name: {listed}")
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"two of tools are named {shown(name)}: rename one")
+            raise ConfigError(f"two of tools are named {short_repr(name)}: rename one")
     return made
 
 
@@ -294,8 +294,8 @@ async def run_parallel_rollouts(
         EndpointError: The endpoint serves nobody, and no try came to an end.
     """
     chosen = settings("run_parallel_rollouts", kwargs)
-    whole("num_rollouts", num_rollouts, 0, 2**20)
-    if not text("question", question).strip():
+    check_int("num_rollouts", num_rollouts, 0, 2**20)
+    if not check_text("question", question).strip():
         raise ConfigError("question is empty")
     conversation: list[Message] = [{"role": "user", "content": question}]
     strategy = chosen.run.get("strategy")
@@ -317,7 +317,7 @@ async def _play(
     chosen: Settings,
 ) -> list[dict[str, Any]]:
     """Run one task, and describe its rollouts; without a strategy everything is checked, and nothing run."""
-    whole("max_iterations", turns, 1)
+    check_int("max_iterations", turns, 1)
     agent = Agent(
         model=model,
         tools=join(tools, chosen.tool_functions),
@@ -339,7 +339,7 @@ async def _play(
             # Not the run's own temporary folder, which goes with the last object that knows it: an error would keep it.
             out = stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-")) + "/run"
         # Not arun: where the endpoint gives out half-way, what has grown by then is still wanted.
-        plan = Plan(agent, [task], **{**chosen.run, "llm": llm, "strategy": strategy, "workers": 0, "out": out})
+        plan = PreparedRun(agent, [task], **{**chosen.run, "llm": llm, "strategy": strategy, "workers": 0, "out": out})
         try:
             await plan.execute()
         except EndpointError as error:
@@ -350,14 +350,14 @@ async def _play(
             rollouts = reader.tree(task.id).rollouts
     if failure is not None and all(rollout.termination is None for rollout in rollouts):
         raise failure
-    broken = "" if failure is None else f"{type(failure).__name__}: {said(failure)}"
+    broken = "" if failure is None else f"{type(failure).__name__}: {format_error(failure)}"
     return [result_of(rollout, broken) for rollout in rollouts]
 
 
 def _check_size(strategy: object, tries: int) -> None:
     """Refuse a strategy that makes another number of rollouts than was asked for."""
     if not isinstance(strategy, Strategy):
-        raise ConfigError(f"strategy must have rollouts() and start(view), which {shown(strategy)} lacks")
+        raise ConfigError(f"strategy must have rollouts() and start(view), which {short_repr(strategy)} lacks")
     check_plan(strategy)
     if strategy.rollouts() != tries:
         raise ConfigError(

@@ -11,11 +11,19 @@ import msgspec
 from trunkline._core import Ledger, Refusal
 from trunkline._core import Tree as Core
 from trunkline.llm.pricing import price_at
-from trunkline.protocol.messages import Cut, Denied, Drawn, Lent, Recall, Repaid, Want
-from trunkline.rollout.budget import Amounts, cost, words
+from trunkline.protocol.messages import (
+    CutTasks,
+    LeaseDenied,
+    LeaseDrawn,
+    LeaseGrant,
+    LeaseRequest,
+    LeaseReturn,
+    LeaseRevoke,
+)
+from trunkline.rollout.budget import Amounts, cost, format_refusal
 from trunkline.store.derive import rows
 from trunkline.store.reader import RunReader
-from trunkline.store.stats.summary import BUDGET, ESTIMATED, Funds, estimated
+from trunkline.store.stats.summary import BUDGET, ESTIMATED, BudgetReport, estimated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,14 +34,14 @@ if TYPE_CHECKING:
     from trunkline.protocol.messages import ToWorker
     from trunkline.rollout.budget import Budget
     from trunkline.store.schema import CallRow, RolloutRow
-    from trunkline.store.state import Standing
+    from trunkline.store.state import RunProgress
     from trunkline.store.writer import RunWriter
 
 
-__all__ = ["NOTHING", "Closing", "Spent", "Treasury", "spent_in", "spent_so_far", "worth"]
+__all__ = ["NOTHING", "RunBudget", "RunLimits", "RunSpending", "cost_of_call", "spent_in", "spent_so_far"]
 
 
-class Spent(NamedTuple):
+class RunSpending(NamedTuple):
     """What was spent.
 
     Attributes:
@@ -45,11 +53,11 @@ class Spent(NamedTuple):
     estimated: Amounts
 
 
-NOTHING: Final = Spent({}, {})
+NOTHING: Final = RunSpending({}, {})
 """What a run has spent that begins."""
 
 
-def worth(call: CallRow, prices: Mapping[str, Price]) -> Amounts:
+def cost_of_call(call: CallRow, prices: Mapping[str, Price]) -> Amounts:
     """Return what a call in the file did cost; nothing if it came out of a cache."""
     if not call.attempts:
         return {}
@@ -66,7 +74,7 @@ def worth(call: CallRow, prices: Mapping[str, Price]) -> Amounts:
     }
 
 
-def spent_in(path: Path, prices: Mapping[str, Price], standing: Standing) -> Spent:
+def spent_in(path: Path, prices: Mapping[str, Price], standing: RunProgress) -> RunSpending:
     """Return what a run has spent that goes on in its file.
 
     Args:
@@ -94,7 +102,7 @@ def spent_so_far(
     noted: Mapping[str, int] | None = None,
     *,
     ended: bool,
-) -> Spent:
+) -> RunSpending:
     """Return what a run has spent, from the rows of its file.
 
     Args:
@@ -108,7 +116,7 @@ def spent_so_far(
     amounts: Counter[str] = Counter()
     guessed = Counter(noted or {})
     for call in calls:
-        amounts.update(worth(call, prices))
+        amounts.update(cost_of_call(call, prices))
     growing = 0
     for row in rollouts:
         amounts.update(rollouts=1, tools=row.tools)
@@ -117,10 +125,10 @@ def spent_so_far(
         number = max(1, amounts["calls"])
         usual = {name: -(-amounts[name] // number) for name in ("prompt", "generated", "tokens", "micro_dollars")}
         guessed.update({name: growing * each for name, each in ({"calls": 1} | usual).items()})
-    return Spent(dict(amounts + guessed), dict(+guessed))
+    return RunSpending(dict(amounts + guessed), dict(+guessed))
 
 
-class _Loan(msgspec.Struct):
+class _BudgetLease(msgspec.Struct):
     """A lease that is out."""
 
     seat: int
@@ -128,7 +136,7 @@ class _Loan(msgspec.Struct):
     recalled: bool = False
 
 
-class Treasury:
+class RunBudget:
     """Lends out a run's budget.
 
     Leases are equal parts of what is left, so they shrink as the limit comes near; who needs more than is left waits
@@ -150,7 +158,7 @@ class Treasury:
         budget: Budget,
         prices: Mapping[str, Price],
         send: Callable[[int, ToWorker], None],
-        spent: Spent = NOTHING,
+        spent: RunSpending = NOTHING,
     ) -> None:
         self.refused = 0
         self.closed: str | None = None
@@ -159,7 +167,7 @@ class Treasury:
         self._send = send
         self._ledger = Ledger(budget.limits, *spent)
         self._estimated: Counter[str] = Counter()
-        self._loans: dict[int, _Loan] = {}
+        self._loans: dict[int, _BudgetLease] = {}
         self._wants: deque[tuple[int, Amounts]] = deque()
         self._committed: dict[int, Counter[str]] = {}
         self._seats: set[int] = set()
@@ -205,7 +213,7 @@ class Treasury:
         """Note calls of an engine that are in the file."""
         known = self._committed.setdefault(seat, Counter())
         for call in calls:
-            known.update(worth(call, self._prices))
+            known.update(cost_of_call(call, self._prices))
 
     def lost(self, seat: int) -> None:
         """Take the leases of a dead engine back: what is in the file is spent, and the rest of what it drew may be."""
@@ -225,14 +233,14 @@ class Treasury:
         """The part of what was spent that nobody measured."""
         return self._estimated + Counter(self._ledger.estimated)
 
-    def report(self) -> Funds:
+    def report(self) -> BudgetReport:
         """What the run's budget came to, for the run file; leases that are still out will not come back."""
         self.stop()
         for seat in {loan.seat for loan in self._loans.values()}:
             self.lost(seat)
         ledger, estimated = self._ledger, self.estimated
         spent, overshoot = ledger.spent, ledger.overshoot
-        return Funds(
+        return BudgetReport(
             limits=ledger.limits,
             spent={name: spent[name] for name in ledger.limits},
             estimated={name: estimated[name] for name in ledger.limits},
@@ -248,15 +256,15 @@ class Treasury:
             lease = self._ledger.lease(2 * max(1, len(self._seats)), dict(least))
             if not isinstance(lease, Refusal):
                 number, ledger = lease
-                self._loans[number] = _Loan(seat)
-                self._send(seat, Lent(number, ledger.limits))
+                self._loans[number] = _BudgetLease(seat)
+                self._send(seat, LeaseGrant(number, ledger.limits))
             elif self._loans:
                 self._wants.append((seat, least))
             else:
                 self.refused += 1
-                reason = f"run budget: {words(lease)}"
+                reason = f"run budget: {format_refusal(lease)}"
                 self.closed = self.closed or reason
-                self._send(seat, Denied(reason))
+                self._send(seat, LeaseDenied(reason))
         if self._wants:
             self._recall()
 
@@ -264,10 +272,10 @@ class Treasury:
         for loan in self._loans.values():
             if not loan.recalled:
                 loan.recalled = True
-                self._send(loan.seat, Recall())
+                self._send(loan.seat, LeaseRevoke())
 
 
-class Closing:
+class RunLimits:
     """Keeps a run within its budget and its time. Without either it does nothing.
 
     Args:
@@ -281,14 +289,14 @@ class Closing:
         self,
         job: Job,
         send: Callable[[int, ToWorker], None],
-        cut: Callable[[Cut], None],
-        spent: Callable[[], Spent] = lambda: NOTHING,
+        cut: Callable[[CutTasks], None],
+        spent: Callable[[], RunSpending] = lambda: NOTHING,
     ) -> None:
         budget = job.budget
         self._seconds = None if budget is None else budget.seconds
         self._treasury = None
         if budget is not None and budget.limits:
-            self._treasury = Treasury(budget, job.prices, send, spent())
+            self._treasury = RunBudget(budget, job.prices, send, spent())
         self._noted: Mapping[str, int] = {}
         self._cut = cut
         self._timer: asyncio.TimerHandle | None = None
@@ -316,16 +324,16 @@ class Closing:
         if self._treasury is not None:
             self._treasury.seat(seat)
 
-    def take(self, seat: int, message: Want | Drawn | Repaid) -> None:
+    def take(self, seat: int, message: LeaseRequest | LeaseDrawn | LeaseReturn) -> None:
         """Take a message about leases."""
         if self._treasury is None:
             return
         match message:
-            case Want(least):
+            case LeaseRequest(least):
                 self._treasury.want(seat, least)
-            case Drawn(lease, most):
+            case LeaseDrawn(lease, most):
                 self._treasury.drawn(lease, most)
-            case Repaid(lease, spent, estimated):
+            case LeaseReturn(lease, spent, estimated):
                 self._treasury.repaid(lease, spent, estimated)
 
     def committed(self, seat: int, calls: Iterable[CallRow]) -> None:
@@ -362,4 +370,4 @@ class Closing:
 
     def _expire(self) -> None:
         self._expired = True
-        self._cut(Cut("deadline", f"deadline: {self._seconds:g} s for the run"))
+        self._cut(CutTasks("deadline", f"deadline: {self._seconds:g} s for the run"))

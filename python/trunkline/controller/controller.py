@@ -7,39 +7,39 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from trunkline._internal.aio import to_the_end
-from trunkline.controller.budget import NOTHING, Closing, Spent, spent_in
-from trunkline.controller.limits import Lenders
+from trunkline._internal.aio import wait_uninterrupted
+from trunkline.controller.budget import NOTHING, RunLimits, RunSpending, spent_in
+from trunkline.controller.limits import LimitLeaseServers
 from trunkline.controller.poison_tasks import Quarantine
-from trunkline.controller.progress import Tally, reported
-from trunkline.controller.scheduler import Dispatch, Handout, Roster
-from trunkline.controller.supervisor import BEAT, Supervision
-from trunkline.controller.weights import Versions
+from trunkline.controller.progress import ProgressCounter, reported
+from trunkline.controller.scheduler import TaskDispatcher, TaskQueue, WorkerRegistry
+from trunkline.controller.supervisor import BEAT, Supervisor
+from trunkline.controller.weights import WeightCoordinator
 from trunkline.errors import EndpointError, TrunklineError, WorkerError
 from trunkline.observability.logging import relog
-from trunkline.observability.observers import Audience
-from trunkline.protocol.backend import Backend, Event, Gone, Inbox
+from trunkline.observability.observers import ObserverHub
+from trunkline.protocol.backend import Backend, Event, Inbox, WorkerExited
 from trunkline.protocol.job import slots_for
 from trunkline.protocol.messages import (
     Ack,
-    Ask,
     Batch,
     Bye,
-    Changed,
-    Cut,
+    CutTasks,
     Done,
-    Draw,
-    Drawn,
     Fatal,
-    Held,
+    LeaseDrawn,
+    LeaseRequest,
+    LeaseReturn,
     Log,
     Pong,
-    Ready,
-    Refund,
-    Repaid,
-    Return,
-    Stop,
-    Want,
+    RateRequest,
+    RateReturn,
+    SlotRequest,
+    SlotReturn,
+    StopRun,
+    TurnsHeld,
+    WeightsSet,
+    WorkerReady,
 )
 
 if TYPE_CHECKING:
@@ -103,14 +103,14 @@ class Controller:
         self._inbox: Inbox = asyncio.Queue()
         self._durable = durable
         there = writer.standing
-        self.handout = Handout(len(tasks), refill, finished=there.finished, begun=there.begun, kept=there.kept)
-        self._roster = Roster()
-        self._dispatch = Dispatch(
+        self.handout = TaskQueue(len(tasks), refill, finished=there.finished, begun=there.begun, kept=there.kept)
+        self._roster = WorkerRegistry()
+        self._dispatch = TaskDispatcher(
             tasks, self.handout, self._roster, writer, self._taken, backend.send, begun=there.begun
         )
-        self._supervision = Supervision(backend, self._roster, writer, memory)
+        self._supervision = Supervisor(backend, self._roster, writer, memory)
         self._quarantine = Quarantine(job, tasks, writer)
-        self._tally = Tally(job, tasks, writer, self.handout, self._taken, refill)
+        self._tally = ProgressCounter(job, tasks, writer, self.handout, self._taken, refill)
         self._fatal: TrunklineError | None = None
         self._grace = grace
         self._fallen: set[int] = set()
@@ -118,12 +118,14 @@ class Controller:
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._lender = Lenders(job.llms, backend.workers, backend.send)
-        self._closing = Closing(job, backend.send, lambda cut: self._inbox.put_nowait((-1, cut)), self._spent)
-        self.versions = Versions(job.weights, backend.send, lambda versions: writer.note("weights", [*versions]))
+        self._lender = LimitLeaseServers(job.llms, backend.workers, backend.send)
+        self._closing = RunLimits(job, backend.send, lambda cut: self._inbox.put_nowait((-1, cut)), self._spent)
+        self.versions = WeightCoordinator(
+            job.weights, backend.send, lambda versions: writer.note("weights", [*versions])
+        )
         self.snapshot = self._tally.snapshot
         self.snapshot.engines = self._supervision.engines
-        self._audience = Audience(self.snapshot, watch, observers)
+        self._audience = ObserverHub(self.snapshot, watch, observers)
         self.finished = self._tally.finished
 
     def stop(self, *, at_once: bool = False) -> None:
@@ -178,7 +180,7 @@ class Controller:
         finally:
             stop.cancel()
             closing = asyncio.ensure_future(self._close())
-            await to_the_end(closing)
+            await wait_uninterrupted(closing)
             closing.result()
 
     async def _close(self) -> None:
@@ -195,7 +197,7 @@ class Controller:
         # Last: where the run file cannot be written, this raises as well.
         self._closing.report(self._writer)
 
-    def _spent(self) -> Spent:
+    def _spent(self) -> RunSpending:
         there = self._writer.standing
         return spent_in(self._writer.path, self._job.prices, there) if there.state else NOTHING
 
@@ -252,29 +254,29 @@ class Controller:
         for seat, message in events:
             self._supervision.heard(seat)
             match message:
-                case Ready():
+                case WorkerReady():
                     self._supervision.came_up(seat, message.slots)
                     self.snapshot.workers = len(self._roster.ready)
                     self._closing.seat(seat)
                     self.versions.seat(seat)
                     self._lender.seat(seat)
-                case Ask() | Return() | Draw() | Refund():
+                case SlotRequest() | SlotReturn() | RateRequest() | RateReturn():
                     self._lender.take(seat, message)
                 case Pong(state):
                     self._supervision.felt(seat, state)
                 case Log():
                     relog(seat, message)
-                case Want() | Drawn() | Repaid():
+                case LeaseRequest() | LeaseDrawn() | LeaseReturn():
                     self._closing.take(seat, message)
-                case Held() | Changed():
+                case TurnsHeld() | WeightsSet():
                     self.versions.take(seat, message)
-                case Cut():
+                case CutTasks():
                     for number in self._roster:
                         self._backend.send(number, message)
                 case Fatal():
                     self._fallen.add(seat)
                     self._fail(reported(message))
-                case Gone():
+                case WorkerExited():
                     self._bury(seat, message)
                 case Batch() | Bye():
                     pass
@@ -345,7 +347,7 @@ class Controller:
             self._roster.resize(seat, slots_for(self._job, self._lender.held(seat)))
         self._dispatch.feed()
 
-    def _bury(self, seat: int, gone: Gone) -> None:
+    def _bury(self, seat: int, gone: WorkerExited) -> None:
         """Strike a dead engine off: everything it sent is in the file, and its tasks go on from there elsewhere."""
         lost = self._roster.tasks(seat)
         toll = self._dispatch.died(seat, gone.reason)
@@ -379,7 +381,7 @@ class Controller:
         if grace:
             logger.warning("stopping: what is out has %g s to come back, nothing new is begun", grace)
         for seat in self._roster:
-            self._backend.send(seat, Stop(grace))
+            self._backend.send(seat, StopRun(grace))
         leaving = set(self._roster.ready) - self._fallen
         deadline = time.monotonic() + grace + _WIND_DOWN
         while leaving:
@@ -391,4 +393,6 @@ class Controller:
                 return
             events = [event, *self._queued()]
             self._take(events)
-            leaving.difference_update(seat for seat, message in events if isinstance(message, Bye | Fatal | Gone))
+            leaving.difference_update(
+                seat for seat, message in events if isinstance(message, Bye | Fatal | WorkerExited)
+            )

@@ -12,19 +12,29 @@ import msgspec
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.limits.token_bucket import limits_of
 from trunkline.protocol.job import parties
-from trunkline.protocol.messages import Allot, Amount, Ask, Draw, Grant, Reclaim, Refund, Return, for_llm
+from trunkline.protocol.messages import (
+    Amount,
+    RateGrant,
+    RateRequest,
+    RateReturn,
+    SlotGrant,
+    SlotRequest,
+    SlotReturn,
+    SlotRevoke,
+    for_llm,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trunkline.llm.limits.token_bucket import Bucket
+    from trunkline.llm.limits.token_bucket import TokenBucket
     from trunkline.protocol.messages import ToWorker
 
 
-__all__ = ["Flow", "Lender", "Lenders", "Stock", "divide"]
+__all__ = ["LimitLeaseServer", "LimitLeaseServers", "RateAllocator", "SlotAllocator", "max_min_shares"]
 
 
-def divide(total: int, wishes: Mapping[int, int]) -> dict[int, int]:
+def max_min_shares(total: int, wishes: Mapping[int, int]) -> dict[int, int]:
     """Divide by max-min fairness: small wishes are granted whole, and large ones share what is left equally.
 
     Args:
@@ -40,7 +50,7 @@ def divide(total: int, wishes: Mapping[int, int]) -> dict[int, int]:
     return shares
 
 
-class _Holder(msgspec.Struct):
+class _SlotHolder(msgspec.Struct):
     """One engine.
 
     Attributes:
@@ -56,7 +66,7 @@ class _Holder(msgspec.Struct):
     served: int = -1
 
 
-class Stock:
+class SlotAllocator:
     """Slots of one kind.
 
     What is lent and what is left are always all there is. An engine keeps what it holds until somebody else has less
@@ -68,7 +78,7 @@ class Stock:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        self._holders: dict[int, _Holder] = {}
+        self._holders: dict[int, _SlotHolder] = {}
         self._turns = count()
 
     @property
@@ -82,7 +92,7 @@ class Stock:
 
     def join(self, seat: int, wish: int) -> None:
         """Note an engine, and what it is to have at first."""
-        self._holders[seat] = _Holder(wish)
+        self._holders[seat] = _SlotHolder(wish)
 
     def ask(self, seat: int, wish: int) -> None:
         """Note how many slots an engine could use, those it holds among them."""
@@ -126,11 +136,11 @@ class Stock:
                 changes[seat] = -taken
         return changes
 
-    def _shares(self, newest: dict[int, _Holder]) -> dict[int, int]:
+    def _shares(self, newest: dict[int, _SlotHolder]) -> dict[int, int]:
         """What is due to each. What cannot be divided stays where it is, but for a slot that several take in turns."""
         if self.total >= len(newest):
             newest = dict(sorted(newest.items(), key=lambda item: item[1].held))
-        return divide(self.total, {seat: holder.wish for seat, holder in newest.items()})
+        return max_min_shares(self.total, {seat: holder.wish for seat, holder in newest.items()})
 
 
 _SLICE = 0.25
@@ -152,7 +162,7 @@ class _Draw(msgspec.Struct):
     most: Amount
 
 
-class Flow:
+class RateAllocator:
     """Portions rates out, first come first served, a slice of time ahead.
 
     Who was given something and wants more comes again after all others who wait, so all who are short have equal parts.
@@ -168,8 +178,8 @@ class Flow:
 
     def __init__(
         self,
-        requests: Bucket | None,
-        tokens: Bucket | None,
+        requests: TokenBucket | None,
+        tokens: TokenBucket | None,
         give: Callable[[int, int, int], None],
         later: Callable[[float, Callable[[], None]], _Timer] | None = None,
     ) -> None:
@@ -266,7 +276,7 @@ class Flow:
         return max((b.wait(a) for b, a in zip(self._buckets, amount, strict=True) if b is not None), default=0.0)
 
 
-class Lender:
+class LimitLeaseServer:
     """Lends engines in other processes the slots and rates of a run. An engine in this process has its own.
 
     Args:
@@ -278,8 +288,8 @@ class Lender:
     def __init__(self, llm: object, workers: int, send: Callable[[int, ToWorker], None]) -> None:
         self._send = send
         self._seats: set[int] = set()
-        self._stocks: list[Stock] = []
-        self._flow: Flow | None = None
+        self._stocks: list[SlotAllocator] = []
+        self._flow: RateAllocator | None = None
         if workers and isinstance(llm, EndpointSpec):
             self._parties = parties(llm, workers)
             self._open(llm)
@@ -297,23 +307,23 @@ class Lender:
             self._flow.join(seat)
         self._settle()
 
-    def take(self, seat: int, message: Ask | Return | Draw | Refund) -> None:
+    def take(self, seat: int, message: SlotRequest | SlotReturn | RateRequest | RateReturn) -> None:
         """Take a message about slots or rates."""
         if seat not in self._seats:
             return
         match message:
-            case Ask(slots):
+            case SlotRequest(slots):
                 for stock, wish in zip(self._stocks, slots, strict=True):
                     stock.ask(seat, wish)
                 self._settle()
-            case Return(slots, wishes):
+            case SlotReturn(slots, wishes):
                 for stock, back, wish in zip(self._stocks, slots, wishes, strict=True):
                     stock.give_back(seat, back)
                     stock.ask(seat, wish)
                 self._settle()
-            case Draw(least, most) if self._flow is not None:
+            case RateRequest(least, most) if self._flow is not None:
                 self._flow.draw(seat, least, most)
-            case Refund(requests, tokens) if self._flow is not None:
+            case RateReturn(requests, tokens) if self._flow is not None:
                 self._flow.refund(requests, tokens)
 
     def lost(self, seat: int) -> None:
@@ -333,12 +343,12 @@ class Lender:
     def _open(self, llm: EndpointSpec) -> None:
         """Take up everything that is limited."""
         most, each = llm.max_concurrency, llm.limits.endpoint_concurrency
-        self._stocks.append(Stock(most))
+        self._stocks.append(SlotAllocator(most))
         if each is not None and each < most:
-            self._stocks += [Stock(each) for _ in llm.base_urls]
+            self._stocks += [SlotAllocator(each) for _ in llm.base_urls]
         requests, tokens = limits_of(llm.limits.requests_per_minute, llm.limits.tokens_per_minute)
         if requests is not None or tokens is not None:
-            self._flow = Flow(requests, tokens, self._allot)
+            self._flow = RateAllocator(requests, tokens, self._allot)
 
     def _settle(self) -> None:
         """Send everybody what is due to him, and ask for what is due to others."""
@@ -346,16 +356,16 @@ class Lender:
         for seat in sorted(set().union(*changes)):
             slots = [change.get(seat, 0) for change in changes]
             if any(more > 0 for more in slots):
-                self._send(seat, Grant([max(0, more) for more in slots]))
+                self._send(seat, SlotGrant([max(0, more) for more in slots]))
             if any(more < 0 for more in slots):
-                self._send(seat, Reclaim([max(0, -more) for more in slots]))
+                self._send(seat, SlotRevoke([max(0, -more) for more in slots]))
 
     def _allot(self, seat: int, requests: int, tokens: int) -> None:
-        self._send(seat, Allot(requests, tokens))
+        self._send(seat, RateGrant(requests, tokens))
 
 
-class Lenders:
-    """Lends engines what the LLMs of a run are limited by; see :class:`Lender`.
+class LimitLeaseServers:
+    """Lends engines what the LLMs of a run are limited by; see :class:`LimitLeaseServer`.
 
     Args:
         llms: The LLMs by their names.
@@ -364,7 +374,7 @@ class Lenders:
     """
 
     def __init__(self, llms: Mapping[str, object], workers: int, send: Callable[[int, ToWorker], None]) -> None:
-        self._lenders = {name: Lender(llm, workers, _sender(name, send)) for name, llm in llms.items()}
+        self._lenders = {name: LimitLeaseServer(llm, workers, _sender(name, send)) for name, llm in llms.items()}
 
     def held(self, seat: int) -> int:
         """How many requests of an engine may be in flight, at all LLMs."""
@@ -375,7 +385,7 @@ class Lenders:
         for lender in self._lenders.values():
             lender.seat(seat)
 
-    def take(self, seat: int, message: Ask | Return | Draw | Refund) -> None:
+    def take(self, seat: int, message: SlotRequest | SlotReturn | RateRequest | RateReturn) -> None:
         """Take a message about slots or rates."""
         self._lenders[message.llm].take(seat, message)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["Blame", "Quarantine", "Toll"]
+__all__ = ["DeathReport", "PoisonTaskDetector", "Quarantine"]
 
 
 _NARROW = 4
@@ -41,7 +41,7 @@ _STRIDE = 0x9E3779B1
 """Takes neighbours far from each other, modulo 2**32."""
 
 
-class Toll(NamedTuple):
+class DeathReport(NamedTuple):
     """What a death came to for the tasks of its worker.
 
     Attributes:
@@ -55,7 +55,7 @@ class Toll(NamedTuple):
     known: bool
 
 
-class _Record(msgspec.Struct):
+class _Suspicion(msgspec.Struct):
     """What speaks against a task.
 
     Attributes:
@@ -67,7 +67,7 @@ class _Record(msgspec.Struct):
     kills: list[str] = msgspec.field(default_factory=list)
 
 
-class _Ward(msgspec.Struct):
+class _WorkerTasks(msgspec.Struct):
     """One worker's tasks.
 
     Attributes:
@@ -83,7 +83,7 @@ class _Ward(msgspec.Struct):
     alone: bool = False
 
 
-class Blame:
+class PoisonTaskDetector:
     """Finds the tasks that kill their workers, as one tests a large group for a few who are ill.
 
     A task is on trial at a worker until a turn of it there is in the run file. When the worker dies, those on trial
@@ -94,8 +94,8 @@ class Blame:
     """
 
     def __init__(self) -> None:
-        self._records: dict[int, _Record] = {}
-        self._wards: dict[int, _Ward] = {}
+        self._records: dict[int, _Suspicion] = {}
+        self._wards: dict[int, _WorkerTasks] = {}
         self._waiting: list[tuple[int, int, int]] = []
 
     @property
@@ -124,7 +124,7 @@ class Blame:
 
     def take(self, seat: int, task: int) -> None:
         """Note that a worker was given a task."""
-        ward = self._wards.setdefault(seat, _Ward())
+        ward = self._wards.setdefault(seat, _WorkerTasks())
         ward.alone = not ward.tasks
         ward.tasks.add(task)
         ward.trial.add(task)
@@ -145,20 +145,20 @@ class Blame:
         self.passed(seat, task)
         self._wards[seat].tasks.discard(task)
 
-    def died(self, seat: int, reason: str) -> Toll:
+    def died(self, seat: int, reason: str) -> DeathReport:
         """Note that a worker died with the tasks it had; suspects wait for another from now on."""
-        ward = self._wards.pop(seat, _Ward())
+        ward = self._wards.pop(seat, _WorkerTasks())
         known = bool(ward.trial) and all(task in self._records for task in ward.trial)
         guilty = {}
         for task in sorted(ward.trial):
-            record = self._records.setdefault(task, _Record())
+            record = self._records.setdefault(task, _Suspicion())
             record.deaths += 1
             record.kills += [reason] if ward.alone else []
             if len(record.kills) >= _KILLS:
                 guilty[task] = record.kills
             else:
                 heappush(self._waiting, (-record.deaths, task * _STRIDE % 2**32, task))
-        return Toll(sorted(ward.tasks - ward.trial), guilty, known)
+        return DeathReport(sorted(ward.tasks - ward.trial), guilty, known)
 
     def _deaths(self, task: int) -> int:
         record = self._records.get(task)

@@ -16,7 +16,7 @@ from trunkline.types import FAILED, Termination
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trunkline.controller.scheduler import Handout
+    from trunkline.controller.scheduler import TaskQueue
     from trunkline.protocol.job import Job, Refill
     from trunkline.protocol.messages import Batch, Done, Fatal
     from trunkline.store.schema import RolloutRow, TakenRow
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["Refusals", "Tally", "reported"]
+__all__ = ["ProgressCounter", "RejectionDetector", "reported"]
 
 
 _ENOUGH = 10
@@ -34,7 +34,7 @@ _VARYING = re.compile(r"[0-9a-f]{8}[0-9a-f-]*|\d+", re.IGNORECASE)
 """Request ids, counts and times in an error message: two refusals that differ in these alone are the same."""
 
 
-class Refusals:
+class RejectionDetector:
     """Counts the requests that were refused while none has been answered.
 
     One question that an endpoint dislikes is refused once a try, so refusals of as many questions are asked for, as far
@@ -80,7 +80,7 @@ def reported(fatal: Fatal) -> TrunklineError:
     return InfrastructureError(fatal.message)
 
 
-class Tally:
+class ProgressCounter:
     """Counts what is committed.
 
     Args:
@@ -101,7 +101,7 @@ class Tally:
         job: Job,
         tasks: Sequence[Task],
         writer: RunWriter,
-        handout: Handout,
+        handout: TaskQueue,
         taken: Mapping[int, TakenRow],
         refill: Refill | None,
     ) -> None:
@@ -111,7 +111,7 @@ class Tally:
         self._handout = handout
         self._taken = taken
         self._served = set(writer.standing.served)
-        self._refusals = Refusals(len(tasks) if refill is None else refill.max_tasks)
+        self._refusals = RejectionDetector(len(tasks) if refill is None else refill.max_tasks)
         self.snapshot = opening(writer.standing, len(tasks), job.strategy.rollouts(), taken, refill)
         self.finished: asyncio.Queue[str | None] = asyncio.Queue()
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline.controller.poison_tasks import Blame, Toll
-from trunkline.protocol.messages import Earlier, ToWorker, Work, write_task
+from trunkline.controller.poison_tasks import DeathReport, PoisonTaskDetector
+from trunkline.protocol.messages import AssignTasks, EarlierDeltas, ToWorker, write_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["Dispatch", "Handout", "Roster"]
+__all__ = ["TaskDispatcher", "TaskQueue", "WorkerRegistry"]
 
 
 _WORK_BYTES = 8 * 1024 * 1024
 """About how many bytes of tasks one message carries."""
 
 
-class Dispatch:
+class TaskDispatcher:
     """Hands tasks to engines under their credits: first those that are suspected of a death, then the others in order.
 
     Args:
@@ -44,8 +44,8 @@ class Dispatch:
     def __init__(
         self,
         tasks: Sequence[Task],
-        handout: Handout,
-        roster: Roster,
+        handout: TaskQueue,
+        roster: WorkerRegistry,
         writer: RunWriter,
         taken: Mapping[int, TakenRow],
         send: Callable[[int, ToWorker], None],
@@ -57,7 +57,7 @@ class Dispatch:
         self._writer = writer
         self._taken = taken
         self._send = send
-        self._blame = Blame()
+        self._blame = PoisonTaskDetector()
         self._begun = set(begun)
         self._work: dict[int, list[tuple[int, bytes]]] = {}
         self._sizes: Counter[int] = Counter()
@@ -70,7 +70,7 @@ class Dispatch:
         work, self._work = self._work, {}
         self._sizes.clear()
         for seat, tasks in work.items():
-            self._send(seat, Work(tasks))
+            self._send(seat, AssignTasks(tasks))
 
     def passed(self, seat: int, index: int) -> None:
         """Note that a turn of a task, made by this engine, is in the run file."""
@@ -81,7 +81,7 @@ class Dispatch:
         self._roster.done(seat, index)
         self._blame.done(seat, index)
 
-    def died(self, seat: int, reason: str) -> Toll:
+    def died(self, seat: int, reason: str) -> DeathReport:
         """Note that an engine is gone: its tasks go on elsewhere from the run file, but for those that are guilty."""
         self._begun.update(self._roster.tasks(seat))
         self._roster.gone(seat)
@@ -113,7 +113,7 @@ class Dispatch:
         self._work.setdefault(seat, []).append((index, data))
         self._sizes[seat] += len(data)
         if self._sizes[seat] >= _WORK_BYTES:
-            self._send(seat, Work(self._work.pop(seat)))
+            self._send(seat, AssignTasks(self._work.pop(seat)))
             self._sizes[seat] = 0
 
     def _send_earlier(self, seat: int, index: int) -> None:
@@ -126,15 +126,15 @@ class Dispatch:
         size = 0
         for data in self._writer.deltas(index):
             if part and size + len(data) > _WORK_BYTES:
-                self._send(seat, Earlier(index, part, taken))
+                self._send(seat, EarlierDeltas(index, part, taken))
                 part, size = [], 0
             part.append(data)
             size += len(data)
         if part:
-            self._send(seat, Earlier(index, part, taken))
+            self._send(seat, EarlierDeltas(index, part, taken))
 
 
-class Handout:
+class TaskQueue:
     """Hands tasks out in their order.
 
     With a refill, groups that were kept and tasks that grow never exceed the groups that are wanted. So a task is
@@ -221,7 +221,7 @@ class Handout:
         self.kept += kept
 
 
-class _Place(msgspec.Struct):
+class _WorkerEntry(msgspec.Struct):
     """One engine.
 
     Attributes:
@@ -246,11 +246,11 @@ class _Place(msgspec.Struct):
         return self.slots - len(self.tasks) if self.up and not self.retired else 0
 
 
-class Roster:
+class WorkerRegistry:
     """The engines of a run that are alive, by their seats."""
 
     def __init__(self) -> None:
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, _WorkerEntry] = {}
         self._gone: set[int] = set()
 
     def __iter__(self) -> Iterator[int]:
@@ -279,7 +279,7 @@ class Roster:
     def add(self, seat: int) -> None:
         """Note an engine that was started."""
         if seat not in self._places and seat not in self._gone:
-            self._places[seat] = _Place(time.monotonic())
+            self._places[seat] = _WorkerEntry(time.monotonic())
 
     def came_up(self, seat: int, slots: int) -> None:
         """Note that an engine is up, and how many tasks it takes at a time."""

@@ -7,19 +7,19 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from trunkline._internal.aio import to_the_end
+from trunkline._internal.aio import wait_uninterrupted
 from trunkline.errors import WorkerError
-from trunkline.protocol.messages import EngineState, Ping
+from trunkline.protocol.messages import Ping, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline.controller.scheduler import Roster
-    from trunkline.protocol.backend import Backend, Gone
+    from trunkline.controller.scheduler import WorkerRegistry
+    from trunkline.protocol.backend import Backend, WorkerExited
     from trunkline.store.writer import RunWriter
 
 
-__all__ = ["BEAT", "Pulse", "Restarts", "Supervision"]
+__all__ = ["BEAT", "HeartbeatMonitor", "RestartPolicy", "Supervisor"]
 
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ HUNG = 30.0
 """Seconds of silence until a worker is warned of, and until it is ended."""
 
 
-class Pulse:
+class HeartbeatMonitor:
     """Counts for each worker how many beats ago it was heard.
 
     In beats of the controller and not by a clock: when the controller itself was stopped for a minute, nobody is dead.
@@ -84,7 +84,7 @@ _LONGEST = 5.0
 """Seconds before a place is filled again that was filled in vain; twice as long each time."""
 
 
-class Restarts:
+class RestartPolicy:
     """Decides place by place, as a supervisor does that restarts one for one."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ _OVER = 1.25
 """So many times the memory that a worker may hold, and it is ended at once."""
 
 
-class Supervision:
+class Supervisor:
     """Keeps engines alive, one for one: who dies is replaced, who hangs or holds too much memory is ended.
 
     Args:
@@ -142,14 +142,14 @@ class Supervision:
         engines: How each engine is that is up.
     """
 
-    def __init__(self, backend: Backend, roster: Roster, writer: RunWriter, memory: int | None) -> None:
-        self.engines: dict[int, EngineState] = {}
+    def __init__(self, backend: Backend, roster: WorkerRegistry, writer: RunWriter, memory: int | None) -> None:
+        self.engines: dict[int, WorkerState] = {}
         self._backend = backend
         self._roster = roster
         self._writer = writer
         self._memory = memory
-        self._restarts = Restarts()
-        self._pulse = Pulse()
+        self._restarts = RestartPolicy()
+        self._pulse = HeartbeatMonitor()
         self._first: set[int] = set()
         self._hung: set[int] = set()
         self._starting: set[asyncio.Task[None]] = set()
@@ -196,7 +196,7 @@ class Supervision:
         self._first.discard(seat)
         self._roster.came_up(seat, slots)
 
-    def felt(self, seat: int, state: EngineState) -> None:
+    def felt(self, seat: int, state: WorkerState) -> None:
         """Note how an engine is, and end one that holds too much memory once its tasks are done, or at once."""
         self.engines[seat] = state
         if self._memory is None or state.memory <= self._memory:
@@ -232,7 +232,7 @@ class Supervision:
                 late = f"it did not come up within {START_WITHIN:.0f} s"
                 self._backend.kill(seat, f"{late}: does a module of yours take that long to import?")
 
-    def died(self, seat: int, gone: Gone, *, known: bool) -> None:
+    def died(self, seat: int, gone: WorkerExited, *, known: bool) -> None:
         """Have an engine replaced that is gone, as soon as its place allows.
 
         Args:
@@ -256,7 +256,7 @@ class Supervision:
         """Start nobody any more."""
         for task in self._starting:
             task.cancel()
-        await to_the_end(asyncio.gather(*self._starting, return_exceptions=True))
+        await wait_uninterrupted(asyncio.gather(*self._starting, return_exceptions=True))
 
     def _replace(self, seat: int, reason: str, *, known: bool) -> None:
         delay = self._restarts.died(seat, known=known)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from trunkline.protocol.messages import Changed, Held, Hold, Weights
+from trunkline.protocol.messages import HoldTurns, SetWeights, TurnsHeld, WeightsSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trunkline.protocol.messages import ToWorker
 
-__all__ = ["Versions"]
+__all__ = ["WeightCoordinator"]
 
 
-class Versions:
+class WeightCoordinator:
     """The version of the weights that a run's engines ask under.
 
     Args:
@@ -35,14 +35,14 @@ class Versions:
         self._send = send
         self._note = note
         self._seats: set[int] = set()
-        self._holding: Hold | None = None
+        self._holding: HoldTurns | None = None
         self._waiting: set[int] = set()
         self._heard = asyncio.Event()
         self._over = False
 
     def begin_held(self, *, abort: bool) -> None:
         """Let no engine ask for turns from the start: the run begins in the middle of a change."""
-        self._holding = Hold(abort)
+        self._holding = HoldTurns(abort)
 
     async def hold(self, *, abort: bool) -> None:
         """Let no engine ask for turns, and wait until none is in flight.
@@ -50,7 +50,7 @@ class Versions:
         Args:
             abort: Give up what is in flight, to be asked again; else wait for it.
         """
-        self._holding = Hold(abort)
+        self._holding = HoldTurns(abort)
         await self._all(self._holding)
 
     async def change(self, version: str | None) -> None:
@@ -60,19 +60,19 @@ class Versions:
             self.version = version
             self._versions.append(version)
             self._note(self._versions)
-        await self._all(Weights(version))
+        await self._all(SetWeights(version))
 
     def seat(self, seat: int) -> None:
         """Tell an engine that is up what has changed since the job was made."""
         self._seats.add(seat)
         if len(self._versions) > 1:
-            self._send(seat, Weights(self.version))
+            self._send(seat, SetWeights(self.version))
         if self._holding is not None:
             self._send(seat, self._holding)
 
-    def take(self, seat: int, message: Held | Changed) -> None:
+    def take(self, seat: int, message: TurnsHeld | WeightsSet) -> None:
         """Hear an engine."""
-        awaited = Held if self._holding is not None else Changed
+        awaited = TurnsHeld if self._holding is not None else WeightsSet
         if isinstance(message, awaited):
             self._struck(seat)
 
@@ -87,7 +87,7 @@ class Versions:
         self._waiting.clear()
         self._heard.set()
 
-    async def _all(self, message: Hold | Weights) -> None:
+    async def _all(self, message: HoldTurns | SetWeights) -> None:
         """Send a message to every engine, and wait until each has answered or is gone."""
         if self._over:
             return

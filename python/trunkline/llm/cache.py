@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from trunkline._internal.validation import shown, text
+from trunkline._internal.validation import check_text, short_repr
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def place(cache: object) -> str:
         ConfigError: It is no path.
     """
     if not isinstance(cache, str | Path) or not str(cache) or "\0" in str(cache):
-        raise ConfigError(f"cache must be the path of a file, not {shown(cache)}")
-    return text("cache", str(Path(cache).absolute()))
+        raise ConfigError(f"cache must be the path of a file, not {short_repr(cache)}")
+    return check_text("cache", str(Path(cache).absolute()))
 
 
 class Key(NamedTuple):

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from trunkline._internal.resources import make_room
-from trunkline._internal.validation import number, shown, whole
+from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.http.outcome import Backoff
 from trunkline.llm.pricing import Price, prices_by_url
@@ -153,17 +153,17 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             raise ConfigError("an endpoint needs at least one base URL")
         msgspec.structs.force_setattr(self, "base_urls", tuple(_base_url(url) for url in self.base_urls))
         msgspec.structs.force_setattr(self, "price", prices_by_url(self.price, self.base_urls, _base_url))
-        whole("max_concurrency", self.max_concurrency, 1)
-        whole("max_retries", self.max_retries, 0)
-        number("timeout", self.timeout, 0, above=True, unit="seconds")
-        number("deadline", self.deadline, 0, above=True, unit="seconds")
+        check_int("max_concurrency", self.max_concurrency, 1)
+        check_int("max_retries", self.max_retries, 0)
+        check_float("timeout", self.timeout, 0, above=True, unit="seconds")
+        check_float("deadline", self.deadline, 0, above=True, unit="seconds")
         if not isinstance(self.siblings, bool):
-            raise ConfigError(f"siblings must be true or false, not {shown(self.siblings)}")
+            raise ConfigError(f"siblings must be true or false, not {short_repr(self.siblings)}")
         for field, wanted in (("limits", Limits), ("routing", Routing)):
             if not isinstance(getattr(self, field), wanted):
-                raise ConfigError(f"{field} must be {wanted.__name__}(...), not {shown(getattr(self, field))}")
+                raise ConfigError(f"{field} must be {wanted.__name__}(...), not {short_repr(getattr(self, field))}")
         if self.tokens is not None and not isinstance(self.tokens, TokenMode):
-            raise ConfigError(f"tokens must be a TokenMode or None, not {shown(self.tokens)}")
+            raise ConfigError(f"tokens must be a TokenMode or None, not {short_repr(self.tokens)}")
         if not isinstance(self.api_key_env, str) or not self.api_key_env.isidentifier():
             # It may be a key put in the wrong place, so it is not shown.
             raise ConfigError("api_key_env must be the name of an environment variable, not a key")
@@ -300,7 +300,7 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     checked: dict[str, str] = {}
     for name, value in headers.items():
         if not isinstance(name, str) or not _TOKEN.fullmatch(name) or name.lower() in _OWN:
-            raise ConfigError(f"{shown(name)} is no header that can be set")
+            raise ConfigError(f"{short_repr(name)} is no header that can be set")
         if not isinstance(value, str) or not value.isascii() or not value.isprintable():
             raise ConfigError(f"the value of the header {name} must be printable ASCII")
         checked[name] = value

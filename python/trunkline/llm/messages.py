@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from trunkline._internal.text import scrub, scrub_deep
-from trunkline._internal.validation import kind, shown
+from trunkline._internal.validation import short_repr, type_phrase
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -126,10 +126,10 @@ def encode(message: Message) -> bytes:
         ConfigError: Names the field that cannot be sent.
     """
     if not isinstance(message, dict):
-        raise ConfigError(f"a message must be an object with role and content, not {kind(message)}")
+        raise ConfigError(f"a message must be an object with role and content, not {type_phrase(message)}")
     role = message.get("role")
     if role not in ROLES:
-        raise ConfigError(f"message field 'role' must be one of {', '.join(ROLES)}, not {shown(role)}")
+        raise ConfigError(f"message field 'role' must be one of {', '.join(ROLES)}, not {short_repr(role)}")
     _check_content(role, message)
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
         raise ConfigError("a tool message needs the field 'tool_call_id', a string")
@@ -165,14 +165,14 @@ def _canonical(role: str, ordered: dict[str, Any]) -> bytes:
     parts = []
     for field, value in ordered.items():
         if not isinstance(field, str):
-            raise ConfigError(f"the {role} message has a field name that is not a string: {shown(field)}")
+            raise ConfigError(f"the {role} message has a field name that is not a string: {short_repr(field)}")
         try:
             try:
                 data = _sorted.encode(value) if field not in {"content", "tool_calls"} else _encoder.encode(value)
             except UnicodeEncodeError:
                 data = _encoder.encode(scrub_deep(value))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise ConfigError(f"{role} message field {shown(field)} is not JSON: {error}") from None
+            raise ConfigError(f"{role} message field {short_repr(field)} is not JSON: {error}") from None
         parts.append(_text(field) + b":" + data)
     return b"{" + b",".join(parts) + b"}"
 
@@ -187,7 +187,9 @@ def _check_content(role: str, message: Message) -> None:
     if isinstance(content, str):
         return
     if not isinstance(content, list) or not content:
-        raise ConfigError(f"{role} message field 'content' must be a string or a list of parts, not {kind(content)}")
+        raise ConfigError(
+            f"{role} message field 'content' must be a string or a list of parts, not {type_phrase(content)}"
+        )
     for index, part in enumerate(content):
         if not isinstance(part, dict) or not isinstance(part.get("type"), str):
             raise ConfigError(f"{role} message field 'content[{index}]' must be an object with a string 'type'")
@@ -199,7 +201,7 @@ def _check_calls(role: str, calls: JSON) -> None:
     if role != "assistant":
         raise ConfigError(f"{role} message field 'tool_calls' belongs to assistant messages only")
     if not isinstance(calls, list):
-        raise ConfigError(f"assistant message field 'tool_calls' must be a list, not {kind(calls)}")
+        raise ConfigError(f"assistant message field 'tool_calls' must be a list, not {type_phrase(calls)}")
     for index, call in enumerate(calls):
         place = f"assistant message field 'tool_calls[{index}]"
         function = call.get("function") if isinstance(call, dict) else None

@@ -14,11 +14,11 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from trunkline._internal.aio import Slots
+from trunkline._internal.aio import PerLoopSemaphore
 from trunkline._internal.text import excerpt
-from trunkline._internal.validation import shown, whole
+from trunkline._internal.validation import check_int, short_repr
 from trunkline.errors import ConfigError, EndpointError, LLMError, ReplyError
-from trunkline.llm.http.outcome import Site, Verdict, classify, embedded_status
+from trunkline.llm.http.outcome import Outcome, RequestContext, classify, embedded_status
 from trunkline.llm.pricing import one_price
 from trunkline.llm.response import read, unusable
 
@@ -49,7 +49,7 @@ def as_llm(candidate: object) -> LLM:
         if not inspect.iscoroutinefunction(complete):
             raise ConfigError(f"{type(candidate).__name__}.complete must be an async function")
         if hasattr(candidate, "max_concurrency"):
-            whole(f"{type(candidate).__name__}.max_concurrency", candidate.max_concurrency, 1)
+            check_int(f"{type(candidate).__name__}.max_concurrency", candidate.max_concurrency, 1)
         one_price(f"{type(candidate).__name__}.price", getattr(candidate, "price", None))
         return cast("LLM", candidate)
     if not _is_client(candidate):
@@ -77,13 +77,13 @@ class ClientLLM:
 
     def __init__(self, client: Any, *, max_concurrency: int = 64, price: Price | None = None) -> None:
         if not _is_client(client):
-            raise ConfigError(f"ClientLLM: client must be an openai.AsyncOpenAI client, not {shown(client)}")
+            raise ConfigError(f"ClientLLM: client must be an openai.AsyncOpenAI client, not {short_repr(client)}")
         post = getattr(client, "post", None)
         if not inspect.iscoroutinefunction(post):
             raise ConfigError(f"{type(client).__name__} blocks; give its async form, for example openai.AsyncOpenAI")
-        self.max_concurrency = whole("ClientLLM: max_concurrency", max_concurrency, 1)
+        self.max_concurrency = check_int("ClientLLM: max_concurrency", max_concurrency, 1)
         self.price = one_price("ClientLLM: price", price)
-        self._slots = Slots(self.max_concurrency)
+        self._slots = PerLoopSemaphore(self.max_concurrency)
         self._client = client
         self._post = post
         # Before `content` existed, bytes were passed as `body`.
@@ -93,7 +93,7 @@ class ClientLLM:
         url = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
         secret = getattr(client, "api_key", None)
         self._base_url = url.rstrip("/")
-        self._site = Site(url.rstrip("/") + _PATH, "", secret if isinstance(secret, str) else "")
+        self._site = RequestContext(url.rstrip("/") + _PATH, "", secret if isinstance(secret, str) else "")
         self._reached = False
 
     def __repr__(self) -> str:
@@ -119,7 +119,7 @@ class ClientLLM:
             inside = embedded_status(data)
             verdict = None if inside is None else classify(inside, raw.headers, data, site)
             message = f"{site.url} answered, but {unusable(error, data, site.secret)}"
-            self._fail(verdict or Verdict(LLMError, message, retry=True), attempts)
+            self._fail(verdict or Outcome(LLMError, message, retry=True), attempts)
         reply.endpoint = self._base_url
         reply.queue = queue
         return reply
@@ -136,7 +136,7 @@ class ClientLLM:
         self._reached = True
         return raw
 
-    def _site_of(self, request: Any) -> Site:
+    def _site_of(self, request: Any) -> RequestContext:
         """Where a request went, with the key that it carried: providers of tokens and hooks may have changed it."""
         headers = getattr(request, "headers", {})
         for name in ("Authorization", "api-key", "x-api-key"):
@@ -171,12 +171,12 @@ class ClientLLM:
         if kind in {"APIConnectionError", "APITimeoutError"}:
             unreached = kind == "APIConnectionError" and not self._reached
             message = f"{site.url} gave no answer: {said}{cause}"
-            self._fail(Verdict(EndpointError if unreached else LLMError, message, retry=True), tried)
+            self._fail(Outcome(EndpointError if unreached else LLMError, message, retry=True), tried)
         if kind in {"OpenAIError", "OAuthError", "SubjectTokenProviderError", "MutuallyExclusiveAuthError"}:
-            self._fail(Verdict(EndpointError, f"the client cannot send: {said}{cause}"), 1)
-        self._fail(Verdict(LLMError, f"the client failed with {kind}: {said}{cause}"), 1)
+            self._fail(Outcome(EndpointError, f"the client cannot send: {said}{cause}"), 1)
+        self._fail(Outcome(LLMError, f"the client failed with {kind}: {said}{cause}"), 1)
 
-    def _fail(self, verdict: Verdict, attempts: int) -> NoReturn:
+    def _fail(self, verdict: Outcome, attempts: int) -> NoReturn:
         message = verdict.message if attempts == 1 else f"{verdict.message} (after {attempts} attempts)"
         if issubclass(verdict.kind, LLMError):
             raise verdict.kind(message, attempts=attempts, retryable=verdict.retry, endpoint=self._base_url) from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._internal.validation import amounts, number, shown
+from trunkline._internal.validation import check_float, parse_amounts, short_repr
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     cached: float | None = None
 
     def __post_init__(self) -> None:
-        number("price: prompt", self.prompt, 0, _MOST)
-        number("price: generated", self.generated, 0, _MOST)
+        check_float("price: prompt", self.prompt, 0, _MOST)
+        check_float("price: generated", self.generated, 0, _MOST)
         if self.cached is not None:
-            number("price: cached", self.cached, 0, _MOST)
+            check_float("price: cached", self.cached, 0, _MOST)
 
     @property
     def flat(self) -> bool:
@@ -99,13 +99,13 @@ def prices_by_url(given: object, urls: Sequence[str], normal: Callable[[str], st
     if isinstance(given, Price):
         return dict.fromkeys(urls, given)
     if not isinstance(given, Mapping):
-        raise ConfigError(f"price must be a Price, or a mapping from base URLs to Prices, not {shown(given)}")
+        raise ConfigError(f"price must be a Price, or a mapping from base URLs to Prices, not {short_repr(given)}")
     prices = {normal(url): price for url, price in given.items()}
     for url, price in prices.items():
         if url not in urls:
-            raise ConfigError(f"price names {shown(url)}, which is no base URL here; there is {', '.join(urls)}")
+            raise ConfigError(f"price names {short_repr(url)}, which is no base URL here; there is {', '.join(urls)}")
         if not isinstance(price, Price):
-            raise ConfigError(f"the price of {url} must be a Price, not {shown(price)}")
+            raise ConfigError(f"the price of {url} must be a Price, not {short_repr(price)}")
     missing = [url for url in urls if url not in prices] if prices else []
     if missing:
         raise ConfigError(
@@ -126,7 +126,7 @@ def one_price(name: str, given: object) -> Price | None:
     """
     if given is None or isinstance(given, Price):
         return given
-    raise ConfigError(f"{name} must be a Price, not {shown(given)}")
+    raise ConfigError(f"{name} must be a Price, not {short_repr(given)}")
 
 
 def price_at(prices: Mapping[str, Price], endpoint: str) -> Price | None:
@@ -147,7 +147,7 @@ def read_price(text: str) -> Price:
         ConfigError: It is none; the message says what is wrong with it.
     """
     usual = "prompt=0.15,cached=0.075,generated=0.6"
-    fields = amounts(
+    fields = parse_amounts(
         text,
         Price.__struct_fields__,
         what="price",
@@ -178,13 +178,13 @@ def check_name(what: str, name: object) -> str:
         ConfigError: It is none.
     """
     if not isinstance(name, str) or not (name == MAIN or _NAME.fullmatch(name)):
-        raise ConfigError(f"{what} must be a name of letters, digits, - and _, not {shown(name)}")
+        raise ConfigError(f"{what} must be a name of letters, digits, - and _, not {short_repr(name)}")
     return name
 
 
 def there_is(names: Collection[str]) -> str:
     """The names of a run's LLMs, for messages."""
-    return ", ".join(shown(name) if name else "one without a name" for name in sorted(names))
+    return ", ".join(short_repr(name) if name else "one without a name" for name in sorted(names))
 
 
 def asking(namespace: str, llm: str) -> str:

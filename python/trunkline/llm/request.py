@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from trunkline._internal.text import JSON
-from trunkline._internal.validation import kind, number, shown, text, whole
+from trunkline._internal.validation import check_float, check_int, check_text, short_repr, type_phrase
 from trunkline.errors import ConfigError
 from trunkline.llm.response import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.llm.types import Reply, Request, Take
+    from trunkline.llm.types import Reply, ReplyReader, Request
 
 __all__ = [
     "CHAT",
@@ -84,13 +84,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         for field, low, high in _RANGES:
             value = getattr(self, field)
             if value is not None:
-                number(f"sampling.{field}", value, low, high, above=field == "top_p")
+                check_float(f"sampling.{field}", value, low, high, above=field == "top_p")
         if self.max_tokens is not None:
-            whole("sampling.max_tokens", self.max_tokens, 1, 2**31 - 1)
+            check_int("sampling.max_tokens", self.max_tokens, 1, 2**31 - 1)
         if self.top_logprobs is not None:
-            whole("sampling.top_logprobs", self.top_logprobs, 0, 20)
+            check_int("sampling.top_logprobs", self.top_logprobs, 0, 20)
         if self.logprobs is not None and not isinstance(self.logprobs, bool):
-            raise ConfigError(f"sampling.logprobs must be true or false, not {shown(self.logprobs)}")
+            raise ConfigError(f"sampling.logprobs must be true or false, not {short_repr(self.logprobs)}")
         if self.top_logprobs is not None and not self.logprobs:
             raise ConfigError("sampling.top_logprobs needs sampling.logprobs=True")
         _stop(self.stop)
@@ -107,7 +107,7 @@ def head(model: str, name: str = "Agent: model") -> bytes:
     Raises:
         ConfigError: The model's name is empty or no text.
     """
-    if not text(name, model).strip():
+    if not check_text(name, model).strip():
         raise ConfigError(f"{name} is empty; name the model as its endpoint does")
     return b'{"model":' + _encoder.encode(model) + b',"messages":['
 
@@ -172,7 +172,7 @@ def tap(request: Request, note: Callable[[int, int, bytes], None]) -> Request:
 class _Tapped:
     """Notes what was read."""
 
-    def __init__(self, take: Take, note: Callable[[int, int, bytes], None]) -> None:
+    def __init__(self, take: ReplyReader, note: Callable[[int, int, bytes], None]) -> None:
         self._take = take
         self._note = note
 
@@ -185,7 +185,7 @@ class _Tapped:
 class _Part:
     """Reads some draws of a request, whatever a server sends beyond them."""
 
-    def __init__(self, take: Take, first: int, n: int) -> None:
+    def __init__(self, take: ReplyReader, first: int, n: int) -> None:
         self._take = take
         self._first = first
         self._n = n
@@ -225,18 +225,18 @@ def _stop(value: object) -> None:
     if value is None:
         return
     if not isinstance(value, tuple | list) or not 1 <= len(value) <= 16:
-        raise ConfigError(f"sampling.stop must be one to sixteen strings, not {shown(value)}")
+        raise ConfigError(f"sampling.stop must be one to sixteen strings, not {short_repr(value)}")
     for position, item in enumerate(value):
-        if not text(f"sampling.stop[{position}]", item):
+        if not check_text(f"sampling.stop[{position}]", item):
             raise ConfigError(f"sampling.stop[{position}] is empty")
 
 
 def _extra(value: object) -> None:
     if not isinstance(value, dict):
-        raise ConfigError(f"sampling.extra must be a dict of body fields, not {kind(value)}")
+        raise ConfigError(f"sampling.extra must be a dict of body fields, not {type_phrase(value)}")
     for name in value:
         if not isinstance(name, str):
-            raise ConfigError(f"sampling.extra has a field name that is not a string: {shown(name)}")
+            raise ConfigError(f"sampling.extra has a field name that is not a string: {short_repr(name)}")
         if name in RESERVED:
             raise ConfigError(f"sampling.extra must not hold {name!r}: it is set for every request")
         if name in Sampling.__struct_fields__:

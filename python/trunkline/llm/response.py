@@ -9,7 +9,7 @@ import msgspec
 from trunkline._core import OBSERVATION, TURN, read_reply
 from trunkline._internal.text import excerpt
 from trunkline.errors import ReplyError
-from trunkline.llm.types import Choice, Reply, ToolCall
+from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 from trunkline.tree.views import message_text
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from trunkline._core import Tree as Core
 
 
-__all__ = ["Step", "read", "recorded", "steps", "unusable"]
+__all__ = ["RecordedStep", "read", "recorded", "steps", "unusable"]
 
 
 def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0, most: int | None = None) -> Reply:
-    """Read the body of a chat completion; see :class:`trunkline.llm.types.Take`.
+    """Read the body of a chat completion; see :class:`trunkline.llm.types.ReplyReader`.
 
     Raises:
         ReplyError: It is no chat completion, or one without choices.
@@ -30,7 +30,7 @@ def read(data: bytes, first: int = 0, attempts: int = 1, micros: int = 0, most: 
     del first
     found = read_reply(data)
     choices = [
-        Choice(choice.content, choice.reasoning, [ToolCall(*call) for call in choice.tool_calls], choice.finish)
+        ReplyChoice(choice.content, choice.reasoning, [ToolCall(*call) for call in choice.tool_calls], choice.finish)
         for choice in found.choices[:most]
     ]
     if not choices:
@@ -64,7 +64,7 @@ class _Malformed(msgspec.Struct, forbid_unknown_fields=True):
     malformed: str
 
 
-class Step(NamedTuple):
+class RecordedStep(NamedTuple):
     """A model turn and what followed it on a path.
 
     Attributes:
@@ -78,27 +78,27 @@ class Step(NamedTuple):
     observations: list[int]
 
 
-def steps(core: Core, path: Sequence[int]) -> Iterator[Step]:
+def steps(core: Core, path: Sequence[int]) -> Iterator[RecordedStep]:
     """Yield the steps of a path, in order.
 
     Args:
         core: The tree.
         path: Nodes, each the child of the one before.
     """
-    step: Step | None = None
+    step: RecordedStep | None = None
     for node in path:
         facts = core.node(node)
         if facts.kind == TURN:
             if step is not None:
                 yield step
-            step = Step(node, facts.turns - 1, [])
+            step = RecordedStep(node, facts.turns - 1, [])
         elif facts.kind == OBSERVATION and step is not None:
             step.observations.append(node)
     if step is not None:
         yield step
 
 
-def recorded(core: Core, turn: int) -> Choice:
+def recorded(core: Core, turn: int) -> ReplyChoice:
     """Return a model turn as the program had it, as far as its message says.
 
     Args:
@@ -107,7 +107,7 @@ def recorded(core: Core, turn: int) -> Choice:
     """
     message: dict[str, Any] = msgspec.json.decode(core.message(turn))
     calls = [call["function"] for call in message.get("tool_calls") or ()]
-    return Choice(
+    return ReplyChoice(
         message_text(message),
         core.aside(turn),
         [ToolCall("", call["name"], _written(call["arguments"])) for call in calls],

@@ -6,10 +6,10 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline._internal.validation import number, shown, whole
+from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 
-__all__ = ["LLM", "Choice", "Limits", "Reply", "Request", "Routing", "Take", "ToolCall"]
+__all__ = ["LLM", "Limits", "Reply", "ReplyChoice", "ReplyReader", "Request", "Routing", "ToolCall"]
 
 
 class ToolCall(msgspec.Struct):
@@ -26,7 +26,7 @@ class ToolCall(msgspec.Struct):
     arguments: str
 
 
-class Choice(msgspec.Struct):
+class ReplyChoice(msgspec.Struct):
     """One completion.
 
     Attributes:
@@ -61,7 +61,7 @@ class Reply(msgspec.Struct):
         llm: The name of the LLM in its run, which whoever asked fills in; empty where there is but one.
     """
 
-    choices: list[Choice]
+    choices: list[ReplyChoice]
     prompt: int
     cached: int
     generated: int
@@ -76,7 +76,7 @@ class Reply(msgspec.Struct):
     llm: str = ""
 
 
-class Take(Protocol):
+class ReplyReader(Protocol):
     """Reads the body of an answer for the one who asked."""
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
@@ -107,7 +107,7 @@ class Request(msgspec.Struct):
         seed: Seed of the first draw, as the body has it; None where it has none.
         constant: Bytes of the body before what depends on the draws (``n`` and ``seed``); all of it when 0.
         greedy: Whether the sampling makes draws equal (temperature 0).
-        take: Reads the answer, for LLMs that receive one as bytes; :func:`.reply.read` when None. It is called once for
+        take: Reads the answer, for LLMs that receive one as bytes; :func:`.response.read` when None. It is called once for
             each answer that is used, and what it returns is the reply. An LLM that asks another one and may change or
             drop its reply asks with ``take=None``.
         route: Where it goes: a path below an endpoint's base URL, or with two slashes in front one below its server's
@@ -124,7 +124,7 @@ class Request(msgspec.Struct):
     seed: int | None = None
     constant: int = 0
     greedy: bool = False
-    take: Take | None = None
+    take: ReplyReader | None = None
     route: str = "/chat/completions"
     weights: str | None = None
     model: str = ""
@@ -190,12 +190,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         for name, option in (("requests_per_minute", "--rpm"), ("tokens_per_minute", "--tpm")):
             value = getattr(self, name)
             if value is not None:
-                number(f"limits.{name} ({option})", value, 0, above=True)
+                check_float(f"limits.{name} ({option})", value, 0, above=True)
         if self.endpoint_concurrency is not None:
-            whole("limits.endpoint_concurrency", self.endpoint_concurrency, 1)
+            check_int("limits.endpoint_concurrency", self.endpoint_concurrency, 1)
         if not isinstance(self.adaptive, bool):
-            raise ConfigError(f"limits.adaptive must be true or false, not {shown(self.adaptive)}")
-        number("limits.slowdown", self.slowdown, 1, above=True)
+            raise ConfigError(f"limits.adaptive must be true or false, not {short_repr(self.adaptive)}")
+        check_float("limits.slowdown", self.slowdown, 1, above=True)
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,8 +220,10 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     eject_after: int = 3
 
     def __post_init__(self) -> None:
-        whole("routing.margin", self.margin, 0)
-        whole("routing.memory", self.memory, 1)
-        whole("routing.eject_after", self.eject_after, 1)
+        check_int("routing.margin", self.margin, 0)
+        check_int("routing.memory", self.memory, 1)
+        check_int("routing.eject_after", self.eject_after, 1)
         if self.session_headers is not None and not isinstance(self.session_headers, bool):
-            raise ConfigError(f"routing.session_headers must be true, false or null, not {shown(self.session_headers)}")
+            raise ConfigError(
+                f"routing.session_headers must be true, false or null, not {short_repr(self.session_headers)}"
+            )

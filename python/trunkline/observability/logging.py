@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 import msgspec
 
 from trunkline._internal.text import printable, scrub, without_key, without_secrets
-from trunkline._internal.validation import shown
+from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.config import EndpointSpec
 
@@ -81,7 +81,7 @@ def level_of(name: str) -> int:
         ConfigError: There is none of that name.
     """
     if not isinstance(name, str) or name.lower() not in LEVELS:
-        raise ConfigError(f"level must be one of {', '.join(LEVELS)}, not {shown(name)}")
+        raise ConfigError(f"level must be one of {', '.join(LEVELS)}, not {short_repr(name)}")
     return int(getattr(logging, name.upper()))
 
 
@@ -107,10 +107,10 @@ def log_to(target: str | Path | TextIO, level: str = "info") -> LogSink:
         try:
             stream = Path(target).open("a", encoding="utf-8")  # noqa: SIM115 - it is closed with the sink
         except OSError as error:
-            raise ConfigError(f"cannot write the log {shown(str(target))}: {error.strerror}") from None
+            raise ConfigError(f"cannot write the log {short_repr(str(target))}: {error.strerror}") from None
         return LogSink(lambda: stream, json_line, lowest, close=stream.close)
     if not callable(getattr(target, "write", None)):
-        raise ConfigError(f"a log goes to a path or a text stream, not {shown(target)}")
+        raise ConfigError(f"a log goes to a path or a text stream, not {short_repr(target)}")
     return LogSink(lambda: target, json_line, lowest)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from trunkline.protocol.messages import EngineState
+from trunkline.protocol.messages import WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from trunkline.protocol.job import Job, Refill
     from trunkline.protocol.messages import Batch, Done
     from trunkline.store.schema import CallRow, TakenRow, ToolRow
-    from trunkline.store.state import Standing
+    from trunkline.store.state import RunProgress
     from trunkline.types import Task
 
 
-__all__ = ["STALLED", "Audience", "Observer", "Snapshot", "Stalls", "explain", "opening"]
+__all__ = ["STALLED", "Observer", "ObserverHub", "Snapshot", "StallDetector", "explain", "opening"]
 
 
 class Snapshot(msgspec.Struct):
@@ -65,7 +65,7 @@ class Snapshot(msgspec.Struct):
     llm_seconds: float = 0.0
     tool_seconds: dict[str, float] = msgspec.field(default_factory=dict)
     workers: int = 0
-    engines: dict[int, EngineState] = msgspec.field(default_factory=dict)
+    engines: dict[int, WorkerState] = msgspec.field(default_factory=dict)
     silent: dict[int, float] = msgspec.field(default_factory=dict)
     quiet: float = 0.0
     died: int = 0
@@ -98,7 +98,7 @@ class Snapshot(msgspec.Struct):
 
 
 def opening(
-    there: Standing, tasks: int, most: int, taken: Mapping[int, TakenRow], refill: Refill | None = None
+    there: RunProgress, tasks: int, most: int, taken: Mapping[int, TakenRow], refill: Refill | None = None
 ) -> Snapshot:
     """Return the state of a run that begins, or goes on.
 
@@ -170,7 +170,7 @@ _SILENT = 5.0
 """Seconds of silence of a worker that are told of."""
 
 
-class Stalls:
+class StallDetector:
     """Says in the log what a run waits for: after 30 seconds without progress, and each time that has doubled."""
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-class Audience:
+class ObserverHub:
     """Shows a run to those who want to see it; see :class:`~trunkline.observability.observers.Observer`.
 
     Args:
@@ -248,7 +248,7 @@ class Audience:
         self._snapshot = snapshot
         self._watch = watch
         self._observers = observers
-        self._stalls = Stalls()
+        self._stalls = StallDetector()
         self._began = self._grown = time.monotonic()
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:

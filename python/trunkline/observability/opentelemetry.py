@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trunkline.observability.observers import Snapshot
     from trunkline.protocol.job import Job
     from trunkline.protocol.messages import Batch, Done
-    from trunkline.rollout.sampling.inflight import Leg
+    from trunkline.rollout.sampling.inflight import SpanRecord
     from trunkline.store.schema import TakenRow
     from trunkline.types import Task
 
@@ -81,7 +81,7 @@ class Tracing:
             span.end()
         self._open.clear()
 
-    def _span(self, seat: int, task: int, leg: Leg) -> None:
+    def _span(self, seat: int, task: int, leg: SpanRecord) -> None:
         """A turn or a tool call."""
         kinds = self._api.SpanKind
         kind = kinds.CLIENT if leg.kind == "chat" else kinds.INTERNAL
@@ -93,7 +93,7 @@ class Tracing:
             self._fail(span, leg.error)
         span.end((leg.started + leg.micros) * 1000)
 
-    def _rollout(self, task: int, leg: Leg) -> Any:
+    def _rollout(self, task: int, leg: SpanRecord) -> Any:
         """The span of a rollout, which begins with the first that is known of it."""
         key = (task, leg.rollout)
         if key not in self._open:
@@ -112,7 +112,7 @@ class Tracing:
             )
         return self._open[key]
 
-    def _end(self, task: int, leg: Leg) -> None:
+    def _end(self, task: int, leg: SpanRecord) -> None:
         span = self._rollout(task, leg)
         span.set_attribute("trunkline.termination", leg.finish)
         if leg.error:
@@ -125,7 +125,7 @@ class Tracing:
         span.set_status(self._api.Status(self._api.StatusCode.ERROR))
 
 
-def _chat(leg: Leg) -> tuple[str, dict[str, Any]]:
+def _chat(leg: SpanRecord) -> tuple[str, dict[str, Any]]:
     found: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",
@@ -143,7 +143,7 @@ def _chat(leg: Leg) -> tuple[str, dict[str, Any]]:
     return f"chat {leg.model}", found
 
 
-def _tool(leg: Leg) -> tuple[str, dict[str, Any]]:
+def _tool(leg: SpanRecord) -> tuple[str, dict[str, Any]]:
     found: dict[str, Any] = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": leg.name,
@@ -154,7 +154,7 @@ def _tool(leg: Leg) -> tuple[str, dict[str, Any]]:
     return f"execute_tool {leg.name}", found
 
 
-def _messages(leg: Leg) -> str:
+def _messages(leg: SpanRecord) -> str:
     """What a model said, in the form of the conventions."""
     message = json.loads(leg.said)
     parts: list[dict[str, Any]] = []

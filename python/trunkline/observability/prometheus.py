@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from trunkline._internal.text import printable, without_secrets
-from trunkline._internal.validation import shown, whole
+from trunkline._internal.validation import check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.observability.observers import Snapshot
 from trunkline.store.stats.calls import Bill
@@ -39,7 +39,7 @@ def address_of(text: str) -> tuple[str, int]:
     """
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"metrics must be [HOST:]PORT, such as 9464, not {shown(text)}")
+        raise ConfigError(f"metrics must be [HOST:]PORT, such as 9464, not {short_repr(text)}")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -78,7 +78,7 @@ class Metrics:
         self._agent = ""
         self._server: Any = None
         if port is not None:
-            whole("metrics port", port, 0, 65535)
+            check_int("metrics port", port, 0, 65535)
             try:
                 self._server, self._thread = library.start_http_server(port, host, registry=self.registry)
             except OSError as error:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from trunkline.protocol.messages import Cut, FromWorker, ToWorker
+from trunkline.protocol.messages import CutTasks, FromWorker, ToWorker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trunkline.protocol.job import Job
 
-__all__ = ["Backend", "Event", "Gone", "Guest", "Inbox"]
+__all__ = ["Backend", "BorrowedBackend", "Event", "Inbox", "WorkerExited"]
 
 
-class Gone(msgspec.Struct):
+class WorkerExited(msgspec.Struct):
     """An engine is gone, and everything it sent was delivered before this.
 
     Attributes:
@@ -29,7 +29,7 @@ class Gone(msgspec.Struct):
     killed: bool = False
 
 
-Event = FromWorker | Gone | Cut
+Event = FromWorker | WorkerExited | CutTasks
 """What may come to pass: a message of an engine, its end, or the end of the run's time, which has seat -1."""
 
 Inbox = asyncio.Queue[tuple[int, Event]]
@@ -39,8 +39,8 @@ Inbox = asyncio.Queue[tuple[int, Event]]
 class Backend(Protocol):
     """Hosts the engines of one run at a time, and leaves nothing behind.
 
-    A seat is one engine from its start to its end; its number is not used again. Each seat puts ``Ready`` or ``Fatal``
-    into the inbox, and ``Gone`` as the last message of all if it ends before :meth:`rest` or :meth:`close`.
+    A seat is one engine from its start to its end; its number is not used again. Each seat puts ``WorkerReady`` or ``Fatal``
+    into the inbox, and ``WorkerExited`` as the last message of all if it ends before :meth:`rest` or :meth:`close`.
 
     Attributes:
         workers: How many engines live outside this process; 0 for none.
@@ -61,7 +61,7 @@ class Backend(Protocol):
         ...
 
     def kill(self, seat: int, why: str) -> None:
-        """End an engine that does not answer any more; its ``Gone`` gives this reason."""
+        """End an engine that does not answer any more; its ``WorkerExited`` gives this reason."""
         ...
 
     async def rest(self) -> None:
@@ -73,7 +73,7 @@ class Backend(Protocol):
         ...
 
 
-class Guest:
+class BorrowedBackend:
     """A backend that is lent to one run: to close it lets its engines rest.
 
     Args:

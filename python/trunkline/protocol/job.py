@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trunkline._internal.serialization import Crossing, home_of, load, pack
-from trunkline._internal.validation import shown, whole
+from trunkline._internal.serialization import SerializedObject, home_of, load, pack
+from trunkline._internal.validation import check_int, short_repr
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError
 from trunkline.llm.batch.batcher import BatchLLM
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnyLLM",
+    "EncodedJob",
     "Job",
-    "Packed",
     "Refill",
     "as_llms",
     "as_packed",
@@ -80,9 +80,9 @@ def as_llms(given: Any) -> dict[str, AnyLLM]:
         try:
             found[name] = _as_one(one)
         except ConfigError as problem:
-            raise ConfigError(f"llm {shown(name)}: {problem}") from None
+            raise ConfigError(f"llm {short_repr(name)}: {problem}") from None
     if (taken := live({name: one for name, one in found.items() if name == MAIN})) in found:
-        raise ConfigError(f"llm {shown(taken)}: calls of the LLM without a name are on record as that; rename it")
+        raise ConfigError(f"llm {short_repr(taken)}: calls of the LLM without a name are on record as that; rename it")
     return found
 
 
@@ -107,9 +107,9 @@ def check_asked(llms: Mapping[str, AnyLLM], agents: Sequence[Agent], *, alone: b
     """
     for agent in agents:
         if agent.llm not in llms:
-            asked = f"the LLM {shown(agent.llm)}" if agent.llm else "the LLM without a name"
+            asked = f"the LLM {short_repr(agent.llm)}" if agent.llm else "the LLM without a name"
             raise ConfigError(
-                f"{shown(agent.name)} asks {asked}, and the run has {there_is(llms)}: "
+                f"{short_repr(agent.name)} asks {asked}, and the run has {there_is(llms)}: "
                 'give it, llm={"NAME": LLM(...)}, or name another one, llm="NAME" of a role or an agent'
             )
     idle = set(llms) - {agent.llm for agent in agents}
@@ -159,7 +159,7 @@ def region_of(strategy: Strategy) -> str | None:
     region = getattr(strategy, "uncertain", None)
     if region is not None and not (isinstance(region, str) and region in REGIONS):
         known = ", ".join(REGIONS)
-        raise ConfigError(f"{type(strategy).__name__}: uncertain must be one of {known}, not {shown(region)}")
+        raise ConfigError(f"{type(strategy).__name__}: uncertain must be one of {known}, not {short_repr(region)}")
     return region
 
 
@@ -169,7 +169,7 @@ def likeliest_of(strategy: Strategy) -> int:
     Raises:
         ConfigError: It is no number of tokens that can be asked for.
     """
-    return whole(f"{type(strategy).__name__}: likeliest", getattr(strategy, "likeliest", 2), 1, 20)
+    return check_int(f"{type(strategy).__name__}: likeliest", getattr(strategy, "likeliest", 2), 1, 20)
 
 
 def forks_inside(strategy: Strategy) -> bool:
@@ -189,7 +189,7 @@ def check_needs(strategy: Strategy, agent: Agent, llm: object) -> None:
         ConfigError: Says what is needed and how it is set.
     """
     name = type(strategy).__name__
-    whose = "" if agent.name == "agent" else f" of {shown(agent.name)}"
+    whose = "" if agent.name == "agent" else f" of {short_repr(agent.name)}"
     region = region_of(strategy)
     likeliest = likeliest_of(strategy)
     if region is not None and (agent.sampling.top_logprobs or 0) < likeliest:
@@ -234,8 +234,8 @@ class Refill(NamedTuple):
             if max_tasks is not None:
                 raise ConfigError("max_tasks says how many tasks groups may take: give groups as well")
             return None
-        whole("groups", groups, 1)
-        most = tasks if max_tasks is None else min(tasks, whole("max_tasks", max_tasks, 1))
+        check_int("groups", groups, 1)
+        most = tasks if max_tasks is None else min(tasks, check_int("max_tasks", max_tasks, 1))
         if groups > most:
             raise ConfigError(f"groups is {groups}, and there are {most} tasks to make them of: give more tasks")
         return cls(groups, most)
@@ -286,7 +286,7 @@ class Job(msgspec.Struct, kw_only=True):
             raise ConfigError(f"reward must be a function of a trajectory, not {self.reward!r:.60}")
         policy_of(self.reward)
         self.filters = check(self.filters, scored=self.reward is not None)
-        whole("seed", self.seed, 0, 2**63 - 1)
+        check_int("seed", self.seed, 0, 2**63 - 1)
         if (fits := getattr(self.strategy, "fits", None)) is not None:
             fits(self._with_tools_of_all())
         check_plan(self.strategy)
@@ -295,7 +295,7 @@ class Job(msgspec.Struct, kw_only=True):
             check_needs(self.strategy, asker, self.llms[asker.llm])
         for name in ("budget", "task_budget"):
             if not isinstance(getattr(self, name), Budget | None):
-                raise ConfigError(f"{name} must be a Budget, not {shown(getattr(self, name))}")
+                raise ConfigError(f"{name} must be a Budget, not {short_repr(getattr(self, name))}")
         check_version("weights", self.weights)
         if self.program is not None:
             tokens = any(isinstance(llm, EndpointSpec) and llm.tokens is not None for llm in self.llms.values())
@@ -342,7 +342,7 @@ class Job(msgspec.Struct, kw_only=True):
         return found + (["deadline"] if self.task_budget is not None and self.task_budget.seconds is not None else [])
 
 
-class Packed(msgspec.Struct):
+class EncodedJob(msgspec.Struct):
     """A job on the wire: data as it is, user code as crossings, the keys beside it and in no file.
 
     The agent travels without its tools, dialect and environment, which travel beside it; every other field goes along
@@ -350,21 +350,21 @@ class Packed(msgspec.Struct):
     """
 
     agent: Agent
-    tools: list[Crossing]
-    dialect: str | Crossing
-    environment: Crossing | None
-    strategy: Crossing
-    reward: Crossing | None
+    tools: list[SerializedObject]
+    dialect: str | SerializedObject
+    environment: SerializedObject | None
+    strategy: SerializedObject
+    reward: SerializedObject | None
     llms: dict[str, EndpointSpec]
     secrets: dict[str, str]
     seed: int
     cache: str | None
-    filters: list[Crossing]
+    filters: list[SerializedObject]
     budget: Budget | None
     task_budget: Budget | None
     stopping: Stopping
     weights: str | None
-    program: Crossing | None
+    program: SerializedObject | None
     parties: int
     traced: str
     path: list[str]
@@ -382,7 +382,7 @@ def pack_job(job: Job) -> bytes:
     return msgspec.msgpack.encode(packed)
 
 
-def as_packed(job: Job, *, by_value: bool = True) -> Packed:
+def as_packed(job: Job, *, by_value: bool = True) -> EncodedJob:
     """Return a job as data, without its secrets.
 
     Args:
@@ -398,11 +398,11 @@ def as_packed(job: Job, *, by_value: bool = True) -> Packed:
             "a live LLM object stays in its process: run with workers=0, or give an endpoint's URL as trunkline.LLM"
         )
 
-    def crossing(value: object, what: str) -> Crossing:
+    def crossing(value: object, what: str) -> SerializedObject:
         return pack(value, what, by_value=by_value)
 
     dialect, environment = job.agent.dialect, job.agent.environment
-    return Packed(
+    return EncodedJob(
         agent=msgspec.structs.replace(job.agent, tools=(), dialect="native", environment=None),
         tools=[crossing(tool, f"tool {tool.name!r}") for tool in job.agent.tools],
         dialect=dialect if isinstance(dialect, str) else crossing(dialect, f"dialect {type(dialect).__name__}"),
@@ -431,10 +431,10 @@ def unpack_job(data: bytes) -> Job:
     Raises:
         CrossingError: If some of it cannot be imported here.
     """
-    return from_packed(msgspec.msgpack.decode(data, type=Packed))
+    return from_packed(msgspec.msgpack.decode(data, type=EncodedJob))
 
 
-def from_packed(packed: Packed) -> Job:
+def from_packed(packed: EncodedJob) -> Job:
     """Return the job that data stands for, importing the user's code.
 
     Raises:

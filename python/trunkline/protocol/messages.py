@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from trunkline.rollout.sampling.inflight import Leg
+from trunkline.rollout.sampling.inflight import SpanRecord
 from trunkline.store.schema import CallRow, RolloutRow, ToolRow, TreeRow
 from trunkline.types import Task
 
@@ -17,45 +17,45 @@ __all__ = [
     "MAX_FRAME",
     "PROTOCOL",
     "Ack",
-    "Allot",
     "Amount",
-    "Ask",
+    "AssignTasks",
     "Batch",
     "Begin",
     "Bye",
-    "Changed",
-    "Cut",
+    "CutTasks",
     "Delta",
-    "Denied",
     "Done",
-    "Door",
-    "Draw",
-    "Drawn",
-    "Earlier",
-    "EngineState",
+    "EarlierDeltas",
+    "EndpointState",
     "Fatal",
     "FromWorker",
-    "Grant",
-    "Held",
     "Hello",
-    "Hold",
-    "Lent",
+    "HoldTurns",
+    "LeaseDenied",
+    "LeaseDrawn",
+    "LeaseGrant",
+    "LeaseRequest",
+    "LeaseReturn",
+    "LeaseRevoke",
     "Log",
     "Message",
+    "OldestRollout",
     "Ping",
     "Pong",
-    "Ready",
-    "Recall",
-    "Reclaim",
-    "Refund",
-    "Repaid",
-    "Return",
-    "Slow",
-    "Stop",
+    "RateGrant",
+    "RateRequest",
+    "RateReturn",
+    "SetWeights",
+    "SlotGrant",
+    "SlotRequest",
+    "SlotReturn",
+    "SlotRevoke",
+    "StopRun",
     "ToWorker",
-    "Want",
-    "Weights",
-    "Work",
+    "TurnsHeld",
+    "WeightsSet",
+    "WorkerReady",
+    "WorkerState",
     "decode_from_worker",
     "decode_to_worker",
     "encode",
@@ -69,13 +69,13 @@ class Message(msgspec.Struct, array_like=True, tag=True):
     """Base: encoded as an array whose first element names the type."""
 
 
-class Want(Message):
-    """Worker to controller: a lease is wanted, of so much at least; it is answered by ``Lent`` or ``Denied``."""
+class LeaseRequest(Message):
+    """Worker to controller: a lease is wanted, of so much at least; it is answered by ``LeaseGrant`` or ``LeaseDenied``."""
 
     least: dict[str, int]
 
 
-class Lent(Message):
+class LeaseGrant(Message):
     """Controller to worker: a lease on the run's budget.
 
     Attributes:
@@ -87,24 +87,24 @@ class Lent(Message):
     limits: dict[str, int]
 
 
-class Denied(Message):
+class LeaseDenied(Message):
     """Controller to worker: the budget has too little left for what a lease was wanted for; the ledger's words."""
 
     reason: str
 
 
-class Recall(Message):
+class LeaseRevoke(Message):
     """Controller to worker: give the lease at hand back as soon as nothing is in flight on it."""
 
 
-class Drawn(Message):
+class LeaseDrawn(Message):
     """Worker to controller: so much of a lease may be spent or reserved from here on."""
 
     lease: int
     most: dict[str, int]
 
 
-class Repaid(Message):
+class LeaseReturn(Message):
     """Worker to controller: nothing more is spent of a lease; the calls it paid for are in earlier batches.
 
     Attributes:
@@ -118,14 +118,14 @@ class Repaid(Message):
     estimated: dict[str, int]
 
 
-class Ask(Message):
+class SlotRequest(Message):
     """Worker to controller: how many slots it could use, those that it holds among them."""
 
     slots: list[int]
     llm: str = ""
 
 
-class Grant(Message):
+class SlotGrant(Message):
     """Controller to worker: so many slots more, of the run and then of each endpoint that has a limit of its own.
 
     A slot is a request that may be in flight.
@@ -135,19 +135,19 @@ class Grant(Message):
     llm: str = ""
 
 
-class Reclaim(Message):
+class SlotRevoke(Message):
     """Controller to worker: return so many slots as soon as they are free; others have less than their share."""
 
     slots: list[int]
     llm: str = ""
 
 
-class Return(Message):
+class SlotReturn(Message):
     """Worker to controller: slots that it holds no longer, because they were reclaimed or nobody needs them.
 
     Attributes:
         slots: How many.
-        wishes: How many it could use now, as ``Ask`` says: a wish of long ago would bring them back.
+        wishes: How many it could use now, as ``SlotRequest`` says: a wish of long ago would bring them back.
     """
 
     slots: list[int]
@@ -159,8 +159,8 @@ Amount = tuple[int, int]
 """So many requests, and so many tokens."""
 
 
-class Draw(Message):
-    """Worker to controller: requests and tokens are wanted out of the run's rates; it is answered by ``Allot``.
+class RateRequest(Message):
+    """Worker to controller: requests and tokens are wanted out of the run's rates; it is answered by ``RateGrant``.
 
     Attributes:
         least: What the first request that waits lacks.
@@ -172,7 +172,7 @@ class Draw(Message):
     llm: str = ""
 
 
-class Allot(Message):
+class RateGrant(Message):
     """Controller to worker: so many requests and tokens may be sent."""
 
     requests: int
@@ -180,7 +180,7 @@ class Allot(Message):
     llm: str = ""
 
 
-class Refund(Message):
+class RateReturn(Message):
     """Worker to controller: what was allotted and not used; below 0 for what replies took beyond it."""
 
     requests: int
@@ -195,7 +195,7 @@ MAX_FRAME = 64 * 1024 * 1024
 """Largest frame in bytes; a longer one is a broken peer."""
 
 
-class EngineState(msgspec.Struct, array_like=True):
+class WorkerState(msgspec.Struct, array_like=True):
     """How an engine is.
 
     Attributes:
@@ -220,12 +220,12 @@ class EngineState(msgspec.Struct, array_like=True):
     tools: int
     tool: str
     tool_seconds: float
-    slow: list[Slow] = msgspec.field(default_factory=list)
-    doors: list[Door] = msgspec.field(default_factory=list)
+    slow: list[OldestRollout] = msgspec.field(default_factory=list)
+    doors: list[EndpointState] = msgspec.field(default_factory=list)
     retry: float | None = None
 
 
-class Door(msgspec.Struct, array_like=True, frozen=True):
+class EndpointState(msgspec.Struct, array_like=True, frozen=True):
     """An endpoint, as one engine sees it.
 
     Attributes:
@@ -241,7 +241,7 @@ class Door(msgspec.Struct, array_like=True, frozen=True):
     shut: str = ""
 
 
-class Slow(msgspec.Struct, array_like=True, frozen=True):
+class OldestRollout(msgspec.Struct, array_like=True, frozen=True):
     """A rollout that has been growing for long: the oldest of its task.
 
     Attributes:
@@ -270,7 +270,7 @@ class Hello(Message):
 
 
 class Begin(Message):
-    """Controller to worker: a run begins; it is answered by ``Ready``. The one before has ended with ``Bye``.
+    """Controller to worker: a run begins; it is answered by ``WorkerReady``. The one before has ended with ``Bye``.
 
     Attributes:
         job: The job, as :func:`trunkline.protocol.job.pack_job` made it.
@@ -281,13 +281,13 @@ class Begin(Message):
     level: int = 30
 
 
-class Work(Message):
+class AssignTasks(Message):
     """Controller to worker: tasks to take on, each its index in the run and what :func:`write_task` made of it."""
 
     tasks: list[tuple[int, bytes]]
 
 
-class Earlier(Message):
+class EarlierDeltas(Message):
     """Controller to worker, before a task that was begun: deltas of its tree. Many come in several of these.
 
     Attributes:
@@ -307,7 +307,7 @@ class Ack(Message):
     batch: int
 
 
-class Stop(Message):
+class StopRun(Message):
     """Controller to worker: drop what is growing, send what is there, say bye.
 
     Attributes:
@@ -321,11 +321,11 @@ class Ping(Message):
     """Controller to worker: how are you? It is answered by ``Pong``."""
 
 
-class Cut(Message):
+class CutTasks(Message):
     """Controller to worker: end the growth of every task, and report it.
 
     Attributes:
-        word: How its trees end, see :class:`trunkline.store.schema.Ending`.
+        word: How its trees end, see :class:`trunkline.store.schema.TreeEnding`.
         why: In words.
     """
 
@@ -333,8 +333,8 @@ class Cut(Message):
     why: str
 
 
-class Hold(Message):
-    """Controller to worker: ask for no turn until ``Weights`` comes; answered by ``Held`` once none is in flight.
+class HoldTurns(Message):
+    """Controller to worker: ask for no turn until ``SetWeights`` comes; answered by ``TurnsHeld`` once none is in flight.
 
     Attributes:
         abort: Give up what is in flight, and ask for it again then.
@@ -343,17 +343,17 @@ class Hold(Message):
     abort: bool
 
 
-class Weights(Message):
-    """Controller to worker: turns are asked under this version of the weights from here on; answered by ``Changed``."""
+class SetWeights(Message):
+    """Controller to worker: turns are asked under this version of the weights from here on; answered by ``WeightsSet``."""
 
     version: str | None
 
 
-class Held(Message):
-    """Worker to controller: no turn is in flight, and none will be until ``Weights``."""
+class TurnsHeld(Message):
+    """Worker to controller: no turn is in flight, and none will be until ``SetWeights``."""
 
 
-class Changed(Message):
+class WeightsSet(Message):
     """Worker to controller: the version is in force."""
 
     version: str | None
@@ -362,7 +362,7 @@ class Changed(Message):
 class Pong(Message):
     """Worker to controller: the event loop runs, and this is how it is."""
 
-    state: EngineState
+    state: WorkerState
 
 
 class Log(Message):
@@ -387,7 +387,7 @@ class Log(Message):
     dropped: int = 0
 
 
-class Ready(Message):
+class WorkerReady(Message):
     """Worker to controller: the job is understood.
 
     Attributes:
@@ -424,7 +424,7 @@ class Delta(msgspec.Struct, array_like=True):
     rollouts: int
     calls: list[CallRow]
     tools: list[ToolRow] = msgspec.field(default_factory=list)
-    legs: list[Leg] = msgspec.field(default_factory=list)
+    legs: list[SpanRecord] = msgspec.field(default_factory=list)
 
 
 class Done(msgspec.Struct, array_like=True):
@@ -470,23 +470,37 @@ class Bye(Message):
 ToWorker = (
     Hello
     | Begin
-    | Earlier
-    | Work
+    | EarlierDeltas
+    | AssignTasks
     | Ack
-    | Stop
-    | Lent
-    | Denied
-    | Recall
-    | Grant
-    | Reclaim
-    | Allot
-    | Cut
+    | StopRun
+    | LeaseGrant
+    | LeaseDenied
+    | LeaseRevoke
+    | SlotGrant
+    | SlotRevoke
+    | RateGrant
+    | CutTasks
     | Ping
-    | Hold
-    | Weights
+    | HoldTurns
+    | SetWeights
 )
 FromWorker = (
-    Ready | Batch | Want | Drawn | Repaid | Ask | Return | Draw | Refund | Held | Changed | Fatal | Bye | Pong | Log
+    WorkerReady
+    | Batch
+    | LeaseRequest
+    | LeaseDrawn
+    | LeaseReturn
+    | SlotRequest
+    | SlotReturn
+    | RateRequest
+    | RateReturn
+    | TurnsHeld
+    | WeightsSet
+    | Fatal
+    | Bye
+    | Pong
+    | Log
 )
 
 _task: msgspec.msgpack.Decoder[Task] = msgspec.msgpack.Decoder(Task)

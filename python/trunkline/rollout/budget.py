@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from trunkline._core import ROOT, TURN, drift_of
-from trunkline._internal.validation import amounts, number, whole
+from trunkline._internal.validation import check_float, check_int, parse_amounts
 from trunkline.errors import ConfigError
 from trunkline.llm.pricing import Price
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from trunkline._core import Node, Refusal
     from trunkline._core import Tree as Core
-    from trunkline.agent import Kit
+    from trunkline.agent import CompiledAgent
 
-__all__ = ["Amounts", "Budget", "cost", "prompt_bound", "read_budget", "turn_cost", "words"]
+__all__ = ["Amounts", "Budget", "cost", "format_refusal", "prompt_bound", "read_budget", "turn_cost"]
 
 Amounts = dict[str, int]
 """So much of each of the core's ``CURRENCIES``; what is left out is 0."""
@@ -69,10 +69,10 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in _WHOLE:
             if getattr(self, name) is not None:
-                whole(f"Budget: {name}", getattr(self, name), 1, 2**63)
+                check_int(f"Budget: {name}", getattr(self, name), 1, 2**63)
         for name in ("seconds", "money"):
             if getattr(self, name) is not None:
-                number(f"Budget: {name}", getattr(self, name), 0, _MOST, above=True)
+                check_float(f"Budget: {name}", getattr(self, name), 0, _MOST, above=True)
         if not self.given:
             raise ConfigError(f"Budget sets no limit; it may limit {', '.join(self.__struct_fields__)}")
 
@@ -94,7 +94,7 @@ def read_budget(text: str) -> Budget:
     Raises:
         ConfigError: It is none; the message says what is wrong with it.
     """
-    found = amounts(
+    found = parse_amounts(
         text,
         Budget.__struct_fields__,
         what="budget",
@@ -106,7 +106,7 @@ def read_budget(text: str) -> Budget:
     return Budget(**found | whole_ones)  # type: ignore[arg-type]
 
 
-def prompt_bound(core: Core, leaf: int, kit: Kit, context: int | None = None) -> int:
+def prompt_bound(core: Core, leaf: int, kit: CompiledAgent, context: int | None = None) -> int:
     """The most prompt tokens that the next turn can have.
 
     What the server reported of the last turn on the path that the same agent was asked for with that path, and a token
@@ -131,7 +131,7 @@ def prompt_bound(core: Core, leaf: int, kit: Kit, context: int | None = None) ->
     return most + len(kit.head) + len(kit.constant) + _TEMPLATE
 
 
-def _measures(core: Core, node: int, facts: Node, kit: Kit) -> bool:
+def _measures(core: Core, node: int, facts: Node, kit: CompiledAgent) -> bool:
     """Whether what the server reported of a node is the length of its path, as this agent is sent it."""
     if facts.kind != TURN or facts.agent != kit.agent.name:
         return False
@@ -167,7 +167,7 @@ def cost(price: Price, prompt: int, cached: int, generated: int) -> int:
     return math.ceil(round(price.of(prompt, cached, generated) * _MILLION, 3))
 
 
-def words(refusal: Refusal) -> str:
+def format_refusal(refusal: Refusal) -> str:
     """What a ledger says, with money as people count it."""
     if refusal.currency != "micro_dollars" or refusal.wanted is None:
         return str(refusal)

@@ -10,8 +10,8 @@ import msgspec
 from trunkline._core import TURN
 from trunkline.errors import TreeError
 from trunkline.llm.request import Sampling
-from trunkline.rollout.side_effects import doubts
-from trunkline.rollout.types import Kept
+from trunkline.rollout.side_effects import unresolved_effects
+from trunkline.rollout.types import KeptPrefix
 from trunkline.strategies.base import _TOOK
 
 if TYPE_CHECKING:
@@ -20,10 +20,22 @@ if TYPE_CHECKING:
     from trunkline._core import Tree as Core
     from trunkline.strategies.base import Fork
 
-__all__ = ["Cut", "Judged", "Mark", "Opened", "Past", "Refused", "Round", "Served", "Spent", "Taken", "write"]
+__all__ = [
+    "CarriedOver",
+    "Checkpoint",
+    "CutMark",
+    "ForkRecord",
+    "JudgedMark",
+    "Mark",
+    "RefusedMark",
+    "RoundMark",
+    "ServedMark",
+    "SpentMark",
+    "write",
+]
 
 
-class Taken(NamedTuple):
+class CarriedOver(NamedTuple):
     """How much of a tree was there before its run began.
 
     Attributes:
@@ -37,12 +49,12 @@ class Taken(NamedTuple):
     growing: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, core: Core) -> Taken:
+    def of(cls, core: Core) -> CarriedOver:
         """All that there is of a tree."""
         return cls(core.rollouts, len(core.marks()), tuple(core.growing))
 
 
-class Opened(msgspec.Struct, frozen=True, omit_defaults=True):
+class ForkRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a fork says of its rollouts that is not on the tree.
 
     Attributes:
@@ -62,15 +74,15 @@ class Opened(msgspec.Struct, frozen=True, omit_defaults=True):
     sampling: Sampling | None = None
 
     @classmethod
-    def by(cls, fork: Fork, numbers: Sequence[int]) -> Opened:
+    def by(cls, fork: Fork, numbers: Sequence[int]) -> ForkRecord:
         """What a fork says of the rollouts that it opened."""
         inside = fork.point if fork.at is not None else None
         return cls(numbers[0], len(numbers), inside, fork.at, fork.steps, fork.sampling)
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> KeptPrefix | None:
         """What its rollouts go on from, where they fork inside a turn."""
-        return None if self.turn is None or self.at is None else Kept(self.turn, self.at)
+        return None if self.turn is None or self.at is None else KeptPrefix(self.turn, self.at)
 
     @property
     def says(self) -> bool:
@@ -78,7 +90,7 @@ class Opened(msgspec.Struct, frozen=True, omit_defaults=True):
         return (self.at, self.steps, self.sampling) != (None, None, None)
 
 
-class Round(msgspec.Struct, frozen=True, omit_defaults=True):
+class RoundMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """A round has begun.
 
     Attributes:
@@ -93,14 +105,14 @@ class Round(msgspec.Struct, frozen=True, omit_defaults=True):
     told: tuple[int, ...] = ()
     go: dict[int, int] = {}
     stop: dict[int, str] = {}
-    forks: tuple[Opened, ...] = ()
+    forks: tuple[ForkRecord, ...] = ()
 
 
-class Cut(msgspec.Struct, frozen=True, omit_defaults=True):
+class CutMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """Growth was cut.
 
     Attributes:
-        cut: The word for it; see :class:`~trunkline.store.schema.Ending`.
+        cut: The word for it; see :class:`~trunkline.store.schema.TreeEnding`.
         why: In words.
         keep: Whether those that grew stay as they are.
         spared: Who grew and is not cut: its program was over.
@@ -112,7 +124,7 @@ class Cut(msgspec.Struct, frozen=True, omit_defaults=True):
     spared: tuple[int, ...] = ()
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedMark(msgspec.Struct, frozen=True):
     """A budget did not pay.
 
     Attributes:
@@ -124,7 +136,7 @@ class Refused(msgspec.Struct, frozen=True):
     why: str
 
 
-class Judged(msgspec.Struct, frozen=True):
+class JudgedMark(msgspec.Struct, frozen=True):
     """Filters have judged the tree.
 
     Attributes:
@@ -134,7 +146,7 @@ class Judged(msgspec.Struct, frozen=True):
     judged: int
 
 
-class Served(msgspec.Struct, frozen=True, omit_defaults=True):
+class ServedMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """Those who waited to spend of the task's budget were served.
 
     Attributes:
@@ -146,7 +158,7 @@ class Served(msgspec.Struct, frozen=True, omit_defaults=True):
     denied: dict[int, str] = {}
 
 
-class Spent(msgspec.Struct, frozen=True):
+class SpentMark(msgspec.Struct, frozen=True):
     """Something was paid for out of the task's budget.
 
     Attributes:
@@ -158,10 +170,10 @@ class Spent(msgspec.Struct, frozen=True):
     rollout: int
 
 
-Mark = Round | Cut | Refused | Judged | Served | Spent
+Mark = RoundMark | CutMark | RefusedMark | JudgedMark | ServedMark | SpentMark
 
 _KINDS: dict[str, type[Mark]] = {
-    kind.__struct_fields__[0]: kind for kind in (Round, Cut, Refused, Judged, Served, Spent)
+    kind.__struct_fields__[0]: kind for kind in (RoundMark, CutMark, RefusedMark, JudgedMark, ServedMark, SpentMark)
 }
 
 
@@ -185,7 +197,7 @@ def _read(core: Core) -> Iterator[tuple[int, Mark]]:
                 raise TreeError(f"mark {number} of the tree is damaged: {problem}") from None
 
 
-class Past:
+class Checkpoint:
     """How far the session had come that grew a tree before.
 
     Args:
@@ -201,20 +213,20 @@ class Past:
         doubts: By rollout, which call may have taken effect: it ends for that, and spends nothing again.
     """
 
-    def __init__(self, core: Core, taken: Taken) -> None:
-        self.last: Round | None = None
+    def __init__(self, core: Core, taken: CarriedOver) -> None:
+        self.last: RoundMark | None = None
         self.told: set[int] = set()
-        self.endings: list[Cut | Refused] = []
+        self.endings: list[CutMark | RefusedMark] = []
         self.judged = False
-        self.doubts = doubts(core)
+        self.doubts = unresolved_effects(core)
         self._core = core
-        self._forks: dict[int, Opened] = {}
-        self._served = Served({})
+        self._forks: dict[int, ForkRecord] = {}
+        self._served = ServedMark({})
         self._spent: Counter[str] = Counter()
         # By rollout since the last service: one that was served a second time, after a break, did spend once.
         self._since: dict[int, Counter[str]] = {}
         for number, mark in _read(core):
-            if isinstance(mark, Round):
+            if isinstance(mark, RoundMark):
                 for fork in mark.forks:
                     self._forks.update(dict.fromkeys(range(fork.first, fork.first + fork.n), fork))
             if number >= taken.marks:
@@ -222,21 +234,21 @@ class Past:
 
     def _take(self, mark: Mark) -> None:
         match mark:
-            case Round():
+            case RoundMark():
                 self.last = mark
                 self.told.update(mark.told)
-            case Cut() | Refused():
+            case CutMark() | RefusedMark():
                 self.endings.append(mark)
-            case Judged():
+            case JudgedMark():
                 self.judged = True
-            case Served():
+            case ServedMark():
                 self._served = mark
                 self._spent = sum(self._since.values(), self._spent)
                 self._since = {}
-            case Spent():
+            case SpentMark():
                 self._since[mark.rollout] = Counter(mark.spent)
 
-    def fork(self, rollout: int) -> Opened | None:
+    def fork(self, rollout: int) -> ForkRecord | None:
         """What the fork of a rollout said of it."""
         return self._forks.get(rollout)
 
@@ -278,7 +290,7 @@ class Past:
 
     def settle(self, rollout: int, spent: dict[str, int]) -> None:
         """Write down what something did cost that was served last."""
-        write(self._core, Spent(spent, rollout))
+        write(self._core, SpentMark(spent, rollout))
         self._since[rollout] = Counter(spent)
 
     def _turns(self, number: int) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from trunkline._internal.text import said
-from trunkline._internal.validation import shown
+from trunkline._internal.text import format_error
+from trunkline._internal.validation import short_repr
 from trunkline.errors import ProgramError, UsageError
-from trunkline.rollout.programs.context import Play
-from trunkline.rollout.programs.executor import Errands
+from trunkline.rollout.programs.context import ProgramContext
+from trunkline.rollout.programs.executor import ProgramExecutor
 from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring.answers import extract_answer
 from trunkline.types import Termination
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from trunkline._core import Tree as Core
-    from trunkline.agent import Kit
+    from trunkline.agent import CompiledAgent
     from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.rollout import Rollout
 
-__all__ = ["ProgramFunction", "Stage", "agent_loop"]
+__all__ = ["ProgramDriver", "ProgramFunction", "agent_loop"]
 
 
-async def agent_loop(rollout: Rollout, kit: Kit) -> NoReturn:
+async def agent_loop(rollout: Rollout, kit: CompiledAgent) -> NoReturn:
     """Ask, run the tools that were called, and again, until the model answers or a limit ends the rollout.
 
     What is a call and what an answer, the agent's dialect says. A turn that is neither is told so and costs a turn, or
@@ -61,12 +61,12 @@ async def agent_loop(rollout: Rollout, kit: Kit) -> NoReturn:
 class ProgramFunction(Protocol):
     """What a user writes: a coroutine over one rollout."""
 
-    def __call__(self, rollout: Play, /) -> Awaitable[str | None]:
+    def __call__(self, rollout: ProgramContext, /) -> Awaitable[str | None]:
         """Play a rollout to its end, and return its answer; None where it has none."""
         ...
 
 
-class Stage:
+class ProgramDriver:
     """Plays the rollouts of one tree.
 
     Args:
@@ -91,8 +91,8 @@ class Stage:
             Finished: Always, unless an error ends the rollout first.
         """
         rollout.catch_up()
-        errands = Errands(rollout)
-        play = Play(rollout, errands, self._journal, self._program, self._seed)
+        errands = ProgramExecutor(rollout)
+        play = ProgramContext(rollout, errands, self._journal, self._program, self._seed)
         try:
             # In a task of its own: a task group that gives up leaves its task marked as cancelled, up to Python 3.12.
             answer = await asyncio.get_running_loop().create_task(self._run(play))
@@ -105,14 +105,14 @@ class Stage:
         if (end := play.over()) is not None:
             raise end
         if answer is not None and not isinstance(answer, str):
-            raise ProgramError(f"the program returned {shown(answer)}; it must return its answer, a text, or None")
+            raise ProgramError(f"the program returned {short_repr(answer)}; it must return its answer, a text, or None")
         play.finish(answer)
 
-    async def _run(self, play: Play) -> Any:
+    async def _run(self, play: ProgramContext) -> Any:
         """Run the program, whose mistakes end one rollout and never the run."""
         try:
             return await self._program.function(play)
         except UsageError as problem:
-            raise ProgramError(f"{type(problem).__name__}: {said(problem)}") from problem
+            raise ProgramError(f"{type(problem).__name__}: {format_error(problem)}") from problem
         except SystemExit:
             raise ProgramError("the program left with SystemExit") from None

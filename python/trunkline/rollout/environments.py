@@ -8,10 +8,10 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from trunkline._internal.text import excerpt, said, without_secrets
+from trunkline._internal.text import excerpt, format_error, without_secrets
 from trunkline.errors import EnvironmentFailed, ForkRefused
 from trunkline.llm import messages
-from trunkline.llm.response import Step, steps
+from trunkline.llm.response import RecordedStep, steps
 from trunkline.scoring.notes import note, noted
 from trunkline.tools.calls import Origin
 from trunkline.tools.environment import Environment
@@ -20,22 +20,22 @@ from trunkline.tree.views import Node, message_text
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from trunkline.agent import Kit
-    from trunkline.llm.batch.activity import Lane, SeveralLane
-    from trunkline.llm.types import Choice
+    from trunkline.agent import CompiledAgent
+    from trunkline.llm.batch.activity import CombinedRolloutActivity, RolloutActivity
+    from trunkline.llm.types import ReplyChoice
     from trunkline.strategies.base import Strategy
     from trunkline.tree.views import Tree
     from trunkline.types import Task
 
 
-__all__ = ["Held", "Snapshots", "State", "States"]
+__all__ = ["EnvironmentHandle", "EnvironmentManager", "KeptSnapshot", "SnapshotCache"]
 
 
 Use = tuple[int, int, int]
 """When a snapshot was used last: the round, the rollout, and how many turns that had taken."""
 
 
-class Held(NamedTuple):
+class KeptSnapshot(NamedTuple):
     """A snapshot that is kept.
 
     Attributes:
@@ -53,7 +53,7 @@ class Held(NamedTuple):
     size: int
 
 
-class Snapshots:
+class SnapshotCache:
     """Keeps the snapshots that were used last.
 
     Which these are depends on rounds, rollouts and turns alone, never on who was faster: once one was dropped, an
@@ -68,7 +68,7 @@ class Snapshots:
         self._most = most
         self._most_bytes = most_bytes
         self._round = 0
-        self._held: dict[Use, Held] = {}
+        self._held: dict[Use, KeptSnapshot] = {}
         self._bytes = 0
         self._dropped: Use = (0, 0, 0)
 
@@ -97,13 +97,13 @@ class Snapshots:
         use = (self._round, rollout, turns)
         if size > self._most_bytes or use <= self._dropped:
             return
-        self._held[use] = Held(node, rollout, turns, snapshot, size)
+        self._held[use] = KeptSnapshot(node, rollout, turns, snapshot, size)
         self._bytes += size
         while len(self._held) > self._most or self._bytes > self._most_bytes:
             self._dropped = min(self._held)
             self._bytes -= self._held.pop(self._dropped).size
 
-    def find(self, path: Sequence[int], rollout: int) -> Held | None:
+    def find(self, path: Sequence[int], rollout: int) -> KeptSnapshot | None:
         """Return the snapshot of the last state on a path that has one; it counts as used.
 
         Several rollouts may have passed a state; the snapshot is that of the first one.
@@ -135,10 +135,10 @@ class RolloutPosition(Protocol):
     task: Task
     leaf: int
     turn: int
-    lane: Lane | SeveralLane
+    lane: RolloutActivity | CombinedRolloutActivity
 
 
-class States:
+class EnvironmentManager:
     """What the environments of one tree have in common.
 
     Args:
@@ -149,7 +149,9 @@ class States:
         seed: The run's seed.
     """
 
-    def __init__(self, tree: Tree, kit: Kit, strategy: Strategy, hear: Callable[[int], Choice], seed: int) -> None:
+    def __init__(
+        self, tree: Tree, kit: CompiledAgent, strategy: Strategy, hear: Callable[[int], ReplyChoice], seed: int
+    ) -> None:
         self.tree = tree
         self.kit = kit
         self.hear = hear
@@ -157,7 +159,7 @@ class States:
         # Without these hooks nothing forks but the prompt.
         hooks = hasattr(strategy, "ended") or hasattr(strategy, "stepped")
         self._forks = bool(getattr(strategy, "branches", hooks))
-        self._snapshots: Snapshots | None = None
+        self._snapshots: SnapshotCache | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
 
@@ -166,7 +168,7 @@ class States:
         if self._snapshots is not None:
             self._snapshots.next_round()
 
-    def of(self, rollout: RolloutPosition) -> State | None:
+    def of(self, rollout: RolloutPosition) -> EnvironmentHandle | None:
         """Return the state of a rollout that begins in this round, called in logical order; None without environment.
 
         Args:
@@ -176,9 +178,9 @@ class States:
             return None
         path = self.tree.core.path(rollout.leaf)
         held = None if self._snapshots is None else self._snapshots.find(path, rollout.id)
-        return State(self, rollout, path, held)
+        return EnvironmentHandle(self, rollout, path, held)
 
-    def origin(self, step: Step) -> Origin:
+    def origin(self, step: RecordedStep) -> Origin:
         """Return the turn that made the calls of a step: that of the rollout that took it."""
         core = self.tree.core
         path = tuple(core.state(step.observations[-1])[0])
@@ -197,7 +199,7 @@ class States:
         if snapshot is None:
             return
         if self._snapshots is None:
-            self._snapshots = Snapshots(environment.snapshots, environment.snapshot_bytes)
+            self._snapshots = SnapshotCache(environment.snapshots, environment.snapshot_bytes)
         self._snapshots.put(rollout.leaf, rollout.id, rollout.turn, snapshot)
 
     async def close(self, environment: Environment) -> None:
@@ -217,10 +219,10 @@ class States:
         """Log what went wrong, once for each kind of it: a tree can have thousands of rollouts."""
         if what not in self._warned:
             self._warned.add(what)
-            logger.warning("task %r, %s: %s (said once a task)", self.tree.task.id, what, said(error))
+            logger.warning("task %r, %s: %s (said once a task)", self.tree.task.id, what, format_error(error))
 
 
-class State:
+class EnvironmentHandle:
     """The environment of one rollout.
 
     Args:
@@ -230,7 +232,9 @@ class State:
         held: The snapshot to begin with, if there is one.
     """
 
-    def __init__(self, states: States, rollout: RolloutPosition, path: Sequence[int], held: Held | None) -> None:
+    def __init__(
+        self, states: EnvironmentManager, rollout: RolloutPosition, path: Sequence[int], held: KeptSnapshot | None
+    ) -> None:
         self.environment: Environment | None = None
         self._states = states
         self._rollout = rollout
@@ -270,7 +274,7 @@ class State:
         try:
             made = self._states.kit.agent.environment()
         except Exception as error:
-            what = f"{type(error).__name__}: {without_secrets(said(error))}"
+            what = f"{type(error).__name__}: {without_secrets(format_error(error))}"
             raise EnvironmentFailed(f"the environment could not be made: {what}") from error
         if not isinstance(made, Environment):
             raise EnvironmentFailed(f"the environment could not be made: what was returned is a {type(made).__name__}")
@@ -292,7 +296,7 @@ class State:
                 "rollout %d: %d calls replayed in %.3f s", self._rollout.id, replayed, time.perf_counter() - start
             )
 
-    async def _again(self, step: Step, environment: Environment) -> int:
+    async def _again(self, step: RecordedStep, environment: Environment) -> int:
         """Run the calls of a step again, and compare what they say with the record; returns how many there were."""
         kit, tree = self._states.kit, self._states.tree
         calls = kit.speech.read(self._states.hear(step.turn)).calls

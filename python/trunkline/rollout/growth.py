@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from trunkline.rollout.checkpoint import Cut, Refused, write
+from trunkline.rollout.checkpoint import CutMark, RefusedMark, write
 from trunkline.rollout.types import Finished
-from trunkline.store.schema import Ending
+from trunkline.store.schema import TreeEnding
 from trunkline.types import Termination
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trunkline._core import Tree as Core
 
 
-__all__ = ["Barrier", "Players"]
+__all__ = ["Barrier", "RunningRollouts"]
 
 
 class Barrier:
@@ -77,7 +77,7 @@ class Barrier:
             turn.set_exception(end)
 
 
-class Players:
+class RunningRollouts:
     """The tasks that play rollouts.
 
     Args:
@@ -91,8 +91,8 @@ class Players:
         sealed: Whether no fork is paid for any more: nothing starts, and what grows goes on.
     """
 
-    def __init__(self, core: Core, barrier: Barrier, past: Sequence[Cut | Refused] = ()) -> None:
-        self.ending = Ending()
+    def __init__(self, core: Core, barrier: Barrier, past: Sequence[CutMark | RefusedMark] = ()) -> None:
+        self.ending = TreeEnding()
         self.over = False
         self.sealed = False
         self._core = core
@@ -135,13 +135,13 @@ class Players:
         """End all growth. The first one counts.
 
         Args:
-            word: See :class:`~trunkline.store.schema.Ending`.
+            word: See :class:`~trunkline.store.schema.TreeEnding`.
             why: In words.
             keep: Leave those that grow as they are.
         """
         if self.over:
             return
-        self._note(Cut(word, why, keep, tuple(sorted(self._leaving))))
+        self._note(CutMark(word, why, keep, tuple(sorted(self._leaving))))
         self._cut.update(self._playing)
         for rollout, task in self._playing.items():
             if rollout in self._barrier.waiting:
@@ -164,21 +164,21 @@ class Players:
             rollouts: Rollouts that were to start.
         """
         if rollouts or self.ending.word == "finished":
-            self._note(Refused(rollouts, why))
+            self._note(RefusedMark(rollouts, why))
 
-    def _note(self, mark: Cut | Refused) -> None:
+    def _note(self, mark: CutMark | RefusedMark) -> None:
         """Take something in that changes how growth ends, and write it down."""
         write(self._core, mark)
         self._take(mark)
 
-    def _take(self, mark: Cut | Refused) -> None:
-        if isinstance(mark, Cut):
+    def _take(self, mark: CutMark | RefusedMark) -> None:
+        if isinstance(mark, CutMark):
             self.over, self._keep, self._spared = True, mark.keep, frozenset(mark.spared)
-            self.ending = Ending(mark.cut, mark.why, self.ending.refused)
+            self.ending = TreeEnding(mark.cut, mark.why, self.ending.refused)
             return
         self.sealed |= mark.refused > 0
         if self.ending.word == "finished":
-            self.ending = Ending("budget", mark.why, mark.refused)
+            self.ending = TreeEnding("budget", mark.why, mark.refused)
         else:
             self.ending = self.ending._replace(refused=self.ending.refused + mark.refused)
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from trunkline._core import MESSAGE, PROMPT, ROOT, TURN
-from trunkline._internal.text import said
-from trunkline.agent import Speech
+from trunkline._internal.text import format_error
+from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError, StrategyError, TreeError
 from trunkline.llm import messages
 from trunkline.strategies.base import INSIDE, Drop, Fork, Move, Stop, View, prompt
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from trunkline.strategies.base import Strategy
     from trunkline.tree.views import Tree
 
-__all__ = ["begin", "check_moves", "check_size", "moves", "open_fork", "plant"]
+__all__ = ["begin", "check_moves", "check_size", "moves", "open_fork", "write_prompt"]
 
 
-def plant(tree: Tree, agent: Agent) -> None:
+def write_prompt(tree: Tree, agent: Agent) -> None:
     """Write the prompt into a tree that has none.
 
     Args:
@@ -33,7 +33,7 @@ def plant(tree: Tree, agent: Agent) -> None:
     core, node = tree.core, ROOT
     if len(core) > 1:
         return
-    speech = Speech(agent.dialect, agent.tools, agent.sampling)
+    speech = BoundDialect(agent.dialect, agent.tools, agent.sampling)
     for message in speech.opening(agent.system, tree.task.messages):
         node = core.append(node, PROMPT, message)
 
@@ -47,7 +47,7 @@ def begin(tree: Tree, agent: Agent, strategy: Strategy, seed: int) -> None:
         strategy: Where rollouts were to start.
         seed: The run's seed.
     """
-    plant(tree, agent)
+    write_prompt(tree, agent)
     for move in moves(strategy, "start", View(tree, [], seed)):
         if isinstance(move, Fork):
             open_fork(tree.core, move)
@@ -69,7 +69,7 @@ def moves(strategy: Strategy, hook: str, view: View) -> list[Move]:
     try:
         listed = list(ask(view))
     except (Exception, asyncio.CancelledError) as problem:
-        what = f"{type(problem).__name__}: {said(problem)}"
+        what = f"{type(problem).__name__}: {format_error(problem)}"
         raise error(f"strategy {name} raised in {hook}() of task {task!r}: {what}") from problem
     for move in listed:
         if not isinstance(move, Fork if hook == "start" else Move):

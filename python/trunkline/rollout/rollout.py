@@ -9,8 +9,8 @@ from trunkline._core import TURN
 from trunkline.errors import ContentFiltered, LLMError, RolloutError
 from trunkline.llm import messages
 from trunkline.rollout.sampling.prompt import base_seed
-from trunkline.rollout.sampling.sampler import Ask
-from trunkline.rollout.side_effects import Effects
+from trunkline.rollout.sampling.sampler import TurnRequest
+from trunkline.rollout.side_effects import SideEffectLog
 from trunkline.rollout.types import Finished
 from trunkline.tools.calls import Origin
 from trunkline.types import Termination
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.agent import Kit
+    from trunkline.agent import CompiledAgent
     from trunkline.llm.request import Sampling
-    from trunkline.llm.types import Choice, ToolCall
-    from trunkline.rollout.environments import State
-    from trunkline.rollout.sampling.inflight import Diary
-    from trunkline.rollout.sampling.sampler import Desk, Siblings
-    from trunkline.rollout.task_budget import Hold, Purse
-    from trunkline.rollout.types import Kept, Outlet, Turn
+    from trunkline.llm.types import ReplyChoice, ToolCall
+    from trunkline.rollout.environments import EnvironmentHandle
+    from trunkline.rollout.sampling.inflight import TraceRecorder
+    from trunkline.rollout.sampling.sampler import SampleBatcher, Sampler
+    from trunkline.rollout.task_budget import Reservation, TaskBudget
+    from trunkline.rollout.types import KeptPrefix, Turn, TurnSink
     from trunkline.types import Task
 
 
@@ -66,13 +66,13 @@ class Rollout:
         id: int,
         task: Task,
         seed: int,
-        desk: Desk,
-        outlet: Outlet,
-        siblings: Siblings | None = None,
+        desk: Sampler,
+        outlet: TurnSink,
+        siblings: SampleBatcher | None = None,
         sampling: Sampling | None = None,
         between: Callable[[Rollout], Awaitable[None]] | None = None,
-        kept: Kept | None = None,
-        purse: Purse | None = None,
+        kept: KeptPrefix | None = None,
+        purse: TaskBudget | None = None,
     ) -> None:
         facts = core.rollout(id)
         *trunk, turn, draw = facts.path
@@ -91,17 +91,17 @@ class Rollout:
         self._siblings = siblings
         self.first_sampling = sampling
         self.between = between
-        self._heard: Choice | None = None
+        self._heard: ReplyChoice | None = None
         self._kept = kept
         self.task_budget = purse
         self._said = desk.conversation(facts.point)
-        self.effects = Effects(core, id, outlet)
-        self.state: State | None = None
+        self.effects = SideEffectLog(core, id, outlet)
+        self.state: EnvironmentHandle | None = None
         self.lane = desk.lanes.open()
         # The first turn is the draw itself: base of the fork point + draw. Later ones are draw 0 of their own states.
         self._next_seed = base_seed(seed, task.id, trunk, turn) + draw
 
-    async def ask(self, kit: Kit) -> Choice:
+    async def ask(self, kit: CompiledAgent) -> ReplyChoice:
         """Let the model move: send the conversation, append the turn to the tree.
 
         Args:
@@ -128,7 +128,9 @@ class Rollout:
         hold = None if self.task_budget is None else await self._pay(self.task_budget, kit)
         try:
             kept, self._kept = self._kept, None
-            turn = await self._fly(Ask(kit, self.id, self.leaf, self.turn, self._next_seed, self._said, kept, hold))
+            turn = await self._fly(
+                TurnRequest(kit, self.id, self.leaf, self.turn, self._next_seed, self._said, kept, hold)
+            )
         except BaseException:
             if hold is not None:
                 hold.drop()
@@ -144,7 +146,7 @@ class Rollout:
         facts = self.core.rollout(self.id)
         self.leaf, self.turn = facts.leaf, facts.turns
 
-    def take_up(self, heard: Choice | None, tool_calls: int) -> None:
+    def take_up(self, heard: ReplyChoice | None, tool_calls: int) -> None:
         """Stand where the tree has the rollout, which was opened by an earlier run and has not ended.
 
         Args:
@@ -160,17 +162,17 @@ class Rollout:
             self._next_seed = base_seed(self.seed, self.task.id, self._path, facts.turns)
         self.turn = facts.turns - (heard is not None)
 
-    def join(self, siblings: Siblings | None) -> None:
+    def join(self, siblings: SampleBatcher | None) -> None:
         """Ask for the next turn together with other draws of the same state, if there are any."""
         self._siblings = siblings
 
-    async def _pay(self, purse: Purse, kit: Kit) -> Hold:
+    async def _pay(self, purse: TaskBudget, kit: CompiledAgent) -> Reservation:
         """Set aside what the next turn can cost; nobody waits for this rollout meanwhile."""
         self.lane.leave()
         self.place = "budget"
         return await purse.turn(self.id, self.leaf, kit, 0 if self._kept is None else self._kept.tokens)
 
-    async def _fly(self, ask: Ask) -> Turn:
+    async def _fly(self, ask: TurnRequest) -> Turn:
         """Get the next turn as soon as one more may be in flight."""
         self.lane.ask(ask.kit.agent.llm)
         self.place = "run file"
@@ -188,7 +190,7 @@ class Rollout:
             self.lane.run()
             self.place = "program"
 
-    async def _traced(self, ask: Ask, diary: Diary) -> Turn:
+    async def _traced(self, ask: TurnRequest, diary: TraceRecorder) -> Turn:
         """Get the next turn, and note how long it took."""
         started, node, failed = diary.now(), None, None
         try:
@@ -202,7 +204,7 @@ class Rollout:
         finally:
             diary.turned(self.id, ask.kit, started, node, failed)
 
-    async def _next(self, ask: Ask) -> Turn:
+    async def _next(self, ask: TurnRequest) -> Turn:
         """Get the next turn: with the siblings' where it is a draw of their fork."""
         siblings, self._siblings = self._siblings, None
         outcome = (await self.sampler.ask([ask]))[0] if siblings is None else await siblings.ask(ask)
@@ -210,7 +212,7 @@ class Rollout:
             raise outcome
         return outcome
 
-    async def use(self, kit: Kit, calls: Sequence[ToolCall]) -> None:
+    async def use(self, kit: CompiledAgent, calls: Sequence[ToolCall]) -> None:
         """Run the tool calls of a turn at once and append their observations in call order.
 
         Args:
@@ -252,7 +254,7 @@ class Rollout:
             await self.state.passed()
             self.lane.run()
 
-    def tell(self, kit: Kit, problem: str) -> None:
+    def tell(self, kit: CompiledAgent, problem: str) -> None:
         """Tell the model what is wrong with its turn, in a message of the user; it counts as a failed tool call.
 
         Args:
@@ -277,7 +279,7 @@ class Rollout:
         raise Finished(termination, answer, reason)
 
 
-def usable(choice: Choice) -> Choice:
+def usable(choice: ReplyChoice) -> ReplyChoice:
     """Return a choice that the server ended as it should.
 
     Raises:
@@ -290,7 +292,7 @@ def usable(choice: Choice) -> Choice:
     return choice
 
 
-def calls_before(core: Core, node: int, kit: Kit, calls: Callable[[int], Sequence[ToolCall]]) -> int:
+def calls_before(core: Core, node: int, kit: CompiledAgent, calls: Callable[[int], Sequence[ToolCall]]) -> int:
     """Return how many tool calls were made on the path to a node; 0 for an agent without a limit, which asks nobody.
 
     Args:
@@ -307,8 +309,8 @@ def calls_before(core: Core, node: int, kit: Kit, calls: Callable[[int], Sequenc
 def go_on(
     rollout: Rollout,
     core: Core,
-    kit: Kit,
-    hear: Callable[[int], Choice],
+    kit: CompiledAgent,
+    hear: Callable[[int], ReplyChoice],
     calls: Callable[[int], Sequence[ToolCall]],
 ) -> None:
     """Put a rollout where it stands on its tree.

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.rollout.types import Outlet
+    from trunkline.rollout.types import TurnSink
     from trunkline.tools.calls import Call
 
-__all__ = ["Effects", "doubts", "lose"]
+__all__ = ["SideEffectLog", "lose", "unresolved_effects"]
 
 Place = tuple[int, int, int]
 """Rollout, turn and index of a call."""
@@ -53,7 +53,7 @@ _marks: tuple[tuple[str, msgspec.json.Decoder[_Intent | _Effect]], ...] = (
 )
 
 
-def doubts(core: Core) -> dict[int, UnknownEffect]:
+def unresolved_effects(core: Core) -> dict[int, UnknownEffect]:
     """Return, by rollout, which call began that nothing is on record of.
 
     Args:
@@ -91,14 +91,14 @@ def lose(core: Core, failure: Failure) -> None:
         core: The tree.
         failure: Why.
     """
-    doubtful = doubts(core)
+    doubtful = unresolved_effects(core)
     for rollout in core.growing:
         doubt = doubtful.get(rollout)
         end = Termination.LOST if doubt is None else Termination.UNKNOWN_EFFECT
         core.close(rollout, end.value, None, (failure if doubt is None else Failure.of(doubt)).encode())
 
 
-class Effects:
+class SideEffectLog:
     """What one rollout's calls may have done.
 
     Args:
@@ -110,7 +110,7 @@ class Effects:
         before: The doubt that the rollout was found in; None for most.
     """
 
-    def __init__(self, core: Core, rollout: int, outlet: Outlet) -> None:
+    def __init__(self, core: Core, rollout: int, outlet: TurnSink) -> None:
         self.before: UnknownEffect | None = None
         self._core = core
         self._rollout = rollout
@@ -118,7 +118,7 @@ class Effects:
         self._begun: dict[Place, _Intent] = {}
 
     @property
-    def doubt(self) -> UnknownEffect | None:
+    def unresolved_effect(self) -> UnknownEffect | None:
         """Why nobody knows what its calls did, should the rollout end now; None where that is known."""
         if self.before is not None or not self._begun:
             return self.before

@@ -9,8 +9,8 @@ import msgspec
 
 from trunkline._core import Ledger, Refusal
 from trunkline.llm.pricing import named, price_at
-from trunkline.rollout.budget import cost, prompt_bound, turn_cost, words
-from trunkline.rollout.checkpoint import Served, Spent, write
+from trunkline.rollout.budget import cost, format_refusal, prompt_bound, turn_cost
+from trunkline.rollout.checkpoint import ServedMark, SpentMark, write
 from trunkline.rollout.types import Finished
 from trunkline.types import Termination
 
@@ -18,18 +18,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.agent import Kit
+    from trunkline.agent import CompiledAgent
     from trunkline.errors import RolloutError
     from trunkline.llm.pricing import Price
     from trunkline.llm.types import Reply
     from trunkline.rollout.budget import Amounts, Budget
-    from trunkline.rollout.checkpoint import Past
+    from trunkline.rollout.checkpoint import Checkpoint
     from trunkline.rollout.growth import Barrier
     from trunkline.rollout.types import Told, Turn
     from trunkline.strategies.base import Fork
 
 
-__all__ = ["Account", "Allowance", "Claim", "Denied", "Hold", "LedgerAccount", "Meter", "OutOfBudget", "Purse"]
+__all__ = [
+    "Account",
+    "BudgetDenied",
+    "BudgetSources",
+    "Claim",
+    "LedgerAccount",
+    "Meter",
+    "OutOfBudget",
+    "Reservation",
+    "TaskBudget",
+]
 
 
 class Claim(Protocol):
@@ -40,7 +50,7 @@ class Claim(Protocol):
         ...
 
 
-class Hold:
+class Reservation:
     """What was set aside for one model turn.
 
     Args:
@@ -83,9 +93,9 @@ class Hold:
             # It was answered, but without usage.
             self.settle(self._most, {name: amount for name, amount in self._most.items() if name != "calls"})
         else:
-            self.settle(self._part(reply, draw))
+            self.settle(self._share_of_call(reply, draw))
 
-    def _part(self, reply: Reply, draw: int) -> Amounts:
+    def _share_of_call(self, reply: Reply, draw: int) -> Amounts:
         n = len(reply.choices)
         generated = reply.generated * (draw + 1) // n - reply.generated * draw // n
         prompt, cached = (reply.prompt, max(0, reply.cached)) if draw == 0 else (0, 0)
@@ -104,7 +114,7 @@ class Meter:
         told: Told of each draw what became of it.
     """
 
-    def __init__(self, holds: Sequence[Hold], called: Callable[[Reply], None], told: Told | None) -> None:
+    def __init__(self, holds: Sequence[Reservation], called: Callable[[Reply], None], told: Told | None) -> None:
         self._holds = holds
         self._called = called
         self._told = told
@@ -148,7 +158,7 @@ _OF_TURNS = frozenset({"calls", "prompt", "generated", "tokens", "micro_dollars"
 _BY_TOKENS = _OF_TURNS - {"calls"}
 
 
-class Denied(Exception):
+class BudgetDenied(Exception):
     """An account does not pay; the message is the ledger's."""
 
 
@@ -172,7 +182,7 @@ class Account(Protocol):
         ...
 
     async def claim(self, most: Mapping[str, int | None]) -> Claim:
-        """Set aside the most that something can cost; raises :class:`Denied`."""
+        """Set aside the most that something can cost; raises :class:`BudgetDenied`."""
         ...
 
 
@@ -205,9 +215,9 @@ class LedgerAccount:
             raise self.denied(claim)
         return claim
 
-    def denied(self, refusal: Refusal) -> Denied:
+    def denied(self, refusal: Refusal) -> BudgetDenied:
         """Say what the ledger says."""
-        return Denied(f"{self._name}: {words(refusal)}")
+        return BudgetDenied(f"{self._name}: {format_refusal(refusal)}")
 
     def now(self, most: Mapping[str, int | None]) -> LedgerClaim | Refusal:
         """Set aside what something can cost, or return why not."""
@@ -228,10 +238,10 @@ class LedgerClaim:
         self._account.estimated.update(estimated or {})
 
 
-class _Noted:
+class _RecordedClaim:
     """A claim of a rollout on the task's budget, which the tree is told of when it is settled."""
 
-    def __init__(self, claim: Claim, purse: Purse, rollout: int) -> None:
+    def __init__(self, claim: Claim, purse: TaskBudget, rollout: int) -> None:
         self._claim = claim
         self._purse = purse
         self._rollout = rollout
@@ -242,7 +252,7 @@ class _Noted:
         self._purse.spent(self._rollout, spent)
 
 
-class Allowance(NamedTuple):
+class BudgetSources(NamedTuple):
     """What pays for a task.
 
     Attributes:
@@ -258,7 +268,7 @@ class Allowance(NamedTuple):
     of_llm: Mapping[str, Mapping[str, Price]] = {}
 
 
-class Purse:
+class TaskBudget:
     """Pays for one task.
 
     A task with a budget of its own is paid for in logical order: whoever wants to spend what it limits waits until
@@ -275,7 +285,7 @@ class Purse:
     """
 
     def __init__(
-        self, allowance: Allowance, core: Core, barrier: Barrier, past: Past | None = None, started: int = 0
+        self, allowance: BudgetSources, core: Core, barrier: Barrier, past: Checkpoint | None = None, started: int = 0
     ) -> None:
         self._prices = allowance.prices
         self._of_llm = allowance.of_llm
@@ -289,7 +299,7 @@ class Purse:
             spent = Counter(rollouts=started)
             if past is not None:
                 for rollout, turn in past.unsettled.items():
-                    past.settle(rollout, _of(self._figures(turn), limits))
+                    past.settle(rollout, _of(self._cost_of_turn(turn), limits))
                 spent += past.spent
             self._own = LedgerAccount("task budget", Ledger(limits, _of(spent, limits)))
         self._run = allowance.run
@@ -312,7 +322,7 @@ class Purse:
                 denied[rollout] = str(self._own.denied(granted))
             else:
                 served[rollout] = self._core.rollout(rollout).leaf
-        write(self._core, Served(served, denied))
+        write(self._core, ServedMark(served, denied))
         for rollout in queue:
             self._barrier.go(rollout)
         return True
@@ -320,14 +330,16 @@ class Purse:
     def spent(self, rollout: int, amount: Amounts) -> None:
         """Note what something did cost that a rollout did."""
         assert self._own is not None
-        write(self._core, Spent(_of(amount, self._own.limits), rollout))
+        write(self._core, SpentMark(_of(amount, self._own.limits), rollout))
 
     @property
     def orders_turns(self) -> bool:
         """Whether turns are paid for in logical order, so that a rollout can have one on its way at a time."""
         return bool(self._ordered & _OF_TURNS)
 
-    async def turn(self, rollout: int, leaf: int, kit: Kit, kept: int = 0, context: int | None = None) -> Hold:
+    async def turn(
+        self, rollout: int, leaf: int, kit: CompiledAgent, kept: int = 0, context: int | None = None
+    ) -> Reservation:
         """Set aside what a rollout's next turn can cost.
 
         Args:
@@ -344,7 +356,7 @@ class Purse:
         prices = self._of_llm.get(kit.agent.llm, self._prices)
         most = turn_cost(prompt, kit.agent.sampling.max_tokens, prices)
         claims = await self._claim(most, rollout if self._ordered & _OF_TURNS else None)
-        return Hold(claims, {name: amount for name, amount in most.items() if amount is not None}, prices)
+        return Reservation(claims, {name: amount for name, amount in most.items() if amount is not None}, prices)
 
     async def tools(self, rollout: int, n: int) -> None:
         """Pay for tool calls, which have begun once this returns.
@@ -416,7 +428,7 @@ class Purse:
         except BaseException as problem:
             for claim in claims:
                 claim.settle({})
-            if isinstance(problem, Denied):
+            if isinstance(problem, BudgetDenied):
                 raise OutOfBudget(str(problem)) from None
             raise
         return claims
@@ -426,7 +438,7 @@ class Purse:
         if rollout is None:
             return await own.claim(most)
         if rollout in self._decided:
-            return _Noted(self._again(own, most, self._decided.pop(rollout)), self, rollout)
+            return _RecordedClaim(self._again(own, most, self._decided.pop(rollout)), self, rollout)
         self._queue[rollout] = most
         try:
             await self._barrier.wait(rollout)
@@ -439,19 +451,19 @@ class Purse:
         granted = self._granted.pop(rollout)
         if isinstance(granted, Refusal):
             raise own.denied(granted)
-        return _Noted(granted, self, rollout)
+        return _RecordedClaim(granted, self, rollout)
 
     def _again(self, own: LedgerAccount, most: Mapping[str, int | None], refused: str | None) -> Claim:
         """Claim what was granted before, or be denied what was denied."""
         if refused is not None:
-            raise Denied(refused)
+            raise BudgetDenied(refused)
         claim = own.now(most)
         # Others may have cost more than was set aside for them, since then.
         granted = own.now({}) if isinstance(claim, Refusal) else claim
         assert not isinstance(granted, Refusal)
         return granted
 
-    def _figures(self, turn: int) -> Counter[str]:
+    def _cost_of_turn(self, turn: int) -> Counter[str]:
         """What a model turn did cost, as far as the tree says."""
         facts = self._core.node(turn)
         prompt, generated = facts.prompt or 0, facts.generated or 0

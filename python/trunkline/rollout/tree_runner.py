@@ -10,15 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trunkline.errors import InfrastructureError, UsageError
-from trunkline.rollout.checkpoint import Judged, Opened, Past, Round, Taken, write
-from trunkline.rollout.drivers import Stage, agent_loop
-from trunkline.rollout.environments import States
-from trunkline.rollout.growth import Barrier, Players
-from trunkline.rollout.moves import check_moves, check_size, moves, open_fork, plant
+from trunkline.rollout.checkpoint import CarriedOver, Checkpoint, ForkRecord, JudgedMark, RoundMark, write
+from trunkline.rollout.drivers import ProgramDriver, agent_loop
+from trunkline.rollout.environments import EnvironmentManager
+from trunkline.rollout.growth import Barrier, RunningRollouts
+from trunkline.rollout.moves import check_moves, check_size, moves, open_fork, write_prompt
 from trunkline.rollout.rollout import Rollout, calls_before, go_on
-from trunkline.rollout.sampling.sampler import Desk, Siblings, together
-from trunkline.rollout.task_budget import OutOfBudget, Purse
-from trunkline.rollout.types import Finished, Outlet, outcome
+from trunkline.rollout.sampling.sampler import SampleBatcher, Sampler, together
+from trunkline.rollout.task_budget import OutOfBudget, TaskBudget
+from trunkline.rollout.types import Finished, TurnSink, ending_of
 from trunkline.scoring.filters.base import Group, judge
 from trunkline.scoring.notes import Verdict, as_noted, grade, note
 from trunkline.scoring.rewards.base import full_name
@@ -31,22 +31,22 @@ from trunkline.types import UNSCORED, Termination
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline.agent import Kit
+    from trunkline.agent import CompiledAgent
     from trunkline.rollout.programs.resources import Program
-    from trunkline.rollout.sampling.completions import Draws, Switchboard
-    from trunkline.rollout.sampling.inflight import Diary
-    from trunkline.rollout.task_budget import Allowance
+    from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
+    from trunkline.rollout.sampling.inflight import TraceRecorder
+    from trunkline.rollout.task_budget import BudgetSources
     from trunkline.scoring.filters.base import Filter
     from trunkline.scoring.rewards import Reward, Scored
-    from trunkline.store.schema import Ending
+    from trunkline.store.schema import TreeEnding
     from trunkline.strategies.base import Move, Strategy
     from trunkline.tree.views import Tree
 
 
-__all__ = ["Scores", "Session"]
+__all__ = ["RoundScorer", "TreeRunner"]
 
 
-class Scores:
+class RoundScorer:
     """The rewards of one tree.
 
     Args:
@@ -98,7 +98,7 @@ _LEAVE_WITHIN = 2.0
 """Seconds that requests which were given up have to end; an LLM that swallows its cancellation is left behind."""
 
 
-class Session:
+class TreeRunner:
     """One task's tree while it grows. It has one owner and lives in one event loop.
 
     What it decides is marked in the tree in the step in which it is carried out (``rollout/checkpoint.py``), so that others
@@ -124,19 +124,19 @@ class Session:
     def __init__(
         self,
         tree: Tree,
-        kit: Kit,
+        kit: CompiledAgent,
         strategy: Strategy,
         reward: Reward | Grader | None,
         seed: int,
-        draws: Draws | Switchboard,
-        outlet: Outlet,
+        draws: CompletionClient | CompletionClients,
+        outlet: TurnSink,
         *,
         filters: Sequence[Filter] = (),
         stopping: Stopping | None = None,
-        allowance: Allowance | None = None,
-        taken: Taken | None = None,
+        allowance: BudgetSources | None = None,
+        taken: CarriedOver | None = None,
         program: Program | None = None,
-        diary: Diary | None = None,
+        diary: TraceRecorder | None = None,
     ) -> None:
         self.tree = tree
         self._kit = kit
@@ -145,18 +145,18 @@ class Session:
         self._seed = seed
         self._outlet = outlet
         self._filters = filters
-        self._taken = Taken.of(tree.core) if taken is None else taken
-        self._past = past = Past(tree.core, self._taken)
-        self._desk = Desk(tree.core, tree.task.id, draws, outlet, diary)
+        self._taken = CarriedOver.of(tree.core) if taken is None else taken
+        self._past = past = Checkpoint(tree.core, self._taken)
+        self._desk = Sampler(tree.core, tree.task.id, draws, outlet, diary)
         self._calls = partial(self._desk.calls, kit)
         self._barrier = Barrier()
-        self._states = States(tree, kit, strategy, partial(self._desk.heard, kit), seed)
+        self._states = EnvironmentManager(tree, kit, strategy, partial(self._desk.recorded, kit), seed)
         self._stopping = Stopping() if stopping is None else stopping
-        self._players = Players(tree.core, self._barrier, past.endings)
+        self._players = RunningRollouts(tree.core, self._barrier, past.endings)
         started = tree.core.rollouts - self._taken.rollouts
-        self._purse = None if allowance is None else Purse(allowance, tree.core, self._barrier, past, started)
+        self._purse = None if allowance is None else TaskBudget(allowance, tree.core, self._barrier, past, started)
         self._seconds = None if allowance is None or allowance.task is None else allowance.task.seconds
-        self._stage = None if program is None else Stage(program, tree.core, seed)
+        self._stage = None if program is None else ProgramDriver(program, tree.core, seed)
         self._done = 0
         self._round = 0 if past.last is None else past.last.round + 1
         self._released, self._stopped = past.released, past.stopped
@@ -164,7 +164,7 @@ class Session:
         self._spent: set[int] = set()
         self._live: dict[int, Rollout] = {}
         self._ended: list[int] = []
-        self._scores = Scores(tree, reward, getattr(strategy, "value", None))
+        self._scores = RoundScorer(tree, reward, getattr(strategy, "value", None))
         self._planned = self._taken.rollouts + strategy.rollouts()
 
     async def run(self) -> None:
@@ -179,7 +179,7 @@ class Session:
             StrategyError: If it breaks later.
             EndpointError: If the endpoint serves nobody: there is no point in going on.
         """
-        plant(self.tree, self._kit.agent)
+        write_prompt(self.tree, self._kit.agent)
         deadline = self._deadline()
         try:
             async with asyncio.TaskGroup() as group:
@@ -202,11 +202,11 @@ class Session:
                 rollout.lane.end()
         if self._filters and not self._past.judged:
             judge(self._filters, Group(self.tree, self._kit.speech.read))
-            write(self.tree.core, Judged(self.tree.core.rollouts))
+            write(self.tree.core, JudgedMark(self.tree.core.rollouts))
             self._outlet.grew()
 
     @property
-    def ending(self) -> Ending:
+    def ending(self) -> TreeEnding:
         """How growth ended, once it has."""
         return self._players.ending
 
@@ -221,7 +221,7 @@ class Session:
         return "" if rollout is None else rollout.place
 
     def cut(self, word: str, why: str) -> None:
-        """End all growth now; see :meth:`Players.cut`."""
+        """End all growth now; see :meth:`RunningRollouts.cut`."""
         self._players.cut(word, why)
 
     def _deadline(self) -> asyncio.TimerHandle | None:
@@ -276,7 +276,7 @@ class Session:
             fork, silent = self._past.fork(number), core.rollout(number).turns == core.rollout(number).path[-2]
             rollout = self._made(number, fork, silent=silent)
             if self._stage is None:
-                go_on(rollout, core, self._kit, partial(self._desk.heard, self._kit), self._calls)
+                go_on(rollout, core, self._kit, partial(self._desk.recorded, self._kit), self._calls)
             rollout.effects.before = self._past.doubts.get(number)
             rollout.state = self._states.of(rollout)
         siblings = together(self._desk, (rollout.leaf for rollout in self._live.values()))
@@ -324,9 +324,9 @@ class Session:
         self._states.next_round()
         stopped = {move.rollout: move.reason for move in wanted if isinstance(move, Stop)}
         waiting = [self._live[number] for number in sorted(self._barrier.waiting)]
-        opened = [Opened.by(fork, open_fork(core, fork)) for fork in forks]
+        opened = [ForkRecord.by(fork, open_fork(core, fork)) for fork in forks]
         going = {rollout.id: rollout.turn for rollout in waiting if rollout.id not in stopped}
-        write(core, Round(self._round, tuple(told), going, stopped, tuple(fork for fork in opened if fork.says)))
+        write(core, RoundMark(self._round, tuple(told), going, stopped, tuple(fork for fork in opened if fork.says)))
         self._round += 1
         leaves = [self._live[number].leaf for number in going]
         leaves += [core.rollout(fork.first).point for fork in opened for _ in range(fork.n)]
@@ -339,7 +339,7 @@ class Session:
             self._barrier.go(rollout.id, None if reason is None else Finished(Termination.CENSORED, None, reason))
         self._outlet.grew()
 
-    def _open(self, fork: Opened, siblings: dict[int, Siblings], group: asyncio.TaskGroup) -> None:
+    def _open(self, fork: ForkRecord, siblings: dict[int, SampleBatcher], group: asyncio.TaskGroup) -> None:
         """Let the rollouts of a fork grow, whose path has made some tool calls before."""
         core = self.tree.core
         point = core.rollout(fork.first).point
@@ -354,7 +354,7 @@ class Session:
             self._barrier.start()
             group.create_task(self._play(rollout))
 
-    def _made(self, number: int, fork: Opened | None, *, silent: bool = True) -> Rollout:
+    def _made(self, number: int, fork: ForkRecord | None, *, silent: bool = True) -> Rollout:
         """Make a rollout as its fork says; what it says of the first turn counts for one that has said nothing yet."""
         told = fork if silent else None
         rollout = self._live[number] = Rollout(
@@ -397,7 +397,7 @@ class Session:
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            end = outcome(rollout.effects.doubt or error)
+            end = ending_of(rollout.effects.unresolved_effect or error)
             if end.termination is Termination.LOST:
                 about = {"task": self.tree.task.id, "rollout": rollout.id}
                 logger.exception("task %r, rollout %d broke", *about.values(), extra=about)

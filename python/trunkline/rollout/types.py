@@ -22,9 +22,9 @@ from trunkline.types import Termination
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trunkline.llm.types import Choice, Reply
+    from trunkline.llm.types import Reply, ReplyChoice
 
-__all__ = ["Finished", "Kept", "Outcome", "Outlet", "Told", "Turn", "outcome"]
+__all__ = ["Ending", "Finished", "KeptPrefix", "Told", "Turn", "TurnSink", "ending_of"]
 
 _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (ContextTooLong, Termination.MAX_CONTEXT),
@@ -56,7 +56,7 @@ class Finished(Exception):
         self.reason = reason
 
 
-class Outcome(NamedTuple):
+class Ending(NamedTuple):
     """The end of a rollout.
 
     Attributes:
@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
     failure: str | None
 
 
-def outcome(end: BaseException) -> Outcome:
+def ending_of(end: BaseException) -> Ending:
     """Return what the exception that ended a program comes to.
 
     Args:
@@ -78,14 +78,14 @@ def outcome(end: BaseException) -> Outcome:
             foresaw.
     """
     if isinstance(end, Finished):
-        return Outcome(end.termination, end.answer, Failure("Stopped", end.reason).encode() if end.reason else None)
+        return Ending(end.termination, end.answer, Failure("Stopped", end.reason).encode() if end.reason else None)
     termination = Termination.LOST
     if isinstance(end, RolloutError):
         termination = next((found for kind, found in _ENDS if isinstance(end, kind)), Termination.LLM_ERROR)
-    return Outcome(termination, None, Failure.of(end).encode())
+    return Ending(termination, None, Failure.of(end).encode())
 
 
-class Kept(NamedTuple):
+class KeptPrefix(NamedTuple):
     """What a fork inside a turn keeps of it.
 
     Attributes:
@@ -97,7 +97,7 @@ class Kept(NamedTuple):
     tokens: int
 
 
-class Outlet(Protocol):
+class TurnSink(Protocol):
     """Where a rollout says that it grew, and where it waits while too much is in flight."""
 
     async def reserve(self) -> None:
@@ -109,7 +109,7 @@ class Outlet(Protocol):
         ...
 
     def called(self, reply: Reply) -> None:
-        """Note what a request cost, in the step in which its turns went onto the tree; see :class:`.sampling.turns.Turns`."""
+        """Note what a request cost, in the step in which its turns went onto the tree; see :class:`.sampling.turns.TurnReader`."""
         ...
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
@@ -130,7 +130,7 @@ class Turn(NamedTuple):
         size: Bytes of its message.
     """
 
-    choice: Choice
+    choice: ReplyChoice
     node: int
     size: int
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from trunkline import _core
-from trunkline._internal.aio import Home
+from trunkline._internal.aio import LoopThread
 from trunkline._internal.text import printable
-from trunkline._internal.validation import shown
-from trunkline.agent import Speech
+from trunkline._internal.validation import short_repr
+from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError, CrossingError, RunFileError
 from trunkline.protocol.job import reward_name
 from trunkline.runner.stored_job import STORED, scored_by, stored_judges
@@ -29,7 +29,7 @@ from trunkline.scoring.rewards.grading import Grader
 from trunkline.store.amend import Amender, copied
 from trunkline.store.reader import RunReader
 from trunkline.store.sqlite import is_stub
-from trunkline.store.state import SCORINGS, Scoring, reward_of, scorings, under_way
+from trunkline.store.state import SCORINGS, Scoring, rescorings, reward_of, under_way
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class _Judges:
                 f"{printable(str(reader.path))} has filters, whose verdicts may depend on rewards, and they cannot be "
                 f"asked again ({problem}): give keep_verdicts=True (--keep-verdicts) to leave what they said as it is"
             ) from None
-        self._read = Speech(agent.dialect, agent.tools, agent.sampling).read
+        self._read = BoundDialect(agent.dialect, agent.tools, agent.sampling).read
 
     def kept(self, tree: Tree) -> set[str] | None:
         """Whose verdicts on a tree stay beside a new reward; everybody's where it is not judged again.
@@ -202,7 +202,7 @@ class _Scoring:
         self._reward = reward
         self._judges = judges
         self._name = reward_name(reward)
-        self._known = scorings(run.reader.meta)
+        self._known = rescorings(run.reader.meta)
         self._names = run.task_ids()
         self._before = run.reader.settings.get("reward")
         if anew or not self._goes_on():
@@ -329,7 +329,7 @@ async def arescore(
     """
     given: object = reward
     if not callable(given):
-        raise ConfigError(f"reward must be a function of a trajectory, not {shown(given)}")
+        raise ConfigError(f"reward must be a function of a trajectory, not {short_repr(given)}")
     policy_of(reward)
     path, target = Path(path), Path(path if out is None else out)
     with RunReader.open(path) as reader:
@@ -354,7 +354,7 @@ def rescore(
     anew: bool = False,
 ) -> Rescored:
     """Like :func:`arescore`, and wait for it; also inside a running event loop, as in a notebook."""
-    home = Home("trunkline-rescore")
+    home = LoopThread("trunkline-rescore")
     try:
         errand = home.send(arescore(path, reward, out=out, keep_verdicts=keep_verdicts, anew=anew))
         try:
@@ -418,7 +418,7 @@ async def report_run(path: str | Path, reporter: Reporter) -> Reported:
         InfrastructureError: The file cannot be written.
     """
     with Amender.open(path) as run:
-        record = _Record(run, reporter.model)
+        record = _ReportLog(run, reporter.model)
         waiting = iter(run.task_ids())
 
         async def write() -> None:
@@ -454,14 +454,14 @@ def extract_run(path: str | Path, *, limit: int, again: bool = False) -> Reporte
         InfrastructureError: The file cannot be written.
     """
     with Amender.open(path) as run:
-        record = _Record(run, None)
+        record = _ReportLog(run, None)
         for name in run.task_ids():
             tree = run.tree(name)
             record.commit(name, tree, extract_tree(tree, limit=limit, again=again))
         return record.total
 
 
-class _Record:
+class _ReportLog:
     """Who writes into a run file and what that has cost so far: it is written with each tree, and survives any end.
 
     Args:

@@ -8,7 +8,7 @@ import msgspec
 
 from trunkline._core import top_turns
 from trunkline._internal.text import printable, quoted, redact
-from trunkline.agent import Speech
+from trunkline.agent import BoundDialect
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects import builtin as catalog
 from trunkline.protocol.job import region_of, reward_name
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from trunkline._core import Tree as Core
     from trunkline.protocol.job import Job
     from trunkline.store.schema import TakenRow
-    from trunkline.store.stats.summary import Taken
+    from trunkline.store.stats.summary import TakenOver
     from trunkline.store.writer import RunWriter
     from trunkline.types import Task
 
-__all__ = ["EarlierRun"]
+__all__ = ["SourceRun"]
 
 _BEFORE, _SHOWN = 20, 60
 
 
-class EarlierRun:
+class SourceRun:
     """A run file to go on from. Use it as a context manager.
 
     Args:
@@ -122,7 +122,7 @@ class EarlierRun:
         if before is not None and reward != before:
             raise self._changed("reward", f"{_shown(before)} there, {_shown(reward)} here")
 
-    def look(self, job: Job, tasks: Sequence[Task]) -> Taken:
+    def look(self, job: Job, tasks: Sequence[Task]) -> TakenOver:
         """Return what there is to take over; nothing is written.
 
         Args:
@@ -158,7 +158,7 @@ class EarlierRun:
 
     def _trees(self, job: Job, tasks: Sequence[Task]) -> Iterator[tuple[int, Core, list[bytes]]]:
         """Yield the trees that have begun, each with its number in the new run and its deltas; refuse what is unfit."""
-        speech = Speech(job.agent.dialect, job.agent.tools, job.agent.sampling)
+        speech = BoundDialect(job.agent.dialect, job.agent.tools, job.agent.sampling)
         numbers = {name: number for number, name in enumerate(self._reader.task_ids())}
         region = region_of(job.strategy)
         turns = known = False

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 from trunkline._internal.text import printable
-from trunkline._internal.validation import shown, whole
+from trunkline._internal.validation import check_int, short_repr
 from trunkline.errors import ConfigError, UsageError
 from trunkline.rollout.sampling.prompt import base_seed
 from trunkline.runner.plan import check_tasks
@@ -148,13 +148,13 @@ class _Sampling:
     def __init__(self, tasks: Iterable[Task], tries: int, options: dict[str, Any], *, keep_last: bool) -> None:
         self.tasks = check_tasks(tasks)
         self._given = _checked(options)
-        self._tries = whole("tries", tries, 1, _MOST)
+        self._tries = check_int("tries", tries, 1, _MOST)
         if not isinstance(keep_last, bool):
-            raise ConfigError(f"keep_last must be true or false, not {shown(keep_last)}")
+            raise ConfigError(f"keep_last must be true or false, not {short_repr(keep_last)}")
         self._keep_last = keep_last
         self._seed = self._given.get("seed")
         groups = self._given.pop("groups", None)
-        self._found = SampledGroups(len(self.tasks) if groups is None else whole("groups", groups, 1))
+        self._found = SampledGroups(len(self.tasks) if groups is None else check_int("groups", groups, 1))
         if self._found.wanted > len(self.tasks):
             raise ConfigError(f"groups is {groups}, and there are {len(self.tasks)} tasks: a task is one group at most")
         self._out = _folder(self._given.get("out"))
@@ -237,7 +237,7 @@ def _folder(out: object) -> Path | None:
     if out is None:
         return None
     if not isinstance(out, str | Path):
-        raise ConfigError(f"out must be the path of a folder, not {shown(out)}")
+        raise ConfigError(f"out must be the path of a folder, not {short_repr(out)}")
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as problem:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trunkline.scoring.rewards import Reward
     from trunkline.strategies.base import Strategy
 
-__all__ = ["Given", "Options", "given"]
+__all__ = ["Options", "ResolvedOptions", "resolve_options"]
 
 
 class Options(TypedDict, total=False):
@@ -101,7 +101,7 @@ class Options(TypedDict, total=False):
     watch: Callable[[Snapshot], None] | None
 
 
-class Given(msgspec.Struct, kw_only=True):
+class ResolvedOptions(msgspec.Struct, kw_only=True):
     """The options of one run, those that were left out with their defaults; see :class:`Options`."""
 
     llm: Any = None
@@ -133,13 +133,13 @@ class Given(msgspec.Struct, kw_only=True):
     watch: Any = None
 
 
-def given(options: Mapping[str, Any]) -> Given:
+def resolve_options(options: Mapping[str, Any]) -> ResolvedOptions:
     """Return options with their defaults.
 
     Raises:
         TypeError: There is no such option.
     """
-    unknown = [name for name in options if name not in Given.__struct_fields__]
+    unknown = [name for name in options if name not in ResolvedOptions.__struct_fields__]
     if unknown:
-        raise TypeError(f"a run has no option {unknown[0]!r}; it has {', '.join(Given.__struct_fields__)}")
-    return Given(**options)
+        raise TypeError(f"a run has no option {unknown[0]!r}; it has {', '.join(ResolvedOptions.__struct_fields__)}")
+    return ResolvedOptions(**options)

@@ -17,9 +17,9 @@ import msgspec
 from trunkline._core import __version__
 from trunkline._internal.resources import worker_share
 from trunkline._internal.serialization import importing_script
-from trunkline._internal.validation import number, shown, whole
-from trunkline.backends.inline import Inline
-from trunkline.backends.local import Local
+from trunkline._internal.validation import check_float, check_int, short_repr
+from trunkline.backends.inline import InlineBackend
+from trunkline.backends.local import LocalBackend
 from trunkline.controller.controller import Controller
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm import messages
@@ -27,15 +27,15 @@ from trunkline.llm.cache import Cache, place
 from trunkline.observability.logging import conceal
 from trunkline.observability.opentelemetry import Tracing
 from trunkline.observability.prometheus import Metrics
-from trunkline.protocol.backend import Guest
+from trunkline.protocol.backend import BorrowedBackend
 from trunkline.protocol.job import Job, Refill, as_llms, live, pack_job, settings
-from trunkline.runner.continue_from import EarlierRun
-from trunkline.runner.options import Given, Options, given
+from trunkline.runner.continue_from import SourceRun
+from trunkline.runner.options import Options, ResolvedOptions, resolve_options
 from trunkline.runner.preflight import Outline, check, check_budgets, check_out, outline, ready
-from trunkline.runner.result import Run, Shelf
-from trunkline.runner.resume import Change, UnfinishedRun, as_stored, fingerprint, gives_meaning
+from trunkline.runner.result import Run, TemporaryRunDir
+from trunkline.runner.resume import Change, ResumableRun, as_stored, fingerprint, gives_meaning
 from trunkline.runner.stored_job import STORED, store_job
-from trunkline.runner.worker_pool import MOST_WORKERS, Fleet
+from trunkline.runner.worker_pool import MOST_WORKERS, WorkerPool
 from trunkline.store.writer import RunWriter
 from trunkline.strategies.chain import Chain
 from trunkline.strategies.stopping import Stopping
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from trunkline.store.schema import TakenRow
 
 
-__all__ = ["Draft", "Plan", "check_tasks", "make_backend", "plan", "watchers"]
+__all__ = ["PreparedRun", "RunSpec", "check_tasks", "make_backend", "plan", "watchers"]
 
 
 def make_backend(job: Job, workers: int | None, tasks: int, pool: object = None) -> Backend:
@@ -70,41 +70,41 @@ def make_backend(job: Job, workers: int | None, tasks: int, pool: object = None)
     if pool is not None:
         return _lent(workers, pool, stays)
     if workers is not None:
-        whole("workers", workers, 0, MOST_WORKERS)
+        check_int("workers", workers, 0, MOST_WORKERS)
     if workers is None:
-        return Inline() if stays else Local(min(2, os.cpu_count() or 1, tasks))
+        return InlineBackend() if stays else LocalBackend(min(2, os.cpu_count() or 1, tasks))
     if workers == 0:
-        return Inline()
+        return InlineBackend()
     if stays:
         raise ConfigError(
             f"workers={workers}: a live {stays} stays in its process; leave workers out, or give the endpoint's URL"
         )
-    return Local(min(workers, tasks))
+    return LocalBackend(min(workers, tasks))
 
 
 def _lent(workers: int | None, pool: object, stays: str | None) -> Backend:
     """A pool's backend, for one run."""
-    if not isinstance(pool, Fleet):
-        raise ConfigError(f"pool must be a trunkline.Pool, not {shown(pool)}")
+    if not isinstance(pool, WorkerPool):
+        raise ConfigError(f"pool must be a trunkline.Pool, not {short_repr(pool)}")
     if workers is not None:
         raise ConfigError(f"workers={workers}: a pool has its own; give workers to trunkline.Pool, or leave pool out")
     if stays and pool.backend.workers:
         raise ConfigError(
             f"a live {stays} stays in its process: run it on trunkline.Pool('inline'), or give the endpoint's URL"
         )
-    return Guest(pool.backend)
+    return BorrowedBackend(pool.backend)
 
 
-def watchers(told: Given) -> tuple[str, list[Observer]]:
+def watchers(told: ResolvedOptions) -> tuple[str, list[Observer]]:
     """Return what engines are to tell for traces (see ``Job.traced``), and who observes.
 
     Raises:
         ConfigError: One is no observer, or its library is missing.
     """
     if told.metrics is not None and not isinstance(told.metrics, Metrics):
-        raise ConfigError(f"metrics must be a trunkline.Metrics, not {shown(told.metrics)}")
+        raise ConfigError(f"metrics must be a trunkline.Metrics, not {short_repr(told.metrics)}")
     if not isinstance(told.tracing, bool | Tracing):
-        raise ConfigError(f"tracing must be True or a trunkline.Tracing, not {shown(told.tracing)}")
+        raise ConfigError(f"tracing must be True or a trunkline.Tracing, not {short_repr(told.tracing)}")
     observers: list[Observer] = [] if told.metrics is None else [told.metrics]
     if told.tracing is False:
         return "", observers
@@ -116,7 +116,7 @@ _LEAST_MEMORY = 64 * 1024 * 1024
 """Bytes that a worker holds before it has done anything, about."""
 
 
-class Draft:
+class RunSpec:
     """One run as it was described, with everything checked that can be without a request or a file.
 
     Args:
@@ -129,7 +129,7 @@ class Draft:
     """
 
     def __init__(self, agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> None:
-        told = given(options)
+        told = resolve_options(options)
         self._changed: list[Change] = []
         self._described: dict[str, Any]
         if importing_script():
@@ -143,7 +143,7 @@ class Draft:
         self._out = _out(told.out)
         self._resume = _resume(told)
         self._durable = _durable(told)
-        self._unfinished = UnfinishedRun.at(self._out) if self._resume else None
+        self._unfinished = ResumableRun.at(self._out) if self._resume else None
         if self._unfinished is None:
             self._begin(agent, tasks, told)
         else:
@@ -151,13 +151,13 @@ class Draft:
         self._job.traced, self._observers = watchers(told)
         conceal(*self._job.llms.values())
         self._backend = make_backend(self._job, told.workers, len(self._tasks), told.pool)
-        self._grace = number("grace", told.grace, 0, unit="seconds")
+        self._grace = check_float("grace", told.grace, 0, unit="seconds")
         self._memory = _memory(told.worker_memory, self._backend.workers)
         self._watch = told.watch
 
-    def _begin(self, agent: Agent | Team, tasks: Iterable[Task] | None, told: Given) -> None:
+    def _begin(self, agent: Agent | Team, tasks: Iterable[Task] | None, told: ResolvedOptions) -> None:
         """Describe a run that begins."""
-        with nullcontext() if self._start_from is None else EarlierRun(self._start_from) as earlier:
+        with nullcontext() if self._start_from is None else SourceRun(self._start_from) as earlier:
             listed = check_tasks(tasks if earlier is None else earlier.tasks(_listed(tasks)))
             self._describe(_job(agent, told, None if earlier is None else earlier.seed), listed, told)
             if earlier is not None:
@@ -165,7 +165,9 @@ class Draft:
                 self._described["continues"] = {"run": str(earlier.path), "settings": earlier.settings}
         self._seed = self._job.seed if self._start_from else told.seed
 
-    def _go_on(self, agent: Agent | Team, tasks: Iterable[Task] | None, told: Given, there: UnfinishedRun) -> None:
+    def _go_on(
+        self, agent: Agent | Team, tasks: Iterable[Task] | None, told: ResolvedOptions, there: ResumableRun
+    ) -> None:
         """Describe a run that goes on in its file, which needs an earlier one for nothing any more."""
         self._describe(_job(agent, told, there.seed), there.tasks() if tasks is None else check_tasks(tasks), told)
         if self._start_from is not None:
@@ -174,7 +176,7 @@ class Draft:
         self._changed = there.compare(self._described, self._tasks, forced=self._resume == "force")
         self._seed = self._job.seed
 
-    def _describe(self, job: Job, tasks: list[Task], told: Given) -> None:
+    def _describe(self, job: Job, tasks: list[Task], told: ResolvedOptions) -> None:
         """Note what the run does, and what of that its file says."""
         self._job, self._tasks = job, tasks
         if isinstance(job.program, Team):
@@ -209,7 +211,7 @@ class Draft:
         check(self._job)
         taken = None
         if self._start_from is not None and self._unfinished is None:
-            with EarlierRun(self._start_from) as earlier:
+            with SourceRun(self._start_from) as earlier:
                 taken = earlier.look(self._job, self._tasks)
         workers = self._backend.workers
         if workers:
@@ -220,7 +222,7 @@ class Draft:
         return outline(self._job, tasks, described, workers, self._out, taken, finished)
 
 
-def _job(agent: Agent | Team, told: Given, seed: int | None) -> Job:
+def _job(agent: Agent | Team, told: ResolvedOptions, seed: int | None) -> Job:
     """Return what a run does with each task; its seed is this one, where it was given none and there is one."""
     program = told.program
     if isinstance(agent, Team):
@@ -248,7 +250,7 @@ def _path_of(run: object) -> Path:
     if isinstance(run, Run):
         return run.path
     if not isinstance(run, str | Path) or not str(run):
-        raise ConfigError(f"start_from must be a run or the path of a run file, not {shown(run)}")
+        raise ConfigError(f"start_from must be a run or the path of a run file, not {short_repr(run)}")
     return Path(run).absolute()
 
 
@@ -257,30 +259,30 @@ def _out(told: object) -> Path | None:
     if told is None:
         return None
     if not isinstance(told, str | os.PathLike) or not os.fspath(told):
-        raise ConfigError(f"out must be the path of a run file, not {shown(told)}")
+        raise ConfigError(f"out must be the path of a run file, not {short_repr(told)}")
     return Path(told).absolute()
 
 
 def _memory(told: int | None, workers: int) -> int | None:
     """Return how many bytes a worker process may hold; None where there is none."""
     if told is not None:
-        whole("worker_memory", told, _LEAST_MEMORY)
+        check_int("worker_memory", told, _LEAST_MEMORY)
     return (told or worker_share(workers)) if workers else None
 
 
-def _resume(told: Given) -> Any:
+def _resume(told: ResolvedOptions) -> Any:
     """Check whether to go on with a run that is there."""
     if told.resume not in (True, False, "force"):
-        raise ConfigError(f"resume must be true, false or 'force', not {shown(told.resume)}")
+        raise ConfigError(f"resume must be true, false or 'force', not {short_repr(told.resume)}")
     if told.resume and told.out is None:
         raise ConfigError("resume goes on with the run at out: give out as well")
     return told.resume
 
 
-def _durable(told: Given) -> bool:
+def _durable(told: ResolvedOptions) -> bool:
     """Check whether commits are to survive a loss of power."""
     if not isinstance(told.durable, bool):
-        raise ConfigError(f"durable must be true or false, not {shown(told.durable)}")
+        raise ConfigError(f"durable must be true or false, not {short_repr(told.durable)}")
     return told.durable
 
 
@@ -334,7 +336,7 @@ def _check_kept(name: str, value: object) -> None:
         # On the way to a worker there are no whole numbers beyond 64 bits.
         msgspec.msgpack.encode(value)
     except UnicodeEncodeError as problem:
-        held = shown(problem.object[problem.start])
+        held = short_repr(problem.object[problem.start])
         raise ConfigError(f"{name} holds a lone surrogate, {held}, which no file can: remove it") from None
     except (TypeError, ValueError, OverflowError, RecursionError) as problem:
         raise ConfigError(f"{name} cannot be stored as JSON: {problem}") from None
@@ -343,7 +345,7 @@ def _check_kept(name: str, value: object) -> None:
 logger = logging.getLogger(__name__)
 
 
-class Plan(Draft):
+class PreparedRun(RunSpec):
     """One run, checked and ready to start: its file is there.
 
     Args:
@@ -360,7 +362,7 @@ class Plan(Draft):
         if self._job.cache is not None:
             # Refuses what no worker could open.
             Cache(self._job.cache).close()
-        self._shelf = Shelf() if self._out is None else None
+        self._shelf = TemporaryRunDir() if self._out is None else None
         self.path = self._shelf.path / "run" if self._shelf else Path(self._out or "")
         self._state = "running" if self._unfinished is None else self._unfinished.state
         if self.over:
@@ -415,7 +417,7 @@ class Plan(Draft):
             return {}
         try:
             self._writer.note("continues", str(self._start_from))
-            with EarlierRun(self._start_from) as earlier:
+            with SourceRun(self._start_from) as earlier:
                 taken = earlier.take_over(self._job, self._tasks, self._writer)
             self._writer.begin()
         except BaseException:
@@ -478,4 +480,4 @@ def plan(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Un
     Raises:
         UsageError: If something in it cannot be done.
     """
-    return Draft(agent, tasks, **options).outline()
+    return RunSpec(agent, tasks, **options).outline()

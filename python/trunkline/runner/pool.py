@@ -7,10 +7,10 @@ import inspect
 import threading
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from trunkline._internal.validation import choice
+from trunkline._internal.validation import check_choice
 from trunkline.errors import ConfigError, UsageError
 from trunkline.runner.run import arun, run, stream
-from trunkline.runner.worker_pool import Fleet
+from trunkline.runner.worker_pool import WorkerPool
 from trunkline.tree.records import check_version
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Pool"]
 
 
-class Pool(Fleet):
+class Pool(WorkerPool):
     """Worker processes that are started once and serve many runs, one at a time, such as the steps of a training loop.
 
     Use it as ``with Pool(workers=4) as pool``, or ``async with``; ``pool.run(...)`` is ``run(..., pool=pool)``.
@@ -107,7 +107,7 @@ class Pool(Fleet):
         self.check()
         if check_version("version", version) is None:
             raise ConfigError("version must be a text such as 'step-12', not None")
-        choice("policy", policy, "finish", "abort_resume", "drain")
+        check_choice("policy", policy, "finish", "abort_resume", "drain")
         if not self._changing.acquire(blocking=False):
             raise UsageError("another change of the weights is not complete yet; wait for it")
         try:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline._core import Tree as Core
-from trunkline._internal.text import printable, redact, said
-from trunkline._internal.validation import shown
-from trunkline.agent import Kit, Speech
+from trunkline._internal.text import format_error, printable, redact
+from trunkline._internal.validation import short_repr
+from trunkline.agent import BoundDialect, CompiledAgent
 from trunkline.errors import ConfigError, RunFileError
 from trunkline.llm.config import EndpointSpec
 from trunkline.protocol.job import forks_inside, region_of
 from trunkline.rollout.budget import prompt_bound, turn_cost
-from trunkline.rollout.moves import plant
+from trunkline.rollout.moves import write_prompt
 from trunkline.store.sqlite import describe
-from trunkline.store.stats.summary import Taken
+from trunkline.store.stats.summary import TakenOver
 from trunkline.strategies.base import prompt
 from trunkline.tools.toolbox import Toolbox
 from trunkline.tree.views import Tree
@@ -62,7 +62,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     out: str | None
     settings: dict[str, Any]
-    taken: Taken | None = None
+    taken: TakenOver | None = None
     finished: int | None = None
 
 
@@ -72,7 +72,7 @@ def outline(
     settings: Mapping[str, Any],
     workers: int,
     out: Path | None,
-    taken: Taken | None = None,
+    taken: TakenOver | None = None,
     finished: int | None = None,
 ) -> Outline:
     """Work out what a run would do.
@@ -125,7 +125,7 @@ def _formula(strategy: Strategy, rollouts: int) -> str:
     try:
         return printable(str(tell()), 200)
     except Exception as problem:
-        what = f"{type(problem).__name__}: {said(problem)}"
+        what = f"{type(problem).__name__}: {format_error(problem)}"
         raise ConfigError(f"strategy {type(strategy).__name__} raised in formula(): {what}") from problem
 
 
@@ -154,7 +154,7 @@ def _check_tokens(agent: Agent, mode: TokenMode) -> None:
     # Here, because a controller whose workers do the talking needs none of it.
     from trunkline.llm.token_ids.base import form_of  # noqa: PLC0415
 
-    form_of(mode, agent.model, Speech(agent.dialect, agent.tools, agent.sampling).sampling)
+    form_of(mode, agent.model, BoundDialect(agent.dialect, agent.tools, agent.sampling).sampling)
     if mode.tokenizer is not None:
         from trunkline.llm.token_ids.local import LocalRenderer  # noqa: PLC0415
 
@@ -171,7 +171,7 @@ async def ready(job: Job) -> None:
     """
     check(job)
     for agent, llm in _asked(job):
-        mode, speech = llm.tokens, Speech(agent.dialect, agent.tools, agent.sampling)
+        mode, speech = llm.tokens, BoundDialect(agent.dialect, agent.tools, agent.sampling)
         if mode is not None:
             await _exact(job, agent, llm, mode, speech)
         # Where prompts are sent as ids, the server takes nothing apart, and log-probs come for every token or none.
@@ -179,7 +179,7 @@ async def ready(job: Job) -> None:
             await _uncertain(job, agent, llm, speech)
 
 
-async def _exact(job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, speech: Speech) -> None:
+async def _exact(job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, speech: BoundDialect) -> None:
     """What token-exact mode needs."""
     # Here, because a controller whose workers do the talking needs none of it.
     from trunkline.llm.capabilities import needs, probe, require  # noqa: PLC0415
@@ -191,7 +191,7 @@ async def _exact(job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, spe
         require(await probe(partial(EndpointSpec.open, one), agent.model, tuple(wanted)), wanted)
 
 
-async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, speech: Speech) -> None:
+async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, speech: BoundDialect) -> None:
     """What a strategy needs that looks at how sure the model was, asked for as the agent would ask."""
     from trunkline.llm.capabilities import (  # noqa: PLC0415
         QUESTION,
@@ -232,7 +232,7 @@ def _bounded(name: str, budget: Budget, job: Job) -> None:
     limited = [field for field in _GENERATING if field in budget.given]
     for asker in job.askers if limited else ():
         if asker.sampling.max_tokens is None:
-            whose = "" if asker is job.agent else f" of {shown(asker.name)}"
+            whose = "" if asker is job.agent else f" of {short_repr(asker.name)}"
             raise ConfigError(
                 f"{name} limits {limited[0]}, but nothing limits what a turn{whose} generates: "
                 "set sampling.max_tokens (--max-tokens)"
@@ -270,12 +270,12 @@ def _turn(name: str, budget: Budget, job: Job, tasks: Sequence[Task]) -> None:
 
 def _cheapest(job: Job, asker: Agent, tasks: Sequence[Task]) -> tuple[int, int | None, dict[str, int | None]]:
     """An agent's cheapest first turn: tokens of its prompt, the most it may generate, and what that costs."""
-    kit, generated = Kit(asker), asker.sampling.max_tokens
+    kit, generated = CompiledAgent(asker), asker.sampling.max_tokens
     least = min((_prompt(task, kit) for task in tasks), default=0)
     return least, generated, turn_cost(least, generated, job.prices_of_llm[asker.llm])
 
 
-def _prompt(task: Task, kit: Kit) -> int:
+def _prompt(task: Task, kit: CompiledAgent) -> int:
     tree = Tree(task, Core())
-    plant(tree, kit.agent)
+    write_prompt(tree, kit.agent)
     return prompt_bound(tree.core, prompt(tree.core), kit)

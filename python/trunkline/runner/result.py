@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from trunkline.store.stats.tasks import TaskSummary
     from trunkline.tree.views import Tree
 
-__all__ = ["Run", "Shelf"]
+__all__ = ["Run", "TemporaryRunDir"]
 
 
-class Shelf:
+class TemporaryRunDir:
     """A temporary folder that goes with the last object that holds it, or with the process."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Run:
         shelf: Where the file is, when it has no other home; the file goes with this object.
     """
 
-    def __init__(self, path: Path, state: str, shelf: Shelf | None = None) -> None:
+    def __init__(self, path: Path, state: str, shelf: TemporaryRunDir | None = None) -> None:
         self.path = path
         self.state = state
         self._shelf = shelf

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["Change", "UnfinishedRun", "as_stored", "changes", "fingerprint", "gives_meaning"]
+__all__ = ["Change", "ResumableRun", "as_stored", "changes", "fingerprint", "gives_meaning"]
 
 
 _FREE = {"trunkline", "labels", "cache", "budget", "timing_dependent", "weights"}
@@ -137,7 +137,7 @@ _SPENT = {"budget", "deadline"}
 _MOST = 8  # changes that an error shows
 
 
-class UnfinishedRun:
+class ResumableRun:
     """What a run file says of its run; the file is closed again.
 
     Args:
@@ -163,7 +163,7 @@ class UnfinishedRun:
             self.finished = reader.finished
 
     @classmethod
-    def at(cls, path: Path | None) -> UnfinishedRun | None:
+    def at(cls, path: Path | None) -> ResumableRun | None:
         """Return the run at a path, whether it is finished or not; None where none has begun."""
         return None if path is None or not os.path.lexists(path) or is_stub(path) else cls(path)
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import uvloop
 
-from trunkline._internal.aio import Errand, Home, close_loop, to_the_end
-from trunkline.runner.plan import Plan
-from trunkline.runner.worker_pool import Fleet
+from trunkline._internal.aio import LoopTask, LoopThread, close_loop, wait_uninterrupted
+from trunkline.runner.plan import PreparedRun
+from trunkline.runner.worker_pool import WorkerPool
 from trunkline.store.reader import RunReader
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["Interrupted", "News", "arun", "run", "stream"]
+__all__ = ["CompletionStream", "Interrupted", "arun", "run", "stream"]
 
 
-class News:
+class CompletionStream:
     """Starts a run; iterating yields the id of each task as soon as its tree is complete, and then the run's error.
 
     Args:
@@ -41,18 +41,18 @@ class News:
         home: Where it goes on; in the running loop when None.
     """
 
-    def __init__(self, plan: Plan, home: Home | None) -> None:
+    def __init__(self, plan: PreparedRun, home: LoopThread | None) -> None:
         self._plan = plan
         self._home = home
         self._box: asyncio.Queue[str | None] = asyncio.Queue()
-        self._run: asyncio.Task[None] | Errand[None]
+        self._run: asyncio.Task[None] | LoopTask[None]
         if home is None:
             self._run = asyncio.ensure_future(self._tell(self._box.put_nowait))
         else:
             loop = asyncio.get_running_loop()
             self._run = home.send(self._tell(lambda done: _post(loop, self._box, done)))
 
-    def __aiter__(self) -> News:
+    def __aiter__(self) -> CompletionStream:
         return self
 
     async def __anext__(self) -> str:
@@ -73,14 +73,14 @@ class News:
         stop = partial(self._plan.controller.stop, at_once=True)
         if self._home is None:
             stop()
-        elif isinstance(self._run, Errand) and not self._run.over:
+        elif isinstance(self._run, LoopTask) and not self._run.over:
             self._home.call(stop)
 
     async def _ended(self) -> None:
-        if isinstance(self._run, Errand):
+        if isinstance(self._run, LoopTask):
             await self._run.ended()
         else:
-            await to_the_end(self._run, self._run.cancel)
+            await wait_uninterrupted(self._run, self._run.cancel)
             self._run.result()
 
     async def _tell(self, post: Callable[[str | None], None]) -> None:
@@ -97,7 +97,7 @@ class News:
             raise
         finally:
             try:
-                await to_the_end(running, running.cancel)
+                await wait_uninterrupted(running, running.cancel)
                 running.result()
             finally:
                 post(None)
@@ -176,7 +176,7 @@ async def stream(
             for tree in plan.result():
                 yield tree
             return
-        news = News(plan, home)
+        news = CompletionStream(plan, home)
         try:
             for before in plan.finished:
                 yield _tree(plan, before)
@@ -187,21 +187,23 @@ async def stream(
 
 
 @contextlib.contextmanager
-def _planned(agent: Agent | Team, tasks: Iterable[Task] | None, options: Options) -> Iterator[tuple[Plan, Home | None]]:
+def _planned(
+    agent: Agent | Team, tasks: Iterable[Task] | None, options: Options
+) -> Iterator[tuple[PreparedRun, LoopThread | None]]:
     """A run that is ready to start, and where it goes on, if that is a pool's; nobody else has the pool meanwhile."""
     pool = options.get("pool")
-    if not isinstance(pool, Fleet):
-        yield Plan(agent, tasks, **options), None
+    if not isinstance(pool, WorkerPool):
+        yield PreparedRun(agent, tasks, **options), None
         return
     with pool.lend():
         known: Options = {"weights": pool.weights}
-        plan = Plan(agent, tasks, **(known | options))
+        plan = PreparedRun(agent, tasks, **(known | options))
         if not plan.over:
             pool.lead(plan.controller)
         yield plan, pool.home
 
 
-def _tree(plan: Plan, task_id: str) -> Tree:
+def _tree(plan: PreparedRun, task_id: str) -> Tree:
     with RunReader.open(plan.path) as reader:
         return reader.tree(task_id)
 
@@ -215,7 +217,7 @@ def _in_a_loop() -> bool:
     return True
 
 
-def _drive(plan: Plan) -> Run:
+def _drive(plan: PreparedRun) -> Run:
     """Run in a loop of our own; signals become requests to stop where this thread may handle them."""
     loop = uvloop.new_event_loop()
     main = loop.create_task(plan.execute())
@@ -260,9 +262,9 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
             signal.signal(handled, signal.SIG_DFL if old is None else old)
 
 
-def _drive_in_thread(plan: Plan) -> Run:
+def _drive_in_thread(plan: PreparedRun) -> Run:
     """Run beside somebody's running loop, in a thread that lives as long as the run."""
-    home = Home("trunkline-run")
+    home = LoopThread("trunkline-run")
     try:
         return _drive_in(home, plan)
     finally:
@@ -273,7 +275,7 @@ async def _nothing() -> None:
     """Nothing is left to be done."""
 
 
-def _drive_in(home: Home, plan: Plan) -> Run:
+def _drive_in(home: LoopThread, plan: PreparedRun) -> Run:
     """Run in a home, and wait for it in this thread, which handles signals if it may."""
     errand = home.send(plan.execute())
     caught: list[int] = []

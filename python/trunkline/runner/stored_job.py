@@ -18,7 +18,7 @@ from trunkline._internal.serialization import fields_of, load, pack
 from trunkline._internal.text import printable, redact
 from trunkline.errors import ConfigError, CrossingError
 from trunkline.llm.config import EndpointSpec
-from trunkline.protocol.job import Packed, as_packed, from_packed, live, reward_name
+from trunkline.protocol.job import EncodedJob, as_packed, from_packed, live, reward_name
 from trunkline.scoring.filters.base import check
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
         durable: Whether it was durable.
     """
 
-    packed: Packed | None = None
+    packed: EncodedJob | None = None
     why: str = ""
     folder: str = ""
     workers: int = 0
@@ -155,7 +155,7 @@ def scored_by(meta: Mapping[str, str], reward: Reward) -> dict[str, Any] | None:
     return made
 
 
-def _pack(job: Job) -> tuple[Packed | None, str]:
+def _pack(job: Job) -> tuple[EncodedJob | None, str]:
     """Return the job as data, or why that cannot be."""
     if stays := live(job.llms):
         return None, f"its LLM is a live {stays}"
@@ -168,7 +168,7 @@ def _pack(job: Job) -> tuple[Packed | None, str]:
     return _openly(packed)
 
 
-def _openly(packed: Packed) -> tuple[Packed | None, str]:
+def _openly(packed: EncodedJob) -> tuple[EncodedJob | None, str]:
     """Return a job as data, or why it may not be in a file."""
     crossings = [packed.strategy, packed.program, packed.reward, packed.environment, *packed.tools, *packed.filters]
     fields = [fields_of(crossing) for crossing in crossings if crossing is not None]

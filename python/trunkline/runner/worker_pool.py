@@ -10,27 +10,27 @@ import weakref
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from trunkline._internal.aio import Home
-from trunkline._internal.validation import choice, shown, text, whole
+from trunkline._internal.aio import LoopThread
+from trunkline._internal.validation import check_choice, check_int, check_text, short_repr
 from trunkline.backends import ray_cluster as cluster
-from trunkline.backends.inline import Inline
-from trunkline.backends.local import Local
-from trunkline.backends.ray import Ray
+from trunkline.backends.inline import InlineBackend
+from trunkline.backends.local import LocalBackend
+from trunkline.backends.ray import RayBackend
 from trunkline.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trunkline.controller.controller import Controller
-    from trunkline.controller.weights import Versions
+    from trunkline.controller.weights import WeightCoordinator
     from trunkline.protocol.backend import Backend
 
-__all__ = ["MOST_WORKERS", "Fleet"]
+__all__ = ["MOST_WORKERS", "WorkerPool"]
 
 MOST_WORKERS = 256
 
 
-class Fleet:
+class WorkerPool:
     """A backend that is started once and lent to one run after the other.
 
     Its engines live in, and its runs are led from, a thread with an event loop of its own: processes stay while the
@@ -58,10 +58,10 @@ class Fleet:
     def __init__(
         self, kind: str, workers: int | None, address: str | None = None, runtime_env: Mapping[str, Any] | None = None
     ) -> None:
-        choice("pool", kind, "local", "inline", "ray")
+        check_choice("pool", kind, "local", "inline", "ray")
         self.kind = kind
         self.backend = _backend(kind, workers, address, runtime_env)
-        self.home = None if kind == "inline" else Home("trunkline-pool")
+        self.home = None if kind == "inline" else LoopThread("trunkline-pool")
         self.loop: asyncio.AbstractEventLoop | None = None
         self.weights: str | None = None
         self.policy: str | None = None
@@ -105,7 +105,7 @@ class Fleet:
             controller.versions.begin_held(abort=self.policy == "abort_resume")
 
     @property
-    def versions(self) -> Versions | None:
+    def versions(self) -> WeightCoordinator | None:
         """Changes the weights under the run that is going on; None if none is."""
         return None if self._leader is None else self._leader.versions
 
@@ -142,24 +142,24 @@ def _backend(kind: str, workers: int | None, address: str | None, runtime_env: M
     """Make what hosts the engines."""
     for name, given in (("address", address), ("runtime_env", runtime_env)):
         if given is not None and kind != "ray":
-            raise ConfigError(f"{name}={shown(given)}: only a pool of kind 'ray' has one")
+            raise ConfigError(f"{name}={short_repr(given)}: only a pool of kind 'ray' has one")
     if kind == "inline":
         if workers:
             raise ConfigError(f"workers={workers}: an inline pool has no processes; leave workers out")
-        return Inline()
+        return InlineBackend()
     if workers is None:
         workers = min(2, os.cpu_count() or 1)
-    whole("workers", workers, 1, MOST_WORKERS)
+    check_int("workers", workers, 1, MOST_WORKERS)
     if kind == "local":
-        return Local(workers)
+        return LocalBackend(workers)
     if address is not None:
-        text("address", address)
+        check_text("address", address)
     if runtime_env is not None and not isinstance(runtime_env, dict):
-        raise ConfigError(f"runtime_env must be a dict as Ray takes it, not {shown(runtime_env)}")
-    return Ray(workers, address, runtime_env)
+        raise ConfigError(f"runtime_env must be a dict as Ray takes it, not {short_repr(runtime_env)}")
+    return RayBackend(workers, address, runtime_env)
 
 
-def _end(backend: Backend, home: Home | None, pid: int) -> None:
+def _end(backend: Backend, home: LoopThread | None, pid: int) -> None:
     """End everything that a fleet has; never in a process that was forked from its own."""
     if home is not None and pid == os.getpid():
         home.close(backend.close())

@@ -12,7 +12,7 @@ import msgspec
 
 from trunkline.llm.dialects.base import spoken
 from trunkline.llm.dialects.builtin import Hermes, SearchR1
-from trunkline.llm.types import Choice
+from trunkline.llm.types import ReplyChoice
 from trunkline.tree.answers import DIGITS, LONG, normalise
 from trunkline.tree.views import message_text
 
@@ -150,7 +150,7 @@ def _native(turn: Message) -> list[tuple[str, str]]:
 
 def _written(text: str) -> list[tuple[str, str]]:
     for dialect in _WRITTEN:
-        calls = dialect.parse(Choice(text, None, [], "stop"), _TOOLS).calls
+        calls = dialect.parse(ReplyChoice(text, None, [], "stop"), _TOOLS).calls
         if calls:
             return [(call.name, call.arguments) for call in calls]
     return []

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from trunkline._core import SAMPLED
-from trunkline._internal.validation import choice
+from trunkline._internal.validation import check_choice
 from trunkline.llm.dialects.base import spoken
 from trunkline.scoring.aggregators.base import Candidate
 from trunkline.tree.views import Kind
@@ -66,7 +66,7 @@ def logprob(trajectory: Trajectory, *, turns: str = "last") -> float:
     Raises:
         ConfigError: ``turns`` is neither.
     """
-    choice("turns", turns, "last", "all")
+    check_choice("turns", turns, "last", "all")
     nodes = _turns(trajectory)
     found: list[float] = []
     for node in nodes if turns == "all" else nodes[-1:]:
@@ -174,7 +174,7 @@ def candidates(tree: Tree, by: str = "logprob", *, messages: bool = False) -> li
     Raises:
         ConfigError: There is no such source of confidence.
     """
-    choice("by", by, *CONFIDENCES)
+    check_choice("by", by, *CONFIDENCES)
     sure = CONFIDENCES[by]
     return [
         Candidate(

@@ -31,7 +31,7 @@ class Try(NamedTuple):
         subgroup: The initial chain it was expanded for.
         reward: Its reward; NaN where unscored.
         answer: Its answer, if it ended by itself with one.
-        action: What its first turn does (:func:`.actions.action`); None if it took none.
+        action: What its first turn does (:func:`.answers.action`); None if it took none.
     """
 
     subgroup: int

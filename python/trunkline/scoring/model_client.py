@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trunkline._internal.text import printable, said
-from trunkline._internal.validation import shown, whole
+from trunkline._internal.text import format_error, printable
+from trunkline._internal.validation import check_int, short_repr
 from trunkline.errors import ConfigError, LLMError, ReplyError
 from trunkline.llm import messages as chat
 from trunkline.llm import request as body
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from trunkline.llm.types import Reply
     from trunkline.types import Message
 
-__all__ = ["Asked", "Asker"]
+__all__ = ["ModelClient", "ModelReply"]
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ModelReply(msgspec.Struct, frozen=True):
     """What a model said.
 
     Attributes:
@@ -42,7 +42,7 @@ class Asked(msgspec.Struct, frozen=True):
     usage: Usage
 
 
-class Asker:
+class ModelClient:
     """Asks one model, and counts what that costs. It belongs to the event loop in which it first asks.
 
     Args:
@@ -63,14 +63,14 @@ class Asker:
         self._spec = EndpointSpec(llm) if isinstance(llm, str) else llm if isinstance(llm, EndpointSpec) else None
         self._llm: LLM | None = None if self._spec is not None else as_llm(llm)
         if not isinstance(sampling, Sampling):
-            raise ConfigError(f"sampling must be Sampling(...), not {shown(sampling)}")
+            raise ConfigError(f"sampling must be Sampling(...), not {short_repr(sampling)}")
         self._head = body.head(model, "model")
         self._constant = body.constant(sampling)
-        self._seed = whole("seed", seed, 0, 2**63 - 1)
+        self._seed = check_int("seed", seed, 0, 2**63 - 1)
         self.model = model
         self.usage = Usage()
 
-    async def ask(self, messages: Sequence[Message], draw: int = 0) -> Asked:
+    async def ask(self, messages: Sequence[Message], draw: int = 0) -> ModelReply:
         """Ask for one reply.
 
         Args:
@@ -94,13 +94,15 @@ class Asker:
         try:
             reply = await self._open().complete(request)
         except ReplyError as problem:
-            raise LLMError(f"what {printable(self.model, 60)} answered is no reply: {said(problem)}") from problem
+            raise LLMError(
+                f"what {printable(self.model, 60)} answered is no reply: {format_error(problem)}"
+            ) from problem
         if not reply.choices:
             raise LLMError(f"{printable(self.model, 60)} gave no completion")
         usage = _usage(reply)
         self.usage += usage
         choice = reply.choices[0]
-        return Asked(spoken(choice.content), choice.finish, usage)
+        return ModelReply(spoken(choice.content), choice.finish, usage)
 
     async def close(self) -> None:
         """Close what was opened here. May be called more than once; asking again opens it anew."""

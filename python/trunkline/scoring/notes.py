@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from trunkline._internal.text import printable
-from trunkline._internal.validation import number, shown
+from trunkline._internal.validation import check_float, short_repr
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.scoring.rewards.base import Part, Scored
+    from trunkline.scoring.rewards.base import RewardPart, Scored
 
 
 __all__ = [
@@ -74,17 +74,17 @@ class Graded(msgspec.Struct, frozen=True, array_like=True, tag="graded"):
         for name in ("reward", "why"):
             given: object = getattr(self, name)
             if not isinstance(given, str):
-                raise ConfigError(f"Graded: {name} must be a string, not {shown(given)}")
+                raise ConfigError(f"Graded: {name} must be a string, not {short_repr(given)}")
             msgspec.structs.force_setattr(self, name, printable(given, _WIDTH))
         if self.value is not None and not (isinstance(self.value, float) and math.isnan(self.value)):
-            number("Graded: value", self.value, -_MAX_GRADE, _MAX_GRADE)
+            check_float("Graded: value", self.value, -_MAX_GRADE, _MAX_GRADE)
         elif self.value is not None:
             msgspec.structs.force_setattr(self, "value", None)
         if self.weight is not None:
-            number("Graded: weight", self.weight, -_MAX_GRADE, _MAX_GRADE)
+            check_float("Graded: weight", self.weight, -_MAX_GRADE, _MAX_GRADE)
 
 
-def as_graded(part: Part) -> Graded:
+def as_graded(part: RewardPart) -> Graded:
     """Return what a part of a reward said as notes hold it.
 
     Args:
@@ -169,13 +169,15 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
         for name in ("filter", "reason"):
             given: object = getattr(self, name)
             if not isinstance(given, str):
-                raise ConfigError(f"Verdict: {name} must be a string, not {shown(given)}")
+                raise ConfigError(f"Verdict: {name} must be a string, not {short_repr(given)}")
             msgspec.structs.force_setattr(self, name, printable(given, _WIDTH))
         if self.action not in ACTIONS:
-            raise ConfigError(f"Verdict: action must be one of {', '.join(ACTIONS)}, not {shown(self.action)}")
+            raise ConfigError(f"Verdict: action must be one of {', '.join(ACTIONS)}, not {short_repr(self.action)}")
         if not isinstance(self.count_in_baseline, bool):
-            raise ConfigError(f"Verdict: count_in_baseline must be true or false, not {shown(self.count_in_baseline)}")
-        number("Verdict: amount", self.amount, -_MAX_VERDICT, _MAX_VERDICT)
+            raise ConfigError(
+                f"Verdict: count_in_baseline must be true or false, not {short_repr(self.count_in_baseline)}"
+            )
+        check_float("Verdict: amount", self.amount, -_MAX_VERDICT, _MAX_VERDICT)
         if self.amount and self.action != "penalty":
             raise ConfigError(f"Verdict: amount belongs to a penalty, not to a {self.action}")
 

@@ -16,7 +16,16 @@ from trunkline.errors import InfrastructureError, RunFileError, TreeError, Usage
 from trunkline.store.derive import rows, taken
 from trunkline.store.lock import Holder, Lock, is_written, remove, remove_stub, taken_by
 from trunkline.store.reader import RunReader
-from trunkline.store.schema import BEGUN, HERE, ROLLOUT_COLUMNS, TAKEN_COLUMNS, TASK, TREE_COLUMNS, Ending, delta_key
+from trunkline.store.schema import (
+    BEGUN,
+    HERE,
+    ROLLOUT_COLUMNS,
+    TAKEN_COLUMNS,
+    TASK,
+    TREE_COLUMNS,
+    TreeEnding,
+    delta_key,
+)
 from trunkline.store.sqlite import (
     as_text,
     connect,
@@ -218,7 +227,7 @@ class Amender:
             raise UsageError(f"task {quoted(task_id)}: its tree {what}")
         connection.execute("INSERT INTO deltas VALUES (?, ?)", (delta_key(number, seq), delta))
         if ended is not None:
-            tree, rollouts = rows(core, ended[1], Ending(*ended[2:]))
+            tree, rollouts = rows(core, ended[1], TreeEnding(*ended[2:]))
             connection.execute(_TREE, (number, *astuple(tree)))
             connection.executemany(_ROLLOUT, ((number, *astuple(row)) for row in rollouts))
         elif number not in {task for (task,) in self._connection.execute(BEGUN)} and self._is_taken(number):

@@ -25,7 +25,7 @@ from trunkline.store.schema import (
     TASK,
     TREE_COLUMNS,
     CallRow,
-    Ending,
+    TreeEnding,
     delta_keys,
 )
 from trunkline.store.sqlite import versions_of
@@ -226,7 +226,7 @@ def _task(connection: sqlite3.Connection, number: int, calls: CallTotals, *, dig
             yield "trees: no row, but rollouts has some"
         return
     facts = dict(zip(TREE_COLUMNS, stored, strict=True))
-    tree, rollouts = rows(core, facts["error"], Ending(facts["ended"], facts["why"], facts["refused"]))
+    tree, rollouts = rows(core, facts["error"], TreeEnding(facts["ended"], facts["why"], facts["refused"]))
     if not digests:
         tree = msgspec.structs.replace(tree, digest=facts["digest"])
     if deltas == 0 and tree.error is None:

@@ -10,7 +10,7 @@ import msgspec
 from trunkline import _core
 from trunkline.scoring.answers import action
 from trunkline.scoring.notes import replays
-from trunkline.store.schema import Ending, RolloutRow, TakenRow, TreeRow
+from trunkline.store.schema import RolloutRow, TakenRow, TreeEnding, TreeRow
 from trunkline.tree.records import usage_of
 from trunkline.tree.tokens import count, generated
 from trunkline.types import FAILED, Usage
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["rows", "taken"]
 
-_FINISHED = Ending()
+_FINISHED = TreeEnding()
 
 
-def rows(core: _core.Tree, error: str | None = None, ending: Ending = _FINISHED) -> tuple[TreeRow, list[RolloutRow]]:
+def rows(
+    core: _core.Tree, error: str | None = None, ending: TreeEnding = _FINISHED
+) -> tuple[TreeRow, list[RolloutRow]]:
     """Derive the rows of a tree.
 
     Args:

@@ -36,7 +36,7 @@ from trunkline.store.schema import (
 from trunkline.store.sqlite import connect, damaged, fault, files_of
 from trunkline.store.state import under_way
 from trunkline.store.stats.calls import Bill, Spending
-from trunkline.store.stats.profile import Profile, RowCounts, Rows, profile
+from trunkline.store.stats.profile import Profile, RoleRows, RowCounts, profile
 from trunkline.store.stats.summary import Summary, summarise, wall_seconds
 from trunkline.store.stats.tasks import TaskSummary, by_task
 from trunkline.tree.views import Tree
@@ -276,7 +276,7 @@ class RunReader:
         except sqlite3.Error as problem:
             raise self._damaged(str(problem)) from None
 
-    def uses(self) -> Iterator[tuple[int, ToolRow]]:
+    def tool_calls(self) -> Iterator[tuple[int, ToolRow]]:
         """The rows of all tool calls, each with the task's number, in the order in which they were written."""
         columns = ", ".join(TOOL_COLUMNS)
         try:
@@ -320,11 +320,11 @@ class RunReader:
         seconds = wall_seconds(self.meta)
         rollouts, names = self.rollouts(), self.task_ids()
         try:
-            return profile(str(name or "agent"), seconds, self.calls(), self.uses(), rollouts, names, rows)
+            return profile(str(name or "agent"), seconds, self.calls(), self.tool_calls(), rollouts, names, rows)
         except OverflowError:
             raise self._damaged("a row of calls: a time that cannot be") from None
 
-    def _team_rows(self) -> dict[str, Rows]:
+    def _team_rows(self) -> dict[str, RoleRows]:
         """What became of a team's rows, by role; one tree at a time is in memory."""
         counts = RowCounts()
         taken = {number: row.deltas for number, row in self.taken()}

@@ -39,13 +39,13 @@ __all__ = [
     "TREE_COLUMNS",
     "CallRow",
     "CallTable",
-    "Ending",
     "EventRow",
+    "FileVersions",
     "RolloutRow",
     "TakenRow",
     "ToolRow",
+    "TreeEnding",
     "TreeRow",
-    "Versions",
     "delta_key",
     "delta_keys",
 ]
@@ -257,9 +257,9 @@ class TreeRow(msgspec.Struct, frozen=True, array_like=True):
         unreported: Model turns without usage.
         exact: 1 if tokens are counted from their ids, else 0.
         error: Why the task as a whole broke, such as a dead worker.
-        ended: How growth ended, see :class:`Ending`; ``broken`` where there is an error.
-        why: See :class:`Ending`.
-        refused: See :class:`Ending`.
+        ended: How growth ended, see :class:`TreeEnding`; ``broken`` where there is an error.
+        why: See :class:`TreeEnding`.
+        refused: See :class:`TreeEnding`.
     """
 
     nodes: int
@@ -278,7 +278,7 @@ class TreeRow(msgspec.Struct, frozen=True, array_like=True):
     refused: int = 0
 
 
-class Ending(NamedTuple):
+class TreeEnding(NamedTuple):
     """How the growth of a tree ended, if it did not break.
 
     Attributes:
@@ -347,7 +347,7 @@ class TakenRow(msgspec.Struct, frozen=True, array_like=True):
         return Usage(*(getattr(self, name) for name in Usage.__struct_fields__))
 
 
-class Versions(msgspec.Struct, frozen=True):
+class FileVersions(msgspec.Struct, frozen=True):
     """What made a run file, as its table ``meta`` has it under ``versions`` (JSON).
 
     Attributes:
@@ -363,7 +363,7 @@ class Versions(msgspec.Struct, frozen=True):
     digest: int
 
 
-HERE: Final = Versions(_core.__version__, platform.python_version(), _core.FORMAT, _core.DIGEST_VERSION)
+HERE: Final = FileVersions(_core.__version__, platform.python_version(), _core.FORMAT, _core.DIGEST_VERSION)
 """The versions that this process writes and reads."""
 
 CALL_COLUMNS: Final = CallRow.__struct_fields__

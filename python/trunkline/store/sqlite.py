@@ -10,7 +10,7 @@ import msgspec
 
 from trunkline._internal.text import printable, scrub_deep
 from trunkline.errors import DamagedRunFile, InfrastructureError
-from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, Versions
+from trunkline.store.schema import APPLICATION_ID, HERE, SCHEMA_VERSION, FileVersions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -134,11 +134,11 @@ def connect(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=10)
 
 
-def versions_of(connection: sqlite3.Connection) -> Versions | None:
+def versions_of(connection: sqlite3.Connection) -> FileVersions | None:
     """What made a run file; None where that cannot be read, which is for a check of the file to say."""
     try:
         (text,) = connection.execute("SELECT value FROM meta WHERE key = 'versions'").fetchone()
-        return msgspec.json.decode(text, type=Versions)
+        return msgspec.json.decode(text, type=FileVersions)
     except (sqlite3.Error, msgspec.MsgspecError, UnicodeError, TypeError):
         return None
 

@@ -25,7 +25,7 @@ from trunkline.store.schema import (
     delta_keys,
 )
 from trunkline.store.sqlite import as_text, damaged, keep_log, put_meta, transaction
-from trunkline.store.stats.tasks import Judgements
+from trunkline.store.stats.tasks import FilterStats
 from trunkline.types import FAILED
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ __all__ = [
     "SCORINGS",
     "Resumed",
     "Resumption",
+    "RunProgress",
     "Scoring",
-    "Standing",
     "look",
+    "rescorings",
     "resume",
     "resumptions",
     "reward_of",
-    "scorings",
-    "standing",
+    "run_progress",
     "under_way",
 ]
 
@@ -60,7 +60,7 @@ _CALLS = (
 )
 
 
-class Standing(msgspec.Struct, kw_only=True):
+class RunProgress(msgspec.Struct, kw_only=True):
     """What a run file held when it was opened; nothing, for one that was made.
 
     Attributes:
@@ -96,14 +96,14 @@ class Standing(msgspec.Struct, kw_only=True):
     served: list[str] = []
 
 
-class _Settings(msgspec.Struct):
+class _ProgressSettings(msgspec.Struct):
     """What of a run's settings it depends on what is read."""
 
     refill: dict[str, int] | None = None
     reward: str | None = None
 
 
-def standing(connection: sqlite3.Connection, meta: dict[str, str]) -> Standing:
+def run_progress(connection: sqlite3.Connection, meta: dict[str, str]) -> RunProgress:
     """Read how far a run has come, and look at every tree that is to go on.
 
     Args:
@@ -114,8 +114,8 @@ def standing(connection: sqlite3.Connection, meta: dict[str, str]) -> Standing:
         ValueError: The file is damaged; the message says where.
         sqlite3.Error: The file is damaged, or cannot be read.
     """
-    settings = msgspec.json.decode(meta.get("settings", ""), type=_Settings)
-    found = Standing(
+    settings = msgspec.json.decode(meta.get("settings", ""), type=_ProgressSettings)
+    found = RunProgress(
         state=meta.get("state", ""),
         finished=[task for (task,) in connection.execute("SELECT task FROM trees ORDER BY task")],
         begun=[task for (task,) in connection.execute(BEGUN)],
@@ -143,7 +143,7 @@ def standing(connection: sqlite3.Connection, meta: dict[str, str]) -> Standing:
 
 def _kept(connection: sqlite3.Connection, *, scored: bool) -> int:
     """Count the groups that can be trained on."""
-    judgements = Judgements(scored=scored)
+    judgements = FilterStats(scored=scored)
     for task, *values in connection.execute(_ROLLOUTS):
         judgements.add(task, msgspec.convert(values, RolloutRow))
     broken = {task for (task,) in connection.execute("SELECT task FROM trees WHERE error IS NOT NULL")}
@@ -197,7 +197,7 @@ class Resumed(NamedTuple):
         seconds: Wall time that it has taken.
     """
 
-    standing: Standing
+    standing: RunProgress
     calls: CallTable
     seconds: float
 
@@ -237,7 +237,7 @@ def resume(
     try:
         look(connection)
         meta = dict(connection.execute("SELECT key, value FROM meta"))
-        found = standing(connection, meta)
+        found = run_progress(connection, meta)
         times = resumptions(meta)
         resumed = Resumed(found, CallTable.of(connection, _number(meta["created"])), _number(meta["seconds"]))
     except KeyError as problem:
@@ -307,7 +307,7 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool = False
 
 
-def scorings(meta: Mapping[str, str]) -> list[Scoring]:
+def rescorings(meta: Mapping[str, str]) -> list[Scoring]:
     """The times that a run was scored again, by its table ``meta``, in their order; none where that cannot be read."""
     try:
         return msgspec.json.decode(meta.get(SCORINGS, "[]"), type=list[Scoring])
@@ -317,7 +317,7 @@ def scorings(meta: Mapping[str, str]) -> list[Scoring]:
 
 def under_way(meta: Mapping[str, str]) -> Scoring | None:
     """The scoring that was begun and is not finished, if there is one: the run's rewards are of two kinds meanwhile."""
-    known = scorings(meta)
+    known = rescorings(meta)
     return known[-1] if known and not known[-1].finished else None
 
 

@@ -37,7 +37,7 @@ from trunkline.store.schema import (
     delta_keys,
 )
 from trunkline.store.sqlite import as_text, connect_to_write, fault, keep_log, put_meta, transaction, written
-from trunkline.store.state import Resumed, Standing, resume
+from trunkline.store.state import Resumed, RunProgress, resume
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ class RunWriter:
         made: Sequence[Path] = (),
         resumed: Resumed | None = None,
     ) -> None:
-        resumed = resumed or Resumed(Standing(), CallTable(), 0.0)
+        resumed = resumed or Resumed(RunProgress(), CallTable(), 0.0)
         self.path = path
         self.standing = resumed.standing
         self._looked = -math.inf

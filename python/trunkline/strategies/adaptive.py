@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from trunkline._core import TURN, branch_rows, initial_chains
-from trunkline._internal.validation import number, shown, whole
+from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.strategies.base import Fork
 
@@ -63,17 +63,17 @@ class Adaptive(msgspec.Struct, frozen=True, kw_only=True):
     likeliest: int = 10
 
     def __post_init__(self) -> None:
-        whole("Adaptive: total", self.total, 1, 2**20)
-        whole("Adaptive: initial", self.initial, 1, self.total)
+        check_int("Adaptive: total", self.total, 1, 2**20)
+        check_int("Adaptive: initial", self.initial, 1, self.total)
         if self.rule not in _RULES:
-            raise ConfigError(f"Adaptive: rule must be one of {', '.join(_RULES)}, not {shown(self.rule)}")
-        number("Adaptive: probability", self.probability, 0, 1)
-        number("Adaptive: weight", self.weight, -1e6, 1e6)
-        whole("Adaptive: beam", self.beam, 1, 4096)
+            raise ConfigError(f"Adaptive: rule must be one of {', '.join(_RULES)}, not {short_repr(self.rule)}")
+        check_float("Adaptive: probability", self.probability, 0, 1)
+        check_float("Adaptive: weight", self.weight, -1e6, 1e6)
+        check_int("Adaptive: beam", self.beam, 1, 4096)
         if not isinstance(self.monitor, bool):
-            raise ConfigError(f"Adaptive: monitor must be true or false, not {shown(self.monitor)}")
-        whole("Adaptive: vocabulary", self.vocabulary, 2, 2**32 - 1)
-        whole("Adaptive: likeliest", self.likeliest, 1, 20)
+            raise ConfigError(f"Adaptive: monitor must be true or false, not {short_repr(self.monitor)}")
+        check_int("Adaptive: vocabulary", self.vocabulary, 2, 2**32 - 1)
+        check_int("Adaptive: likeliest", self.likeliest, 1, 20)
 
     def rollouts(self) -> int:
         """Return the total."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 import msgspec
 
 from trunkline._core import PROMPT, ROOT, TURN
-from trunkline._internal.text import said
-from trunkline._internal.validation import shown, text, whole
+from trunkline._internal.text import format_error
+from trunkline._internal.validation import check_int, check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
 from trunkline.llm.response import recorded
@@ -111,16 +111,16 @@ class Fork(msgspec.Struct, frozen=True):
         for name, least in (("point", 0), ("at", 1), ("steps", 1), ("subgroup", 0)):
             value = getattr(self, name)
             if value is not None:
-                whole(f"Fork: {name}", value, least, 2**32 - 2)
-        whole("Fork: n", self.n, 1, 2**20)
-        text("Fork: say", self.say)
+                check_int(f"Fork: {name}", value, least, 2**32 - 2)
+        check_int("Fork: n", self.n, 1, 2**20)
+        check_text("Fork: say", self.say)
         if self.at is not None and (self.point is None or self.say):
             raise ConfigError("Fork: at is a token of a model turn: name the turn as point, and say nothing")
         if self.sampling is not None and not isinstance(self.sampling, Sampling):
-            raise ConfigError(f"Fork: sampling must be a Sampling, not {shown(self.sampling)}")
+            raise ConfigError(f"Fork: sampling must be a Sampling, not {short_repr(self.sampling)}")
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _Decision(msgspec.Struct, frozen=True):
     """Something that is said of one rollout."""
 
     rollout: int
@@ -128,11 +128,11 @@ class _Said(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        whole(f"{name}: rollout", self.rollout, 0)
-        text(f"{name}: reason", self.reason)
+        check_int(f"{name}: rollout", self.rollout, 0)
+        check_text(f"{name}: reason", self.reason)
 
 
-class Stop(_Said, frozen=True):
+class Stop(_Decision, frozen=True):
     """End a rollout that waits between two steps, as ``censored``: kept with its reason, and never scored 0.
 
     Attributes:
@@ -146,7 +146,7 @@ class Stop(_Said, frozen=True):
     reason: str = "stopped by the strategy"
 
 
-class Drop(_Said, frozen=True):
+class Drop(_Decision, frozen=True):
     """Leave a rollout out of what is made of the tree: it stays in it, noted as dropped; see ``scoring/notes.py``.
 
     Attributes:
@@ -225,8 +225,8 @@ def check_plan(strategy: Strategy) -> None:
         try:
             size = getattr(strategy, hook, strategy.rollouts)()
         except Exception as problem:
-            raise ConfigError(f"{what} raised {type(problem).__name__}: {said(problem)}") from problem
-        whole(what, size, 1, 2**32 - 2)
+            raise ConfigError(f"{what} raised {type(problem).__name__}: {format_error(problem)}") from problem
+        check_int(what, size, 1, 2**32 - 2)
 
 
 class View:

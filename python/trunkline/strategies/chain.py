@@ -10,7 +10,7 @@ import msgspec
 
 from trunkline._core import split_evenly
 from trunkline._internal.text import quoted
-from trunkline._internal.validation import number, shown, whole
+from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.request import Sampling
 from trunkline.strategies.base import Fork
@@ -56,19 +56,19 @@ class Chain(msgspec.Struct, frozen=True):
     continues: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        whole("Chain: n", self.n, 1, 2**20)
+        check_int("Chain: n", self.n, 1, 2**20)
         given: object = self.temperatures
         if not isinstance(given, list | tuple):
-            raise ConfigError(f"Chain: temperatures must be a list of numbers, not {shown(given)}")
+            raise ConfigError(f"Chain: temperatures must be a list of numbers, not {short_repr(given)}")
         msgspec.structs.force_setattr(self, "temperatures", tuple(given))
         for place, temperature in enumerate(given):
-            number(f"Chain: temperatures[{place}]", temperature, 0.0, math.inf)
+            check_float(f"Chain: temperatures[{place}]", temperature, 0.0, math.inf)
         if len(given) > self.n:
             raise ConfigError(f"Chain: {len(given)} temperatures need n of at least {len(given)}, not {self.n}")
         if self.wave is not None:
-            whole("Chain: wave", self.wave, 1, self.n)
+            check_int("Chain: wave", self.wave, 1, self.n)
         if not isinstance(self.avoid, bool):
-            raise ConfigError(f"Chain: avoid must be true or false, not {shown(self.avoid)}")
+            raise ConfigError(f"Chain: avoid must be true or false, not {short_repr(self.avoid)}")
         if self.avoid and self.n == 1:
             raise ConfigError("Chain: avoid needs n of at least 2: a single chain has none before it")
         if self.avoid and self.wave is not None:

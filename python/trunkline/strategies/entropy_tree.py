@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from trunkline._core import harvest, surprising_tokens, tree_leaves
-from trunkline._internal.validation import shown, whole
+from trunkline._internal.validation import check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.strategies.base import Fork
 
@@ -57,15 +57,15 @@ class EntropyTree(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("chains", "points", "rounds", "samples"):
-            whole(f"EntropyTree: {name}", getattr(self, name), 1, 4096)
+            check_int(f"EntropyTree: {name}", getattr(self, name), 1, 4096)
         if not isinstance(self.cuts, tuple | list):
-            raise ConfigError(f"EntropyTree: cuts must be a list of token ids, not {shown(self.cuts)}")
+            raise ConfigError(f"EntropyTree: cuts must be a list of token ids, not {short_repr(self.cuts)}")
         for token in self.cuts:
-            whole("EntropyTree: a token id in cuts", token, 0, _LONGEST)
+            check_int("EntropyTree: a token id in cuts", token, 0, _LONGEST)
         if self.limit is not None:
-            whole("EntropyTree: limit", self.limit, 1, _LONGEST)
+            check_int("EntropyTree: limit", self.limit, 1, _LONGEST)
         if not isinstance(self.diverse, bool):
-            raise ConfigError(f"EntropyTree: diverse must be true or false, not {shown(self.diverse)}")
+            raise ConfigError(f"EntropyTree: diverse must be true or false, not {short_repr(self.diverse)}")
 
     def rollouts(self) -> int:
         """Return M (1 + N L T)."""

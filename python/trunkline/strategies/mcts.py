@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from trunkline._core import PROMPT, TURN, Search, fork_points
-from trunkline._internal.validation import number, shown, whole
+from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.strategies.base import Fork, prompt, was_to_move
 
@@ -60,15 +60,15 @@ class MCTS(msgspec.Struct, frozen=True):
     loss: float = 0.0
 
     def __post_init__(self) -> None:
-        whole("MCTS: simulations", self.simulations, 1, 2**20)
-        number("MCTS: c", self.c, 0, 1e100)
+        check_int("MCTS: simulations", self.simulations, 1, 2**20)
+        check_float("MCTS: c", self.c, 0, 1e100)
         if self.value is not None and not callable(self.value):
-            raise ConfigError(f"MCTS: value must be a function of a trajectory, not {shown(self.value)}")
-        whole("MCTS: parallel", self.parallel, 1, _AT_ONCE)
-        whole("MCTS: children", self.children, 1, 2**20)
+            raise ConfigError(f"MCTS: value must be a function of a trajectory, not {short_repr(self.value)}")
+        check_int("MCTS: parallel", self.parallel, 1, _AT_ONCE)
+        check_int("MCTS: children", self.children, 1, 2**20)
         if self.bound not in ("uct", "ucb1"):
-            raise ConfigError(f"MCTS: bound must be uct or ucb1, not {shown(self.bound)}")
-        number("MCTS: loss", self.loss, -1e100, 1e100)
+            raise ConfigError(f"MCTS: bound must be uct or ucb1, not {short_repr(self.bound)}")
+        check_float("MCTS: loss", self.loss, -1e100, 1e100)
 
     def rollouts(self) -> int:
         """Return simulations."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
 import msgspec
 
 from trunkline._core import MESSAGE, TURN, partial_top_up, top_turns
-from trunkline._internal.validation import shown, text, whole
+from trunkline._internal.validation import check_int, check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.strategies.base import Fork
 from trunkline.types import FAILED, Termination
@@ -135,13 +135,13 @@ class Partial(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("initial", "top_k", "rounds", "samples", "budget"):
-            whole(f"Partial: {name}", getattr(self, name), 1, 2**20)
+            check_int(f"Partial: {name}", getattr(self, name), 1, 2**20)
         if self.region not in get_args(Region):
-            raise ConfigError(f"Partial: region must be {', '.join(get_args(Region))}, not {shown(self.region)}")
+            raise ConfigError(f"Partial: region must be {', '.join(get_args(Region))}, not {short_repr(self.region)}")
         if not isinstance(self.tools, list | tuple):
-            raise ConfigError(f"Partial: tools must be a list of names, not {shown(self.tools)}")
+            raise ConfigError(f"Partial: tools must be a list of names, not {short_repr(self.tools)}")
         for tool in self.tools:
-            text("Partial: tools", tool)
+            check_text("Partial: tools", tool)
         if self.budget < self._least:
             raise ConfigError(f"Partial: budget must be at least I (1 + K R T) = {self._least}, not {self.budget}")
 
@@ -164,7 +164,7 @@ class Partial(msgspec.Struct, frozen=True, kw_only=True):
         for tool in self.tools:
             if tool not in known:
                 has = ", ".join(known) or "no tool"
-                raise ConfigError(f"Partial: tools names {shown(tool)}, which the agent lacks; it has {has}")
+                raise ConfigError(f"Partial: tools names {short_repr(tool)}, which the agent lacks; it has {has}")
 
     def rollouts(self) -> int:
         """Return how many there are in all: B, less what is left over when it is divided by I."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trunkline._core import Tally
-from trunkline._internal.validation import number, shown, whole
+from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.strategies.base import at_once, stepwise
 from trunkline.tree.answers import normalise
@@ -49,15 +49,15 @@ class Stopping(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.enough is not None:
-            whole("enough", self.enough, 1)
+            check_int("enough", self.enough, 1)
         if self.tail not in _TAILS:
-            raise ConfigError(f"tail must be censor or keep, not {shown(self.tail)}")
+            raise ConfigError(f"tail must be censor or keep, not {short_repr(self.tail)}")
         if self.tail != "censor" and self.enough is None:
             raise ConfigError(f"tail={self.tail} says what becomes of rollouts that enough= cuts: set enough as well")
         if self.settled is not None and self.settled != ANSWER:
             if isinstance(self.settled, str):
-                raise ConfigError(f"settled must be answer or a reward, not {shown(self.settled)}")
-            number("settled", self.settled, -math.inf)
+                raise ConfigError(f"settled must be answer or a reward, not {short_repr(self.settled)}")
+            check_float("settled", self.settled, -math.inf)
 
     def check(self, strategy: Strategy, *, scored: bool) -> None:
         """Refuse what could never come about.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline._core import choose_leaves, draw_points, fork_points, tree_leaves
-from trunkline._internal.validation import whole
+from trunkline._internal.validation import check_int
 from trunkline.errors import ConfigError
 from trunkline.strategies.base import Drop, Fork
 from trunkline.types import UNSCORED
@@ -44,8 +44,8 @@ class TreeGRPO(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("trees", "forks", "rounds"):
-            whole(f"TreeGRPO: {name}", getattr(self, name), 1, 2**20)
-        if self.keep is not None and whole("TreeGRPO: keep", self.keep, 1) > self._leaves():
+            check_int(f"TreeGRPO: {name}", getattr(self, name), 1, 2**20)
+        if self.keep is not None and check_int("TreeGRPO: keep", self.keep, 1) > self._leaves():
             made = f"1 + N L = 1 + {self.forks} x {self.rounds} = {self._leaves()}"
             raise ConfigError(f"TreeGRPO: keep must be at most what a tree gets, {made}, not {self.keep}")
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trunkline._internal.validation import whole
-from trunkline.scoring.rewards.base import Value, best, check, worth
+from trunkline._internal.validation import check_int
+from trunkline.scoring.rewards.base import Value, best, check, search_value
 from trunkline.strategies.base import Fork, Stop
 from trunkline.types import Termination
 
@@ -47,9 +47,9 @@ class TreeSearch(msgspec.Struct, frozen=True, kw_only=True):
     value: Value | None = None
 
     def __post_init__(self) -> None:
-        whole("TreeSearch: width", self.width, 2, 4096)
-        whole("TreeSearch: keep", self.keep, 1, 4096)
-        whole("TreeSearch: depth", self.depth, 1, 4096)
+        check_int("TreeSearch: width", self.width, 2, 4096)
+        check_int("TreeSearch: keep", self.keep, 1, 4096)
+        check_int("TreeSearch: depth", self.depth, 1, 4096)
         check("TreeSearch: value", self.value)
 
     @property
@@ -87,7 +87,7 @@ class TreeSearch(msgspec.Struct, frozen=True, kw_only=True):
         for rollout in view.rollouts:
             states.setdefault(rollout.leaf.id, []).append(rollout)
         answered = sum(rollout.termination is Termination.ANSWER for rollout in view.tree.rollouts)
-        values = [worth(waiting[0], self.value) for waiting in states.values()]
+        values = [search_value(waiting[0], self.value) for waiting in states.values()]
         chosen = best(values, self.keep - answered)
         turn = view.rollouts[0].turns
         for place, (state, waiting) in enumerate(states.items()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from trunkline._internal.validation import shown, whole
+from trunkline._internal.validation import check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.scoring.answers import extract_answer
 from trunkline.team.projection import Boxed, Tag
@@ -82,7 +82,7 @@ def check_lenient(lenient: object) -> None:
         ConfigError: It is none.
     """
     if not isinstance(lenient, bool):
-        raise ConfigError(f"lenient must be true or false, not {shown(lenient)}")
+        raise ConfigError(f"lenient must be true or false, not {short_repr(lenient)}")
 
 
 _YES: Final = "<verify>yes</verify>"
@@ -160,8 +160,8 @@ class SearchTeam(Team, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_tool(self.tool)
-        whole("max_steps", self.max_steps, 1)
-        whole("history", self.history, 0)
+        check_int("max_steps", self.max_steps, 1)
+        check_int("history", self.history, 0)
         check_lenient(self.lenient)
 
     async def play(self, rollout: TeamPlay) -> str:
@@ -229,12 +229,14 @@ def _check_tool(tool: object) -> None:
     if not isinstance(tool, Tool):
         raise ConfigError(
             "tool must be the search engine, a @tool such as search(query: str) -> str; "
-            + ("it is missing" if tool is None else f"it is {shown(tool)}")
+            + ("it is missing" if tool is None else f"it is {short_repr(tool)}")
         )
     takes = tool.parameters["properties"]
     needed = tool.parameters.get("required", [])
     if not takes or set(needed) - set(list(takes)[:1]):
-        raise ConfigError(f"tool must take a query and need nothing else, but {tool.name} takes {shown(list(takes))}")
+        raise ConfigError(
+            f"tool must take a query and need nothing else, but {tool.name} takes {short_repr(list(takes))}"
+        )
     if tool.schema.slot is not None:
         raise ConfigError(f"tool {tool.name} works on an environment, which a team has none of")
 
@@ -290,7 +292,7 @@ class MathTeam(Team, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("rounds", self.rounds, 1)
+        check_int("rounds", self.rounds, 1)
         check_lenient(self.lenient)
 
     async def play(self, rollout: TeamPlay) -> str:

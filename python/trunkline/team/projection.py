@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline._internal.validation import choice, shown
+from trunkline._internal.validation import check_choice, short_repr
 from trunkline.errors import ConfigError
 
 __all__ = ["Boxed", "Projected", "Projection", "Tag", "Whole"]
@@ -77,11 +77,11 @@ class Tag(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise ConfigError(f"Tag: name must be a tag's name without brackets, not {shown(self.name)}")
-        choice("Tag: keep", self.keep, "content", "block", "all")
+            raise ConfigError(f"Tag: name must be a tag's name without brackets, not {short_repr(self.name)}")
+        check_choice("Tag: keep", self.keep, "content", "block", "all")
         for field in ("thinks", "chinese"):
             if not isinstance(value := getattr(self, field), bool):
-                raise ConfigError(f"Tag: {field} must be true or false, not {shown(value)}")
+                raise ConfigError(f"Tag: {field} must be true or false, not {short_repr(value)}")
 
     def read(self, text: str, reasoning: str | None) -> Projected:
         """Read a reply."""

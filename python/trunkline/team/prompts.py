@@ -1,4 +1,4 @@
-"""Prompts of one rollout, each made of texts whenever it is asked for; :mod:`trunkline.team.frames` does it faster.
+"""Prompts of one rollout, each made of texts whenever it is asked for; :class:`TranscriptPrompts` makes them faster.
 
 Where nothing but the talk changes between two asks, a prompt is one call of the core.
 """
@@ -9,21 +9,21 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from trunkline._internal.text import scrub
-from trunkline._internal.validation import shown
+from trunkline._internal.validation import short_repr
 from trunkline.errors import ArgumentError, ConfigError, ProgramError
 from trunkline.llm.messages import CLOSES, OPENS, piece, system, user
-from trunkline.rollout.programs.context import Cut, Sent
+from trunkline.rollout.programs.context import ContextRef, MessagePieces
 from trunkline.tree.views import message_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trunkline.rollout.programs.context import Play
+    from trunkline.rollout.programs.context import ProgramContext
     from trunkline.team.role import Member
     from trunkline.types import Message, Task
 
 
-__all__ = ["Context", "Frames", "Prompts", "before_question", "check_slots", "question_of"]
+__all__ = ["Context", "Prompts", "TranscriptPrompts", "before_question", "check_slots", "question_of"]
 
 
 encoded = lru_cache(maxsize=4096)(piece)
@@ -99,12 +99,12 @@ class Prompts:
         team: Its team.
     """
 
-    def __init__(self, play: Play, team: PromptSettings) -> None:
+    def __init__(self, play: ProgramContext, team: PromptSettings) -> None:
         self._play = play
         self._team = team
         self._context = Context(team)
         self._known: dict[str, int] = {}
-        self._systems: dict[str, Cut] = {}
+        self._systems: dict[str, MessagePieces] = {}
         self._system, self._before = before_question(play.task)
 
     @cached_property
@@ -125,7 +125,7 @@ class Prompts:
         """Forget what was said."""
         self._context.clear()
 
-    def of(self, member: Member, step: int, slots: Mapping[str, str]) -> Sequence[Message | Cut] | None:
+    def of(self, member: Member, step: int, slots: Mapping[str, str]) -> Sequence[Message | MessagePieces] | None:
         """Return what a member is sent; None for the rollout's own path.
 
         Args:
@@ -142,7 +142,7 @@ class Prompts:
         values = {name: str(text) for name, text in slots.items()} | {"question": self.question, "step": str(step)}
         return [*self._first(member), *self._before, self._user(member, values, self._context.seen_by(member))]
 
-    def _first(self, member: Member) -> Sequence[Message | Cut]:
+    def _first(self, member: Member) -> Sequence[Message | MessagePieces]:
         """The system message of a member; those of the task where it has none."""
         text = member.role.system
         if not text:
@@ -165,7 +165,7 @@ class Prompts:
             values = dict.fromkeys(member.role.slots, "") | {"question": self.question, "step": str(step)}
             user(member.template.fill({**values, "context": "".join(self._context.seen_by(member))}))
 
-    def _user(self, member: Member, values: Mapping[str, str], seen: Sequence[str]) -> Message | Cut:
+    def _user(self, member: Member, values: Mapping[str, str], seen: Sequence[str]) -> Message | MessagePieces:
         """The message that a member is sent: in pieces, or as one text; what is sent is the same."""
         assert member.template is not None
         if not self._team.context_fragments:
@@ -179,7 +179,7 @@ class Prompts:
                 pieces += [self._text(text) for text in seen if text]
             elif text := values[part.name]:
                 pieces.append(self._text(text))
-        return Cut((*pieces, closes))
+        return MessagePieces((*pieces, closes))
 
     def _piece(self, data: bytes) -> int:
         (number,) = self._play.cut([data]).pieces
@@ -206,7 +206,7 @@ def question_of(task: Task) -> str:
     parts = [{"type": "text"}] if isinstance(content, str) else content or ()
     if last.get("role") != "user" or any(part.get("type") != "text" for part in parts):
         raise ConfigError(
-            f"task {shown(task.id)}: its last message must be a text of the user, the {{question}} of prompts; "
+            f"task {short_repr(task.id)}: its last message must be a text of the user, the {{question}} of prompts; "
             "for other messages, write roles with prompt=None, which are sent the rollout's own path"
         )
     return message_text(last)
@@ -252,7 +252,7 @@ _FIXED = frozenset({"question", "context"})
 """Slots that a frame has filled for good, or that are no part of it."""
 
 
-class Frames:
+class TranscriptPrompts:
     """Makes the messages that members of a team are sent in one rollout: those of :class:`Prompts`, for less.
 
     Args:
@@ -260,10 +260,10 @@ class Frames:
         team: Its team, which :meth:`serve` allows.
     """
 
-    def __init__(self, play: Play, team: PromptSettings) -> None:
+    def __init__(self, play: ProgramContext, team: PromptSettings) -> None:
         self._play = play
         self._numbers = {name: number for number, name in enumerate(team.members)}
-        self._talk = play.talk()
+        self._talk = play.transcript()
         self._ready: set[str] = set()
         self._known: dict[bytes, int] = {}
         for member in team.members.values():
@@ -297,8 +297,8 @@ class Frames:
         """Forget what was said."""
         self._talk.clear()
 
-    def of(self, member: Member, step: int, slots: Mapping[str, str]) -> Sent | None:
-        """Return what a member is sent; see :meth:`.prompts.Prompts.of`."""
+    def of(self, member: Member, step: int, slots: Mapping[str, str]) -> ContextRef | None:
+        """Return what a member is sent; see :meth:`Prompts.of`."""
         name = member.name
         if slots or name not in self._ready:
             check_slots(member, slots)
@@ -308,7 +308,7 @@ class Frames:
             self._frame(member, texts | {"question": self.question, "step": str(step)})
             if member.template.slots <= _FIXED:
                 self._ready.add(name)
-        return Sent(self._talk.prompt(self._numbers[name]))
+        return ContextRef(self._talk.prompt(self._numbers[name]))
 
     def draft(self, member: Member, step: int) -> None:
         """Nothing: a team that is to build prompts that nobody is sent, :meth:`serve` does not allow."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from trunkline._internal.text import said
-from trunkline._internal.validation import number, shown, text
+from trunkline._internal.text import format_error
+from trunkline._internal.validation import check_float, check_text, short_repr
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError, ProgramError
 from trunkline.llm.dialects import builtin as catalog
@@ -92,7 +92,7 @@ def _check_slip(name: str, slots: Collection[str], where: str) -> None:
     if near:
         raise ConfigError(
             f"{where} has {{{name}}}, which is no slot but almost {{{near[0]}}}; its slots are "
-            f"{', '.join(f'{{{slot}}}' for slot in sorted(slots))}, and others are named in slots={shown([name])}"
+            f"{', '.join(f'{{{slot}}}' for slot in sorted(slots))}, and others are named in slots={short_repr([name])}"
         )
 
 
@@ -141,28 +141,28 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
 
     def __post_init__(self) -> None:
-        text("Role: system", self.system)
-        text("Role: name", self.name)
+        check_text("Role: system", self.system)
+        check_text("Role: name", self.name)
         check_name("Role: llm", self.llm)
         _check_slots(self.slots)
         if self.sees is not None:
             _listed("sees", "names of roles", self.sees, str)
         _listed("tools", "tools, functions with @tool", self.tools, Tool)
         if not isinstance(self.sampling, Sampling):
-            raise ConfigError(f"Role: sampling must be a Sampling, not {shown(self.sampling)}")
+            raise ConfigError(f"Role: sampling must be a Sampling, not {short_repr(self.sampling)}")
         if not isinstance(self.reads, Projection):
-            raise ConfigError(f"Role: reads must have read(text, reasoning), which {shown(self.reads)} lacks")
-        number("Role: penalty", self.penalty, 0)
+            raise ConfigError(f"Role: reads must have read(text, reasoning), which {short_repr(self.reads)} lacks")
+        check_float("Role: penalty", self.penalty, 0)
         if self.prompt is None and (self.system or self.slots or self.sees is not None):
             raise ConfigError("Role: one without a prompt is sent the rollout's path: leave system, slots and sees out")
         self.template()
-        Template(text("Role: relay", self.relay), ("name", "text"), "Role: relay")
+        Template(check_text("Role: relay", self.relay), ("name", "text"), "Role: relay")
 
     def template(self) -> Template | None:
         """Return its prompt, taken apart; None for one that is sent the path."""
         if self.prompt is None:
             return None
-        return Template(text("Role: prompt", self.prompt), {*_SLOTS, *self.slots}, "Role: prompt")
+        return Template(check_text("Role: prompt", self.prompt), {*_SLOTS, *self.slots}, "Role: prompt")
 
 
 class Member:
@@ -189,7 +189,7 @@ class Member:
         self.name = name
         self.role = role
         if not (role.model or model):
-            raise ConfigError(f"role {shown(name)} has no model: give the team one, or the role its own")
+            raise ConfigError(f"role {short_repr(name)} has no model: give the team one, or the role its own")
         try:
             self.agent = Agent(
                 model=role.model or model,
@@ -200,7 +200,7 @@ class Member:
                 tools=tuple(role.tools),
             )
         except ConfigError as problem:
-            raise ConfigError(f"role {shown(name)}: {problem}") from None
+            raise ConfigError(f"role {short_repr(name)}: {problem}") from None
         self.template = role.template()
         self._relay = Template(role.relay, ("name", "text"), "Role: relay")
         self.relayed = self._ends()
@@ -215,13 +215,13 @@ class Member:
             found = self.role.reads.read(text, reasoning)
         except Exception as problem:
             raise ProgramError(
-                f"role {shown(self.name)}: reads raised {type(problem).__name__}: {said(problem)}"
+                f"role {short_repr(self.name)}: reads raised {type(problem).__name__}: {format_error(problem)}"
             ) from problem
         if not isinstance(found, Projected):
-            raise ProgramError(f"role {shown(self.name)}: reads must return a Projected, not {shown(found)}")
+            raise ProgramError(f"role {short_repr(self.name)}: reads must return a Projected, not {short_repr(found)}")
         if not isinstance(found.text, str) or not isinstance(found.valid, bool):
             raise ProgramError(
-                f"role {shown(self.name)}: reads must return a text and true or false, not {shown(tuple(found))}"
+                f"role {short_repr(self.name)}: reads must return a text and true or false, not {short_repr(tuple(found))}"
             )
         return found
 
@@ -263,11 +263,11 @@ def _check_slots(slots: Sequence[str]) -> None:
     _listed("slots", "names", slots, str)
     for name in slots:
         if not name.isidentifier():
-            raise ConfigError(f"Role: slots must be names such as history, not {shown(name)}")
+            raise ConfigError(f"Role: slots must be names such as history, not {short_repr(name)}")
         if name in _TAKEN:
             raise ConfigError(f"Role: slots has {name}, {_TAKEN[name]}")
 
 
 def _listed(field: str, what: str, values: object, kind: type) -> None:
     if not isinstance(values, list | tuple) or not all(isinstance(value, kind) for value in values):
-        raise ConfigError(f"Role: {field} must be a list of {what}, not {shown(values)}")
+        raise ConfigError(f"Role: {field} must be a list of {what}, not {short_repr(values)}")

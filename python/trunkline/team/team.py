@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
-from trunkline._internal.validation import shown, text, whole
+from trunkline._internal.validation import check_int, check_text, short_repr
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError, ProgramError
-from trunkline.team.prompts import Frames, Prompts, question_of
+from trunkline.team.prompts import Prompts, TranscriptPrompts, question_of
 from trunkline.team.role import Member, Role, described
 from trunkline.tools.tool import Tool
 from trunkline.types import Termination
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from random import Random
 
-    from trunkline.llm.types import Choice
-    from trunkline.rollout.programs.context import Answered, Noted, Play
+    from trunkline.llm.types import ReplyChoice
+    from trunkline.rollout.programs.context import ContextMessage, ModelTurn, ProgramContext
     from trunkline.team.projection import Projected
     from trunkline.tools.toolbox import Observation
     from trunkline.types import Message, Task
 
 
-__all__ = ["ALIKE", "Said", "Team", "TeamPlay", "change", "check_changes"]
+__all__ = ["ALIKE", "RoleReply", "Team", "TeamPlay", "change", "check_changes"]
 
 
 _OF_CODE: Final = ("name", "slots", "reads")
@@ -53,9 +53,9 @@ def check_changes(team: str, changes: object, roles: Mapping[str, Role]) -> None
         raise ConfigError(f"roles must be fields by roles, such as {{'{next(iter(roles))}': {{'model': 'large'}}}}")
     for name, fields in changes.items():
         if name not in roles:
-            raise ConfigError(f"roles has {shown(name)}; the roles of {team} are {', '.join(roles)}")
+            raise ConfigError(f"roles has {short_repr(name)}; the roles of {team} are {', '.join(roles)}")
         if not isinstance(fields, Mapping):
-            raise ConfigError(f"roles: {name} must be fields, such as {{'model': 'large'}}, not {shown(fields)}")
+            raise ConfigError(f"roles: {name} must be fields, such as {{'model': 'large'}}, not {short_repr(fields)}")
 
 
 def change(name: str, role: Role, fields: Mapping[str, Any]) -> Role:
@@ -75,7 +75,7 @@ def change(name: str, role: Role, fields: Mapping[str, Any]) -> Role:
             raise ConfigError(f"roles: {name}: {field} belongs to the team's code: give it in a team of your own")
         if field not in known:
             there = ", ".join(one for one in known if one not in _OF_CODE)
-            raise ConfigError(f"roles: {name} has {shown(field)}, which is none of {there}")
+            raise ConfigError(f"roles: {name} has {short_repr(field)}, which is none of {there}")
     if not isinstance(fields.get("dialect", ""), str):
         raise ConfigError(f"roles: {name}: dialect must be a name here: give an object in a team of your own")
     given = dict(fields)
@@ -87,7 +87,7 @@ def change(name: str, role: Role, fields: Mapping[str, Any]) -> Role:
         raise ConfigError(f"roles: {name}: {problem}") from None
 
 
-class Said(str):
+class RoleReply(str):
     """What a role said, as its projection reads it; the empty text for a row that is not active.
 
     Attributes:
@@ -99,11 +99,11 @@ class Said(str):
     __slots__ = ("role", "turn", "valid")
 
     valid: bool
-    turn: Answered
+    turn: ModelTurn
     role: str
 
     @classmethod
-    def of(cls, role: str, text: str, turn: Answered, *, valid: bool) -> Said:
+    def of(cls, role: str, text: str, turn: ModelTurn, *, valid: bool) -> RoleReply:
         """Make one."""
         made = cls(text)
         made.valid, made.turn, made.role = valid, turn, role
@@ -111,7 +111,7 @@ class Said(str):
 
 
 class TeamPlay:
-    """One try of one task, as a team plays it. What :class:`~trunkline.rollout.programs.context.Play` says of programs holds here.
+    """One try of one task, as a team plays it. What :class:`~trunkline.rollout.programs.context.ProgramContext` says of programs holds here.
 
     Args:
         play: The rollout.
@@ -124,13 +124,13 @@ class TeamPlay:
         step: Steps that are over: how often something was observed.
     """
 
-    def __init__(self, play: Play, team: Team) -> None:
+    def __init__(self, play: ProgramContext, team: Team) -> None:
         self.task: Task = play.task
         self.random: Random = play.random
         self.step = 0
         self._play = play
         self._team = team
-        self._prompts = Frames(play, team) if Frames.serve(team) else Prompts(play, team)
+        self._prompts = TranscriptPrompts(play, team) if TranscriptPrompts.serve(team) else Prompts(play, team)
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -143,7 +143,7 @@ class TeamPlay:
         """Model turns so far."""
         return self._play.turn
 
-    async def ask(self, role: Role | str, /, *, active: bool = True, **slots: str) -> Said:
+    async def ask(self, role: Role | str, /, *, active: bool = True, **slots: str) -> RoleReply:
         """Let a role move. Several may be asked at the same time; each sees what was said before.
 
         Args:
@@ -156,7 +156,7 @@ class TeamPlay:
             ProgramError: It is no role of the team, or its slots are not filled.
         """
         if not isinstance(active, bool):
-            raise ProgramError(f"active must be true or false, not {shown(active)}")
+            raise ProgramError(f"active must be true or false, not {short_repr(active)}")
         member = self._team.member(role)
         others = (
             [] if self._team.active_only else [other for other in self._team.members.values() if other is not member]
@@ -171,12 +171,12 @@ class TeamPlay:
             async with self._one_at_a_time:
                 turn = await self._play.ask(member.agent, messages, note=reading.note)
         if not active:
-            return Said.of(member.name, "", turn, valid=False)
+            return RoleReply.of(member.name, "", turn, valid=False)
         text = reading.text(turn)
         self._prompts.add(member, text)
-        return Said.of(member.name, text, turn, valid=turn.note[1])
+        return RoleReply.of(member.name, text, turn, valid=turn.note[1])
 
-    async def observe(self, said: str | Message | Tool[..., Any], /, *args: Any, **arguments: Any) -> Noted:
+    async def observe(self, said: str | Message | Tool[..., Any], /, *args: Any, **arguments: Any) -> ContextMessage:
         """Append what the world says, which ends the step: what colleagues said before is context no more.
 
         Args:
@@ -198,8 +198,8 @@ class TeamPlay:
         self._prompts.clear()
         return noted
 
-    async def use(self, said: Said, /) -> list[Noted]:
-        """Run the tool calls of a role's turn, and append what they say; the step goes on. See :meth:`Play.use`.
+    async def use(self, said: RoleReply, /) -> list[ContextMessage]:
+        """Run the tool calls of a role's turn, and append what they say; the step goes on. See :meth:`ProgramContext.use`.
 
         Args:
             said: What the role said.
@@ -207,16 +207,16 @@ class TeamPlay:
         Raises:
             ProgramError: It is not what ``ask`` returned.
         """
-        if not isinstance(said, Said):
-            raise ProgramError(f"use runs the calls of what ask returned, which {shown(said)} is not")
+        if not isinstance(said, RoleReply):
+            raise ProgramError(f"use runs the calls of what ask returned, which {short_repr(said)} is not")
         return await self._play.use(self._team.member(said.role).agent, said.turn)
 
     async def tool(self, tool: Tool[..., Any], /, **arguments: Any) -> Observation:
-        """Run a tool; nothing is appended; see :meth:`Play.tool`."""
+        """Run a tool; nothing is appended; see :meth:`ProgramContext.tool`."""
         return await self._play.tool(tool, **arguments)
 
     async def call(self, function: Callable[..., Any], /, *args: Any) -> Any:
-        """Call a function whose result may differ from time to time; see :meth:`Play.call`."""
+        """Call a function whose result may differ from time to time; see :meth:`ProgramContext.call`."""
         return await self._play.call(function, *args)
 
     def now(self) -> float:
@@ -224,13 +224,13 @@ class TeamPlay:
         return self._play.now()
 
     def finish(self, answer: str | None, termination: Termination = Termination.ANSWER, reason: str = "") -> NoReturn:
-        """End the rollout here; see :meth:`Play.finish`.
+        """End the rollout here; see :meth:`ProgramContext.finish`.
 
         Raises:
             ProgramError: The answer is no text.
         """
         if not isinstance(answer, str | None):
-            raise ProgramError(f"finish takes the answer, a text, or None, not {shown(answer)}")
+            raise ProgramError(f"finish takes the answer, a text, or None, not {short_repr(answer)}")
         self._play.finish(str(answer) if isinstance(answer, str) else answer, termination, reason)
 
 
@@ -251,7 +251,7 @@ class _Reading:
         self._step = step
         self._found: Projected | None = None
 
-    def note(self, choice: Choice) -> list[Any]:
+    def note(self, choice: ReplyChoice) -> list[Any]:
         """Return what is on record of it: active, valid, step, penalty of an action that is not valid."""
         self._found = self._member.read(choice.content, choice.reasoning)
         for other in self._others:
@@ -259,7 +259,7 @@ class _Reading:
                 other.read(choice.content, choice.reasoning)
         return [self._active, self._found.valid, self._step, self._member.role.penalty]
 
-    def text(self, turn: Answered) -> str:
+    def text(self, turn: ModelTurn) -> str:
         """Return what of it counts; one that is on record is read again."""
         found = self._found or self._member.read(turn.text, turn.reasoning)
         return found.text
@@ -332,13 +332,13 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def __post_init__(self) -> None:
         self._check_attributes()
-        text("model", self.model)
-        whole("max_turns", self.max_turns, 1)
+        check_text("model", self.model)
+        check_int("max_turns", self.max_turns, 1)
         if self.max_context_length is not None:
-            whole("max_context_length", self.max_context_length, 0)
+            check_int("max_context_length", self.max_context_length, 0)
         for switch in _SWITCHES:
             if not isinstance(value := getattr(self, switch), bool):
-                raise ConfigError(f"{switch} must be true or false, not {shown(value)}")
+                raise ConfigError(f"{switch} must be true or false, not {short_repr(value)}")
         self._check_program()
         own = self.own_roles()
         if not own:
@@ -350,7 +350,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             for other in role.sees or ():
                 if other not in own:
                     raise ConfigError(
-                        f"role {name} sees {shown(other)}; the roles of {type(self).__name__} are {', '.join(own)}"
+                        f"role {name} sees {short_repr(other)}; the roles of {type(self).__name__} are {', '.join(own)}"
                     )
 
     def _check_program(self) -> None:
@@ -373,7 +373,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             if hasattr(Team, attribute):
                 raise ConfigError(
                     f"{attribute} is something that every team has: call the role of {kind.__name__} otherwise, with "
-                    f"name={shown(attribute)}"
+                    f"name={short_repr(attribute)}"
                 )
 
     @classmethod
@@ -398,7 +398,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for attribute, role in cls._attributes().items():
             name = role.name or attribute
             if name in found:
-                raise ConfigError(f"two roles of {cls.__name__} are called {shown(name)}")
+                raise ConfigError(f"two roles of {cls.__name__} are called {short_repr(name)}")
             if any(role is other for other in found.values()):
                 raise ConfigError(
                     f"{attribute} of {cls.__name__} is a role that it has already: make it one of its own"
@@ -431,7 +431,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """
         found = self.members.get(role) if isinstance(role, str) else self._by_role.get(id(role))
         if found is None:
-            what = "a role of another team" if isinstance(role, Role) else shown(role)
+            what = "a role of another team" if isinstance(role, Role) else short_repr(role)
             roles = ", ".join(self.members)
             raise ProgramError(f"{type(self).__name__} asks {what}; its own are {roles}")
         return found
@@ -466,7 +466,7 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """
         raise NotImplementedError
 
-    async def __call__(self, rollout: Play) -> str | None:
+    async def __call__(self, rollout: ProgramContext) -> str | None:
         """Play a rollout, as the run's program."""
         answer = await self.play(TeamPlay(rollout, self))
         return str(answer) if isinstance(answer, str) else answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from trunkline._internal.validation import number, shown, whole
+from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ class Environment:
             if not inspect.iscoroutinefunction(getattr(cls, name)):
                 raise ConfigError(f"environment {cls.__name__}: {name} must be a method written with `async def`")
         if not isinstance(cls.replay, bool):
-            raise ConfigError(f"environment {cls.__name__}: replay must be true or false, not {shown(cls.replay)}")
-        number(f"environment {cls.__name__}: timeout", cls.timeout, 0, above=True, unit="seconds")
+            raise ConfigError(f"environment {cls.__name__}: replay must be true or false, not {short_repr(cls.replay)}")
+        check_float(f"environment {cls.__name__}: timeout", cls.timeout, 0, above=True, unit="seconds")
         for name in ("snapshots", "snapshot_bytes"):
-            whole(f"environment {cls.__name__}: {name}", getattr(cls, name), 0)
+            check_int(f"environment {cls.__name__}: {name}", getattr(cls, name), 0)
 
     async def fresh(self, task: Task) -> None:
         """Make the state in which a rollout begins.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trunkline._internal.text import printable
 from trunkline.tools.calls import as_text, describe
-from trunkline.tools.isolation.process_pool import Processes
+from trunkline.tools.isolation.process_pool import ToolProcessPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trunkline.tools.tool import Tool
 
 
-__all__ = ["Executor", "ExhaustedError", "Foreign", "Raised", "Threads"]
+__all__ = ["Executor", "ExhaustedError", "Raised", "Threads", "UserCodeRunner"]
 
 
 STUCK_FACTOR: Final = 4
@@ -158,7 +158,7 @@ class Raised(NamedTuple):
     error: BaseException
 
 
-class Foreign:
+class UserCodeRunner:
     """Runs functions that may never return.
 
     Args:
@@ -257,13 +257,13 @@ class Executor:
         ConfigError: The tool is isolated and cannot be found in another process.
     """
 
-    def __init__(self, tool: Tool[..., Any], foreign: Foreign, timeout: float, limit: int) -> None:
+    def __init__(self, tool: Tool[..., Any], foreign: UserCodeRunner, timeout: float, limit: int) -> None:
         policy = tool.policy
         self._tool = tool
         self._foreign = foreign
         self._timeout = timeout if policy.timeout is None else policy.timeout
         self._limit = limit
-        self._processes = Processes(tool) if policy.isolated else None
+        self._processes = ToolProcessPool(tool) if policy.isolated else None
         self._gate = None if policy.concurrency is None else asyncio.Semaphore(policy.concurrency)
         self._warned = False
 

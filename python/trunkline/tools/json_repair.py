@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trunkline._internal.text import JSON
 
-__all__ = ["Mended", "mend", "need_library", "sound"]
+__all__ = ["RepairedCall", "mend", "need_library", "sound"]
 
 _LONGEST: Final = 4096
 _WORK: Final = 500_000
@@ -34,7 +34,7 @@ _SHOWN: Final = 1000
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class Mended(NamedTuple):
+class RepairedCall(NamedTuple):
     """A call as it runs.
 
     Attributes:
@@ -70,7 +70,7 @@ def sound(call: ToolCall) -> bool:
     return True
 
 
-def mend(calls: Sequence[ToolCall]) -> list[Mended]:
+def mend(calls: Sequence[ToolCall]) -> list[RepairedCall]:
     """Repair the calls of one turn, in their order, as far as the work that a turn may cause goes.
 
     Args:
@@ -85,7 +85,7 @@ def mend(calls: Sequence[ToolCall]) -> list[Mended]:
         if not sound(call) and (work := _work(call.arguments)) <= left:
             left -= work
             repaired = _repaired(call)
-        mended.append(repaired or Mended(call))
+        mended.append(repaired or RepairedCall(call))
     return mended
 
 
@@ -100,7 +100,7 @@ def _work(text: str) -> int:
     return len(text) * (1 + brackets) * (1 + quotes)
 
 
-def _repaired(call: ToolCall) -> Mended | None:
+def _repaired(call: ToolCall) -> RepairedCall | None:
     """Repair one call; None if that gives no sound one."""
     value = _value(call.arguments)
     try:
@@ -114,7 +114,7 @@ def _repaired(call: ToolCall) -> Mended | None:
     fixed = ToolCall(call.id, call.name, text) if call.name else call_of(found)
     what = "The arguments were" if call.name else "The tool call was"
     shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-    return Mended(fixed, f"[{what} no JSON object; read as {scrub(shown)}]\n") if sound(fixed) else None
+    return RepairedCall(fixed, f"[{what} no JSON object; read as {scrub(shown)}]\n") if sound(fixed) else None
 
 
 def _value(text: str) -> JSON:

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from trunkline._internal.text import loads, scrub
-from trunkline._internal.validation import kind, shown, text
+from trunkline._internal.validation import check_text, short_repr, type_phrase
 from trunkline.errors import ConfigError
 from trunkline.tools.calls import fault
-from trunkline.tools.schema import ArgumentError, Docstring, Schema
-from trunkline.tools.tool import NAME, Policy, Tool, gives_awaitable
+from trunkline.tools.schema import BadArguments, Docstring, Schema
+from trunkline.tools.tool import NAME, Tool, ToolPolicy, gives_awaitable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trunkline._internal.text import JSON
 
-__all__ = ["Defined", "definition_of"]
+__all__ = ["DefinedTool", "definition_of"]
 
 _FORM: Final = '{"type": "function", "function": {"name": ..., "description": ..., "parameters": {...}}}'
 _NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
-class Given(Schema):
+class DefinitionSchema(Schema):
     """Arguments as a definition describes them: one JSON object, whose members reach the function by name.
 
     What a member must look like beyond its presence is between the model, the server and the function; only a
@@ -64,16 +64,16 @@ class Given(Schema):
         named = _object(scrub(arguments) if arguments.strip() else "{}")
         for name in self._required:
             if name not in named:
-                raise ArgumentError(f"missing argument {name!r}")
+                raise BadArguments(f"missing argument {name!r}")
         if self._signature is not None:
             try:
                 self._signature.bind(**named)
             except TypeError as error:
-                raise ArgumentError(f"the arguments do not fit the function: {error}") from None
+                raise BadArguments(f"the arguments do not fit the function: {error}") from None
         return [], named
 
 
-class Defined(Tool[..., Any]):
+class DefinedTool(Tool[..., Any]):
     """A tool that is told of as its owner wrote it.
 
     Args:
@@ -93,7 +93,7 @@ class Defined(Tool[..., Any]):
         told = self._definition["function"]
         self.name = told["name"]
         if not callable(function):
-            raise ConfigError(f"tool {self.name!r}: its implementation must be a function, not {shown(function)}")
+            raise ConfigError(f"tool {self.name!r}: its implementation must be a function, not {short_repr(function)}")
         own = function if isinstance(function, Tool) else None
         if own is not None and (own.policy.isolated or own.schema.slot is not None):
             what = "runs in processes of its own" if own.policy.isolated else "works on an environment"
@@ -104,8 +104,10 @@ class Defined(Tool[..., Any]):
         # The same function, however it came here.
         inner = function if own is None else own.__wrapped__
         functools.update_wrapper(self, inner, updated=())
-        self.policy = Policy() if own is None else own.policy
-        self.schema = Given(told.get("parameters") or _NOTHING, inner, None if own is None else own.schema, reads=reads)
+        self.policy = ToolPolicy() if own is None else own.policy
+        self.schema = DefinitionSchema(
+            told.get("parameters") or _NOTHING, inner, None if own is None else own.schema, reads=reads
+        )
         self.description = told.get("description") or ""
         self.is_async = gives_awaitable(inner)
         self.__wrapped__ = inner
@@ -118,7 +120,7 @@ class Defined(Tool[..., Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         function, reads = self._given
-        return functools.partial(Defined, reads=reads), (self._definition, function)
+        return functools.partial(DefinedTool, reads=reads), (self._definition, function)
 
 
 def definition_of(given: JSON, place: str) -> dict[str, Any]:
@@ -132,22 +134,24 @@ def definition_of(given: JSON, place: str) -> dict[str, Any]:
         ConfigError: It is none; the message names the field.
     """
     if not isinstance(given, dict):
-        raise ConfigError(f"{place} is {kind(given)}, expected a tool definition {_FORM}, or an object made with @tool")
+        raise ConfigError(
+            f"{place} is {type_phrase(given)}, expected a tool definition {_FORM}, or an object made with @tool"
+        )
     if given.get("type", "function") != "function":
-        raise ConfigError(f"{place}: type must be 'function', not {shown(given['type'])}")
+        raise ConfigError(f"{place}: type must be 'function', not {short_repr(given['type'])}")
     told = given.get("function")
     if not isinstance(told, dict):
         flat = "its fields stand beside type; " if "name" in given else ""
         raise ConfigError(f"{place} has no object in the field function; {flat}write {_FORM}")
     name = told.get("name")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ConfigError(f"{place}: function.name must be 1 to 64 of a-z, A-Z, 0-9, _ and -, not {shown(name)}")
+        raise ConfigError(f"{place}: function.name must be 1 to 64 of a-z, A-Z, 0-9, _ and -, not {short_repr(name)}")
     if told.get("description") is not None:
-        text(f"{place}: function.description", told["description"])
+        check_text(f"{place}: function.description", told["description"])
     parameters = told.get("parameters")
     if parameters is not None and (not isinstance(parameters, dict) or parameters.get("type", "object") != "object"):
         raise ConfigError(
-            f"{place}: function.parameters must be a JSON schema whose type is 'object', not {shown(parameters)}"
+            f"{place}: function.parameters must be a JSON schema whose type is 'object', not {short_repr(parameters)}"
         )
     try:
         copied: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({"type": "function", **given}))
@@ -161,12 +165,12 @@ def _object(written: str) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(written)
     except RecursionError:
-        raise ArgumentError("the arguments are nested too deeply") from None
+        raise BadArguments("the arguments are nested too deeply") from None
     except (msgspec.DecodeError, UnicodeError) as error:
         try:
             value = loads(written)
         except (ValueError, RecursionError):
-            raise ArgumentError(f"the arguments are not valid JSON: {fault(written, str(error))}") from None
+            raise BadArguments(f"the arguments are not valid JSON: {fault(written, str(error))}") from None
     if not isinstance(value, dict):
-        raise ArgumentError(f"the arguments must be one JSON object, not {kind(value)}")
+        raise BadArguments(f"the arguments must be one JSON object, not {type_phrase(value)}")
     return value

@@ -52,7 +52,7 @@ class Results:
         self.hits: Counter[str] = Counter()
         self._left = size
         self._kept: OrderedDict[bytes, str] = OrderedDict()
-        self._flights: dict[bytes, _Flight] = {}
+        self._flights: dict[bytes, _SharedCall] = {}
 
     async def get(
         self, tool: str, key: bytes, work: Callable[[], Coroutine[Any, Any, tuple[str, bool]]]
@@ -78,13 +78,13 @@ class Results:
         joins = flight is not None
         self.hits[tool] += joins
         if flight is None:
-            flight = self._flights[key] = _Flight(asyncio.ensure_future(work()))
+            flight = self._flights[key] = _SharedCall(asyncio.ensure_future(work()))
         text, ok = await self._landing(key, flight)
         if ok:
             self._keep(key, text)
         return text, ok, joins
 
-    async def _landing(self, key: bytes, flight: _Flight) -> tuple[str, bool]:
+    async def _landing(self, key: bytes, flight: _SharedCall) -> tuple[str, bool]:
         """Wait until work is done; the last one to give up stops it."""
         flight.waiting += 1
         try:
@@ -106,7 +106,7 @@ class Results:
             self._left += _size(*self._kept.popitem(last=False))
 
 
-class _Flight:
+class _SharedCall:
     """Work that several may wait for."""
 
     def __init__(self, work: asyncio.Future[tuple[str, bool]]) -> None:

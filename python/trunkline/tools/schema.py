@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trunkline._internal.text import JSON
 
 
-__all__ = ["ArgumentError", "Docstring", "Schema", "Slot", "build", "parse"]
+__all__ = ["BadArguments", "Docstring", "EnvironmentSlot", "Schema", "build", "parse"]
 
 
 _SECTION: Final = re.compile(
@@ -101,11 +101,11 @@ _VARIADIC: Final[dict[object, str]] = {
 _encoder = msgspec.json.Encoder()
 
 
-class ArgumentError(ValueError):
+class BadArguments(ValueError):
     """A model's arguments do not fit; the message tells the model which field and why."""
 
 
-class Slot(NamedTuple):
+class EnvironmentSlot(NamedTuple):
     """A parameter that the model never hears of: it gets the rollout's environment.
 
     Attributes:
@@ -134,7 +134,7 @@ class Schema:
         parameters: dict[str, Any],
         docstring: Docstring,
         positional: int,
-        slot: Slot | None,
+        slot: EnvironmentSlot | None,
     ) -> None:
         # Models often write "5" for 5: a number in a string is accepted where the type allows one reading.
         self._decoder = msgspec.json.Decoder(struct, strict=False)
@@ -161,11 +161,11 @@ class Schema:
         try:
             values = self._read(text)
         except msgspec.ValidationError as error:
-            raise ArgumentError(self._explain(str(error))) from None
+            raise BadArguments(self._explain(str(error))) from None
         except RecursionError:
-            raise ArgumentError("the arguments are nested too deeply") from None
+            raise BadArguments("the arguments are nested too deeply") from None
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise ArgumentError(f"the arguments are not valid JSON: {fault(text, str(error))}") from None
+            raise BadArguments(f"the arguments are not valid JSON: {fault(text, str(error))}") from None
         positional: list[Any] = []
         named: dict[str, Any] = {}
         for index, name in enumerate(self._names):
@@ -175,7 +175,7 @@ class Schema:
             if index < self._positional and len(positional) == index:
                 positional.append(value)
             elif index < self._positional:
-                raise ArgumentError(f"argument {name!r} needs every argument before it")
+                raise BadArguments(f"argument {name!r} needs every argument before it")
             else:
                 named[name] = value
         return positional, named
@@ -232,7 +232,7 @@ def build(function: Callable[..., Any], name: str) -> Schema:
     properties: dict[str, dict[str, Any]] = {}
     hints = _hints(function, place)
     positional = 0
-    slot: Slot | None = None
+    slot: EnvironmentSlot | None = None
     for parameter in _signature(function, place).parameters.values():
         annotation = _annotation(parameter, hints, place)
         if isinstance(annotation, type) and issubclass(annotation, Environment):
@@ -254,7 +254,9 @@ def build(function: Callable[..., Any], name: str) -> Schema:
     return Schema(struct, parameters, docstring, positional, slot)
 
 
-def _slot(parameter: inspect.Parameter, kind: type[Environment], other: Slot | None, place: str) -> Slot:
+def _slot(
+    parameter: inspect.Parameter, kind: type[Environment], other: EnvironmentSlot | None, place: str
+) -> EnvironmentSlot:
     """Take a parameter for the one that gets the environment."""
     if other is not None:
         raise ConfigError(
@@ -262,7 +264,7 @@ def _slot(parameter: inspect.Parameter, kind: type[Environment], other: Slot | N
         )
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
         raise ConfigError(f"{place}: {parameter.name!r} takes the environment, so it must not be positional-only")
-    return Slot(parameter.name, kind)
+    return EnvironmentSlot(parameter.name, kind)
 
 
 def _signature(function: Callable[..., Any], place: str) -> inspect.Signature:

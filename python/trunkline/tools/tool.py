@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, overload
 
 import msgspec
 
-from trunkline._internal.text import printable, said
-from trunkline._internal.validation import number, shown, size, text, whole
+from trunkline._internal.text import format_error, printable
+from trunkline._internal.validation import check_float, check_int, check_size, check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.tools.environment import Environment
 from trunkline.tools.schema import Schema, build
 
-__all__ = ["MEMORY", "NAME", "Policy", "Tool", "check_environment", "gives_awaitable", "policy", "tool"]
+__all__ = ["MEMORY", "NAME", "Tool", "ToolPolicy", "check_environment", "gives_awaitable", "policy", "tool"]
 
 
 MEMORY: Final = 4_000_000_000
@@ -25,7 +25,7 @@ _LEAST: Final = 1_000_000
 """Bytes below which no call would come to its end."""
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How calls are run; see :func:`trunkline.tools.tool.tool`."""
 
     timeout: float | None = None
@@ -77,7 +77,7 @@ def policy(
     pure: bool,
     side_effects: bool,
     replay: bool,
-) -> Policy:
+) -> ToolPolicy:
     """Check the options of a tool.
 
     Args:
@@ -94,18 +94,18 @@ def policy(
         ConfigError: One of them has a value it cannot have.
     """
     if timeout is not None:
-        number(f"tool {tool!r}: timeout", timeout, 0, above=True, unit="seconds")
+        check_float(f"tool {tool!r}: timeout", timeout, 0, above=True, unit="seconds")
     if concurrency is not None:
-        whole(f"tool {tool!r}: concurrency", concurrency, 1)
+        check_int(f"tool {tool!r}: concurrency", concurrency, 1)
     switches = {"isolated": isolated, "pure": pure, "side_effects": side_effects, "replay": replay}
     for name, value in switches.items():
         if not isinstance(value, bool):
-            raise ConfigError(f"tool {tool!r}: {name} must be true or false, not {shown(value)}")
-    return Policy(
+            raise ConfigError(f"tool {tool!r}: {name} must be true or false, not {short_repr(value)}")
+    return ToolPolicy(
         timeout=timeout,
         concurrency=concurrency,
         isolated=isolated,
-        memory=None if memory is None else size(f"tool {tool!r}: memory", memory, _LEAST),
+        memory=None if memory is None else check_size(f"tool {tool!r}: memory", memory, _LEAST),
         pure=pure,
         side_effects=side_effects,
         # What must not run twice does not run again to bring an environment anywhere, either.
@@ -179,7 +179,7 @@ class Tool(Generic[P, R]):
         self.name = getattr(function, "__name__", type(function).__name__) if name is None else name
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
             raise ConfigError(
-                f"tool name {shown(self.name)} must be 1 to 64 of a-z, A-Z, 0-9, _ and -; pass @tool(name=)"
+                f"tool name {short_repr(self.name)} must be 1 to 64 of a-z, A-Z, 0-9, _ and -; pass @tool(name=)"
             )
         self.policy = policy(
             self.name,
@@ -193,7 +193,7 @@ class Tool(Generic[P, R]):
         )
         self.schema: Schema = build(function, self.name)
         self.policy.fits(self.name, stateful=self.schema.slot is not None)
-        self.description = text(
+        self.description = check_text(
             f"tool {self.name!r}: description", self.schema.docstring.summary if description is None else description
         )
         self.is_async = gives_awaitable(function)
@@ -369,13 +369,13 @@ def _made(environment: Any) -> Environment:
     """Make one environment, which holds nothing yet."""
     expected = "Agent: environment must be a class derived from Environment, or a function that returns one"
     if not callable(environment):
-        raise ConfigError(f"{expected}, not {shown(environment)}")
+        raise ConfigError(f"{expected}, not {short_repr(environment)}")
     try:
         made = environment()
     except Exception as problem:
         name = printable(getattr(environment, "__qualname__", type(environment).__name__))
-        what = f"{type(problem).__name__}: {said(problem)}"
+        what = f"{type(problem).__name__}: {format_error(problem)}"
         raise ConfigError(f"Agent: environment {name} cannot be made without arguments: {what}") from problem
     if not isinstance(made, Environment):
-        raise ConfigError(f"{expected}; what it returns is {shown(made)}")
+        raise ConfigError(f"{expected}; what it returns is {short_repr(made)}")
     return made

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from trunkline._internal.text import excerpt, said, without_secrets
-from trunkline._internal.validation import number, shown, whole
+from trunkline._internal.text import excerpt, format_error, without_secrets
+from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import ConfigError, EnvironmentFailed, ForkRefused
 from trunkline.tools.calls import LIMIT, Call, bounded, calling, unreadable
-from trunkline.tools.executor import Executor, Foreign, Raised
-from trunkline.tools.json_repair import Mended, mend, need_library, sound
+from trunkline.tools.executor import Executor, Raised, UserCodeRunner
+from trunkline.tools.json_repair import RepairedCall, mend, need_library, sound
 from trunkline.tools.result_cache import Results, key_of
-from trunkline.tools.schema import ArgumentError
+from trunkline.tools.schema import BadArguments
 from trunkline.tools.tool import Tool
 
 if TYPE_CHECKING:
@@ -74,19 +74,19 @@ class Toolbox:
         parallel: int = 32,
         repair: bool = False,
     ) -> None:
-        number("tool timeout", timeout, 0, above=True, unit="seconds")
+        check_float("tool timeout", timeout, 0, above=True, unit="seconds")
         for option, value in (("limit", limit), ("threads", threads), ("parallel", parallel)):
-            whole(f"toolbox option {option}", value, 1)
+            check_int(f"toolbox option {option}", value, 1)
         if repair:
             need_library()
         self._repair = repair
         self._tools: dict[str, Tool[..., Any]] = {}
         self._executors: dict[str, Executor] = {}
         self._results = Results()
-        self._foreign = Foreign(threads)
+        self._foreign = UserCodeRunner(threads)
         for item in tools:
             if not isinstance(item, Tool):
-                raise ConfigError(f"{shown(item)} in tools is not a tool; decorate the function with @tool")
+                raise ConfigError(f"{short_repr(item)} in tools is not a tool; decorate the function with @tool")
             if item.name in self._tools:
                 raise ConfigError(f"two tools are named {item.name!r}; rename one with @tool(name=...)")
             self._tools[item.name] = item
@@ -165,7 +165,7 @@ class Toolbox:
             return [await self._run(turn[0], environment, known[0])]
         gate, line = asyncio.Semaphore(self._parallel), asyncio.Lock()
 
-        async def gated(mended: Mended, call: Call | None) -> Observation:
+        async def gated(mended: RepairedCall, call: Call | None) -> Observation:
             # A lock is handed on in the order in which it was asked for.
             async with line if self._stateful(mended) else nullcontext(), gate:
                 return await self._run(mended, environment, call)
@@ -226,38 +226,40 @@ class Toolbox:
         except TimeoutError:
             raise EnvironmentFailed(f"{place} took longer than {environment.timeout:g} s") from None
         if isinstance(value, Raised):
-            what = f"{type(value.error).__name__}: {without_secrets(said(value.error))}"
+            what = f"{type(value.error).__name__}: {without_secrets(format_error(value.error))}"
             raise EnvironmentFailed(f"{place} raised {what}") from value.error
         return value
 
-    async def _mended(self, calls: Sequence[ToolCall]) -> list[Mended]:
+    async def _mended(self, calls: Sequence[ToolCall]) -> list[RepairedCall]:
         """Repair the calls of one turn, where that is wanted."""
         if not self._repair or all(map(sound, calls)):
-            return [Mended(call) for call in calls]
+            return [RepairedCall(call) for call in calls]
         # In a thread: a hostile text can take long.
         return await asyncio.to_thread(mend, calls)
 
-    def _stateful(self, mended: Mended) -> bool:
+    def _stateful(self, mended: RepairedCall) -> bool:
         """Whether a call takes the environment."""
         found = self._tools.get(mended.call.name)
         return found is not None and found.schema.slot is not None
 
-    def _again(self, mended: Mended, environment: Environment) -> bool:
+    def _again(self, mended: RepairedCall, environment: Environment) -> bool:
         """Whether a call that takes the environment may run again."""
         return environment.replay and self._tools[mended.call.name].policy.replay
 
-    def _acts(self, mended: Mended) -> bool:
+    def _acts(self, mended: RepairedCall) -> bool:
         """Whether a call will run and has side effects."""
         found = self._tools.get(mended.call.name)
         if found is None or not found.policy.side_effects:
             return False
         try:
             found.schema.decode(mended.call.arguments)
-        except ArgumentError:
+        except BadArguments:
             return False
         return True
 
-    async def _run(self, mended: Mended, environment: Environment | None, call: Call | None = None) -> Observation:
+    async def _run(
+        self, mended: RepairedCall, environment: Environment | None, call: Call | None = None
+    ) -> Observation:
         """Run a call of a turn, and say first what was done to it."""
         seen = await self.call(mended.call.name, mended.call.arguments, environment, call)
         return seen._replace(text=mended.note + seen.text) if mended.note else seen
@@ -280,7 +282,7 @@ class Toolbox:
         try:
             positional, named = found.schema.decode(arguments)
             named |= _filled(found, environment)
-        except ArgumentError as error:
+        except BadArguments as error:
             return f"Error: {error}.", False, False
         work = partial(self._executors[name].run, positional, named, arguments, call)
         if found.policy.pure:
@@ -301,5 +303,5 @@ def _filled(found: Tool[..., Any], environment: Environment | None) -> dict[str,
     if slot is None:
         return {}
     if not isinstance(environment, slot.kind):
-        raise ArgumentError(f"{found.name} works on an environment, {slot.kind.__name__}, which is not there")
+        raise BadArguments(f"{found.name} works on an environment, {slot.kind.__name__}, which is not there")
     return {slot.name: environment}

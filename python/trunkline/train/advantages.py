@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trunkline._core import MESSAGE, OBSERVATION, estimate, presets
-from trunkline._internal.validation import choice
-from trunkline.train.selection import Calls, Chosen, Rules, context_of, select, turns_of
+from trunkline._internal.validation import check_choice
+from trunkline.train.selection import AgentCalls, Chosen, Rules, context_of, select, turns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trunkline.tree.views import Tree
 
-__all__ = ["Advantages", "Worth"]
+__all__ = ["Advantages", "TurnValue"]
 
 
-class Worth(NamedTuple):
+class TurnValue(NamedTuple):
     """What a turn of one rollout is worth.
 
     Attributes:
@@ -100,7 +100,7 @@ class Advantages:
         by_call: bool = False,
     ) -> None:
         known = presets()
-        choice("estimator", estimator, *known)
+        check_choice("estimator", estimator, *known)
         preset = known[estimator] | options
         scopes = str(preset.get("scopes", "")).replace(",", "+").split("+")
         self._by_call = by_call
@@ -126,7 +126,7 @@ class Advantages:
         self._roots.append(root)
         parents, _, leaves = tree.core.shape()
         self._parents.extend(root + parent for parent in parents)
-        calls = Calls(tree.core) if self._by_call else None
+        calls = AgentCalls(tree.core) if self._by_call else None
         firsts: dict[int, int] = {}
         for chosen in rollouts:
             firsts[chosen.rollout] = len(self._rewards)
@@ -163,7 +163,7 @@ class Advantages:
             given["step_rewards"] = self._step_rewards
         return estimate(estimator, self._rewards, masked=self._masked, parents=self._parents, **given, **options)
 
-    def of(self, tree: int, chosen: Chosen, place: int, node: int) -> Worth:
+    def of(self, tree: int, chosen: Chosen, place: int, node: int) -> TurnValue:
         """Return what a turn is worth.
 
         Args:
@@ -176,10 +176,10 @@ class Advantages:
         row = self._roots[tree] + node if self._by_node else first + place * self._by_turn
         advantage = float(self._values[row])
         trained = chosen.trained and bool(self._kept[row]) and not math.isnan(advantage)
-        return Worth(advantage if trained else 0.0, trained)
+        return TurnValue(advantage if trained else 0.0, trained)
 
 
-def _scored(tree: Tree, rollout: int, calls: Calls | None) -> list[_Scored]:
+def _scored(tree: Tree, rollout: int, calls: AgentCalls | None) -> list[_Scored]:
     """Return what of a rollout is compared where its turns, or its calls, are."""
     if calls is None:
         return [_Scored(node) for node in turns_of(tree, rollout)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from trunkline._core import node_values
-from trunkline._internal.validation import choice, number, whole
+from trunkline._internal.validation import check_choice, check_float, check_int
 from trunkline.train.selection import Rules, select, turns_of
 
 if TYPE_CHECKING:
@@ -99,11 +99,11 @@ def pairs(
         ConfigError: A setting has a value it cannot have.
         UsageError: A group has rollouts that were cut off, and ``censored`` is not said; raised when it is reached.
     """
-    choice("which", which, "best_worst", "all")
-    number("min_margin", min_margin, 0)
-    whole("min_visits", min_visits, 1)
+    check_choice("which", which, "best_worst", "all")
+    check_float("min_margin", min_margin, 0)
+    check_int("min_visits", min_visits, 1)
     if most is not None:
-        whole("most", most, 1)
+        check_int("most", most, 1)
     rules = Rules(censored, on_failed).check()
     return (
         _pair(tree, state, better, worse)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from trunkline._internal.validation import choice, shown, whole
+from trunkline._internal.validation import check_choice, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.pricing import llm_in, named
 from trunkline.llm.request import model_in
-from trunkline.train.advantages import Advantages, Worth
-from trunkline.train.selection import Call, Calls, Chosen, Rules, again, sent
+from trunkline.train.advantages import Advantages, TurnValue
+from trunkline.train.selection import AgentCall, AgentCalls, Chosen, Rules, again, sent
 from trunkline.tree.records import version_in
 from trunkline.tree.tokens import generated
 
@@ -173,7 +173,7 @@ class Rows:
             ConfigError: There is none of that name.
         """
         if not isinstance(name, str) or name not in _CODES:
-            raise ConfigError(f"rows have no column {shown(name)}; they have {', '.join(_CODES)}")
+            raise ConfigError(f"rows have no column {short_repr(name)}; they have {', '.join(_CODES)}")
         column = self._columns[name]
         return list(column) if isinstance(column, list) else memoryview(column).toreadonly()
 
@@ -256,13 +256,13 @@ class Rows:
 def _divisor(given: int | Mapping[str, int], model: str) -> int:
     """Return the divisor of a model."""
     if not isinstance(given, Mapping):
-        return whole("divisor", given, 1, _MOST)
+        return check_int("divisor", given, 1, _MOST)
     if model not in given:
-        raise ConfigError(f"divisor has none for the model {shown(model)}: give each model its own")
-    return whole(f"divisor of {shown(model)}", given[model], 1, _MOST)
+        raise ConfigError(f"divisor has none for the model {short_repr(model)}: give each model its own")
+    return check_int(f"divisor of {short_repr(model)}", given[model], 1, _MOST)
 
 
-_NOTHING: Final = Worth(0.0, trained=False)
+_NOTHING: Final = TurnValue(0.0, trained=False)
 
 
 def rows(
@@ -301,10 +301,10 @@ def rows(
         ArgumentError: The estimator does not take these options or rewards.
         UsageError: A group has rollouts that were cut off, and ``censored`` is not said.
     """
-    choice("shared", shared, "once", "repeat")
+    check_choice("shared", shared, "once", "repeat")
     for name, flag in (("only_active", only_active), ("keep_masked", keep_masked)):
         if not isinstance(flag, bool):
-            raise ConfigError(f"{name} must be true or false, not {shown(flag)}")
+            raise ConfigError(f"{name} must be true or false, not {short_repr(flag)}")
     trees = again(run)
     advantages = Advantages(trees, Rules(censored, on_failed).check(), estimator, options, by_call=True)
     facts = _facts(trees, advantages, once=shared == "once")
@@ -314,30 +314,30 @@ def rows(
     )
 
 
-class _Made(NamedTuple):
+class _MadeCall(NamedTuple):
     """A call that one rollout made."""
 
     chosen: Chosen
-    call: Call
-    worth: Worth
+    call: AgentCall
+    worth: TurnValue
 
 
 def _facts(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> Iterator[dict[str, Any]]:
     """Yield what the columns hold of each row."""
     for group, tree in enumerate(trees):
-        calls = Calls(tree.core)
-        rows: dict[object, list[_Made]] = {}
+        calls = AgentCalls(tree.core)
+        rows: dict[object, list[_MadeCall]] = {}
         for chosen in advantages.rollouts[group]:
             compared = 0
             for call in calls.of(chosen.rollout):
                 worth = advantages.of(group, chosen, compared, call.node) if call.active else _NOTHING
                 compared += call.active
-                rows.setdefault(call if once else (chosen.rollout, call), []).append(_Made(chosen, call, worth))
+                rows.setdefault(call if once else (chosen.rollout, call), []).append(_MadeCall(chosen, call, worth))
         for made in rows.values():
             yield {"task": tree.task.id, "group": group} | _of_call(tree, made)
 
 
-def _of_call(tree: Tree, made: list[_Made]) -> dict[str, Any]:
+def _of_call(tree: Tree, made: list[_MadeCall]) -> dict[str, Any]:
     """Describe a call for the rollouts that it stands for."""
     core = tree.core
     trained = [one for one in made if one.worth.trained]

@@ -11,7 +11,7 @@ import msgspec
 
 from trunkline._core import MESSAGE, OBSERVATION, TURN
 from trunkline._internal.text import printable, quoted
-from trunkline._internal.validation import choice
+from trunkline._internal.validation import check_choice
 from trunkline.errors import ArgumentError, ConfigError, UsageError
 from trunkline.rollout.programs.replay import Journal
 from trunkline.scoring import notes as verdicts
@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory, Tree
 
 
-__all__ = ["Call", "Calls", "Chosen", "Rules", "again", "context_of", "select", "sent", "turns_of", "write_jsonl"]
+__all__ = [
+    "AgentCall",
+    "AgentCalls",
+    "Chosen",
+    "Rules",
+    "again",
+    "context_of",
+    "select",
+    "sent",
+    "turns_of",
+    "write_jsonl",
+]
 
 
 logger = logging.getLogger(__name__)
@@ -52,11 +63,11 @@ class Rules(NamedTuple):
             ConfigError: One is a word that there is not.
         """
         if self.censored is not None:
-            choice("censored", self.censored, "mask", "keep")
+            check_choice("censored", self.censored, "mask", "keep")
         given: object = self.on_failed
         if given == "retry":
             raise ConfigError("on_failed='retry' is for the run, which has ended: here it is mask or drop_group")
-        choice("on_failed", given, "mask", "drop_group")
+        check_choice("on_failed", given, "mask", "drop_group")
         return self
 
 
@@ -157,7 +168,7 @@ _Note = tuple[bool, bool, Annotated[int, msgspec.Meta(ge=1, lt=2**31)], Annotate
 """What a team notes of a turn: active, valid, step, and the penalty of an action that is not valid."""
 
 
-class Call(NamedTuple):
+class AgentCall(NamedTuple):
     """One agent call of a rollout.
 
     Attributes:
@@ -177,7 +188,7 @@ class Call(NamedTuple):
     penalty: float
 
 
-class Calls:
+class AgentCalls:
     """Reads the agent calls of a tree's rollouts.
 
     A call is a model turn on the rollout's path, and these are in call order. What a team noted with a turn is read
@@ -192,16 +203,16 @@ class Calls:
         self._core = core
         self._journal = Journal(core)
 
-    def of(self, rollout: int) -> list[Call]:
+    def of(self, rollout: int) -> list[AgentCall]:
         """Return the calls of a rollout, in call order; those of a trunk it was forked from are among them."""
         core, noted = self._core, self._noted(rollout)
-        found: list[Call] = []
+        found: list[AgentCall] = []
         step, moved = 1, False
         for node in core.path(core.rollout(rollout).leaf):
             kind = core.node(node).kind
             if kind == TURN:
                 active, valid, own, penalty = noted.get(node, (True, True, step, 0.0))
-                found.append(Call(node, len(found), own, active, valid, penalty if active and not valid else 0.0))
+                found.append(AgentCall(node, len(found), own, active, valid, penalty if active and not valid else 0.0))
                 moved = True
             elif moved and kind in {OBSERVATION, MESSAGE}:
                 step, moved = step + 1, False

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from trunkline._internal.validation import choice
-from trunkline.train.advantages import Advantages, Worth
+from trunkline._internal.validation import check_choice
+from trunkline.train.advantages import Advantages, TurnValue
 from trunkline.train.selection import Chosen, Rules, again, sent, turns_of
 from trunkline.tree.records import version_in
 
@@ -104,7 +104,7 @@ def turns(
         ArgumentError: The estimator does not take these options or rewards.
         UsageError: A group has rollouts that were cut off, and ``censored`` is not said.
     """
-    choice("shared", shared, "once", "repeat")
+    check_choice("shared", shared, "once", "repeat")
     trees = again(run)
     advantages = Advantages(trees, Rules(censored, on_failed).check(), estimator, options)
     samples = _samples(trees, advantages, once=shared == "once")
@@ -116,7 +116,7 @@ class _Passing(NamedTuple):
 
     chosen: Chosen
     turn: int
-    worth: Worth
+    worth: TurnValue
 
 
 def _samples(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> Iterator[TurnSample]:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from trunkline._internal.text import printable, said
-from trunkline._internal.validation import shown
-from trunkline._internal.validation import text as check_text
+from trunkline._internal.text import format_error, printable
+from trunkline._internal.validation import check_text, short_repr
 from trunkline.errors import ConfigError, LLMError, RolloutError, TreeError
 from trunkline.types import Usage
 
@@ -66,9 +65,11 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         if isinstance(error, RolloutError):
             # Whoever raised it may have set anything.
             attempts = error.attempts if isinstance(error.attempts, int) else 1
-            made = cls(type(error).__name__, said(error, None), attempts, bool(error.retryable), str(error.blame))
+            made = cls(
+                type(error).__name__, format_error(error, None), attempts, bool(error.retryable), str(error.blame)
+            )
             return made.witnessed(error) if isinstance(error, LLMError) else made
-        return cls(type(error).__name__, said(error, None), blame="code")
+        return cls(type(error).__name__, format_error(error, None), blame="code")
 
     def witnessed(self, error: LLMError) -> Failure:
         """The same with who was asked, what came of each attempt, and how the last answer began."""
@@ -237,7 +238,7 @@ def check_version(name: str, version: object) -> str | None:
     check_text(name, version)
     if not isinstance(version, str) or not version.isprintable() or not 0 < len(version.strip()) <= _LONGEST:
         raise ConfigError(
-            f"{name} must be a printable text of up to {_LONGEST} characters such as 'step-12', not {shown(version)}"
+            f"{name} must be a printable text of up to {_LONGEST} characters such as 'step-12', not {short_repr(version)}"
         )
     return version
 

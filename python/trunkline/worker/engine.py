@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from trunkline._core import Tree as Core
-from trunkline._internal.text import said
-from trunkline.agent import Kit
+from trunkline._internal.text import format_error
+from trunkline.agent import CompiledAgent
 from trunkline.errors import InfrastructureError, TrunklineError, UsageError
 from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.cache import Cache
@@ -20,41 +20,41 @@ from trunkline.protocol import messages as wire
 from trunkline.protocol.job import slots_for
 from trunkline.protocol.messages import (
     Ack,
-    Allot,
+    AssignTasks,
     Bye,
-    Cut,
-    Denied,
-    Earlier,
-    EngineState,
+    CutTasks,
+    EarlierDeltas,
     Fatal,
     FromWorker,
-    Grant,
-    Lent,
+    LeaseDenied,
+    LeaseGrant,
+    LeaseRevoke,
     Ping,
     Pong,
-    Recall,
-    Reclaim,
-    Stop,
+    RateGrant,
+    SlotGrant,
+    SlotRevoke,
+    StopRun,
     ToWorker,
-    Work,
+    WorkerState,
     for_llm,
     read_task,
 )
-from trunkline.rollout.checkpoint import Taken
+from trunkline.rollout.checkpoint import CarriedOver
 from trunkline.rollout.programs.resources import Program
-from trunkline.rollout.sampling.completions import Draws, Switchboard
-from trunkline.rollout.sampling.inflight import Diary, Underway, Weights
-from trunkline.rollout.sampling.token_prompts import Exact
+from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
+from trunkline.rollout.sampling.inflight import TraceRecorder, TurnGate, WeightGate
+from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.rollout.side_effects import lose
-from trunkline.rollout.task_budget import Allowance
-from trunkline.rollout.tree_runner import Session
+from trunkline.rollout.task_budget import BudgetSources
+from trunkline.rollout.tree_runner import TreeRunner
 from trunkline.scoring.filters.base import unjudged
 from trunkline.scoring.rewards.grading import Grader, cancelled
 from trunkline.tree.records import Failure
 from trunkline.tree.views import Tree
-from trunkline.worker.health import feel
-from trunkline.worker.leases import Borrower, Leases
-from trunkline.worker.outbox import IN_FLIGHT, Growth, Outbox
+from trunkline.worker.health import collect_state
+from trunkline.worker.leases import BudgetLeaseClient, SlotLeaseClient
+from trunkline.worker.outbox import IN_FLIGHT, Outbox, TreeSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from trunkline.types import Task
 
 
-__all__ = ["Engine", "OpenLLMs", "room", "slots", "unacknowledged"]
+__all__ = ["Engine", "LLMClients", "room", "slots", "unacknowledged"]
 
 
 _LIVE_CONCURRENCY = 64
@@ -87,7 +87,7 @@ def _part(llm: AnyLLM, parties: int) -> int:
     return -(-most // max(1, parties))
 
 
-class OpenLLMs:
+class LLMClients:
     """The LLMs of an engine.
 
     Args:
@@ -106,14 +106,14 @@ class OpenLLMs:
         self,
         job: Job,
         cache: Cache | None,
-        weights: Weights,
+        weights: WeightGate,
         send: Callable[[FromWorker], None],
         resized: Callable[[int], None],
     ) -> None:
         self._job = job
         self._send = send
         self._resized = resized
-        self._borrowers: dict[str, Borrower] = {}
+        self._borrowers: dict[str, SlotLeaseClient] = {}
         self._slots = {name: _part(llm, job.parties) for name, llm in job.llms.items()}
         self.llms: dict[str, LLM] = {}
         try:
@@ -122,14 +122,16 @@ class OpenLLMs:
         except BaseException:
             self.give_back()
             raise
-        underway = Underway()
+        underway = TurnGate()
         draws = {
-            name: Draws(llm, cache, _exact(job.llms[name], llm), weights, name=name, underway=underway)
+            name: CompletionClient(llm, cache, _exact(job.llms[name], llm), weights, name=name, underway=underway)
             for name, llm in self.llms.items()
         }
-        self.draws: Draws | Switchboard = draws[MAIN] if set(draws) == {MAIN} else Switchboard(draws, job.agent.llm)
+        self.draws: CompletionClient | CompletionClients = (
+            draws[MAIN] if set(draws) == {MAIN} else CompletionClients(draws, job.agent.llm)
+        )
 
-    def take(self, message: Grant | Reclaim | Allot) -> None:
+    def take(self, message: SlotGrant | SlotRevoke | RateGrant) -> None:
         """Take a message of the controller about slots or rates."""
         self._borrowers[message.llm].take(message)
 
@@ -161,7 +163,7 @@ class OpenLLMs:
             def send(message: FromWorker) -> None:
                 self._send(for_llm(name, message))
 
-            borrower = Borrower(llm, self._job.parties, send, lambda slots: self._hold(name, slots))
+            borrower = SlotLeaseClient(llm, self._job.parties, send, lambda slots: self._hold(name, slots))
             self._borrowers[name] = borrower
             return borrower.llm
         return llm.open() if isinstance(llm, EndpointSpec | BatchLLM) else llm
@@ -176,10 +178,10 @@ def _is_spec(llm: AnyLLM) -> bool:
     return isinstance(llm, EndpointSpec)
 
 
-def _exact(given: AnyLLM, llm: LLM) -> Exact | None:
+def _exact(given: AnyLLM, llm: LLM) -> TokenPromptBuilder | None:
     """What makes prompts of token ids, where these are asked for."""
     mode = given.tokens if isinstance(given, EndpointSpec) else None
-    return None if mode is None else Exact(mode, renderers(mode, cast("HttpLLM", llm).call))
+    return None if mode is None else TokenPromptBuilder(mode, renderers(mode, cast("HttpLLM", llm).call))
 
 
 logger = logging.getLogger(__name__)
@@ -193,7 +195,7 @@ def slots(job: Job) -> int:
     return slots_for(job, room(job))
 
 
-class _Known(NamedTuple):
+class _BegunTask(NamedTuple):
     """What there is of a task that was begun.
 
     Attributes:
@@ -204,13 +206,13 @@ class _Known(NamedTuple):
     deltas: list[bytes]
     taken: int
 
-    def rebuild(self) -> tuple[Core, Taken]:
+    def rebuild(self) -> tuple[Core, CarriedOver]:
         """Return the tree, and how much of it was there before this run began."""
-        core, taken = Core(), Taken()
+        core, taken = Core(), CarriedOver()
         for seq, data in enumerate(self.deltas, 1):
             core.apply(data)
             if seq == self.taken:
-                taken = Taken.of(core)
+                taken = CarriedOver.of(core)
         return core, taken
 
 
@@ -225,44 +227,44 @@ class Engine:
 
     def __init__(self, job: Job, send: Callable[[FromWorker], None], lag: Callable[[], float] = lambda: 0.0) -> None:
         self._job = job
-        self._kit = Kit(job.agent)
+        self._kit = CompiledAgent(job.agent)
         self._program = None if job.program is None else Program(job.program, self._kit, job.llms)
         self._grader = None if job.reward is None else Grader(job.reward)
         self._cache = None if job.cache is None else Cache(job.cache)
-        self._weights = Weights(job.weights)
-        self._llms = OpenLLMs(job, self._cache, self._weights, send, self._resized)
+        self._weights = WeightGate(job.weights)
+        self._llms = LLMClients(job, self._cache, self._weights, send, self._resized)
         self._send = send
         self._lag = lag
         self._outbox = Outbox(room(job), send, self._fail, unacknowledged(job))
-        self._earlier: dict[int, _Known] = {}
+        self._earlier: dict[int, _BegunTask] = {}
         limits = {} if job.budget is None else job.budget.limits
-        self._leases = Leases(limits, send, self._outbox.flush) if limits else None
-        self._sessions: set[Session] = set()
+        self._leases = BudgetLeaseClient(limits, send, self._outbox.flush) if limits else None
+        self._sessions: set[TreeRunner] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     def receive(self, message: ToWorker) -> None:
         """Take a message of the controller."""
         match message:
-            case Earlier(index, deltas, taken):
-                self._earlier.setdefault(index, _Known([], taken)).deltas.extend(deltas)
-            case Work(tasks):
+            case EarlierDeltas(index, deltas, taken):
+                self._earlier.setdefault(index, _BegunTask([], taken)).deltas.extend(deltas)
+            case AssignTasks(tasks):
                 for index, task in tasks:
                     self._start(index, read_task(task))
             case Ack(batch):
                 self._outbox.acknowledge(batch)
             case Ping():
                 self._send(Pong(self._state()))
-            case Stop(grace):
+            case StopRun(grace):
                 self._spawn(self._stop(grace))
-            case Cut(word, why):
+            case CutTasks(word, why):
                 for session in list(self._sessions):
                     session.cut(word, why)
-            case wire.Hold() | wire.Weights():
+            case wire.HoldTurns() | wire.SetWeights():
                 self._reweigh(message)
-            case Grant() | Reclaim() | Allot():
+            case SlotGrant() | SlotRevoke() | RateGrant():
                 self._llms.take(message)
-            case Lent() | Denied() | Recall() if self._leases is not None:
+            case LeaseGrant() | LeaseDenied() | LeaseRevoke() if self._leases is not None:
                 self._account(self._leases, message)
             case _:
                 raise TypeError(f"a worker does not take {type(message).__name__}")
@@ -271,22 +273,22 @@ class Engine:
         """So many requests may be in flight from now on: the outbox has room for them, and for no less than a part."""
         self._outbox.allow(max(requests, room(self._job)))
 
-    def _reweigh(self, message: wire.Hold | wire.Weights) -> None:
+    def _reweigh(self, message: wire.HoldTurns | wire.SetWeights) -> None:
         """Take a message about the weights."""
-        if isinstance(message, wire.Hold):
-            self._weights.hold(abort=message.abort, quiet=lambda: self._send(wire.Held()))
+        if isinstance(message, wire.HoldTurns):
+            self._weights.hold(abort=message.abort, quiet=lambda: self._send(wire.TurnsHeld()))
         else:
             self._weights.change(message.version)
-            self._send(wire.Changed(message.version))
+            self._send(wire.WeightsSet(message.version))
 
-    def _account(self, leases: Leases, message: Lent | Denied | Recall) -> None:
+    def _account(self, leases: BudgetLeaseClient, message: LeaseGrant | LeaseDenied | LeaseRevoke) -> None:
         """Take a message about leases."""
         match message:
-            case Lent():
+            case LeaseGrant():
                 leases.lent(message)
-            case Denied(reason):
+            case LeaseDenied(reason):
                 leases.denied(reason)
-            case Recall():
+            case LeaseRevoke():
                 leases.recall()
 
     async def close(self) -> None:
@@ -303,9 +305,9 @@ class Engine:
         if self._cache is not None:
             self._cache.close()
 
-    def _state(self) -> EngineState:
+    def _state(self) -> WorkerState:
         """How it is."""
-        return feel(self._lag(), self._llms.draws, self._llms.llms, self._sessions, time.monotonic())
+        return collect_state(self._lag(), self._llms.draws, self._llms.llms, self._sessions, time.monotonic())
 
     async def _stop(self, grace: float) -> None:
         """Let what is out come back, drop what is growing, send what there is, and say bye."""
@@ -330,14 +332,16 @@ class Engine:
 
     def _start(self, index: int, task: Task) -> None:
         """Begin a task's tree, or go on with it."""
-        known = self._earlier.pop(index, _Known([], 0))
+        known = self._earlier.pop(index, _BegunTask([], 0))
         if not self._stopping:
             core, taken = known.rebuild()
             job = self._job
-            diary = Diary(core, job.traced)
-            growth = Growth(self._outbox, index, Tree(task, core), len(known.deltas), diary, named=job.profiled)
-            allowance = Allowance(job.task_budget, self._leases, job.prices, job.prices_of_llm) if self._pays else None
-            session = Session(
+            diary = TraceRecorder(core, job.traced)
+            growth = TreeSink(self._outbox, index, Tree(task, core), len(known.deltas), diary, named=job.profiled)
+            allowance = (
+                BudgetSources(job.task_budget, self._leases, job.prices, job.prices_of_llm) if self._pays else None
+            )
+            session = TreeRunner(
                 growth.tree,
                 self._kit,
                 job.strategy,
@@ -366,7 +370,7 @@ class Engine:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, session: Session, growth: Growth) -> None:
+    async def _run(self, session: TreeRunner, growth: TreeSink) -> None:
         """Run one session to its end, whatever that end is."""
         try:
             await session.run()
@@ -380,7 +384,7 @@ class Engine:
             name = growth.tree.task.id
             logger.error("task %r broke", name, exc_info=error, extra={"task": name})  # noqa: TRY400 - the leaf, not the group
             core = growth.tree.core
-            growth.broke = f"{type(error).__name__}: {said(error)}"
+            growth.broke = f"{type(error).__name__}: {format_error(error)}"
             lose(core, Failure.of(error))
             unjudged(self._job.filters, core, growth.broke)
         finally:

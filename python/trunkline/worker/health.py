@@ -18,17 +18,17 @@ from trunkline._internal.text import printable
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.pricing import named
 from trunkline.observability.logging import safe
-from trunkline.protocol.messages import Door, EngineState, Slow
+from trunkline.protocol.messages import EndpointState, OldestRollout, WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import FrameType
 
-    from trunkline.rollout.sampling.completions import Draws, Switchboard
-    from trunkline.rollout.tree_runner import Session
+    from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
+    from trunkline.rollout.tree_runner import TreeRunner
 
 
-__all__ = ["Watchdog", "feel"]
+__all__ = ["Watchdog", "collect_state"]
 
 
 _SLOWEST = 3
@@ -38,9 +38,13 @@ _NAME = 100
 """Characters of a name that are told."""
 
 
-def feel(
-    lag: float, draws: Draws | Switchboard, llms: Mapping[str, Any], sessions: Iterable[Session], now: float
-) -> EngineState:
+def collect_state(
+    lag: float,
+    draws: CompletionClient | CompletionClients,
+    llms: Mapping[str, Any],
+    sessions: Iterable[TreeRunner],
+    now: float,
+) -> WorkerState:
     """Look at an engine.
 
     Args:
@@ -54,7 +58,7 @@ def feel(
     requests, request = underway.requests
     tools, tool, seconds = underway.tools
     spoken_to = {name: llm for name, llm in llms.items() if isinstance(llm, HttpLLM)}
-    return EngineState(
+    return WorkerState(
         lag,
         resident(),
         lanes.running + lanes.asking + lanes.away,
@@ -65,7 +69,7 @@ def feel(
         seconds,
         _slowest(sessions, now),
         [
-            Door(
+            EndpointState(
                 safe(named(name, door.base_url), 2 * _NAME),
                 door.gate.in_flight,
                 door.gate.waiting,
@@ -78,11 +82,11 @@ def feel(
     )
 
 
-def _slowest(sessions: Iterable[Session], now: float) -> list[Slow]:
+def _slowest(sessions: Iterable[TreeRunner], now: float) -> list[OldestRollout]:
     ages = ((rollout.began, rollout.id, session) for session in sessions if (rollout := session.oldest) is not None)
     found = heapq.nsmallest(_SLOWEST, ages, key=lambda age: age[:2])
     return [
-        Slow(safe(session.tree.task.id, _NAME), number, now - began, session.place(number))
+        OldestRollout(safe(session.tree.task.id, _NAME), number, now - began, session.place(number))
         for began, number, session in found
     ]
 
@@ -155,7 +159,7 @@ class Watchdog:
             if self._names and blocked > _BLOCKED + _EVERY and ticked != named:
                 named = ticked
                 frame = sys._current_frames().get(self._thread)
-                if frame is not None and (place := culprit(frame)) is not None:
+                if frame is not None and (place := blocking_function(frame)) is not None:
                     logger.warning(
                         "%s blocks the event loop of this worker for more than %.0f s: nothing else goes on meanwhile; "
                         "use await, or make it a sync tool, which runs in a thread",
@@ -164,7 +168,7 @@ class Watchdog:
                     )
 
 
-def culprit(frame: FrameType) -> str | None:
+def blocking_function(frame: FrameType) -> str | None:
     """Name the function that a thread is in: the innermost that is no part of Python itself or of the event loop.
 
     Args:

@@ -8,29 +8,40 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Protocol
 
 from trunkline._core import Ledger, Refusal
-from trunkline.protocol.messages import Allot, Ask, Draw, Drawn, Grant, Reclaim, Refund, Repaid, Return, Want
-from trunkline.rollout.task_budget import Denied, LedgerAccount
+from trunkline.protocol.messages import (
+    LeaseDrawn,
+    LeaseRequest,
+    LeaseReturn,
+    RateGrant,
+    RateRequest,
+    RateReturn,
+    SlotGrant,
+    SlotRequest,
+    SlotReturn,
+    SlotRevoke,
+)
+from trunkline.rollout.task_budget import BudgetDenied, LedgerAccount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trunkline.llm.config import EndpointSpec
     from trunkline.llm.http.client import HttpLLM
-    from trunkline.llm.limits.rate_limiter import Limiter, Tenant
+    from trunkline.llm.limits.rate_limiter import Limiter, SharedSlots
     from trunkline.llm.types import Limits
-    from trunkline.protocol.messages import FromWorker, Lent
+    from trunkline.protocol.messages import FromWorker, LeaseGrant
     from trunkline.rollout.budget import Amounts
     from trunkline.rollout.task_budget import Claim
 
 
-__all__ = ["Borrower", "LeasedRates", "Leases"]
+__all__ = ["BudgetLeaseClient", "RateLeaseClient", "SlotLeaseClient"]
 
 
 _STEPS = 8
 """In so many steps an engine says how much of a lease it draws: what is lost with it is known to within a step."""
 
 
-class Leases:
+class BudgetLeaseClient:
     """The run's account, as an engine has it: it spends from one lease at a time, and asks for the next.
 
     A lease that is too short for somebody is given back as soon as nothing is in flight on it.
@@ -42,13 +53,16 @@ class Leases:
     """
 
     def __init__(
-        self, limits: Amounts, send: Callable[[Want | Drawn | Repaid], None], flush: Callable[[], None]
+        self,
+        limits: Amounts,
+        send: Callable[[LeaseRequest | LeaseDrawn | LeaseReturn], None],
+        flush: Callable[[], None],
     ) -> None:
         self.limits = limits
         self._send = send
         self._flush = flush
-        self._lease: _Lease | None = None
-        self._spent_from: set[_Lease] = set()
+        self._lease: _HeldLease | None = None
+        self._spent_from: set[_HeldLease] = set()
         self._waiting: deque[tuple[Mapping[str, int | None], asyncio.Future[Claim]]] = deque()
 
     async def claim(self, most: Mapping[str, int | None]) -> Claim:
@@ -67,9 +81,9 @@ class Leases:
                 turn.result().settle({})
             raise
 
-    def lent(self, message: Lent) -> None:
+    def lent(self, message: LeaseGrant) -> None:
         """Take a lease, and serve those who wait."""
-        self._lease = _Lease(self, message.lease, Ledger(dict(message.limits)))
+        self._lease = _HeldLease(self, message.lease, Ledger(dict(message.limits)))
         self._spent_from.add(self._lease)
         self._serve()
 
@@ -78,7 +92,7 @@ class Leases:
         if self._waiting:
             _, turn = self._waiting.popleft()
             if not turn.done():
-                turn.set_exception(Denied(reason))
+                turn.set_exception(BudgetDenied(reason))
         self._serve()
 
     def recall(self) -> None:
@@ -112,20 +126,20 @@ class Leases:
 
     def _ask(self) -> None:
         self.recall()
-        self._send(Want({name: amount for name, amount in self._waiting[0][0].items() if amount is not None}))
+        self._send(LeaseRequest({name: amount for name, amount in self._waiting[0][0].items() if amount is not None}))
 
     def drawn(self, lease: int, most: Amounts) -> None:
         """Say how much of a lease may be drawn from here on."""
-        self._send(Drawn(lease, most))
+        self._send(LeaseDrawn(lease, most))
 
-    def repaid(self, lease: _Lease, spent: Amounts, estimated: Amounts) -> None:
+    def repaid(self, lease: _HeldLease, spent: Amounts, estimated: Amounts) -> None:
         """Give a lease back."""
         self._spent_from.discard(lease)
         self._flush()
-        self._send(Repaid(lease.number, spent, estimated))
+        self._send(LeaseReturn(lease.number, spent, estimated))
 
 
-class _Lease(LedgerAccount):
+class _HeldLease(LedgerAccount):
     """One lease.
 
     Args:
@@ -134,7 +148,7 @@ class _Lease(LedgerAccount):
         ledger: What may be spent of it.
     """
 
-    def __init__(self, leases: Leases, number: int, ledger: Ledger) -> None:
+    def __init__(self, leases: BudgetLeaseClient, number: int, ledger: Ledger) -> None:
         super().__init__("run budget", ledger)
         self.number = number
         self._leases = leases
@@ -147,7 +161,7 @@ class _Lease(LedgerAccount):
         if isinstance(claim, Refusal):
             return None
         self._tell()
-        return _Leased(self, claim)
+        return _LeasedClaim(self, claim)
 
     def retire(self) -> None:
         """Nothing is claimed from it any more."""
@@ -175,10 +189,10 @@ class _Lease(LedgerAccount):
             self._leases.drawn(self.number, dict(self._told))
 
 
-class _Leased:
+class _LeasedClaim:
     """A claim on a lease."""
 
-    def __init__(self, lease: _Lease, claim: Claim) -> None:
+    def __init__(self, lease: _HeldLease, claim: Claim) -> None:
         self._lease = lease
         self._claim = claim
 
@@ -195,10 +209,10 @@ _RECENT = 8
 """Requests over which the tokens of one are averaged, to know what those that wait will come to."""
 
 
-class LeasedRates:
+class RateLeaseClient:
     """Grants requests and tokens as long as they last, and asks for more before they are used up.
 
-    It is a :class:`trunkline.llm.limits.token_bucket.Lease`. What replies took less than was set aside for them is used for the next
+    It is a :class:`trunkline.llm.limits.token_bucket.RateLease`. What replies took less than was set aside for them is used for the next
     requests; what they took beyond it is owed, and is part of what is asked for.
 
     Args:
@@ -209,7 +223,7 @@ class LeasedRates:
         waiting: Tells how many requests wait to be sent.
     """
 
-    def __init__(self, limits: Limits, send: Callable[[Draw | Refund], None]) -> None:
+    def __init__(self, limits: Limits, send: Callable[[RateRequest | RateReturn], None]) -> None:
         self._counted = (limits.requests_per_minute is not None, limits.tokens_per_minute is not None)
         self._has = [0 if counted else math.inf for counted in self._counted]
         self._send = send
@@ -219,7 +233,7 @@ class LeasedRates:
         self.waiting: Callable[[], int] = int
 
     def acquire(self, requests: int, tokens: int) -> float:
-        """Take so much if it is there; see :meth:`trunkline.llm.limits.token_bucket.Lease.acquire`."""
+        """Take so much if it is there; see :meth:`trunkline.llm.limits.token_bucket.RateLease.acquire`."""
         if requests > 0:
             if self._lacks(requests, tokens) != (0, 0):
                 self._ask(requests, tokens)
@@ -251,7 +265,7 @@ class LeasedRates:
         ]
         if any(excess):
             self._has = [has - less for has, less in zip(self._has, excess, strict=True)]
-            self._send(Refund(excess[0], excess[1]))
+            self._send(RateReturn(excess[0], excess[1]))
 
     def _lacks(self, requests: int, tokens: int) -> tuple[int, int]:
         lacks = [math.ceil(max(0, need - has)) for need, has in zip((requests, tokens), self._has, strict=True)]
@@ -268,7 +282,7 @@ class LeasedRates:
         behind = max(0, self.waiting() - 1, self._recent)
         least = self._lacks(requests, tokens)
         most = self._lacks(requests + behind, tokens + int(behind * self._usual))
-        self._send(Draw(least, most))
+        self._send(RateRequest(least, most))
 
 
 _GATHER = 0.02
@@ -282,7 +296,7 @@ class _Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-class Borrower:
+class SlotLeaseClient:
     """Asks for slots when requests wait for them, and gives back what is reclaimed, or not used for a moment.
 
     Args:
@@ -303,10 +317,10 @@ class Borrower:
     ) -> None:
         limits = llm.limits
         rated = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
-        self._rates = LeasedRates(limits, send) if rated else None
+        self._rates = RateLeaseClient(limits, send) if rated else None
         self.llm: HttpLLM = llm.open(parties, lease=self._rates)
         assert self.llm.tenant is not None
-        self._tenant: Tenant = self.llm.tenant
+        self._tenant: SharedSlots = self.llm.tenant
         self._limiter: Limiter = self.llm.limiter
         self._alone = parties == 1
         self._send = send
@@ -320,17 +334,17 @@ class Borrower:
             self._rates.waiting = lambda: sum(endpoint.gate.waiting for endpoint in self.llm.endpoints)
         self._moment = self._later(_MOMENT, self._tick)
 
-    def take(self, message: Grant | Reclaim | Allot) -> None:
+    def take(self, message: SlotGrant | SlotRevoke | RateGrant) -> None:
         """Take a message of the controller."""
         match message:
-            case Grant(slots):
+            case SlotGrant(slots):
                 self._tenant.grant(slots)
                 self._resized(self._tenant.held[0])
                 self._stir()
-            case Reclaim(slots):
+            case SlotRevoke(slots):
                 self._tenant.reclaim(slots)
                 self._look()
-            case Allot(requests, tokens) if self._rates is not None:
+            case RateGrant(requests, tokens) if self._rates is not None:
                 self._rates.allot(requests, tokens)
                 self._limiter.refunded()
 
@@ -360,7 +374,7 @@ class Borrower:
         wishes, held = self._tenant.wishes, self._tenant.held
         if any(back):
             self._told = wishes
-            self._send(Return(back, wishes))
+            self._send(SlotReturn(back, wishes))
             self._resized(held[0])
         # What the controller knows is that more is wanted; it need not know of every request less.
         if any(
@@ -368,7 +382,7 @@ class Borrower:
             for wish, have, told in zip(wishes, held, self._told, strict=True)
         ):
             self._told = wishes
-            self._send(Ask(wishes))
+            self._send(SlotRequest(wishes))
 
     def _tick(self) -> None:
         """Give back what was not used for a moment."""

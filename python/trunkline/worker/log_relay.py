@@ -16,7 +16,7 @@ from trunkline.protocol.messages import Log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Relay"]
+__all__ = ["LogForwarder"]
 
 _WAITING = 1000
 """Records that may wait for the event loop."""
@@ -29,7 +29,7 @@ _AWAY = 5.0
 """Seconds after which what waits for a blocked event loop is written to standard error instead."""
 
 
-class Relay(logging.Handler):
+class LogForwarder(logging.Handler):
     """Hands records of this process to its event loop, which sends them. It never waits, and holds few.
 
     Args:

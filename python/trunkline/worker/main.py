@@ -23,10 +23,20 @@ from trunkline.errors import TrunklineError, WorkerError
 from trunkline.observability.logging import conceal
 from trunkline.protocol.channel import Channel, attach
 from trunkline.protocol.job import unpack_job
-from trunkline.protocol.messages import PROTOCOL, Begin, Bye, Fatal, FromWorker, Hello, Ready, decode_to_worker, encode
+from trunkline.protocol.messages import (
+    PROTOCOL,
+    Begin,
+    Bye,
+    Fatal,
+    FromWorker,
+    Hello,
+    WorkerReady,
+    decode_to_worker,
+    encode,
+)
 from trunkline.worker.engine import Engine, slots
 from trunkline.worker.health import Watchdog
-from trunkline.worker.log_relay import Relay
+from trunkline.worker.log_relay import LogForwarder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +63,7 @@ class Host:
         self._run = 0
         self._greeted = False
         self._closing: set[asyncio.Task[None]] = set()
-        self._relay: Relay | None = None
+        self._relay: LogForwarder | None = None
         self._watchdog: Watchdog | None = None
 
     def receive(self, payload: bytes | memoryview) -> None:
@@ -111,7 +121,7 @@ class Host:
     def _begin(self, packed: bytes) -> None:
         # Here, because an actor is not made in its event loop.
         if self._relay is None:
-            self._relay = Relay(self._send)
+            self._relay = LogForwarder(self._send)
             logging.getLogger().addHandler(self._relay)
         self._watchdog = self._watchdog or Watchdog(self._relay.spill)
         self._watchdog.pause()
@@ -121,7 +131,7 @@ class Host:
         if not self._run:
             _settle_down()
         self._watchdog.resume()
-        self._send(Ready(PROTOCOL, __version__, os.getpid(), slots(job)))
+        self._send(WorkerReady(PROTOCOL, __version__, os.getpid(), slots(job)))
 
     def _guarded(self, step: Callable[[Any], None], given: object) -> None:
         """Tell the controller what keeps a run from beginning."""

@@ -6,22 +6,22 @@ import asyncio
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from trunkline._internal.aio import Permits
+from trunkline._internal.aio import ShrinkableSemaphore
 from trunkline._internal.text import scrub, without_secrets
 from trunkline.errors import InfrastructureError
 from trunkline.llm.pricing import named
 from trunkline.protocol.messages import MAX_FRAME, Batch, Delta, Done
 from trunkline.store.derive import rows
-from trunkline.store.schema import CallRow, Ending
+from trunkline.store.schema import CallRow, TreeEnding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trunkline.llm.types import Reply
-    from trunkline.rollout.sampling.inflight import Diary
+    from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.tree.views import Tree
 
-__all__ = ["IN_FLIGHT", "Growth", "Outbox"]
+__all__ = ["IN_FLIGHT", "Outbox", "TreeSink"]
 
 IN_FLIGHT = 64
 """Model turns that leave together at the latest, and so many may wait for their acknowledgement unless more is said."""
@@ -85,7 +85,7 @@ def settle(reply: Reply, *, named: bool = True) -> CallRow:
     )
 
 
-class Growth:
+class TreeSink:
     """One task's tree, as far as it was sent. It is the outlet of the task's rollouts.
 
     Args:
@@ -103,7 +103,7 @@ class Growth:
         index: int,
         tree: Tree,
         known: int = 0,
-        diary: Diary | None = None,
+        diary: TraceRecorder | None = None,
         *,
         named: bool = True,
     ) -> None:
@@ -111,7 +111,7 @@ class Growth:
         self.tree = tree
         self.done = False
         self.broke: str | None = None
-        self.ending = Ending()
+        self.ending = TreeEnding()
         self._outbox = outbox
         self._diary = diary
         self._named = named
@@ -187,9 +187,9 @@ class Outbox:
     ) -> None:
         self._send = send
         self._failed = failed
-        self._free = Permits(concurrency + unacknowledged)
+        self._free = ShrinkableSemaphore(concurrency + unacknowledged)
         self._concurrency = concurrency
-        self._dirty: dict[int, Growth] = {}
+        self._dirty: dict[int, TreeSink] = {}
         self._turns = 0
         self._bytes = 0
         self._unacked: dict[int, int] = {}
@@ -240,7 +240,7 @@ class Outbox:
         if served:
             self._served.add(served)
 
-    def note(self, growth: Growth, size: int = 0, turns: int = 0) -> None:
+    def note(self, growth: TreeSink, size: int = 0, turns: int = 0) -> None:
         """Note that a tree grew; its batch leaves when enough turns or bytes wait, or shortly."""
         self._dirty[growth.index] = growth
         self._bytes += size

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-__all__ = ["Lane", "Lanes", "Masks", "SeveralLane", "SeveralLanes"]
+__all__ = ["Activity", "CombinedActivity", "CombinedRolloutActivity", "MaskActivityCounter", "RolloutActivity"]
 
 
 _RUNS: Final = 0
@@ -22,23 +22,23 @@ _QUEUE: Final = 0
 """The only queue that lanes ask at here: what they wait for, the batcher knows."""
 
 
-class Lanes:
+class Activity:
     """Counts the growing rollouts of one event loop by what they do.
 
     Args:
         still: Called whenever the last lane that ran does not run any more, and when a lane that was away ends.
-        core: Whether the core counts; else :class:`Masks` do.
+        core: Whether the core counts; else :class:`MaskActivityCounter` do.
     """
 
     __slots__ = ("_roster", "_still")
 
     def __init__(self, still: Callable[[], None] = lambda: None, *, core: bool = True) -> None:
-        self._roster = Roster() if core else Masks()
+        self._roster = Roster() if core else MaskActivityCounter()
         self._still = still
 
-    def open(self) -> Lane:
+    def open(self) -> RolloutActivity:
         """Add a rollout; it runs."""
-        return Lane(self._roster, self._still)
+        return RolloutActivity(self._roster, self._still)
 
     @property
     def running(self) -> int:
@@ -56,17 +56,17 @@ class Lanes:
         return self._roster.away
 
 
-class Lane:
+class RolloutActivity:
     """One rollout while it grows. Ending it is final and may be repeated; after that nothing else has an effect.
 
     Args:
         roster: Counts it among others.
-        still: See :class:`Lanes`.
+        still: See :class:`Activity`.
     """
 
     __slots__ = ("_number", "_roster", "_still")
 
-    def __init__(self, roster: Roster | Masks, still: Callable[[], None]) -> None:
+    def __init__(self, roster: Roster | MaskActivityCounter, still: Callable[[], None]) -> None:
         self._roster = roster
         self._still = still
         self._number = roster.open()
@@ -91,10 +91,10 @@ class Lane:
             self._still()
 
 
-class Masks:
+class MaskActivityCounter:
     """A roster as one writes it without a core: an array of what each lane does, counted whenever somebody asks.
 
-    It stands beside :class:`~trunkline._core.Roster` for comparison, and never forgets a lane.
+    It stands beside :class:`~trunkline._core.ActivityCounter` for comparison, and never forgets a lane.
     """
 
     __slots__ = ("_states",)
@@ -147,39 +147,39 @@ class Masks:
         return self._states.count(_AWAY)
 
 
-class SeveralLanes:
-    """Tells every LLM that wants to know what the rollouts of one event loop do; see :class:`Lanes`.
+class CombinedActivity:
+    """Tells every LLM that wants to know what the rollouts of one event loop do; see :class:`Activity`.
 
     Args:
         lanes: Those of the LLMs that gather requests, by the names of these.
     """
 
-    def __init__(self, lanes: Mapping[str, Lanes]) -> None:
+    def __init__(self, lanes: Mapping[str, Activity]) -> None:
         self._lanes = dict(lanes)
-        self._all = Lanes()
+        self._all = Activity()
 
-    def open(self) -> SeveralLane:
+    def open(self) -> CombinedRolloutActivity:
         """Add a rollout; it runs."""
-        return SeveralLane(self._all.open(), {name: lanes.open() for name, lanes in self._lanes.items()})
+        return CombinedRolloutActivity(self._all.open(), {name: lanes.open() for name, lanes in self._lanes.items()})
 
     @property
     def running(self) -> int:
-        """As of :class:`Lanes`, whichever LLM they are about to ask."""
+        """As of :class:`Activity`, whichever LLM they are about to ask."""
         return self._all.running
 
     @property
     def asking(self) -> int:
-        """As of :class:`Lanes`, whichever LLM they ask."""
+        """As of :class:`Activity`, whichever LLM they ask."""
         return self._all.asking
 
     @property
     def away(self) -> int:
-        """As of :class:`Lanes`."""
+        """As of :class:`Activity`."""
         return self._all.away
 
 
-class SeveralLane:
-    """One rollout while it grows; see :class:`Lane`.
+class CombinedRolloutActivity:
+    """One rollout while it grows; see :class:`RolloutActivity`.
 
     Args:
         lane: Its lane, whichever LLM it asks.
@@ -188,7 +188,7 @@ class SeveralLane:
 
     __slots__ = ("_lane", "_lanes")
 
-    def __init__(self, lane: Lane, lanes: dict[str, Lane]) -> None:
+    def __init__(self, lane: RolloutActivity, lanes: dict[str, RolloutActivity]) -> None:
         self._lane = lane
         self._lanes = lanes
 

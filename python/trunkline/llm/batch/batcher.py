@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from trunkline._internal.aio import Slots
-from trunkline._internal.text import printable, said, without_secrets
-from trunkline._internal.validation import number, shown, whole
+from trunkline._internal.aio import PerLoopSemaphore
+from trunkline._internal.text import format_error, printable, without_secrets
+from trunkline._internal.validation import check_float, check_int, short_repr
 from trunkline.errors import (
     BadRequest,
     ConfigError,
@@ -22,8 +22,8 @@ from trunkline.errors import (
     TrunklineError,
     UsageError,
 )
-from trunkline.llm.batch.activity import Lanes
-from trunkline.llm.batch.completion import ENDPOINT, Taken, completions, prompts, reply_of
+from trunkline.llm.batch.activity import Activity
+from trunkline.llm.batch.completion import ENDPOINT, RequestTime, completions, prompts, reply_of
 from trunkline.llm.pricing import one_price
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     Outcomes = list[Completion | TrunklineError]
 
 
-__all__ = ["BatchLLM", "Batcher", "Engine", "Part", "Queue", "Queues"]
+__all__ = ["BatchEngine", "BatchLLM", "Batcher", "PendingPrompt", "PromptQueue", "PromptQueues"]
 
 
-class Part:
+class PendingPrompt:
     """A prompt on its way, and what will come of it: an outcome for each of its draws.
 
     Args:
@@ -57,7 +57,7 @@ class Part:
     __slots__ = ("arrived", "call", "number", "outcome", "prompt", "queue", "sent")
 
     def __init__(
-        self, prompt: Prompt, outcome: asyncio.Future[Outcomes], queue: Queue, number: int, arrived: float
+        self, prompt: Prompt, outcome: asyncio.Future[Outcomes], queue: PromptQueue, number: int, arrived: float
     ) -> None:
         self.prompt = prompt
         self.outcome = outcome
@@ -77,7 +77,7 @@ class Part:
         self.settle([error] * self.prompt.n)
 
 
-class Queue:
+class PromptQueue:
     """Parts that wait for the same thing, in the order in which they came.
 
     Attributes:
@@ -90,22 +90,22 @@ class Queue:
     def __init__(self) -> None:
         self.weight = 0
         self.called = False
-        self._parts: dict[Part, None] = {}
+        self._parts: dict[PendingPrompt, None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
     @property
-    def first(self) -> Part:
+    def first(self) -> PendingPrompt:
         """Who has waited longest."""
         return next(iter(self._parts))
 
-    def add(self, part: Part) -> None:
+    def add(self, part: PendingPrompt) -> None:
         """Let one wait."""
         self._parts[part] = None
         self.weight += part.prompt.n
 
-    def drop(self, part: Part) -> bool:
+    def drop(self, part: PendingPrompt) -> bool:
         """Let one wait no more; False if it does not wait here."""
         if part not in self._parts:
             return False
@@ -114,9 +114,9 @@ class Queue:
         self.called = self.called and bool(self._parts)
         return True
 
-    def take(self, most: int) -> list[Part]:
+    def take(self, most: int) -> list[PendingPrompt]:
         """Take out those that have waited longest, with at most so many completions."""
-        batch: list[Part] = []
+        batch: list[PendingPrompt] = []
         for part in self._parts:
             most -= part.prompt.n
             if most < 0:
@@ -128,7 +128,7 @@ class Queue:
         return batch
 
 
-class Queues:
+class PromptQueues:
     """All queues. One holds prompts of one model.
 
     Args:
@@ -139,19 +139,19 @@ class Queues:
     def __init__(self, *, fuse: bool, regroup: bool) -> None:
         self._fuse = fuse
         self._regroup = regroup
-        self._queues: dict[tuple[str, str, int], Queue] = {}
+        self._queues: dict[tuple[str, str, int], PromptQueue] = {}
 
-    def of(self, request: Request) -> Queue:
+    def of(self, request: Request) -> PromptQueue:
         """Return where a request waits."""
         key = request.model, "" if self._fuse else request.role, 0 if self._regroup else request.step
         queue = self._queues.get(key)
         if queue is None:
             # Roles and steps come and go; looking at those in which nobody waits would cost more and more.
             self._queues = {there: other for there, other in self._queues.items() if other}
-            queue = self._queues[key] = Queue()
+            queue = self._queues[key] = PromptQueue()
         return queue
 
-    def __iter__(self) -> Iterator[Queue]:
+    def __iter__(self) -> Iterator[PromptQueue]:
         """Those in which somebody waits."""
         return (queue for queue in self._queues.values() if queue)
 
@@ -186,14 +186,14 @@ class Batcher:
     """
 
     def __init__(self, settings: BatchLLM) -> None:
-        self.lanes = Lanes(self._stir, core=settings.core_masks)
+        self.lanes = Activity(self._stir, core=settings.core_masks)
         self.siblings = settings.supports_n
         self.max_concurrency = settings.max_concurrency
         self._settings = settings
         self._engine = settings.engine
-        self._queues = Queues(fuse=settings.fuse_calls, regroup=settings.regroup)
+        self._queues = PromptQueues(fuse=settings.fuse_calls, regroup=settings.regroup)
         self._arrived = 0
-        self._calls: dict[asyncio.Task[None], set[Part]] = {}
+        self._calls: dict[asyncio.Task[None], set[PendingPrompt]] = {}
         self._free_since = 0.0
         self._looking = False
         self._timer: asyncio.TimerHandle | None = None
@@ -216,7 +216,7 @@ class Batcher:
         queue, parts = self._queues.of(request), []
         for prompt in prompts(request, largest):
             self._arrived += 1
-            parts.append(part := Part(prompt, loop.create_future(), queue, self._arrived, start))
+            parts.append(part := PendingPrompt(prompt, loop.create_future(), queue, self._arrived, start))
             queue.add(part)
         self._stir()
         try:
@@ -225,7 +225,7 @@ class Batcher:
             self._drop(parts)
             raise
         sent = max(part.sent for part in parts)
-        taken = Taken((time.perf_counter_ns() - clock) // 1000, max(0, sent - clock) // 1000)
+        taken = RequestTime((time.perf_counter_ns() - clock) // 1000, max(0, sent - clock) // 1000)
         try:
             return reply_of(request, outcomes, taken, self._engine.name)
         except LLMError as error:
@@ -277,7 +277,7 @@ class Batcher:
                 self._queues.call()
             self._send(queue, loop)
 
-    def _due(self, queue: Queue) -> float:
+    def _due(self, queue: PromptQueue) -> float:
         """When a batch of a queue leaves. A wait while the engine is busy costs nothing, and does not count."""
         since = max(queue.first.arrived, self._free_since)
         if queue.called or queue.weight >= self._settings.max_batch:
@@ -288,7 +288,7 @@ class Batcher:
             return since + min(self._settings.tool_wait, self._settings.max_wait)
         return since
 
-    def _send(self, queue: Queue, loop: asyncio.AbstractEventLoop) -> None:
+    def _send(self, queue: PromptQueue, loop: asyncio.AbstractEventLoop) -> None:
         """Hand the prompts of a queue that have waited longest to the engine."""
         batch = queue.take(self._settings.max_batch)
         call = loop.create_task(self._run(batch))
@@ -298,7 +298,7 @@ class Batcher:
         self._calls[call] = set(batch)
         call.add_done_callback(self._over)
 
-    async def _run(self, batch: list[Part]) -> None:
+    async def _run(self, batch: list[PendingPrompt]) -> None:
         """Have a batch generated, and give each part what came of it."""
         name = self._engine.name
         try:
@@ -314,7 +314,7 @@ class Batcher:
                 for part, result in zip(batch, results, strict=True):
                     part.settle(completions(result, part.prompt.n, name))
                 return
-            given = f"{len(results)} of them" if isinstance(results, list | tuple) else shown(results)
+            given = f"{len(results)} of them" if isinstance(results, list | tuple) else short_repr(results)
             fault = LLMError(f"{name} must return a list of {len(batch)} results for as many prompts, not {given}")
         for part in batch:
             part.fail(_translated(fault, name))
@@ -326,7 +326,7 @@ class Batcher:
         self._free_since = call.get_loop().time()
         self._stir()
 
-    def _drop(self, parts: list[Part]) -> None:
+    def _drop(self, parts: list[PendingPrompt]) -> None:
         """Forget parts whose rollout was cancelled, and stop a call that nobody waits for any more, if that can be."""
         for part in parts:
             if not part.queue.drop(part) and part.call in self._calls:
@@ -346,7 +346,7 @@ def _translated(error: BaseException, name: str) -> TrunklineError:
     if isinstance(error, InfrastructureError | UsageError):
         return error
     # Secrets go first: one that the cut splits could not be told any more.
-    words = printable(without_secrets(said(error, None)), _WORDS)
+    words = printable(without_secrets(format_error(error, None)), _WORDS)
     if not isinstance(error, LLMError):
         return LLMError(f"{name} raised {type(error).__name__}: {words}", retryable=True)
     # One that is derived from these may be made in any way, and not say everything.
@@ -400,20 +400,20 @@ class BatchLLM:
         core_masks: bool = True,
         price: Price | None = None,
     ) -> None:
-        self.max_batch = whole("BatchLLM: max_batch", max_batch, 1)
-        self.max_wait = number("BatchLLM: max_wait", max_wait, 0, unit="seconds")
-        self.tool_wait = number("BatchLLM: tool_wait", tool_wait, 0, unit="seconds")
+        self.max_batch = check_int("BatchLLM: max_batch", max_batch, 1)
+        self.max_wait = check_float("BatchLLM: max_wait", max_wait, 0, unit="seconds")
+        self.tool_wait = check_float("BatchLLM: tool_wait", tool_wait, 0, unit="seconds")
         self.supports_n = _switch("supports_n", supports_n)
         self.fuse_calls = _switch("fuse_calls", fuse_calls)
         self.regroup = _switch("regroup", regroup)
         self.core_masks = _switch("core_masks", core_masks)
-        self.calls = whole("BatchLLM: calls", calls, 1)
+        self.calls = check_int("BatchLLM: calls", calls, 1)
         if max_concurrency is None:
             max_concurrency = 2 * max_batch * calls
-        self.max_concurrency = whole("BatchLLM: max_concurrency", max_concurrency, 1)
+        self.max_concurrency = check_int("BatchLLM: max_concurrency", max_concurrency, 1)
         self.price = one_price("BatchLLM: price", price)
         # Here and not with a batcher: a call that a cancelled run has left behind still keeps the next run's waiting.
-        self.engine = Engine(engine, calls)
+        self.engine = BatchEngine(engine, calls)
 
     def __repr__(self) -> str:
         return f"BatchLLM({self.engine.name}, max_batch={self.max_batch})"
@@ -423,7 +423,7 @@ class BatchLLM:
         return Batcher(self)
 
 
-class Engine:
+class BatchEngine:
     """Somebody's batch engine, called the same way whatever it is.
 
     Args:
@@ -440,7 +440,7 @@ class Engine:
         self.cancels = inspect.iscoroutinefunction(self._generate)
         """Whether a call ends when it is cancelled; one in a thread goes on."""
         self._threads = ThreadPoolExecutor(calls, "trunkline-engine")
-        self._slots = Slots(calls)
+        self._slots = PerLoopSemaphore(calls)
 
     async def generate(self, batch: list[Prompt]) -> object:
         """Call the engine once.
@@ -465,7 +465,7 @@ class Engine:
 
 def _switch(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise ConfigError(f"BatchLLM: {name} must be true or false, not {shown(value)}")
+        raise ConfigError(f"BatchLLM: {name} must be true or false, not {short_repr(value)}")
     return value
 
 
@@ -477,6 +477,6 @@ def _callable(given: Any) -> Callable[[list[Prompt]], Any]:
     if not callable(found) or isinstance(given, type):
         raise ConfigError(
             "BatchLLM: engine must be a function generate(list) -> list, or an object with such a method, "
-            f"not {shown(given)}"
+            f"not {short_repr(given)}"
         )
     return cast("Callable[[list[Prompt]], Any]", found)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import msgspec
 
 from trunkline._internal.text import excerpt, scrub, scrub_deep
-from trunkline._internal.validation import shown
+from trunkline._internal.validation import short_repr
 from trunkline.errors import LLMError, ReplyError, TrunklineError
 from trunkline.llm.response import read
-from trunkline.llm.types import Choice, Reply, ToolCall
+from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = ["ENDPOINT", "Completion", "Prompt", "Taken", "completions", "prompts", "reply_of"]
+__all__ = ["ENDPOINT", "Completion", "Prompt", "RequestTime", "completions", "prompts", "reply_of"]
 
 
 ENDPOINT: Final = "BatchLLM"
@@ -59,7 +59,7 @@ class Completion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     usage: dict[str, Any] | None = None
 
 
-class Taken(NamedTuple):
+class RequestTime(NamedTuple):
     """What a request took, in microseconds.
 
     Attributes:
@@ -85,13 +85,15 @@ def completions(result: object, n: int, engine: str) -> list[Completion | Trunkl
     if n == 1:
         return [_completion(result, engine)]
     if not isinstance(result, list | tuple) or len(result) != n:
-        given = f"{len(result)} of them" if isinstance(result, list | tuple) else shown(result)
+        given = f"{len(result)} of them" if isinstance(result, list | tuple) else short_repr(result)
         error = LLMError(f"{engine} must return a list of {n} completions for a prompt with n={n}, not {given}")
         return [error] * n
     return [_completion(one, engine) for one in result]
 
 
-def reply_of(request: Request, parts: list[list[Completion | TrunklineError]], taken: Taken, engine: str) -> Reply:
+def reply_of(
+    request: Request, parts: list[list[Completion | TrunklineError]], taken: RequestTime, engine: str
+) -> Reply:
     """Read what came of a request's prompts with its own reader, as if a server had sent it.
 
     Args:
@@ -104,7 +106,7 @@ def reply_of(request: Request, parts: list[list[Completion | TrunklineError]], t
         LLMError: A draw has no completion; those that have one were read nevertheless.
         TrunklineError: The engine said that there is no point in going on.
     """
-    choices: list[Choice] = []
+    choices: list[ReplyChoice] = []
     figures: list[tuple[int, int, int]] = []
     fault: LLMError | None = None
     first = 0
@@ -125,7 +127,7 @@ def reply_of(request: Request, parts: list[list[Completion | TrunklineError]], t
 
 
 def _read(
-    request: Request, draws: Sequence[Completion | TrunklineError], first: int, taken: Taken, engine: str
+    request: Request, draws: Sequence[Completion | TrunklineError], first: int, taken: RequestTime, engine: str
 ) -> list[Reply | LLMError]:
     """Read draws of one prompt, all of the same type, as one answer, or one by one where they cannot be read together.
 
@@ -223,7 +225,7 @@ def _completion(result: object, engine: str) -> Completion | LLMError:
     if isinstance(result, str):
         return Completion(text=result)
     if not isinstance(result, dict | Completion):
-        return LLMError(f"{engine} must return text, a dict or a Completion for each prompt, not {shown(result)}")
+        return LLMError(f"{engine} must return text, a dict or a Completion for each prompt, not {short_repr(result)}")
     try:
         # A struct can be made with values of any type, and only decoding checks them.
         found = msgspec.convert(msgspec.to_builtins(result, enc_hook=_listed), Completion)

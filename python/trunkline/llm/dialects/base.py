@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
-from trunkline.llm.types import Choice, ToolCall
+from trunkline.llm.types import ReplyChoice, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ class Dialect(Protocol):
         """Return the sampling to send: what the agent asks for, and what the dialect needs, such as stop strings."""
         ...
 
-    def parse(self, choice: Choice, tools: Sequence[Definition]) -> Parsed:
+    def parse(self, choice: ReplyChoice, tools: Sequence[Definition]) -> Parsed:
         """Read a reply that its model ended by itself. A call may name no tool and hold no JSON."""
         ...
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import msgspec
 
-from trunkline._internal.validation import shown, text
+from trunkline._internal.validation import check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm.dialects.base import MOST_CALLS, Dialect, Parsed, call_of, spoken, unread
 from trunkline.llm.types import ToolCall
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trunkline.llm.dialects.base import Definition
     from trunkline.llm.request import Sampling
-    from trunkline.llm.types import Choice
+    from trunkline.llm.types import ReplyChoice
     from trunkline.types import Message
 
 
@@ -44,7 +44,7 @@ class Native(msgspec.Struct, frozen=True, kw_only=True):
         """Need nothing."""
         return given
 
-    def parse(self, choice: Choice, tools: Sequence[Definition]) -> Parsed:
+    def parse(self, choice: ReplyChoice, tools: Sequence[Definition]) -> Parsed:
         """Take the calls as the server parsed them."""
         return Parsed(choice.tool_calls, None if choice.tool_calls else choice.content)
 
@@ -93,8 +93,8 @@ class Hermes(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.role not in {"user", "tool"}:
-            raise ConfigError(f"Hermes: role must be user or tool, not {shown(self.role)}")
-        if _PLACE not in text("Hermes: instructions", self.instructions):
+            raise ConfigError(f"Hermes: role must be user or tool, not {short_repr(self.role)}")
+        if _PLACE not in check_text("Hermes: instructions", self.instructions):
             raise ConfigError(f"Hermes: instructions must hold {_PLACE}, where the definitions of the tools go")
 
     def prompt(self, tools: Sequence[Definition]) -> str:
@@ -106,7 +106,7 @@ class Hermes(msgspec.Struct, frozen=True, kw_only=True):
         """Need nothing: the model ends its turn after its calls."""
         return given
 
-    def parse(self, choice: Choice, tools: Sequence[Definition]) -> Parsed:
+    def parse(self, choice: ReplyChoice, tools: Sequence[Definition]) -> Parsed:
         """Read the calls outside of thinking; one that cannot be read stays as it is, for the model to hear of."""
         said = spoken(choice.content)
         calls = list(islice(_calls(said), MOST_CALLS + 1))
@@ -186,9 +186,9 @@ class SearchR1(msgspec.Struct, frozen=True, kw_only=True):
     keep_stop: bool = True
 
     def __post_init__(self) -> None:
-        text("SearchR1: instructions", self.instructions)
+        check_text("SearchR1: instructions", self.instructions)
         if not isinstance(self.keep_stop, bool):
-            raise ConfigError(f"SearchR1: keep_stop must be true or false, not {shown(self.keep_stop)}")
+            raise ConfigError(f"SearchR1: keep_stop must be true or false, not {short_repr(self.keep_stop)}")
 
     def prompt(self, tools: Sequence[Definition]) -> str:
         """Describe the tags.
@@ -209,7 +209,7 @@ class SearchR1(msgspec.Struct, frozen=True, kw_only=True):
         extra = {**_KEPT, **given.extra} if self.keep_stop else given.extra
         return msgspec.structs.replace(given, stop=stop, extra=extra)
 
-    def parse(self, choice: Choice, tools: Sequence[Definition]) -> Parsed:
+    def parse(self, choice: ReplyChoice, tools: Sequence[Definition]) -> Parsed:
         """Read the first search or answer outside of thinking."""
         tag, inside = _action(spoken(choice.content))
         if tag == "answer":
@@ -269,7 +269,7 @@ def find(given: object) -> Dialect:
     """Return the dialect that an agent speaks.
 
     Args:
-        given: A name in ``DIALECTS``, or an object with the members of :class:`.dialect.Dialect`.
+        given: A name in ``DIALECTS``, or an object with the members of :class:`.base.Dialect`.
 
     Raises:
         ConfigError: It is neither.
@@ -281,7 +281,7 @@ def find(given: object) -> Dialect:
     if not isinstance(given, Dialect):
         raise ConfigError(
             f"Agent: dialect must be {', '.join(DIALECTS)}, or an object with native, prompt(), sampling(), parse() "
-            f"and observe(), not {shown(given)}"
+            f"and observe(), not {short_repr(given)}"
         )
     return given
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeV
 from trunkline._internal.text import excerpt, without_key
 from trunkline.errors import EndpointError, LLMError, ReplyError
 from trunkline.llm.http.aiohttp_transport import SwitchTransport
-from trunkline.llm.http.outcome import Backoff, Site, Verdict, classify, embedded_status
+from trunkline.llm.http.outcome import Backoff, Outcome, RequestContext, classify, embedded_status
 from trunkline.llm.http.transport import Answer, Transport, TransportError
 from trunkline.llm.limits.adaptive_window import Window
-from trunkline.llm.limits.rate_limiter import Limiter, Tenant, estimate
+from trunkline.llm.limits.rate_limiter import Limiter, SharedSlots, estimate
 from trunkline.llm.limits.router import Endpoint, Router
-from trunkline.llm.limits.token_bucket import LocalLease, Quota
+from trunkline.llm.limits.token_bucket import LocalRates, ServerRateLimits
 from trunkline.llm.response import read, unusable
 from trunkline.llm.types import Limits, Reply, Routing
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from trunkline.llm.http.transport import Body
-    from trunkline.llm.limits.token_bucket import Lease
+    from trunkline.llm.limits.token_bucket import RateLease
     from trunkline.llm.types import Request
 
 
-__all__ = ["Call", "HttpLLM", "Reader"]
+__all__ = ["BodyReader", "HttpLLM", "PendingCall"]
 
 
 UNREACHED_ATTEMPTS: Final = 4
@@ -50,19 +50,19 @@ T = TypeVar("T")
 _Read_co = TypeVar("_Read_co", covariant=True)
 
 
-class Reader(Protocol[_Read_co]):
-    """Reads an answer; :class:`.protocol.Take` is one that makes replies."""
+class BodyReader(Protocol[_Read_co]):
+    """Reads an answer; :class:`trunkline.llm.types.ReplyReader` is one that makes replies."""
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int) -> _Read_co:
-        """Read a body; see :class:`.protocol.Take`."""
+        """Read a body; see :class:`trunkline.llm.types.ReplyReader`."""
         ...
 
 
-class Call(Generic[T]):
+class PendingCall(Generic[T]):
     """The state of one call.
 
     Args:
-        route: See :attr:`.protocol.Request.route`.
+        route: See :attr:`trunkline.llm.types.Request.route`.
         body: What is posted.
         key: The tree's key.
         n: Draws it asks for.
@@ -114,7 +114,7 @@ class Call(Generic[T]):
         key: int,
         n: int,
         headers: Mapping[str, str],
-        take: Reader[T],
+        take: BodyReader[T],
         start: float,
         backoff: Backoff,
     ) -> None:
@@ -131,7 +131,7 @@ class Call(Generic[T]):
         self.attempts = 0
         self.asked = ""
         self.avoid: Endpoint | None = None
-        self.verdict: Verdict | None = None
+        self.verdict: Outcome | None = None
         self.tries: list[str] = []
         self.evidence = ""
         self._backoff = backoff
@@ -143,7 +143,7 @@ class Call(Generic[T]):
         self.busy += seconds
         self.left -= seconds
 
-    def tried(self, verdict: Verdict, evidence: str = "") -> None:
+    def tried(self, verdict: Outcome, evidence: str = "") -> None:
         """Write down what came of an attempt that brought nothing.
 
         Args:
@@ -153,7 +153,7 @@ class Call(Generic[T]):
         self.tries = [*self.tries[1 - _TRIES :], f"{self.attempts}: {verdict.message} ({self.last:.2f} s)"]
         self.evidence = evidence
 
-    def failed(self, verdict: Verdict, *, waiting: bool, unusable: bool) -> None:
+    def failed(self, verdict: Outcome, *, waiting: bool, unusable: bool) -> None:
         """Note an attempt that brought nothing.
 
         Args:
@@ -191,7 +191,8 @@ class HttpLLM:
     """A model behind one or more OpenAI-compatible base URLs.
 
     A request goes to the endpoint that its tree is at, once that one and the run's limits let it in; a failing
-    attempt is repeated, elsewhere if there is an elsewhere. See :mod:`.router` and :mod:`.limiter`.
+    attempt is repeated, elsewhere if there is an elsewhere. See
+    :mod:`trunkline.llm.limits.router` and :mod:`trunkline.llm.limits.rate_limiter`.
 
     Args:
         base_urls: Base URLs, ``/chat/completions`` left out.
@@ -229,7 +230,7 @@ class HttpLLM:
         backoff: Backoff | None = None,
         limits: Limits | None = None,
         routing: Routing | None = None,
-        lease: Lease | None = None,
+        lease: RateLease | None = None,
         parties: int = 0,
         transport: Transport | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -246,16 +247,16 @@ class HttpLLM:
                 key_env,
                 self._secret,
                 Window(fair, adaptive=limits.adaptive, slowdown=limits.slowdown),
-                Quota(clock, parties=max(1, parties)),
+                ServerRateLimits(clock, parties=max(1, parties)),
             )
             for url in base_urls
         ]
         if lease is None and (limits.requests_per_minute or limits.tokens_per_minute):
-            lease = LocalLease(limits.requests_per_minute, limits.tokens_per_minute, clock)
+            lease = LocalRates(limits.requests_per_minute, limits.tokens_per_minute, clock)
         self._router = Router(endpoints, self._routing, sleep=sleep, draw=draw, clock=clock)
         self.limiter = Limiter(max_concurrency, lease, sleep=sleep, clock=clock)
         gates = [endpoint.gate for endpoint in endpoints]
-        self.tenant = Tenant(self.limiter, gates, fair, limited=most < max_concurrency) if parties else None
+        self.tenant = SharedSlots(self.limiter, gates, fair, limited=most < max_concurrency) if parties else None
         for gate in gates:
             gate.window.begin()
         ours = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
@@ -301,7 +302,7 @@ class HttpLLM:
         """
         key, take = request.key, request.take or read
         headers = self._sessions(key) if self._sessions else self._headers
-        call = Call(request.route, request.content, key, request.n, headers, take, self._clock(), self._backoff)
+        call = PendingCall(request.route, request.content, key, request.n, headers, take, self._clock(), self._backoff)
         return await self._run(call)
 
     async def call(self, route: str, body: bytes, key: int = 0) -> bytes:
@@ -316,7 +317,7 @@ class HttpLLM:
             LLMError: No answer within the attempts and the deadline, or the request itself was refused.
             EndpointError: There is no such route, or no endpoint serves anybody.
         """
-        return await self._run(Call(route, body, key, 0, self._headers, _raw, self._clock(), self._backoff))
+        return await self._run(PendingCall(route, body, key, 0, self._headers, _raw, self._clock(), self._backoff))
 
     def hold(self) -> None:
         """Send nothing any more; what is out comes back."""
@@ -332,18 +333,18 @@ class HttpLLM:
         self.limiter.close()
         await self._transport.close()
 
-    async def _run(self, call: Call[T]) -> T:
+    async def _run(self, call: PendingCall[T]) -> T:
         """Attempt a call until it has its answer, or has had its share."""
         while True:
             endpoint = self._router.choose(call.key, call.avoid) or await self._opened(call)
             probe = endpoint.ejected  # nothing else is sent to an ejected one
             outcome = await self._attempt(endpoint, call, probe=probe)
-            if isinstance(outcome, Verdict):
+            if isinstance(outcome, Outcome):
                 await self._next(endpoint, call, outcome, probe=probe)
             elif outcome is not None:
                 return outcome
 
-    async def _opened(self, call: Call[Any]) -> Endpoint:
+    async def _opened(self, call: PendingCall[Any]) -> Endpoint:
         """Wait for an endpoint that is open, as long as the call may."""
         begun = self._clock()
         self._router.renew(call.start)
@@ -355,7 +356,7 @@ class HttpLLM:
             self._give_up(self._late(call.verdict or self._router.trouble), call)
         return endpoint
 
-    async def _attempt(self, endpoint: Endpoint, call: Call[T], *, probe: bool) -> T | Verdict | None:
+    async def _attempt(self, endpoint: Endpoint, call: PendingCall[T], *, probe: bool) -> T | Outcome | None:
         """Send once, when let in: what came of it, or None if the endpoint closed before."""
         gate, limiter = endpoint.gate, self.limiter
         booked, spent = 0, None
@@ -367,7 +368,7 @@ class HttpLLM:
                     return None
             try:
                 outcome = await self._send(endpoint, call, probe=probe)
-                spent = 0 if isinstance(outcome, Verdict) else call.spent
+                spent = 0 if isinstance(outcome, Outcome) else call.spent
             finally:
                 limiter.leave(gate, booked, spent)
         finally:
@@ -375,7 +376,7 @@ class HttpLLM:
                 self._router.released(endpoint)
         return outcome
 
-    async def _send(self, endpoint: Endpoint, call: Call[T], *, probe: bool) -> T | Verdict:
+    async def _send(self, endpoint: Endpoint, call: PendingCall[T], *, probe: bool) -> T | Outcome:
         """Post, read what comes back, and note what it says of the endpoint."""
         url, site = endpoint.target(call.route)
         call.attempts += 1
@@ -388,7 +389,7 @@ class HttpLLM:
         except TransportError as error:
             call.took(self._clock() - begun)
             kind = EndpointError if error.unreachable and not endpoint.reached else LLMError
-            verdict = Verdict(kind, f"{site.url} gave no answer: {error}", error.retry)
+            verdict = Outcome(kind, f"{site.url} gave no answer: {error}", error.retry)
             call.tried(verdict)
             if error.retry:
                 self._router.failed(endpoint, verdict, probe=probe)
@@ -415,7 +416,7 @@ class HttpLLM:
         return self._judge(endpoint, call, found, begun=begun, now=now, probe=probe)
 
     @staticmethod
-    def _note(reply: Reply, endpoint: Endpoint, call: Call[Any], answer: Answer, now: float) -> None:
+    def _note(reply: Reply, endpoint: Endpoint, call: PendingCall[Any], answer: Answer, now: float) -> None:
         """Fill in what only this side knows, and let the endpoint's window see the reply."""
         reply.endpoint = endpoint.base_url
         reply.first = int(answer.first * 1e6)
@@ -428,8 +429,8 @@ class HttpLLM:
         gate.window.replied(call.last, generated if call.n <= 1 else generated // call.n, gate.in_flight, now)
 
     def _judge(
-        self, endpoint: Endpoint, call: Call[Any], verdict: Verdict, *, begun: float, now: float, probe: bool
-    ) -> Verdict:
+        self, endpoint: Endpoint, call: PendingCall[Any], verdict: Outcome, *, begun: float, now: float, probe: bool
+    ) -> Outcome:
         """Note what an answer that is no reply says of its endpoint."""
         if verdict.status >= 500 or verdict.status == 408:
             self._router.failed(endpoint, verdict, probe=probe)
@@ -442,7 +443,7 @@ class HttpLLM:
             self._router.paused(endpoint, verdict, wait)
         return verdict
 
-    async def _next(self, endpoint: Endpoint, call: Call[Any], verdict: Verdict, *, probe: bool) -> None:
+    async def _next(self, endpoint: Endpoint, call: PendingCall[Any], verdict: Outcome, *, probe: bool) -> None:
         """Wait as long as the next attempt should, or give up."""
         if verdict.kind is EndpointError and not verdict.retry:
             # A server without some route of ours still completes.
@@ -471,7 +472,7 @@ class HttpLLM:
         call.left -= wait
 
     @staticmethod
-    def _unusable(endpoint: Endpoint, answer: Answer, site: Site, error: ReplyError) -> Verdict:
+    def _unusable(endpoint: Endpoint, answer: Answer, site: RequestContext, error: ReplyError) -> Outcome:
         """What a success means whose body is no completion."""
         status, headers, data, _ = answer
         inside = embedded_status(data)
@@ -481,13 +482,13 @@ class HttpLLM:
                 return verdict
         message = f"{site.url} answered {status}, but {unusable(error, data, site.secret)}"
         if data.lstrip()[:1] == b"<" and not endpoint.good:
-            return Verdict(EndpointError, message)
-        return Verdict(_UnusableError, message, retry=True)
+            return Outcome(EndpointError, message)
+        return Outcome(_UnusableError, message, retry=True)
 
-    def _late(self, verdict: Verdict) -> Verdict:
+    def _late(self, verdict: Outcome) -> Outcome:
         return verdict._replace(message=f"{verdict.message}; the deadline of {self._backoff.deadline:g} s is near")
 
-    def _give_up(self, verdict: Verdict, call: Call[Any]) -> NoReturn:
+    def _give_up(self, verdict: Outcome, call: PendingCall[Any]) -> NoReturn:
         message = verdict.message if call.attempts <= 1 else f"{verdict.message} (after {call.attempts} attempts)"
         kind = LLMError if verdict.kind is _UnusableError else verdict.kind
         if kind is EndpointError and verdict.retry:

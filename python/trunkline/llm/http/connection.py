@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["AnswerReader", "Bounds", "Connection", "Headers", "Home", "UnansweredError", "inflate"]
+__all__ = ["AnswerReader", "Connection", "ConnectionLimits", "ConnectionOwner", "Headers", "UnansweredError", "inflate"]
 
 
 HEAD_LIMIT: Final = 64 << 10
@@ -267,7 +267,7 @@ _JOINED: Final = 16 << 10
 """Up to here it is cheaper to copy a body behind its head than to write twice."""
 
 
-class Bounds(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """What a connection allows.
 
     Attributes:
@@ -285,7 +285,7 @@ class UnansweredError(TransportError):
     """A connection that had answered before was closed before any byte of this answer came."""
 
 
-class Home(Protocol):
+class ConnectionOwner(Protocol):
     """Who keeps connections while they have nothing to do, and lets them write together."""
 
     def gather(self, connection: Connection) -> None:
@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol):
         "lost",
     )
 
-    def __init__(self, home: Home, bounds: Bounds, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, home: ConnectionOwner, bounds: ConnectionLimits, loop: asyncio.AbstractEventLoop) -> None:
         self._home = home
         self._bounds = bounds
         self._loop = loop

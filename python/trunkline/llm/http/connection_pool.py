@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import aiohappyeyeballs
 from yarl import URL
 
-from trunkline.llm.http.connection import Bounds, Connection, UnansweredError, inflate
+from trunkline.llm.http.connection import Connection, ConnectionLimits, UnansweredError, inflate
 from trunkline.llm.http.transport import (
     CONNECT_LATE,
     NO_ANSWER,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiohappyeyeballs import AddrInfoType
 
 
-__all__ = ["PlainTransport", "Pool"]
+__all__ = ["ConnectionPool", "PlainTransport"]
 
 
 _EYEBALLS: Final = 0.25
@@ -41,7 +41,7 @@ _REMEMBERED: Final = 300.0
 """Seconds that the addresses of a name are believed."""
 
 
-class Pool:
+class ConnectionPool:
     """Connections to one host and port.
 
     A slot is held from before a connection is made until it is closed, so that descriptors are bounded too.
@@ -54,7 +54,7 @@ class Pool:
         bounds: What each allows.
     """
 
-    def __init__(self, host: str, port: int, size: int, connect: float, bounds: Bounds) -> None:
+    def __init__(self, host: str, port: int, size: int, connect: float, bounds: ConnectionLimits) -> None:
         self._host = host
         self._port = port
         self._size = size
@@ -245,7 +245,7 @@ class _Route:
 
     __slots__ = ("heads", "line", "pool")
 
-    def __init__(self, pool: Pool, target: URL) -> None:
+    def __init__(self, pool: ConnectionPool, target: URL) -> None:
         self.pool = pool
         self.line = f"POST {target.raw_path_qs} HTTP/1.1\r\nHost: {target.host_port_subcomponent}\r\n"
         self.heads: dict[tuple[tuple[str, str], ...], bytes] = {}
@@ -295,9 +295,9 @@ class PlainTransport:
     ) -> None:
         self._concurrency = concurrency
         self._connect = connect
-        self._bounds = Bounds(idle, keep, largest)
+        self._bounds = ConnectionLimits(idle, keep, largest)
         self._routes: dict[str, _Route] = {}
-        self._pools: dict[tuple[str, int], Pool] = {}
+        self._pools: dict[tuple[str, int], ConnectionPool] = {}
         self._closed = False
 
     async def post(self, url: str, headers: Mapping[str, str], body: Body, limit: float) -> Answer:
@@ -338,7 +338,7 @@ class PlainTransport:
         origin = (target.raw_host, target.port)
         pool = self._pools.get(origin)
         if pool is None:
-            pool = self._pools[origin] = Pool(*origin, self._concurrency, self._connect, self._bounds)
+            pool = self._pools[origin] = ConnectionPool(*origin, self._concurrency, self._connect, self._bounds)
         route = self._routes[url] = _Route(pool, target)
         return route
 

@@ -13,14 +13,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from trunkline._internal.text import excerpt
-from trunkline._internal.validation import number, whole
+from trunkline._internal.validation import check_float, check_int
 from trunkline.errors import BadRequest, ContentFiltered, ContextTooLong, EndpointError, LLMError, TrunklineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-__all__ = ["Backoff", "Site", "Verdict", "classify", "embedded_status", "retry_after"]
+__all__ = ["Backoff", "Outcome", "RequestContext", "classify", "embedded_status", "retry_after"]
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,9 +41,9 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float = 3600.0
 
     def __post_init__(self) -> None:
-        whole("attempts", self.attempts, 1)
+        check_int("attempts", self.attempts, 1)
         for name in ("base", "cap", "after_cap", "deadline"):
-            number(name, getattr(self, name), 0, unit="seconds")
+            check_float(name, getattr(self, name), 0, unit="seconds")
 
     def delay(self, attempt: int, after: float | None = None, draw: Callable[[], float] = random.random) -> float:
         """Seconds to wait before the next attempt.
@@ -120,7 +120,7 @@ _FILTERED: Final = re.compile(r"content[ _]management policy|content[ _]filter|f
 _LARGEST: Final = 1 << 20
 
 
-class Site(NamedTuple):
+class RequestContext(NamedTuple):
     """Where a request went, as far as an error may say it.
 
     Attributes:
@@ -134,7 +134,7 @@ class Site(NamedTuple):
     secret: str | tuple[str, ...] = ""
 
 
-class Verdict(NamedTuple):
+class Outcome(NamedTuple):
     """What to do about an answer that is not a reply.
 
     Attributes:
@@ -158,7 +158,7 @@ class _Problem(NamedTuple):
     param: str
 
 
-def classify(status: int, headers: Mapping[str, str], body: bytes, site: Site) -> Verdict | None:
+def classify(status: int, headers: Mapping[str, str], body: bytes, site: RequestContext) -> Outcome | None:
     """Decide what an answer means.
 
     Args:
@@ -172,22 +172,22 @@ def classify(status: int, headers: Mapping[str, str], body: bytes, site: Site) -
     """
     if 200 <= status < 300:
         return None
-    return _verdict(status, headers, body, site)._replace(status=status)
+    return _outcome(status, headers, body, site)._replace(status=status)
 
 
-def _verdict(status: int, headers: Mapping[str, str], body: bytes, site: Site) -> Verdict:
+def _outcome(status: int, headers: Mapping[str, str], body: bytes, site: RequestContext) -> Outcome:
     """What an answer means that is no success."""
     if 300 <= status < 400:
-        return Verdict(EndpointError, _redirected(status, headers, site))
+        return Outcome(EndpointError, _redirected(status, headers, site))
     problem = _problem(body, site.secret)
     said = f"{site.url} answered {status}" + (f" ({problem.message})" if problem.message else "")
     if problem.codes & _QUOTA or "exceeded your current quota" in problem.message:
-        return Verdict(EndpointError, f"{said}: the quota of {_key(site)} is used up")
+        return Outcome(EndpointError, f"{said}: the quota of {_key(site)} is used up")
     if 400 <= status < 500 and status not in RETRYABLE:
         return _refused(status, problem, said, site)
     if status in RETRYABLE or status >= 500:
-        return Verdict(LLMError, said, retry=True, after=retry_after(headers))
-    return Verdict(LLMError, f"{said}, which is no answer to a request")
+        return Outcome(LLMError, said, retry=True, after=retry_after(headers))
+    return Outcome(LLMError, f"{said}, which is no answer to a request")
 
 
 def embedded_status(body: bytes) -> int | None:
@@ -205,19 +205,19 @@ def embedded_status(body: bytes) -> int | None:
     return code if isinstance(code, int) and 400 <= code < 600 else 500
 
 
-def _refused(status: int, problem: _Problem, said: str, site: Site) -> Verdict:
+def _refused(status: int, problem: _Problem, said: str, site: RequestContext) -> Outcome:
     """A 4xx that asking again cannot change."""
     if status in {400, 413, 422} and (problem.codes & _TOO_LONG_CODES or _TOO_LONG.search(problem.message)):
-        return Verdict(ContextTooLong, f"the conversation no longer fits the model: {said}")
+        return Outcome(ContextTooLong, f"the conversation no longer fits the model: {said}")
     if status in {400, 403, 422} and (problem.codes & _FILTERS or _FILTERED.search(problem.message)):
-        return Verdict(ContentFiltered, f"the provider withheld the reply: {said}")
+        return Outcome(ContentFiltered, f"the provider withheld the reply: {said}")
     advice = _advice(status, problem, site)
     if advice:
-        return Verdict(EndpointError, f"{said}: {advice}")
-    return Verdict(BadRequest, f"the request was refused: {said}")
+        return Outcome(EndpointError, f"{said}: {advice}")
+    return Outcome(BadRequest, f"the request was refused: {said}")
 
 
-def _advice(status: int, problem: _Problem, site: Site) -> str:
+def _advice(status: int, problem: _Problem, site: RequestContext) -> str:
     """What to do about a status that will be the same for every request; empty for all others."""
     key = _key(site)
     match status:
@@ -239,7 +239,7 @@ def _advice(status: int, problem: _Problem, site: Site) -> str:
             return ""
 
 
-def _redirected(status: int, headers: Mapping[str, str], site: Site) -> str:
+def _redirected(status: int, headers: Mapping[str, str], site: RequestContext) -> str:
     try:
         target = urlsplit(headers.get("Location", "")).hostname or urlsplit(site.url).hostname or ""
     except ValueError:
@@ -250,7 +250,7 @@ def _redirected(status: int, headers: Mapping[str, str], site: Site) -> str:
     )
 
 
-def _key(site: Site) -> str:
+def _key(site: RequestContext) -> str:
     return f"the key in the environment variable {site.key_env}" if site.key_env else "the key"
 
 

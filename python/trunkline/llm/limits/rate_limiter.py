@@ -11,7 +11,7 @@ from itertools import count
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from trunkline._internal.aio import Bell
+from trunkline._internal.aio import InterruptibleSleep
 from trunkline.llm.limits.token_bucket import LONGEST
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from trunkline.llm.http.transport import Body
     from trunkline.llm.limits.adaptive_window import Window
-    from trunkline.llm.limits.token_bucket import Lease, Quota
+    from trunkline.llm.limits.token_bucket import RateLease, ServerRateLimits
 
 
-__all__ = ["Gate", "Limiter", "Tenant", "estimate"]
+__all__ = ["EndpointQueue", "Limiter", "SharedSlots", "estimate"]
 
 
 # A quote inside a JSON string is escaped, so that no message can hold this.
@@ -64,7 +64,7 @@ class Limiter:
 
     Attributes:
         free: Slots of the run that are in nobody's use.
-        owed: How many slots are lost as soon as requests come back; see :mod:`.tenant`.
+        owed: How many slots are lost as soon as requests come back; see :class:`SharedSlots`.
         back: How many were lost so, until somebody asks.
         news: Called when a request must wait for a slot, and when a slot that is owed is back.
     """
@@ -72,10 +72,10 @@ class Limiter:
     def __init__(
         self,
         concurrency: int,
-        lease: Lease | None = None,
+        lease: RateLease | None = None,
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        later: Callable[[float, Callable[[Gate], None], Gate], asyncio.TimerHandle] | None = None,
+        later: Callable[[float, Callable[[EndpointQueue], None], EndpointQueue], asyncio.TimerHandle] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.free = concurrency
@@ -86,14 +86,14 @@ class Limiter:
         self._sleep = sleep
         self._later = later
         self._clock = clock
-        self._parked: dict[Gate, None] = {}
+        self._parked: dict[EndpointQueue, None] = {}
         self._numbers = count()
-        self._openings: dict[Gate, asyncio.TimerHandle] = {}
+        self._openings: dict[EndpointQueue, asyncio.TimerHandle] = {}
         # Held by the one request, of all gates' first ones, that is next to get its share of the run's rates.
         self._rates = asyncio.Lock()
-        self._refund = Bell(sleep)
+        self._refund = InterruptibleSleep(sleep)
 
-    def enter(self, gate: Gate) -> bool:
+    def enter(self, gate: EndpointQueue) -> bool:
         """Let a request in at once, where nobody waits and nothing limits; else it must :meth:`wait`."""
         if (
             self.free <= 0
@@ -110,7 +110,7 @@ class Limiter:
         gate.in_flight += 1
         return True
 
-    async def wait(self, gate: Gate, tokens: int, *, probe: bool = False) -> bool:
+    async def wait(self, gate: EndpointQueue, tokens: int, *, probe: bool = False) -> bool:
         """Wait until a request may be sent; it must then :meth:`leave`.
 
         Args:
@@ -142,7 +142,7 @@ class Limiter:
         finally:
             gate.waiting -= 1
 
-    def leave(self, gate: Gate, booked: int = 0, spent: int | None = None) -> None:
+    def leave(self, gate: EndpointQueue, booked: int = 0, spent: int | None = None) -> None:
         """Note that a request is over.
 
         Args:
@@ -158,21 +158,21 @@ class Limiter:
             self.free += 1
         if self._lease is not None and spent is not None:
             self._lease.acquire(0, spent - booked)
-            self._refund.ring()
+            self._refund.wake()
         if self._parked:
             self.admit()
 
     def refunded(self) -> None:
         """Look again whether the rates that somebody waits for are there."""
-        self._refund.ring()
+        self._refund.wake()
 
-    def begun(self, gate: Gate) -> None:
+    def begun(self, gate: EndpointQueue) -> None:
         """Note that a request was sent through a narrow window, which opens a moment after the first."""
         if gate not in self._openings:
             later = self._later or asyncio.get_running_loop().call_later
             self._openings[gate] = later(_MOMENT, self.open, gate)
 
-    def open(self, gate: Gate) -> None:
+    def open(self, gate: EndpointQueue) -> None:
         """Open a window that is still narrow: it has served, or will say nothing soon."""
         gate.window.open()
         opening = self._openings.pop(gate, None)
@@ -194,7 +194,7 @@ class Limiter:
         """Whether the run has rates, so that tokens must be estimated wherever a request goes."""
         return self._lease is not None
 
-    async def _book(self, gate: Gate, tokens: int) -> None:
+    async def _book(self, gate: EndpointQueue, tokens: int) -> None:
         """Take what the request needs out of all rates, as soon as it is there."""
         # Headers of answers correct the quota meanwhile, so the wait is not slept in one piece.
         slept = 0.0
@@ -213,19 +213,19 @@ class Limiter:
             self._unquote(gate, tokens)
             raise
 
-    def _unbook(self, gate: Gate, tokens: int) -> None:
+    def _unbook(self, gate: EndpointQueue, tokens: int) -> None:
         self._unquote(gate, tokens)
         if self._lease is not None:
             self._lease.acquire(-1, -tokens)
-            self._refund.ring()
+            self._refund.wake()
 
     @staticmethod
-    def _unquote(gate: Gate, tokens: int) -> None:
+    def _unquote(gate: EndpointQueue, tokens: int) -> None:
         gate.ahead, gate.tokens = 0, gate.tokens - tokens
         if gate.quota.known:
             gate.quota.acquire(-1, -tokens)
 
-    async def _slot(self, gate: Gate, *, probe: bool) -> bool:
+    async def _slot(self, gate: EndpointQueue, *, probe: bool) -> bool:
         """Take a slot, now or when one is handed over; False if the gate is closed."""
         if gate.closed and not probe:
             return False
@@ -257,13 +257,13 @@ class Limiter:
         if not any(gate.row for gate in self._parked):
             self._parked.clear()
 
-    def _fits(self, gate: Gate) -> bool:
+    def _fits(self, gate: EndpointQueue) -> bool:
         window = gate.window
         if window.size < window.cap:
             window.grow(self._clock())
         return gate.in_flight < gate.slots and (gate.urgent or gate.in_flight < window.size)
 
-    def _give_up(self, gate: Gate) -> None:
+    def _give_up(self, gate: EndpointQueue) -> None:
         """Take the slots of a request that is over from this process, as far as they are owed."""
         if gate.owed:
             gate.owed -= 1
@@ -276,7 +276,7 @@ class Limiter:
             self.free += 1
         self.news()
 
-    def _take(self, gate: Gate) -> None:
+    def _take(self, gate: EndpointQueue) -> None:
         self.free -= 1
         gate.in_flight += 1
 
@@ -285,7 +285,7 @@ def _nobody() -> None:
     """There is nobody to tell: the slots are this process's own."""
 
 
-class Gate:
+class EndpointQueue:
     """The way into one endpoint.
 
     Args:
@@ -300,7 +300,7 @@ class Gate:
         closed: Whether nobody is let in, and who waits leaves.
         urgent: Whether one request, a probe, passes a full window and a closed gate.
         row: Who waits for a slot and has all else, with the numbers they drew when they came.
-        slots: The most that may be in flight, however large the window is; see :mod:`.tenant`.
+        slots: The most that may be in flight, however large the window is; see :class:`SharedSlots`.
         owed: How many of these slots are lost as soon as requests come back.
         back: How many were lost so, until somebody asks.
     """
@@ -321,7 +321,7 @@ class Gate:
         "window",
     )
 
-    def __init__(self, window: Window, quota: Quota) -> None:
+    def __init__(self, window: Window, quota: ServerRateLimits) -> None:
         self.window = window
         self.quota = quota
         self.in_flight = self.ahead = self.tokens = self.waiting = 0
@@ -356,7 +356,7 @@ class Gate:
         return min(self.waiting, max(int(self.urgent), int(window.size) - self.in_flight))
 
 
-class Tenant:
+class SharedSlots:
     """The slots of a run, and of each endpoint where these are limited, as one of several processes has them.
 
     Amounts are lists: slots of the run, then of each endpoint in the order of the base URLs, where these are limited.
@@ -376,7 +376,7 @@ class Tenant:
         most: The most slots that this process can make use of.
     """
 
-    def __init__(self, limiter: Limiter, gates: Sequence[Gate], fair: int, *, limited: bool) -> None:
+    def __init__(self, limiter: Limiter, gates: Sequence[EndpointQueue], fair: int, *, limited: bool) -> None:
         self.fair = fair
         self.most = sys.maxsize
         self._limiter = limiter

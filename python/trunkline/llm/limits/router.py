@@ -10,16 +10,16 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from trunkline._internal.aio import Bell
-from trunkline.llm.http.outcome import Site
-from trunkline.llm.limits.rate_limiter import Gate
+from trunkline._internal.aio import InterruptibleSleep
+from trunkline.llm.http.outcome import RequestContext
+from trunkline.llm.limits.rate_limiter import EndpointQueue
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from trunkline.llm.http.outcome import Verdict
+    from trunkline.llm.http.outcome import Outcome
     from trunkline.llm.limits.adaptive_window import Window
-    from trunkline.llm.limits.token_bucket import Quota
+    from trunkline.llm.limits.token_bucket import ServerRateLimits
     from trunkline.llm.types import Routing
 
 
@@ -65,7 +65,7 @@ class Router:
         self._closed = 0
         self._waiting = 0
         self._room = asyncio.Lock()
-        self._bell = Bell(sleep)
+        self._bell = InterruptibleSleep(sleep)
 
     @property
     def reached(self) -> bool:
@@ -84,7 +84,7 @@ class Router:
         return all(each.out or (unreached and each.ejections >= _PROBED) for each in self.endpoints)
 
     @property
-    def trouble(self) -> Verdict:
+    def trouble(self) -> Outcome:
         """Why some endpoint is closed; for when none is open."""
         return next(each.trouble for each in self.endpoints if each.trouble is not None)
 
@@ -134,7 +134,7 @@ class Router:
         finally:
             self._waiting -= 1
 
-    def failed(self, endpoint: Endpoint, verdict: Verdict, *, probe: bool) -> None:
+    def failed(self, endpoint: Endpoint, verdict: Outcome, *, probe: bool) -> None:
         """Note that an endpoint did not serve; enough of it ejects it."""
         now, after = self._clock(), self._routing.eject_after
         if endpoint.failed(verdict, probe=probe, after=after, now=now, draw=self._draw()):
@@ -146,7 +146,7 @@ class Router:
         if endpoint.served():
             self._count()
 
-    def paused(self, endpoint: Endpoint, verdict: Verdict, seconds: float) -> None:
+    def paused(self, endpoint: Endpoint, verdict: Outcome, seconds: float) -> None:
         """Close an endpoint for as long as it asked for."""
         endpoint.pause(verdict, self._clock() + seconds)
         self._count()
@@ -156,7 +156,7 @@ class Router:
         endpoint.probing = endpoint.gate.urgent = False
         self._count()
 
-    def struck(self, endpoint: Endpoint, verdict: Verdict) -> bool:
+    def struck(self, endpoint: Endpoint, verdict: Outcome) -> bool:
         """Take an endpoint out for good; the last one only for the calls that began before; see :meth:`renew`.
 
         Returns:
@@ -238,7 +238,7 @@ class Router:
     def _count(self) -> None:
         """Count closed endpoints anew, and tell who waits for one that something has changed."""
         self._closed = sum(endpoint.gate.closed for endpoint in self.endpoints)
-        self._bell.ring()
+        self._bell.wake()
 
 
 EJECTED: Final = 1.0
@@ -300,27 +300,27 @@ class Endpoint:
     )
 
     def __init__(
-        self, base_url: str, key_env: str, secret: str | tuple[str, ...], window: Window, quota: Quota
+        self, base_url: str, key_env: str, secret: str | tuple[str, ...], window: Window, quota: ServerRateLimits
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self._root = _VERSION.sub("", self.base_url)
         self._key_env = key_env
         self._secret = secret
-        self._targets: dict[str, tuple[str, Site]] = {}
+        self._targets: dict[str, tuple[str, RequestContext]] = {}
         self._failures = self.ejections = 0
-        self.gate = Gate(window, quota)
+        self.gate = EndpointQueue(window, quota)
         self.plain = self.base_url.startswith("http://")
         self.reached = self.good = False
         self.until = -math.inf
         self.ejected = self.probing = self.out = False
-        self.trouble: Verdict | None = None
+        self.trouble: Outcome | None = None
 
     @property
     def load(self) -> int:
         """Requests in flight there or waiting to be."""
         return self.gate.in_flight + self.gate.waiting
 
-    def target(self, route: str) -> tuple[str, Site]:
+    def target(self, route: str) -> tuple[str, RequestContext]:
         """Where a route is.
 
         Args:
@@ -334,10 +334,10 @@ class Endpoint:
         if found is None:
             url = self._root + route[1:] if route.startswith("//") else self.base_url + route
             shown = urlsplit(url)._replace(query="", fragment="").geturl()
-            found = self._targets[route] = (url, Site(shown, self._key_env, self._secret))
+            found = self._targets[route] = (url, RequestContext(shown, self._key_env, self._secret))
         return found
 
-    def failed(self, verdict: Verdict, *, probe: bool, after: int, now: float, draw: float) -> bool:
+    def failed(self, verdict: Outcome, *, probe: bool, after: int, now: float, draw: float) -> bool:
         """Note that it did not serve: refused, reset, too slow, or a 5xx.
 
         What comes late, after an ejection, is no news.
@@ -366,13 +366,13 @@ class Endpoint:
         self.close(now + seconds)
         return True
 
-    def pause(self, verdict: Verdict, until: float) -> None:
+    def pause(self, verdict: Outcome, until: float) -> None:
         """Close it until a time that the server named."""
         if not self.out:
             self.trouble = verdict
             self.close(max(until, self.until))
 
-    def strike(self, verdict: Verdict, until: float) -> None:
+    def strike(self, verdict: Outcome, until: float) -> None:
         """Take it out until a time, as it serves nobody."""
         self.trouble = verdict
         self.ejected = self.probing = False

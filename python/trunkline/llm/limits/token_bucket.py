@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-__all__ = ["LONGEST", "Bucket", "Lease", "LocalLease", "Quota", "acquire", "limits_of", "seconds"]
+__all__ = ["LONGEST", "LocalRates", "RateLease", "ServerRateLimits", "TokenBucket", "acquire", "limits_of", "seconds"]
 
 
 _AT_ONCE: Final = 1e-6
@@ -22,7 +22,7 @@ _REQUESTS, _TOKENS = 1.0, 5.0
 need some room, as a request is taken for all that it may generate until its reply tells."""
 
 
-class Lease(Protocol):
+class RateLease(Protocol):
     """Grants requests and tokens out of a run's rates, wherever they are kept."""
 
     def acquire(self, requests: int, tokens: int) -> float:
@@ -39,7 +39,7 @@ class Lease(Protocol):
         ...
 
 
-class Bucket:
+class TokenBucket:
     """Fills at a constant rate up to a burst.
 
     A take larger than the burst waits for a full bucket and leaves a debt, which those after it wait off. In any minute
@@ -83,7 +83,7 @@ class Bucket:
         self.level = max(self.level, min(self.burst, self.level + elapsed * self.rate))
 
 
-class LocalLease:
+class LocalRates:
     """A run's rates, kept in this process.
 
     Args:
@@ -98,12 +98,12 @@ class LocalLease:
         self._requests, self._tokens = limits_of(requests, tokens, clock)
 
     def acquire(self, requests: int, tokens: int) -> float:
-        """Take so much if it is there; see :meth:`Lease.acquire`."""
+        """Take so much if it is there; see :meth:`RateLease.acquire`."""
         return acquire(self._requests, self._tokens, requests, tokens)
 
 
-def acquire(first: Bucket | None, second: Bucket | None, requests: int, tokens: int) -> float:
-    """Take from a bucket of requests and one of tokens, both or neither; see :meth:`Lease.acquire`."""
+def acquire(first: TokenBucket | None, second: TokenBucket | None, requests: int, tokens: int) -> float:
+    """Take from a bucket of requests and one of tokens, both or neither; see :meth:`RateLease.acquire`."""
     if requests > 0:
         wait = 0.0 if first is None else first.wait(requests)
         if second is not None:
@@ -119,7 +119,7 @@ def acquire(first: Bucket | None, second: Bucket | None, requests: int, tokens: 
 
 def limits_of(
     requests: float | None, tokens: float | None, clock: Callable[[], float] = time.monotonic
-) -> tuple[Bucket | None, Bucket | None]:
+) -> tuple[TokenBucket | None, TokenBucket | None]:
     """Make the buckets of a run's rates: requests and tokens a minute, None for what has no limit."""
     return (
         None if requests is None else _per_minute(requests, _REQUESTS, clock),
@@ -127,8 +127,8 @@ def limits_of(
     )
 
 
-def _per_minute(amount: float, seconds: float, clock: Callable[[], float]) -> Bucket:
-    return Bucket(amount / 60, max(1.0, amount / 60 * seconds), clock)
+def _per_minute(amount: float, seconds: float, clock: Callable[[], float]) -> TokenBucket:
+    return TokenBucket(amount / 60, max(1.0, amount / 60 * seconds), clock)
 
 
 _FAMILIES: Final = (
@@ -172,7 +172,7 @@ def seconds(text: str, now: Callable[[], float] = time.time) -> float | None:
     return value if 0 <= value < float("inf") else None
 
 
-class Quota:
+class ServerRateLimits:
     """An endpoint's own limits as far as it told them: requests and tokens that are left, and how they come back.
 
     The rate is what was used up divided by the time until it is back; for OpenAI and Anthropic, whose limits refill
@@ -202,8 +202,8 @@ class Quota:
         self._wall = wall
         self.known = False
         self.silent = 0
-        self.requests: Bucket | None = None
-        self.tokens: Bucket | None = None
+        self.requests: TokenBucket | None = None
+        self.tokens: TokenBucket | None = None
 
     def learn(self, headers: Mapping[str, str], requests: int, tokens: int) -> None:
         """Take in the headers of an answer.
@@ -223,12 +223,12 @@ class Quota:
         self.silent += 1
 
     def acquire(self, requests: int, tokens: int) -> float:
-        """Take so much if it is there; see :meth:`trunkline.llm.limits.token_bucket.Lease.acquire`."""
+        """Take so much if it is there; see :meth:`trunkline.llm.limits.token_bucket.RateLease.acquire`."""
         return acquire(self.requests, self.tokens, requests, tokens)
 
     def _corrected(
-        self, bucket: Bucket | None, headers: Mapping[str, str], names: tuple[str, ...], flying: int
-    ) -> Bucket | None:
+        self, bucket: TokenBucket | None, headers: Mapping[str, str], names: tuple[str, ...], flying: int
+    ) -> TokenBucket | None:
         limit, left = (_count(headers.get(name)) for name in names[:2])
         if left is None:
             return bucket
@@ -237,7 +237,7 @@ class Quota:
         # A limit that is untouched, or whose reset is not told, is one per minute.
         rate = (burst - left) / back if back > 0 and burst > left else burst / 60
         parties = self._parties
-        bucket = bucket or Bucket(rate / parties, burst / parties, self._clock)
+        bucket = bucket or TokenBucket(rate / parties, burst / parties, self._clock)
         bucket.correct(left / parties - flying, rate / parties, burst / parties)
         return bucket
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from trunkline._core import Reading
-from trunkline._internal.validation import shown, text, whole
+from trunkline._internal.validation import check_int, check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.llm import request
 from trunkline.tree.records import number_of
@@ -66,11 +66,11 @@ class TokenMode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __post_init__(self) -> None:
         for field, known in (("api", _APIS), ("drift", _POLICIES)):
             if getattr(self, field) not in known:
-                given = shown(getattr(self, field))
+                given = short_repr(getattr(self, field))
                 raise ConfigError(f"TokenMode: {field} must be one of {', '.join(known)}, not {given}")
-        whole("TokenMode: realign_limit", self.realign_limit, 1, 2**31 - 1)
+        check_int("TokenMode: realign_limit", self.realign_limit, 1, 2**31 - 1)
         for field in ("tokenizer", "template"):
-            if getattr(self, field) is not None and not text(f"TokenMode: {field}", getattr(self, field)):
+            if getattr(self, field) is not None and not check_text(f"TokenMode: {field}", getattr(self, field)):
                 raise ConfigError(f"TokenMode: {field} is empty; give a path")
         if self.tokenizer is not None and self.api == "chat":
             raise ConfigError("TokenMode: tokenizer is of no use with api='chat', where the server renders")
@@ -218,7 +218,7 @@ class Suffix:
         self._bases: dict[int, tuple[list[int], list[int]]] = {}
 
     async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
-        """Find what follows a turn; see :meth:`.protocol.Renderer.extend`.
+        """Find what follows a turn; see :meth:`Renderer.extend`.
 
         Raises:
             ConfigError: The template does not take these messages after an assistant's.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from trunkline._internal.text import excerpt
-from trunkline._internal.validation import kind, text
+from trunkline._internal.validation import check_text, type_phrase
 from trunkline.errors import ConfigError
 from trunkline.llm.token_ids.base import Suffix
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from trunkline.types import Message
 
 
-__all__ = ["LocalRenderer", "Template", "tokens_with"]
+__all__ = ["ChatTemplate", "LocalRenderer", "tokens_with"]
 
 
 _SHOWN: Final = 200
 
 
-class Template:
+class ChatTemplate:
     """A chat template.
 
     It may read messages and tools and write text; it reaches no attribute that Python keeps private, changes nothing it
@@ -163,19 +163,19 @@ class LocalRenderer:
         path = _found(tokenizer)
         self._tokenizer = _read(path)
         config = _config(path.with_name("tokenizer_config.json"))
-        self._template = Template(_source(path, template, config), _tokens(config))
+        self._template = ChatTemplate(_source(path, template, config), _tokens(config))
         self._suffix = Suffix(partial(self._render, tools=()))
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JSON] = ()) -> list[int]:
-        """Write a conversation; see :meth:`.protocol.Renderer.render`."""
+        """Write a conversation; see :meth:`.base.Renderer.render`."""
         return await self._render(messages, tools=tools, opened=True)
 
     async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
-        """Write what follows a turn; see :meth:`.protocol.Renderer.extend`."""
+        """Write what follows a turn; see :meth:`.base.Renderer.extend`."""
         return await self._suffix.extend(previous, messages)
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """Say what ids spell; see :meth:`.protocol.Renderer.decode`."""
+        """Say what ids spell; see :meth:`.base.Renderer.decode`."""
         try:
             spelled: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
@@ -212,7 +212,7 @@ def tokens_with(tokenizer: str | Path, *words: str) -> tuple[int, ...]:
         ConfigError: The file is missing or is no tokenizer, the extra is not installed, or a word is empty or no text.
     """
     for word in words:
-        if not text("tokens_with: a word", word):
+        if not check_text("tokens_with: a word", word):
             raise ConfigError("tokens_with: a word is empty; every token contains it")
     found = _read(_found(tokenizer))
     spelled = ((token, found.decode([token], skip_special_tokens=False)) for token in found.get_vocab().values())
@@ -273,7 +273,7 @@ def _source(tokenizer: Path, template: str | Path | None, config: dict[str, Any]
         found = named.get("tool_use") or named.get("default")
     if isinstance(found, str):
         return found
-    what = "none" if found is None else kind(found)
+    what = "none" if found is None else type_phrase(found)
     raise ConfigError(
         f"there is no chat template beside {excerpt(str(tokenizer))} (tokenizer_config.json has {what}); "
         "give its path as TokenMode(template=...)"

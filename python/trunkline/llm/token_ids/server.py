@@ -33,7 +33,7 @@ class Post(Protocol):
         ...
 
 
-class _Tokenized(msgspec.Struct):
+class _TokenizeReply(msgspec.Struct):
     tokens: list[Annotated[int, msgspec.Meta(ge=0, lt=2**32)]]
 
 
@@ -55,15 +55,15 @@ class ServerRenderer:
         self._suffix = Suffix(partial(self._messages, tools=()))
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JSON] = ()) -> list[int]:
-        """Write a conversation; see :meth:`.protocol.Renderer.render`."""
+        """Write a conversation; see :meth:`.base.Renderer.render`."""
         return await self._messages(messages, tools=tools, opened=True)
 
     async def extend(self, previous: Sequence[int], messages: Sequence[Message]) -> list[int]:
-        """Write what follows a turn; see :meth:`.protocol.Renderer.extend`."""
+        """Write what follows a turn; see :meth:`.base.Renderer.extend`."""
         return await self._suffix.extend(previous, messages)
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """Say what ids spell; see :meth:`.protocol.Renderer.decode`."""
+        """Say what ids spell; see :meth:`.base.Renderer.decode`."""
         body = msgspec.json.encode({"model": self._model, "tokens": list(ids)})
         try:
             data = await self._post(_DECODE, body)
@@ -95,7 +95,7 @@ class ServerRenderer:
         except BadRequest as error:
             raise ConfigError(f"the server does not tokenize this: {error}") from None
         try:
-            return msgspec.json.decode(data, type=_Tokenized).tokens
+            return msgspec.json.decode(data, type=_TokenizeReply).tokens
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise LLMError("the answer of /tokenize has no list of token ids; use TokenMode(tokenizer=...)") from None
 

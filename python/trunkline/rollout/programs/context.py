@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import msgspec
 
 from trunkline._core import Talk
-from trunkline._internal.text import said, without_secrets
+from trunkline._internal.text import format_error, without_secrets
 from trunkline.errors import CallFailed, ConfigError, LLMError, ProgramError, ReplayDiverged
 from trunkline.llm.messages import encode
-from trunkline.rollout.programs.replay import Record, Standing, as_json, difference, failed, shown
+from trunkline.rollout.programs.replay import Record, ReplayState, as_json, difference, failed, shown
 from trunkline.rollout.rollout import usable
-from trunkline.rollout.sampling.turns import Asked
+from trunkline.rollout.sampling.turns import AskRecord
 from trunkline.rollout.types import Finished
 from trunkline.tools.toolbox import Observation
 from trunkline.tree.records import Failure
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trunkline._core import Node
-    from trunkline.agent import Agent, Kit
-    from trunkline.llm.types import Choice, ToolCall
-    from trunkline.rollout.programs.executor import Errands
-    from trunkline.rollout.programs.replay import Journal, Place
+    from trunkline.agent import Agent, CompiledAgent
+    from trunkline.llm.types import ReplyChoice, ToolCall
+    from trunkline.rollout.programs.executor import ProgramExecutor
+    from trunkline.rollout.programs.replay import Journal, ReplaySlot
     from trunkline.rollout.programs.resources import Program
     from trunkline.rollout.rollout import Rollout
-    from trunkline.rollout.sampling.turns import Landed
+    from trunkline.rollout.sampling.turns import AppendedTurn
     from trunkline.tools.tool import Tool
     from trunkline.types import Message, Task
 
 
-__all__ = ["Answered", "Cut", "Noted", "Play", "Sent"]
+__all__ = ["ContextMessage", "ContextRef", "MessagePieces", "ModelTurn", "ProgramContext"]
 
 
-class Cut(NamedTuple):
+class MessagePieces(NamedTuple):
     """A message of a request that is cut into pieces, which the tree holds.
 
     Attributes:
@@ -49,7 +49,7 @@ class Cut(NamedTuple):
     pieces: tuple[int, ...]
 
 
-class Sent(NamedTuple):
+class ContextRef(NamedTuple):
     """All that a request shows a model, as the tree has it.
 
     Attributes:
@@ -59,7 +59,7 @@ class Sent(NamedTuple):
     context: int
 
 
-class Noted(NamedTuple):
+class ContextMessage(NamedTuple):
     """A message that is on the path.
 
     Attributes:
@@ -73,7 +73,7 @@ class Noted(NamedTuple):
     ok: bool = True
 
 
-class Answered:
+class ModelTurn:
     """A model turn that was asked for.
 
     Attributes:
@@ -89,7 +89,13 @@ class Answered:
     __slots__ = ("_choice", "_kit", "finish", "generated", "node", "note", "prompt", "reasoning", "text")
 
     def __init__(
-        self, kit: Kit, choice: Choice, node: int, prompt: int | None, generated: int | None, note: Any = None
+        self,
+        kit: CompiledAgent,
+        choice: ReplyChoice,
+        node: int,
+        prompt: int | None,
+        generated: int | None,
+        note: Any = None,
     ) -> None:
         self._kit = kit
         self._choice = choice
@@ -123,7 +129,7 @@ class Answered:
         return self.text
 
 
-class Play(Standing):
+class ProgramContext(ReplayState):
     """One try of one task, as a program plays it: ``async def program(rollout)``.
 
     A program is run again to go on with a rollout elsewhere, or to fork it; it is then given what it was given before,
@@ -146,7 +152,9 @@ class Play(Standing):
         step: Turns that something was observed after.
     """
 
-    def __init__(self, rollout: Rollout, errands: Errands, journal: Journal, program: Program, seed: int) -> None:
+    def __init__(
+        self, rollout: Rollout, errands: ProgramExecutor, journal: Journal, program: Program, seed: int
+    ) -> None:
         super().__init__(rollout, errands, journal, seed)
         self.task: Task = rollout.task
         self.agent: Agent = program.kit.agent
@@ -161,18 +169,18 @@ class Play(Standing):
     async def ask(
         self,
         agent: Agent | None = None,
-        messages: Sequence[Message | Answered | Noted | Cut] | Sent | None = None,
+        messages: Sequence[Message | ModelTurn | ContextMessage | MessagePieces] | ContextRef | None = None,
         *,
-        note: Callable[[Choice], Any] | None = None,
+        note: Callable[[ReplyChoice], Any] | None = None,
         **sampling: Any,
-    ) -> Answered:
+    ) -> ModelTurn:
         """Let a model move. Several may be asked at the same time; their turns follow one another as they were asked.
 
         Args:
             agent: Who is asked, by its name in the tree: a role. The run's agent when None.
             messages: All that it is shown: chat messages, and what :meth:`ask` and the others returned. The rollout's
                 own path when None.
-            note: What it returns of the reply, as JSON holds it, is on record with the turn: ``Answered.note``.
+            note: What it returns of the reply, as JSON holds it, is on record with the turn: ``ModelTurn.note``.
             **sampling: Fields of :class:`trunkline.Sampling` that take the place of the agent's.
 
         Raises:
@@ -190,7 +198,7 @@ class Play(Standing):
                 self.finish(None, Termination.MAX_TURNS)
             self._asked += 1
             kit = self._errands.next_kit(kit)
-            asked = Asked(self._errands.asked, leaf, context, self._errands.name(kit.namespace))
+            asked = AskRecord(self._errands.asked, leaf, context, self._errands.name(kit.namespace))
             place.data = asked, None
             try:
                 parked = await self._in_order(
@@ -215,10 +223,12 @@ class Play(Standing):
             choice = parked.choice
             if not landed.first or choice.tool_calls or choice.reasoning is not None:
                 # As whoever runs it again reads it from the tree.
-                choice = self._errands.heard(kit, landed.node)
+                choice = self._errands.recorded(kit, landed.node)
             return self._said(kit, landed.node, choice, landed, noted)
 
-    async def _asked_before(self, kit: Kit, place: Place, record: Record, leaf: int, context: int | None) -> Answered:
+    async def _asked_before(
+        self, kit: CompiledAgent, place: ReplaySlot, record: Record, leaf: int, context: int | None
+    ) -> ModelTurn:
         """Give out a turn that is on record, if it was asked for in the same way."""
         role = kit.agent.name
         if not record.data:
@@ -240,14 +250,16 @@ class Play(Standing):
         if failure is not None:
             raise failed(failure)
         (node,) = record.nodes
-        return self._said(kit, node, self._errands.heard(kit, node), self._core.node(node), *noted)
+        return self._said(kit, node, self._errands.recorded(kit, node), self._core.node(node), *noted)
 
-    def _said(self, kit: Kit, node: int, choice: Choice, facts: Landed | Node, note: Any = None) -> Answered:
+    def _said(
+        self, kit: CompiledAgent, node: int, choice: ReplyChoice, facts: AppendedTurn | Node, note: Any = None
+    ) -> ModelTurn:
         self._leaf, self._moved = node, True
         self.turn += 1
-        return Answered(kit, usable(choice), node, facts.prompt, facts.generated, note)
+        return ModelTurn(kit, usable(choice), node, facts.prompt, facts.generated, note)
 
-    async def use(self, agent: Agent | None, reply: Answered) -> list[Noted]:
+    async def use(self, agent: Agent | None, reply: ModelTurn) -> list[ContextMessage]:
         """Run the tool calls of a turn at once; what they say is appended in call order.
 
         Args:
@@ -283,8 +295,8 @@ class Play(Standing):
             return self._seen(nodes, oks)
 
     async def observe(
-        self, content: str | Message | Noted, role: str = "user", by: str = "", seen: Observation | None = None
-    ) -> Noted:
+        self, content: str | Message | ContextMessage, role: str = "user", by: str = "", seen: Observation | None = None
+    ) -> ContextMessage:
         """Append a message to the path.
 
         Args:
@@ -364,7 +376,7 @@ class Play(Standing):
                 else:
                     made = await asyncio.to_thread(function, *args)
             except Exception as error:  # noqa: BLE001 - anybody's code
-                return [None, type(error).__name__, without_secrets(said(error))]
+                return [None, type(error).__name__, without_secrets(format_error(error))]
             return [msgspec.json.decode(as_json(made, f"the result of {shown(name)}")), "", ""]
 
         made, kind, why = await self._recorded("call", name, given, run)
@@ -392,57 +404,59 @@ class Play(Standing):
         """
         raise self._ended(self.short() or Finished(termination, answer, reason))
 
-    def _seen(self, nodes: Sequence[int], oks: Sequence[bool]) -> list[Noted]:
+    def _seen(self, nodes: Sequence[int], oks: Sequence[bool]) -> list[ContextMessage]:
         """What was appended: the path ends there."""
         self._leaf = nodes[-1]
         self.step += self._moved
         self._moved = False
         texts = [message_text(msgspec.json.decode(self._core.message(node))) for node in nodes]
-        return [Noted(text, node, ok) for text, node, ok in zip(texts, nodes, oks, strict=True)]
+        return [ContextMessage(text, node, ok) for text, node, ok in zip(texts, nodes, oks, strict=True)]
 
-    def cut(self, pieces: Sequence[bytes | int]) -> Cut:
+    def cut(self, pieces: Sequence[bytes | int]) -> MessagePieces:
         """Make one message for :meth:`ask` out of pieces, each of which is kept once however many messages have it.
 
         Args:
             pieces: As :func:`trunkline.llm.messages.pieces` encodes them, or numbers of such that were cut before.
         """
         fragment = self._core.fragment
-        return Cut(tuple(piece if isinstance(piece, int) else fragment(piece) for piece in pieces))
+        return MessagePieces(tuple(piece if isinstance(piece, int) else fragment(piece) for piece in pieces))
 
-    def talk(self) -> Talk:
+    def transcript(self) -> Talk:
         """Return where to keep what is said for prompts to come, in pieces of this rollout's tree."""
         return Talk(self._core)
 
-    def _sent(self, messages: Sequence[Message | Answered | Noted | Cut] | Sent | None) -> int | None:
+    def _sent(
+        self, messages: Sequence[Message | ModelTurn | ContextMessage | MessagePieces] | ContextRef | None
+    ) -> int | None:
         """The context that is sent; None for the path."""
         if messages is None:
             return None
-        if isinstance(messages, Sent):
+        if isinstance(messages, ContextRef):
             return messages.context
         if not isinstance(messages, list | tuple) or not messages:
             raise ProgramError("messages must be a list of chat messages, at least one")
         return self._core.context(self.fragments(messages))
 
-    def fragments(self, messages: Sequence[Message | Answered | Noted | Cut]) -> list[int]:
+    def fragments(self, messages: Sequence[Message | ModelTurn | ContextMessage | MessagePieces]) -> list[int]:
         """Return the pieces of the tree that some messages are."""
         fragments: list[int] = []
         for message in messages:
-            if isinstance(message, Cut):
+            if isinstance(message, MessagePieces):
                 fragments += message.pieces
             else:
                 fragments.append(self._fragment(message))
         return fragments
 
-    def _fragment(self, message: Message | Answered | Noted) -> int:
-        if not isinstance(message, Answered | Noted):
+    def _fragment(self, message: Message | ModelTurn | ContextMessage) -> int:
+        if not isinstance(message, ModelTurn | ContextMessage):
             return self._core.fragment(self._message(message))
         known = self._fragments.get(message.node)
         if known is None:
             known = self._fragments[message.node] = self._core.fragment(self._core.message(message.node))
         return known
 
-    def _message(self, message: Message | Answered | Noted) -> bytes:
-        if isinstance(message, Answered | Noted):
+    def _message(self, message: Message | ModelTurn | ContextMessage) -> bytes:
+        if isinstance(message, ModelTurn | ContextMessage):
             return self._core.message(message.node)
         try:
             return encode(message)

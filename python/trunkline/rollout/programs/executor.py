@@ -6,23 +6,23 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trunkline.llm import messages
-from trunkline.rollout.sampling.inflight import Diary
+from trunkline.rollout.sampling.inflight import TraceRecorder
 from trunkline.rollout.sampling.prompt import base_seed
-from trunkline.rollout.sampling.sampler import Ask
+from trunkline.rollout.sampling.sampler import TurnRequest
 from trunkline.tools.calls import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Sequence
 
-    from trunkline.agent import Kit
-    from trunkline.llm.types import Choice, ToolCall
+    from trunkline.agent import CompiledAgent
+    from trunkline.llm.types import ReplyChoice, ToolCall
     from trunkline.rollout.rollout import Rollout
-    from trunkline.rollout.sampling.turns import Asked, Landed, Parked
-    from trunkline.rollout.task_budget import Hold, Purse
+    from trunkline.rollout.sampling.turns import AppendedTurn, AskRecord, PendingTurn
+    from trunkline.rollout.task_budget import Reservation, TaskBudget
     from trunkline.tools.tool import Tool
     from trunkline.tools.toolbox import Observation, Toolbox
 
-__all__ = ["Errands"]
+__all__ = ["ProgramExecutor"]
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ _DIRECT: Final = 1 << 20
 """Index of the first call that a program makes itself; those of turns are far below."""
 
 
-class Errands:
+class ProgramExecutor:
     """Does what the program of one rollout asks for.
 
     Args:
@@ -58,7 +58,7 @@ class Errands:
         self._gate = asyncio.Lock()
         # When tool calls began that are not on record yet, by their turn, or their number beyond those of turns.
         self._started: dict[int, int] = {}
-        self._flights: set[asyncio.Task[Parked]] = set()
+        self._flights: set[asyncio.Task[PendingTurn]] = set()
         self._out: list[str] = []
         self._waiting: asyncio.Task[Any] | None = None
         self._nobody_waits = asyncio.Event()
@@ -69,15 +69,15 @@ class Errands:
         """Intern a string in the tree."""
         return self._desk.name(text)
 
-    def heard(self, kit: Kit, node: int) -> Choice:
+    def recorded(self, kit: CompiledAgent, node: int) -> ReplyChoice:
         """Return a turn of the tree."""
-        return self._desk.heard(kit, node)
+        return self._desk.recorded(kit, node)
 
-    def next_kit(self, kit: Kit) -> Kit:
+    def next_kit(self, kit: CompiledAgent) -> CompiledAgent:
         """Return who is asked for the next turn: the first may be sampled in another way."""
         return kit if self._sampling is None or self.asked else kit.sampled(self._sampling)
 
-    async def send(self, kit: Kit, leaf: int, context: int | None, step: int, *, joins: bool) -> Parked:
+    async def send(self, kit: CompiledAgent, leaf: int, context: int | None, step: int, *, joins: bool) -> PendingTurn:
         """Ask for a turn, and keep it off the tree until :meth:`land`.
 
         Args:
@@ -100,12 +100,12 @@ class Errands:
         async with self._gate:
             hold = await self._allowed(kit, leaf, context, joins=joins)
             said = self._desk.conversation(leaf)
-            flight = self._start(Ask(kit, rollout.id, leaf, turn, seed, said, None, hold, context, step))
+            flight = self._start(TurnRequest(kit, rollout.id, leaf, turn, seed, said, None, hold, context, step))
             if self._purse is not None and self._purse.orders_turns:
                 await self._arrived(flight)
         return await self._arrived(flight)
 
-    async def _allowed(self, kit: Kit, leaf: int, context: int | None, *, joins: bool) -> Hold | None:
+    async def _allowed(self, kit: CompiledAgent, leaf: int, context: int | None, *, joins: bool) -> Reservation | None:
         """Wait for the next step, and for who pays; once a limit has ended the rollout, nothing more is asked."""
         if self._end is not None:
             raise self._end
@@ -123,7 +123,7 @@ class Errands:
             self._waiting = None
             self._nobody_waits.set()
 
-    def _start(self, ask: Ask) -> asyncio.Task[Parked]:
+    def _start(self, ask: TurnRequest) -> asyncio.Task[PendingTurn]:
         """Let a request fly; what was set aside for one that never does is given back."""
         flight = asyncio.get_running_loop().create_task(self._fly(ask))
         self._flights.add(flight)
@@ -132,7 +132,7 @@ class Errands:
             flight.add_done_callback(lambda _: hold.drop() if flight.cancelled() else None)
         return flight
 
-    async def _arrived(self, flight: asyncio.Task[Parked]) -> Parked:
+    async def _arrived(self, flight: asyncio.Task[PendingTurn]) -> PendingTurn:
         """Wait for a reply; nothing comes of one that is given up, but it may have come."""
         try:
             return await flight
@@ -141,18 +141,18 @@ class Errands:
             flight.add_done_callback(lambda _: self.drop(flight.result()) if _came(flight) else None)
             raise
 
-    async def _pay(self, purse: Purse, leaf: int, kit: Kit, context: int | None) -> Hold:
+    async def _pay(self, purse: TaskBudget, leaf: int, kit: CompiledAgent, context: int | None) -> Reservation:
         if not self._flights:
             self._rollout.lane.leave()
         return await purse.turn(self._rollout.id, leaf, kit, context=context)
 
-    async def _fly(self, ask: Ask) -> Parked:
+    async def _fly(self, ask: TurnRequest) -> PendingTurn:
         self._out.append(ask.kit.agent.llm)
         self._rollout.lane.ask(*self._out)
         try:
             await self._outlet.reserve()
             try:
-                return await self._desk.park(ask)
+                return await self._desk.ask_later(ask)
             except BaseException:
                 self._outlet.release()
                 raise
@@ -168,9 +168,9 @@ class Errands:
                 self._rollout.lane.ask(*self._out)
 
     def land(
-        self, parked: Parked, sent: int | None, nth: int, asked: Asked, note: bytes | None, *, alone: bool
-    ) -> Landed:
-        """Put a turn onto the tree with its record; :meth:`grew` says so. See :meth:`Parked.land`."""
+        self, parked: PendingTurn, sent: int | None, nth: int, asked: AskRecord, note: bytes | None, *, alone: bool
+    ) -> AppendedTurn:
+        """Put a turn onto the tree with its record; :meth:`grew` says so. See :meth:`~trunkline.rollout.sampling.turns.PendingTurn.land`."""
         rollout = self._rollout
         landed = parked.land(self.core, rollout.id, sent, nth, asked, note, alone=alone)
         rollout.leaf, rollout.turn = landed.node, landed.turns
@@ -180,12 +180,12 @@ class Errands:
         """Say that the tree grew: by turns, or by a record alone."""
         self._outlet.grew(size, turns)
 
-    def drop(self, parked: Parked) -> None:
+    def drop(self, parked: PendingTurn) -> None:
         """Give up a turn that will not land; what it did cost is counted all the same."""
         parked.drop()
         self._outlet.release()
 
-    async def run(self, kit: Kit, calls: Sequence[ToolCall], turn: int) -> list[Observation]:
+    async def run(self, kit: CompiledAgent, calls: Sequence[ToolCall], turn: int) -> list[Observation]:
         """Run tool calls of a turn.
 
         Args:
@@ -199,7 +199,7 @@ class Errands:
         """
         begin, origin = self._rollout.effects.begin, self._origin(self.core.node(turn).turns - 1)
         work = kit.toolbox.call_all(list(calls), None, origin, begin)
-        self._started[turn] = Diary.now()
+        self._started[turn] = TraceRecorder.now()
         return await self._away([call.name for call in calls], work)
 
     async def direct(self, tool: Tool[..., Any], toolbox: Toolbox, number: int, arguments: str) -> Observation:
@@ -222,7 +222,7 @@ class Errands:
                 await self._rollout.effects.begin([(tool.name, call)])
             return await toolbox.call(tool.name, arguments, None, call)
 
-        self._started[_DIRECT + number] = Diary.now()
+        self._started[_DIRECT + number] = TraceRecorder.now()
         return await self._away([tool.name], work())
 
     def known(self, tool: Tool[..., Any], number: int, seen: Observation) -> None:
@@ -262,7 +262,9 @@ class Errands:
             if not self._flights:
                 self._rollout.lane.run()
 
-    def observed(self, kit: Kit, calls: Sequence[ToolCall], seen: Sequence[Observation], turn: int) -> list[int]:
+    def observed(
+        self, kit: CompiledAgent, calls: Sequence[ToolCall], seen: Sequence[Observation], turn: int
+    ) -> list[int]:
         """Append the observations of a turn and return their nodes.
 
         Args:
@@ -310,6 +312,6 @@ class Errands:
         await asyncio.gather(*flights, return_exceptions=True)
 
 
-def _came(flight: asyncio.Task[Parked]) -> bool:
+def _came(flight: asyncio.Task[PendingTurn]) -> bool:
     """Whether a request that is over brought a reply."""
     return not flight.cancelled() and flight.exception() is None

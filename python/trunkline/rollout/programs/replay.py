@@ -18,7 +18,7 @@ import msgspec
 
 from trunkline import errors
 from trunkline._core import MESSAGE
-from trunkline._internal.text import excerpt, said, without_secrets
+from trunkline._internal.text import excerpt, format_error, without_secrets
 from trunkline.errors import LLMError, ProgramError, ReplayDiverged
 from trunkline.rollout.types import Finished
 from trunkline.tree.records import Failure, How, Record, Records
@@ -26,17 +26,17 @@ from trunkline.tree.records import Failure, How, Record, Records
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from trunkline.rollout.programs.executor import Errands
+    from trunkline.rollout.programs.executor import ProgramExecutor
     from trunkline.rollout.rollout import Rollout
 
 
 __all__ = [
     "How",
     "Journal",
-    "Place",
     "Record",
     "Replay",
-    "Standing",
+    "ReplaySlot",
+    "ReplayState",
     "after",
     "as_json",
     "difference",
@@ -63,7 +63,7 @@ class Journal(Records):
         return super().of(rollout)
 
     def write(self, record: Record) -> None:
-        """Write a record, in the step in which its nodes were appended. Turns come with theirs; see :class:`Parked`."""
+        """Write a record, in the step in which its nodes were appended. Turns come with theirs; see :class:`PendingTurn`."""
         rollout, kind, key, nth, data, nodes, how = record
         entry = (rollout, nth, kind, key, nodes, data, how)
         self._core.mark(msgspec.json.encode({"record": entry}).decode())
@@ -106,13 +106,13 @@ def after(waiting: asyncio.Future[None]) -> None:
     A task that slept for each turn would cost far more, and so would a callback in each turn for each who waits.
     """
     loop = asyncio.get_running_loop()
-    clock: _Clock | None = getattr(_here, "clock", None)
+    clock: _LoopTurns | None = getattr(_here, "clock", None)
     if clock is None or clock.loop is not loop:
-        clock = _here.clock = _Clock(loop)
+        clock = _here.clock = _LoopTurns(loop)
     clock.add(waiting)
 
 
-class _Clock:
+class _LoopTurns:
     """Counts the turns of one loop while anybody waits.
 
     Args:
@@ -153,7 +153,7 @@ _BEFORE: Final = 30
 """Characters that are shown of two texts before the first difference."""
 
 
-class Place:
+class ReplaySlot:
     """The place in line of one thing that a program does.
 
     Args:
@@ -212,7 +212,9 @@ class Replay:
         gave_up: Called when the program gives up something new.
     """
 
-    def __init__(self, records: Sequence[Record], passed: Callable[[], None], gave_up: Callable[[Place], None]) -> None:
+    def __init__(
+        self, records: Sequence[Record], passed: Callable[[], None], gave_up: Callable[[ReplaySlot], None]
+    ) -> None:
         self.records = [record for record in records if record.kind != "now"]
         self._numbers = {(one.kind, one.key, one.nth): number for number, one in enumerate(self.records)}
         self._times = deque(record for record in records if record.kind == "now")
@@ -222,9 +224,9 @@ class Replay:
         self._done = 0
         self._left: set[int] = set()
         # Those in line: on record by number, new ones in the order of their calls, and which of these have not begun.
-        self._known: dict[int, Place] = {}
-        self._new: dict[Place, None] = {}
-        self._waiting: dict[Place, None] = {}
+        self._known: dict[int, ReplaySlot] = {}
+        self._new: dict[ReplaySlot, None] = {}
+        self._waiting: dict[ReplaySlot, None] = {}
         self._moves = 0
         self._watch: asyncio.TimerHandle | None = None
 
@@ -242,13 +244,13 @@ class Replay:
         """Return the next time of day on record, which waits for nobody."""
         return self._times.popleft() if self._times else None
 
-    def place(self, kind: str, key: str) -> Place:
+    def place(self, kind: str, key: str) -> ReplaySlot:
         """Return the place of the next thing of a kind that is done; it is entered by ``with``."""
         nth = self._begun[kind, key]
         self._begun[kind, key] = nth + 1
-        return Place(self, kind, key, nth, self._numbers.get((kind, key, nth)))
+        return ReplaySlot(self, kind, key, nth, self._numbers.get((kind, key, nth)))
 
-    def enter(self, place: Place) -> None:
+    def enter(self, place: ReplaySlot) -> None:
         """Stand in line."""
         place.alone = not self._known and not self._new
         place.joins = any(other.kind == "ask" for line in (self._known.values(), self._new) for other in line)
@@ -258,7 +260,7 @@ class Replay:
             self._known[place.number] = place
         self._moves += 1
 
-    def leave(self, place: Place, *, given_up: bool) -> None:
+    def leave(self, place: ReplaySlot, *, given_up: bool) -> None:
         """Leave the line, and let the next one go on."""
         self._moves += 1
         if place.number is None:
@@ -276,7 +278,7 @@ class Replay:
         if self._known or self._new:
             self._next()
 
-    async def caught_up(self, place: Place) -> None:
+    async def caught_up(self, place: ReplaySlot) -> None:
         """Wait until everything on record has been given out, and what is new and came before has begun.
 
         Raises:
@@ -287,7 +289,7 @@ class Replay:
         del self._waiting[place]
         self._next()
 
-    async def turn(self, place: Place) -> None:
+    async def turn(self, place: ReplaySlot) -> None:
         """Wait until everything before it has ended, and the program has done what it does upon that.
 
         Raises:
@@ -306,12 +308,12 @@ class Replay:
         await place.woken
         place.alone = place.alone and len(self._new) == 1
 
-    def _first(self, place: Place) -> bool:
+    def _first(self, place: ReplaySlot) -> bool:
         if place.number is not None:
             return place.number == self._done
         return self.over and next(iter(self._new)) is place
 
-    async def _sleep(self, place: Place) -> None:
+    async def _sleep(self, place: ReplaySlot) -> None:
         """Wait until it may be its turn; nobody waits forever for what a record has and a program does not do."""
         loop = asyncio.get_running_loop()
         place.woken, place.waits = loop.create_future(), True
@@ -361,7 +363,7 @@ class Replay:
                 place.woken.cancel()
 
 
-def _wake(place: Place | None) -> None:
+def _wake(place: ReplaySlot | None) -> None:
     if place is not None and place.waits and place.woken is not None and not place.woken.done():
         place.woken.set_result(None)
 
@@ -386,7 +388,7 @@ _SHOWN: Final = 300
 """Characters of arguments that a record keeps to be shown."""
 
 
-class Standing:
+class ReplayState:
     """Where the program of one rollout stands.
 
     Args:
@@ -399,7 +401,7 @@ class Standing:
         random: Chance that is the same whenever the program is run again.
     """
 
-    def __init__(self, rollout: Rollout, errands: Errands, journal: Journal, seed: int) -> None:
+    def __init__(self, rollout: Rollout, errands: ProgramExecutor, journal: Journal, seed: int) -> None:
         self.random = random.Random()
         self._rollout = rollout
         self._errands = errands
@@ -462,19 +464,19 @@ class Standing:
             self._errands.grew()
             return list(made)
 
-    def _write(self, place: Place, nodes: Sequence[int], *data: Any) -> None:
+    def _write(self, place: ReplaySlot, nodes: Sequence[int], *data: Any) -> None:
         """Put on record what came of something, in the step in which its nodes were appended."""
         how: How = "alone" if place.alone else ""
         self._journal.write(Record(self._rollout.id, place.kind, place.key, place.nth, data, nodes, how))
 
-    def _gave_up(self, place: Place) -> None:
+    def _gave_up(self, place: ReplaySlot) -> None:
         """Put on record that the program gave something up, unless its rollout is over."""
         if self._closed or self._end is not None or (self._task is not None and self._task.cancelling()):
             return
         self._journal.write(Record(self._rollout.id, place.kind, place.key, place.nth, place.data, (), "given up"))
         self._errands.grew()
 
-    async def _turn(self, place: Place) -> None:
+    async def _turn(self, place: ReplaySlot) -> None:
         """Wait for its turn."""
         await self._watched(self._replay.turn(place))
 
@@ -491,7 +493,7 @@ class Standing:
             self._end = end
         return self._end
 
-    async def _in_order(self, place: Place, work: Awaitable[T]) -> T:
+    async def _in_order(self, place: ReplaySlot, work: Awaitable[T]) -> T:
         """Do something; where a limit ends the rollout there, what came before it is done first."""
         try:
             return await work
@@ -550,7 +552,7 @@ def as_json(value: Any, what: str) -> bytes:
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as problem:
-        raise ProgramError(f"{what} cannot be JSON: {said(problem)}") from None
+        raise ProgramError(f"{what} cannot be JSON: {format_error(problem)}") from None
 
 
 def _plain(value: object) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline._internal.text import said
-from trunkline._internal.validation import shown
-from trunkline.agent import Agent, Kit
+from trunkline._internal.text import format_error
+from trunkline._internal.validation import short_repr
+from trunkline.agent import Agent, CompiledAgent
 from trunkline.errors import ConfigError, ProgramError
 from trunkline.llm.pricing import MAIN, there_is
 from trunkline.llm.request import Sampling
@@ -38,7 +38,7 @@ def check_program(program: Any, agent: Agent, *, tokens: bool) -> None:
         ConfigError: It is no coroutine function, or cannot be had with this agent or these tokens.
     """
     if not (inspect.iscoroutinefunction(program) or inspect.iscoroutinefunction(type(program).__call__)):
-        raise ConfigError(f"program must be a function, async def program(rollout), not {shown(program)}")
+        raise ConfigError(f"program must be a function, async def program(rollout), not {short_repr(program)}")
     if agent.environment is not None:
         raise ConfigError("program and an agent with an environment do not go together: leave the environment out")
     if (field := _of_the_loop(agent)) is not None:
@@ -57,16 +57,16 @@ class Program:
     """
 
     def __init__(
-        self, function: Callable[[Any], Awaitable[str | None]], kit: Kit, llms: Collection[str] = (MAIN,)
+        self, function: Callable[[Any], Awaitable[str | None]], kit: CompiledAgent, llms: Collection[str] = (MAIN,)
     ) -> None:
         self.function = function
         self.kit = kit
         self._llms = llms
-        self._kits: dict[tuple[Any, ...], Kit] = {_same(kit.agent): kit}
-        self._seen: dict[int, tuple[Agent, Kit]] = {}
+        self._kits: dict[tuple[Any, ...], CompiledAgent] = {_same(kit.agent): kit}
+        self._seen: dict[int, tuple[Agent, CompiledAgent]] = {}
         self._toolboxes: dict[int, tuple[Tool[..., Any], Toolbox]] = {}
 
-    def of(self, agent: Agent, sampling: Mapping[str, Any]) -> Kit:
+    def of(self, agent: Agent, sampling: Mapping[str, Any]) -> CompiledAgent:
         """Return an agent, ready to be asked.
 
         Raises:
@@ -79,24 +79,26 @@ class Program:
         try:
             return kit.sampled(msgspec.convert(dict(sampling), Sampling))
         except (msgspec.ValidationError, ConfigError) as problem:
-            raise ProgramError(f"sampling: {said(problem)}") from None
+            raise ProgramError(f"sampling: {format_error(problem)}") from None
 
-    def _kit(self, agent: Agent) -> Kit:
+    def _kit(self, agent: Agent) -> CompiledAgent:
         """Return what an agent shares with those that are equal to it: programs may make theirs anew each time."""
         if not isinstance(agent, Agent):
-            raise ProgramError(f"an Agent is asked, not {shown(agent)}")
+            raise ProgramError(f"an Agent is asked, not {short_repr(agent)}")
         if agent.environment is not None:
-            raise ProgramError(f"agent {shown(agent.name)} of a program has an environment; leave it out")
+            raise ProgramError(f"agent {short_repr(agent.name)} of a program has an environment; leave it out")
         if (field := _of_the_loop(agent)) is not None:
-            raise ProgramError(f"agent {shown(agent.name)} of a program has {field}; the program itself sees to that")
+            raise ProgramError(
+                f"agent {short_repr(agent.name)} of a program has {field}; the program itself sees to that"
+            )
         if agent.llm not in self._llms:
             raise ProgramError(
-                f"agent {shown(agent.name)} asks the LLM {shown(agent.llm)}; the run has {there_is(self._llms)}"
+                f"agent {short_repr(agent.name)} asks the LLM {short_repr(agent.llm)}; the run has {there_is(self._llms)}"
             )
         kit = self._kits.get(key := _same(agent))
         if kit is None:
             self._room()
-            kit = self._kits[key] = Kit(agent)
+            kit = self._kits[key] = CompiledAgent(agent)
         if len(self._seen) >= _MOST:
             self._seen.clear()
         self._seen[id(agent)] = agent, kit
@@ -111,7 +113,7 @@ class Program:
         known = self._toolboxes.get(id(tool))
         if known is None:
             if not isinstance(tool, Tool):
-                raise ProgramError(f"{shown(tool)} is no tool; decorate the function with @tool")
+                raise ProgramError(f"{short_repr(tool)} is no tool; decorate the function with @tool")
             if tool.schema.slot is not None:
                 raise ProgramError(f"{tool.name} works on an environment; a program has none")
             self._room()

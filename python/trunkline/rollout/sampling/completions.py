@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from trunkline._internal.text import format_error
 from trunkline._internal.text import redact as hide_secrets
-from trunkline._internal.text import said
 from trunkline.errors import BadRequest, LLMError, ReplyError, RolloutError, TrunklineError
-from trunkline.llm.batch.activity import Lanes, SeveralLanes
+from trunkline.llm.batch.activity import Activity, CombinedActivity
 from trunkline.llm.pricing import MAIN
 from trunkline.llm.request import GENERATE, part, tap
-from trunkline.rollout.sampling.inflight import Underway, Weights
+from trunkline.rollout.sampling.inflight import TurnGate, WeightGate
 from trunkline.scoring.rewards.grading import cancelled
 
 if TYPE_CHECKING:
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
     from trunkline.llm.cache import Cache, Key
     from trunkline.llm.types import LLM, Reply, Request
-    from trunkline.rollout.sampling.token_prompts import Exact
-    from trunkline.rollout.sampling.turns import Turns
+    from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
+    from trunkline.rollout.sampling.turns import TurnReader
 
 
-__all__ = ["Draws", "Flight", "Flights", "Switchboard", "gathered", "runs"]
+__all__ = ["CompletionClient", "CompletionClients", "SharedRequest", "SingleFlight", "gathered", "runs"]
 
 
 _SAMPLE = 256
 """Bytes of a body that tell most requests apart before whole bodies are compared."""
 
 
-class Flight:
+class SharedRequest:
     """A request on its way.
 
     Attributes:
@@ -56,13 +56,13 @@ class Flight:
         self.data = data
 
 
-class Flights:
+class SingleFlight:
     """Finds a request that is out and equal to another but for its draws: same body up to ``Request.constant``."""
 
     def __init__(self) -> None:
-        self._out: dict[tuple[str, int, bytes, str | None], list[Flight]] = {}
+        self._out: dict[tuple[str, int, bytes, str | None], list[SharedRequest]] = {}
 
-    def find(self, request: Request) -> Flight | None:
+    def find(self, request: Request) -> SharedRequest | None:
         """Return the flight that has what a request asks for."""
         flights = self._out.get(_key(request))
         if not flights:
@@ -71,9 +71,9 @@ class Flights:
         return next((flight for flight in flights if flight.body.startswith(start)), None)
 
     @contextmanager
-    def lead(self, request: Request) -> Iterator[Flight]:
+    def lead(self, request: Request) -> Iterator[SharedRequest]:
         """Let others find a request while it is out; it lands at the end of the block."""
-        key, flight = _key(request), Flight(request.body)
+        key, flight = _key(request), SharedRequest(request.body)
         flights = self._out.setdefault(key, [])
         flights.append(flight)
         try:
@@ -97,7 +97,7 @@ _CACHE = "cache"
 """The endpoint of a reply that was kept: no server is asked for it."""
 
 
-class Draws:
+class CompletionClient:
     """Asks one LLM for draws, for all trees of a worker.
 
     Args:
@@ -120,30 +120,30 @@ class Draws:
         self,
         llm: LLM,
         cache: Cache | None = None,
-        exact: Exact | None = None,
-        weights: Weights | None = None,
+        exact: TokenPromptBuilder | None = None,
+        weights: WeightGate | None = None,
         *,
         name: str = MAIN,
-        underway: Underway | None = None,
+        underway: TurnGate | None = None,
     ) -> None:
         lanes = getattr(llm, "lanes", None)
-        self.gathers = isinstance(lanes, Lanes)
-        self.lanes = lanes if isinstance(lanes, Lanes) else Lanes()
-        self.underway = underway or Underway()
+        self.gathers = isinstance(lanes, Activity)
+        self.lanes = lanes if isinstance(lanes, Activity) else Activity()
+        self.underway = underway or TurnGate()
         self.exact = exact
-        self.weights = weights or Weights()
+        self.weights = weights or WeightGate()
         self._llm = llm
         self._key = name
         self._name = type(llm).__name__
         self._together = bool(getattr(llm, "siblings", False))
         self._cache = cache
-        self._flights = Flights()
+        self._flights = SingleFlight()
 
-    def of(self, _llm: str) -> Draws:
-        """Return who asks an LLM: there is one. See :class:`~trunkline.rollout.sampling.completions.Switchboard`."""
+    def of(self, _llm: str) -> CompletionClient:
+        """Return who asks an LLM: there is one. See :class:`~trunkline.rollout.sampling.completions.CompletionClients`."""
         return self
 
-    async def ask(self, request: Request, turns: Turns) -> None:
+    async def ask(self, request: Request, turns: TurnReader) -> None:
         """Get every draw of a request, and put it on the tree.
 
         Args:
@@ -158,14 +158,14 @@ class Draws:
         else:
             await self._fresh(request, turns, 0)
 
-    async def _fresh(self, request: Request, turns: Turns, first: int) -> None:
+    async def _fresh(self, request: Request, turns: TurnReader, first: int) -> None:
         """Get draws that are in no cache; in the request they count from 0, on the tree from ``first``."""
         if request.greedy:
             await self._greedy(request, turns, first)
         else:
             await self._send(request, turns, first)
 
-    async def _cached(self, cache: Cache, request: Request, turns: Turns) -> None:
+    async def _cached(self, cache: Cache, request: Request, turns: TurnReader) -> None:
         """Look every draw up, and ask for runs of those that are missing."""
         key = cache.key(request, self._key)
         for draw in range(request.n):
@@ -182,7 +182,7 @@ class Draws:
             asked.append(self._fresh(tap(part(request, start, count), keep), turns, start))
         await gathered(asked)
 
-    async def _greedy(self, request: Request, turns: Turns, first: int) -> None:
+    async def _greedy(self, request: Request, turns: TurnReader, first: int) -> None:
         """Ask once for what temperature 0 makes equal, whoever else asks for it meanwhile."""
         start = time.perf_counter_ns()
         flight = self._flights.find(request)
@@ -203,7 +203,14 @@ class Draws:
             turns.tell(first, request.n)
 
     def _share(
-        self, flight: Flight, reply: Reply, request: Request, turns: Turns, first: int, draw: int, micros: int
+        self,
+        flight: SharedRequest,
+        reply: Reply,
+        request: Request,
+        turns: TurnReader,
+        first: int,
+        draw: int,
+        micros: int,
     ) -> None:
         """Give a draw what came of an equal one; nothing was sent for it."""
         if flight.data is not None:
@@ -213,7 +220,7 @@ class Draws:
             again = msgspec.structs.replace(reply, attempts=0, micros=micros, queue=0, first=-1)
             turns.adopt(again, first + draw, 1, self._name)
 
-    async def _send(self, request: Request, turns: Turns, first: int) -> Reply | RolloutError:
+    async def _send(self, request: Request, turns: TurnReader, first: int) -> Reply | RolloutError:
         """Send a request, whose draws count from ``first`` on, and return what came of its first draw."""
         n = request.n
         # SGLang gives every completion of one request the same seed.
@@ -240,7 +247,7 @@ class Draws:
             await self._one_by_one(request, turns, first, missing)
         return reply
 
-    async def _refused(self, request: Request, turns: Turns, first: int) -> Reply | RolloutError:
+    async def _refused(self, request: Request, turns: TurnReader, first: int) -> Reply | RolloutError:
         """Find out whether a request was refused because of its n: then the first draw alone is answered."""
         alone = await self._one_by_one(request, turns, first, [0])
         if isinstance(alone, BadRequest):
@@ -252,7 +259,7 @@ class Draws:
         return alone
 
     async def _one_by_one(
-        self, request: Request, turns: Turns, first: int, draws: Sequence[int]
+        self, request: Request, turns: TurnReader, first: int, draws: Sequence[int]
     ) -> Reply | RolloutError:
         """Send a request for each of some draws, at once, and return what came of the first."""
         outcomes = await gathered(self._send(part(request, draw, 1), turns, first + draw) for draw in draws)
@@ -271,7 +278,7 @@ class Draws:
                 raise
             raise LLMError(f"{self._name} was cancelled from within") from None
         except Exception as error:
-            message = hide_secrets(said(error))
+            message = hide_secrets(format_error(error))
             raise LLMError(f"{self._name} raised {type(error).__name__}: {message}") from error
 
 
@@ -285,7 +292,7 @@ async def gathered(work: Iterable[Coroutine[None, None, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-def _keep(cache: Cache, key: Key, start: int, turns: Turns, place: int, n: int, data: bytes) -> None:
+def _keep(cache: Cache, key: Key, start: int, turns: TurnReader, place: int, n: int, data: bytes) -> None:
     """Keep an answer whose choices became turns; what is of no use now is of none later."""
     first = start + place
     if not any(isinstance(found, RolloutError) for found in turns.found[first : first + n]):
@@ -303,8 +310,8 @@ def _micros(start: int) -> int:
     return (time.perf_counter_ns() - start) // 1000
 
 
-class Switchboard:
-    """Several LLMs where one could be: see :class:`Draws`, whose place it takes.
+class CompletionClients:
+    """Several LLMs where one could be: see :class:`CompletionClient`, whose place it takes.
 
     Args:
         draws: Who asks each LLM, by its name; they share what is underway, and the weights.
@@ -317,15 +324,15 @@ class Switchboard:
         lanes: Where rollouts say what they do, and whom they ask.
     """
 
-    def __init__(self, draws: Mapping[str, Draws], main: str) -> None:
+    def __init__(self, draws: Mapping[str, CompletionClient], main: str) -> None:
         self._draws = dict(draws)
         first = draws[main]
         self.exact = first.exact
         self.weights = first.weights
         self.underway = first.underway
-        self.lanes = SeveralLanes({name: one.lanes for name, one in draws.items() if one.gathers})
+        self.lanes = CombinedActivity({name: one.lanes for name, one in draws.items() if one.gathers})
 
-    def of(self, llm: str) -> Draws:
+    def of(self, llm: str) -> CompletionClient:
         """Return who asks an LLM.
 
         Args:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.agent import Kit
+    from trunkline.agent import CompiledAgent
     from trunkline.tools.toolbox import Observation
 
 
-__all__ = ["UNKNOWN", "Asked", "Diary", "Leg", "Underway", "Weights"]
+__all__ = ["UNKNOWN", "SpanRecord", "TraceRecorder", "TurnGate", "TurnInFlight", "WeightGate"]
 
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ _QUIET = 3
 """Looks in a row that must find nothing."""
 
 
-class Underway:
+class TurnGate:
     """Knows what all rollouts of an engine wait for, and can keep them from beginning more.
 
     Args:
@@ -127,7 +127,7 @@ class _Out(Generic[T]):
         del self._listed[self]
 
 
-class Weights:
+class WeightGate:
     """A gate that every turn passes: open as a rule, held while weights change.
 
     Args:
@@ -141,22 +141,22 @@ class Weights:
     def __init__(self, version: str | None = None) -> None:
         self.version = version
         self.aborting = False
-        self._asked: set[Asked] = set()
+        self._asked: set[TurnInFlight] = set()
         self._held = False
         self._free = asyncio.Event()
         self._quiet: Callable[[], None] | None = None
 
-    async def begin(self) -> Asked:
+    async def begin(self) -> TurnInFlight:
         """Wait until a turn may be asked; returns the ``with`` block to ask it in."""
         while self._held:
             await self._free.wait()
-        return Asked(self)
+        return TurnInFlight(self)
 
-    def enter(self, asked: Asked) -> None:
+    def enter(self, asked: TurnInFlight) -> None:
         """Note that a turn is in flight."""
         self._asked.add(asked)
 
-    def leave(self, asked: Asked) -> None:
+    def leave(self, asked: TurnInFlight) -> None:
         """Note that a turn is not in flight any more."""
         self._asked.discard(asked)
         if self._quiet is not None and not self._asked:
@@ -190,7 +190,7 @@ class Weights:
         self._free.set()
 
 
-class Asked:
+class TurnInFlight:
     """A block in which a turn is asked; it ends early, without an error, if the turn is given up.
 
     Args:
@@ -202,7 +202,7 @@ class Asked:
 
     __slots__ = ("_cancelling", "_task", "_weights", "given_up")
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: WeightGate) -> None:
         self._weights = weights
         self.given_up = False
 
@@ -235,7 +235,7 @@ _MAX_SPAN_NAME = 100
 """Characters of a name that are kept."""
 
 
-class Leg(msgspec.Struct, array_like=True, frozen=True):
+class SpanRecord(msgspec.Struct, array_like=True, frozen=True):
     """One thing that a rollout did, for whoever traces it.
 
     Attributes:
@@ -265,7 +265,7 @@ class Leg(msgspec.Struct, array_like=True, frozen=True):
     said: str = ""
 
 
-class Diary:
+class TraceRecorder:
     """Keeps what a task's rollouts did until it is taken along with the tree's next delta.
 
     Args:
@@ -279,7 +279,7 @@ class Diary:
         self._content = traced == "content"
         self.traced = bool(traced)
         self._tools: list[ToolRow] = []
-        self._legs: list[Leg] = []
+        self._legs: list[SpanRecord] = []
         self._epoch = time.time_ns() // 1000 - self.now()
 
     @staticmethod
@@ -306,7 +306,7 @@ class Diary:
                 said = _safe(one.text) if self._content else ""
                 error = "" if one.ok else "tool_error"
                 self._legs.append(
-                    Leg(
+                    SpanRecord(
                         rollout,
                         "tool",
                         known[:_MAX_SPAN_NAME],
@@ -317,7 +317,9 @@ class Diary:
                     )
                 )
 
-    def turned(self, rollout: int, kit: Kit, started: int, node: int | None, error: BaseException | None) -> None:
+    def turned(
+        self, rollout: int, kit: CompiledAgent, started: int, node: int | None, error: BaseException | None
+    ) -> None:
         """Note a turn, for whoever traces it, or why there is none."""
         finish, said, prompt, generated = "", "", -1, -1
         if node is not None:
@@ -325,7 +327,7 @@ class Diary:
             finish, prompt, generated = facts.finish, _known(facts.prompt), _known(facts.generated)
             said = _safe(self._core.message(node).decode()) if self._content else ""
         kind = "" if error is None else type(error).__name__
-        leg = Leg(
+        leg = SpanRecord(
             rollout,
             "chat",
             kit.agent.name,
@@ -345,10 +347,12 @@ class Diary:
         started = int(began * 1e6)
         finish, failure = termination, "" if error is None else termination
         self._legs.append(
-            Leg(rollout, "rollout", name, self._epoch + started, self.now() - started, finish=finish, error=failure)
+            SpanRecord(
+                rollout, "rollout", name, self._epoch + started, self.now() - started, finish=finish, error=failure
+            )
         )
 
-    def take(self) -> tuple[list[ToolRow], list[Leg]]:
+    def take(self) -> tuple[list[ToolRow], list[SpanRecord]]:
         """Take what was noted since the last time."""
         taken = self._tools, self._legs
         self._tools, self._legs = [], []

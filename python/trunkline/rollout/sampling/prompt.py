@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trunkline._core import Tree as Core
 
 
-__all__ = ["Conversation", "base_seed"]
+__all__ = ["PromptBuilder", "base_seed"]
 
 
 _JOINED = 16 << 10
@@ -28,7 +28,7 @@ _MOST = 256
 """Pieces, after many forks, until they are joined: a system call that sends them takes no more than 1,024 at once."""
 
 
-class Conversation:
+class PromptBuilder:
     """The messages of one path, which grows.
 
     Args:
@@ -71,9 +71,9 @@ class Conversation:
         pieces = [head, *self.to(node), tail]
         return b"".join(pieces) if sum(map(len, pieces)) <= _JOINED else pieces
 
-    def fork(self) -> Conversation:
+    def fork(self) -> PromptBuilder:
         """Another conversation with the same beginning, whose pieces the two share."""
-        other = Conversation(self._core)
+        other = PromptBuilder(self._core)
         other._end, other._pieces = self._end, self._pieces.copy()
         self._shared = other._shared = len(self._pieces)
         return other

@@ -15,28 +15,28 @@ from trunkline.llm.request import draws as ending
 from trunkline.llm.response import recorded
 from trunkline.llm.types import Request
 from trunkline.rollout.sampling.completions import gathered, runs
-from trunkline.rollout.sampling.prompt import Conversation
-from trunkline.rollout.sampling.token_prompts import ExactTurns
-from trunkline.rollout.sampling.turns import Parked, Turns
+from trunkline.rollout.sampling.prompt import PromptBuilder
+from trunkline.rollout.sampling.token_prompts import TokenTurnReader
+from trunkline.rollout.sampling.turns import PendingTurn, TurnReader
 from trunkline.rollout.task_budget import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.agent import Kit
-    from trunkline.llm.types import Choice, Reply, ToolCall
-    from trunkline.rollout.sampling.completions import Draws, Switchboard
-    from trunkline.rollout.sampling.inflight import Diary
-    from trunkline.rollout.sampling.token_prompts import Exact
-    from trunkline.rollout.task_budget import Hold
-    from trunkline.rollout.types import Kept, Outlet, Told, Turn
+    from trunkline.agent import CompiledAgent
+    from trunkline.llm.types import Reply, ReplyChoice, ToolCall
+    from trunkline.rollout.sampling.completions import CompletionClient, CompletionClients
+    from trunkline.rollout.sampling.inflight import TraceRecorder
+    from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
+    from trunkline.rollout.task_budget import Reservation
+    from trunkline.rollout.types import KeptPrefix, Told, Turn, TurnSink
 
 
-__all__ = ["Ask", "Desk", "Siblings", "together"]
+__all__ = ["SampleBatcher", "Sampler", "TurnRequest", "together"]
 
 
-class Ask(NamedTuple):
+class TurnRequest(NamedTuple):
     """One rollout's question.
 
     Attributes:
@@ -48,28 +48,28 @@ class Ask(NamedTuple):
         said: The conversation in pieces.
         kept: What is kept of a turn that followed the leaf; None where the whole turn is wanted.
         hold: What was set aside for it; None where nothing is limited.
-        context: What is sent instead of the conversation, as the tree has it; only :meth:`Desk.park` takes one.
+        context: What is sent instead of the conversation, as the tree has it; only :meth:`Sampler.ask_later` takes one.
         step: See :class:`~trunkline.llm.types.Request`.
     """
 
-    kit: Kit
+    kit: CompiledAgent
     rollout: int
     leaf: int
     turn: int
     seed: int
-    said: Conversation
-    kept: Kept | None = None
-    hold: Hold | None = None
+    said: PromptBuilder
+    kept: KeptPrefix | None = None
+    hold: Reservation | None = None
     context: int | None = None
     step: int = 0
 
-    def follows(self, other: Ask) -> bool:
+    def follows(self, other: TurnRequest) -> bool:
         """Whether it is for the next draw of the same state."""
         same = self.kit is other.kit and self.leaf == other.leaf and self.turn == other.turn
         return same and self.kept == other.kept and self.seed == other.seed + 1
 
 
-class Desk:
+class Sampler:
     """Turns questions into requests, and replies into turns on the tree.
 
     Args:
@@ -81,13 +81,18 @@ class Desk:
 
     Attributes:
         diary: The same.
-        lanes: See :class:`Draws`.
-        underway: See :class:`Draws`.
+        lanes: See :class:`CompletionClient`.
+        underway: See :class:`CompletionClient`.
         sent: Requests for draws of several rollouts that are out.
     """
 
     def __init__(
-        self, core: Core, task_id: str, draws: Draws | Switchboard, outlet: Outlet, diary: Diary | None = None
+        self,
+        core: Core,
+        task_id: str,
+        draws: CompletionClient | CompletionClients,
+        outlet: TurnSink,
+        diary: TraceRecorder | None = None,
     ) -> None:
         self.name = cache(core.name)
         self.diary = diary
@@ -98,7 +103,7 @@ class Desk:
         self._draws = draws
         self._outlet = outlet
         # What rollouts of one fork have in common is kept once.
-        self._point, self._trunk = ROOT, Conversation(core)
+        self._point, self._trunk = ROOT, PromptBuilder(core)
         # The same for every request of this tree, so that they meet the endpoint that holds its prefix.
         self._key = crc32(task_id.encode("utf-8", "surrogatepass"))
 
@@ -107,26 +112,26 @@ class Desk:
         """Whether a rollout can fork inside a turn."""
         return self._draws.exact is not None and self._draws.exact.inside
 
-    def conversation(self, point: int) -> Conversation:
+    def conversation(self, point: int) -> PromptBuilder:
         """Return the conversation up to a fork point, for a rollout that grows from there to go on with."""
         if point != self._point:
-            self._point, self._trunk = point, Conversation(self._core)
+            self._point, self._trunk = point, PromptBuilder(self._core)
             self._trunk.to(point)
         return self._trunk.fork()
 
-    def heard(self, kit: Kit, turn: int) -> Choice:
+    def recorded(self, kit: CompiledAgent, turn: int) -> ReplyChoice:
         """Return a turn of the tree as the program was given it, or would have been."""
         choice, exact = recorded(self._core, turn), self._draws.exact
-        return choice if exact is None else exact.heard(kit, choice)
+        return choice if exact is None else exact.recorded(kit, choice)
 
-    def calls(self, kit: Kit, turn: int) -> Sequence[ToolCall]:
+    def calls(self, kit: CompiledAgent, turn: int) -> Sequence[ToolCall]:
         """Return the tool calls of a turn; a dialect that cannot read it finds none."""
         try:
-            return kit.speech.read(self.heard(kit, turn)).calls
+            return kit.speech.read(self.recorded(kit, turn)).calls
         except LLMError:
             return ()
 
-    async def ask(self, asks: Sequence[Ask], told: Told | None = None) -> list[Turn | RolloutError]:
+    async def ask(self, asks: Sequence[TurnRequest], told: Told | None = None) -> list[Turn | RolloutError]:
         """Ask for draws of one state, whose seeds follow one another.
 
         Args:
@@ -144,7 +149,7 @@ class Desk:
         with Meter([ask.hold for ask in asks if ask.hold is not None], self._outlet.called, told) as meter:
             return await self._ask(asks, meter.called, meter.told)
 
-    async def park(self, ask: Ask) -> Parked:
+    async def ask_later(self, ask: TurnRequest) -> PendingTurn:
         """Ask for one draw, which goes onto the tree later.
 
         Raises:
@@ -154,10 +159,10 @@ class Desk:
         weights = self._draws.weights
         while True:
             with await weights.begin():
-                return await self._park(ask._replace(kit=ask.kit.under(weights.version)))
+                return await self._ask_later(ask._replace(kit=ask.kit.under(weights.version)))
 
-    async def _park(self, ask: Ask) -> Parked:
-        parked, draws = Parked(ask.kit, ask.turn, self._outlet.called), self._draws.of(ask.kit.agent.llm)
+    async def _ask_later(self, ask: TurnRequest) -> PendingTurn:
+        parked, draws = PendingTurn(ask.kit, ask.turn, self._outlet.called), self._draws.of(ask.kit.agent.llm)
         if ask.hold is None:
             await draws.ask(self._apart(ask, parked), parked)
         else:
@@ -168,7 +173,7 @@ class Desk:
             raise found
         return parked
 
-    def _apart(self, ask: Ask, parked: Parked) -> Request:
+    def _apart(self, ask: TurnRequest, parked: PendingTurn) -> Request:
         """The request for a draw that is parked."""
         end = ending(ask.seed, 1)
         tail = ask.kit.constant + end
@@ -180,7 +185,7 @@ class Desk:
         return self._request(ask.kit, content, 1, ask.seed, constant, parked, ask.step)
 
     async def _ask(
-        self, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
+        self, asks: Sequence[TurnRequest], called: Callable[[Reply], None], told: Told | None
     ) -> list[Turn | RolloutError]:
         """Ask under the weights in force; what is given up for others is asked again under these."""
         exact, weights = self._draws.exact, self._draws.weights
@@ -200,7 +205,7 @@ class Desk:
 
     async def _again(
         self,
-        asks: Sequence[Ask],
+        asks: Sequence[TurnRequest],
         found: list[Turn | RolloutError | None],
         called: Callable[[Reply], None],
         told: Told | None,
@@ -215,20 +220,25 @@ class Desk:
         await gathered(once_more(first, count) for first, count in runs(missing))
 
     def _plain(
-        self, kit: Kit, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
-    ) -> tuple[Request, Turns]:
+        self, kit: CompiledAgent, asks: Sequence[TurnRequest], called: Callable[[Reply], None], told: Told | None
+    ) -> tuple[Request, TurnReader]:
         """The request for some draws, with messages."""
         _, _, leaf, turn, seed, said, *_ = asks[0]
         end = ending(seed, len(asks))
         content = said.body(leaf, kit.head, kit.constant + end)
         rollouts = [ask.rollout for ask in asks]
-        turns = Turns(self._core, kit, rollouts, turn, self.name, called, told)
+        turns = TurnReader(self._core, kit, rollouts, turn, self.name, called, told)
         constant = _size(content) - len(end)
         return self._request(kit, content, len(asks), seed, constant, turns, turn), turns
 
     async def _exact(
-        self, exact: Exact, kit: Kit, asks: Sequence[Ask], called: Callable[[Reply], None], told: Told | None
-    ) -> tuple[Request, Turns]:
+        self,
+        exact: TokenPromptBuilder,
+        kit: CompiledAgent,
+        asks: Sequence[TurnRequest],
+        called: Callable[[Reply], None],
+        told: Told | None,
+    ) -> tuple[Request, TurnReader]:
         """The request for some draws whose every token will be known."""
         _, _, leaf, turn, seed, said, kept, *_ = asks[0]
         n = len(asks)
@@ -237,18 +247,18 @@ class Desk:
         else:
             prompt = await exact.within(self._core, kit, leaf, kept, seed, n)
         rollouts = [ask.rollout for ask in asks]
-        turns = ExactTurns(prompt, leaf, self._core, kit, rollouts, turn, self.name, called, told)
+        turns = TokenTurnReader(prompt, leaf, self._core, kit, rollouts, turn, self.name, called, told)
         constant = _size(prompt.content) - prompt.end
         return self._request(kit, prompt.content, n, seed, constant, turns, turn, prompt.form.route), turns
 
     def _request(
         self,
-        kit: Kit,
+        kit: CompiledAgent,
         content: bytes | list[bytes],
         n: int,
         seed: int,
         constant: int,
-        take: Turns,
+        take: TurnReader,
         step: int,
         route: str = CHAT,
     ) -> Request:
@@ -263,22 +273,22 @@ def _size(content: bytes | list[bytes]) -> int:
     return len(content) if isinstance(content, bytes) else sum(map(len, content))
 
 
-def together(desk: Desk, points: Iterable[int]) -> dict[int, Siblings]:
+def together(desk: Sampler, points: Iterable[int]) -> dict[int, SampleBatcher]:
     """Return where more than one draw is taken: these are asked for together, whoever takes them.
 
     Args:
         desk: Where the requests go.
         points: Where draws are taken, one after the other.
     """
-    return {point: Siblings(desk) for point, draws in Counter(points).items() if draws > 1}
+    return {point: SampleBatcher(desk) for point, draws in Counter(points).items() if draws > 1}
 
 
 class _Waiter(NamedTuple):
-    ask: Ask
+    ask: TurnRequest
     turn: asyncio.Future[Turn | RolloutError]
 
 
-class Siblings:
+class SampleBatcher:
     """First turns of the rollouts of one fork: draws of one state, sent as one request.
 
     What is asked within one turn of the event loop is gathered. Rollouts whose programs ask at different times, or
@@ -288,12 +298,12 @@ class Siblings:
         desk: Where the requests go.
     """
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Sampler) -> None:
         self._desk = desk
         self._waiting: list[_Waiter] = []
 
-    async def ask(self, ask: Ask) -> Turn | RolloutError:
-        """Ask one question; see :meth:`Desk.ask`."""
+    async def ask(self, ask: TurnRequest) -> Turn | RolloutError:
+        """Ask one question; see :meth:`Sampler.ask`."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(ask, loop.create_future())
         self._waiting.append(waiter)

@@ -11,21 +11,21 @@ from trunkline.errors import BadRequest, ConfigError
 from trunkline.llm import request as bodies
 from trunkline.llm.dialects.builtin import Hermes
 from trunkline.llm.token_ids.base import Form, form_of
-from trunkline.rollout.sampling.turns import Turns
+from trunkline.rollout.sampling.turns import TurnReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trunkline._core import Tree as Core
     from trunkline._internal.text import JSON
-    from trunkline.agent import Kit
+    from trunkline.agent import CompiledAgent
     from trunkline.llm.token_ids.base import Renderer, TokenMode
-    from trunkline.llm.types import Choice
-    from trunkline.rollout.sampling.prompt import Conversation
-    from trunkline.rollout.types import Kept
+    from trunkline.llm.types import ReplyChoice
+    from trunkline.rollout.sampling.prompt import PromptBuilder
+    from trunkline.rollout.types import KeptPrefix
     from trunkline.types import Message
 
-__all__ = ["Exact", "ExactTurns", "Prompt"]
+__all__ = ["TokenPrompt", "TokenPromptBuilder", "TokenTurnReader"]
 
 _RAW = Hermes()
 """How models write native calls where no server takes these apart."""
@@ -38,7 +38,7 @@ _CHARACTER = 4
 """Bytes of the longest character, so that a token which begins inside one has at most three before it there."""
 
 
-class Prompt(NamedTuple):
+class TokenPrompt(NamedTuple):
     """The body of a request, and what its reply must know.
 
     Attributes:
@@ -69,14 +69,14 @@ class _Way(NamedTuple):
         parting: What to do with a prompt that drifts.
     """
 
-    kit: Kit
+    kit: CompiledAgent
     form: Form
     renderer: Renderer | None
     tools: Sequence[JSON]
     parting: tuple[str, int]
 
 
-class Exact:
+class TokenPromptBuilder:
     """Makes prompts of token ids for all trees of a worker, or asks for those that the server makes.
 
     Args:
@@ -94,7 +94,9 @@ class Exact:
         """Whether a turn can be gone on from where it is cut: prompts are sent as ids."""
         return self._mode.api != "chat"
 
-    async def prompt(self, core: Core, kit: Kit, leaf: int, said: Conversation, seed: int, n: int) -> Prompt:
+    async def prompt(
+        self, core: Core, kit: CompiledAgent, leaf: int, said: PromptBuilder, seed: int, n: int
+    ) -> TokenPrompt:
         """Make the prompt of a turn; where it is sent as ids, every node up to ``leaf`` has its own after that.
 
         Args:
@@ -114,14 +116,14 @@ class Exact:
         end = bodies.draws(seed, n, form.route)
         tail = form.constant + end
         if way.renderer is None:
-            return Prompt(said.body(leaf, form.head, tail), len(end), form, None, way.parting)
+            return TokenPrompt(said.body(leaf, form.head, tail), len(end), form, None, way.parting)
         try:
             context = await _settle(core, leaf, way.renderer, way)
         except ConfigError as error:
             raise BadRequest(f"the prompt cannot be rendered: {error}") from None
-        return Prompt(request_ids(core, leaf, form.head, tail, context), len(end), form, context, None)
+        return TokenPrompt(request_ids(core, leaf, form.head, tail, context), len(end), form, context, None)
 
-    def heard(self, kit: Kit, choice: Choice) -> Choice:
+    def recorded(self, kit: CompiledAgent, choice: ReplyChoice) -> ReplyChoice:
         """Return a turn that is on a tree as the program was given it.
 
         Args:
@@ -130,7 +132,9 @@ class Exact:
         """
         return _apart(self._way(kit).form, kit, choice)
 
-    async def within(self, core: Core, kit: Kit, leaf: int, kept: Kept, seed: int, n: int) -> Prompt:
+    async def within(
+        self, core: Core, kit: CompiledAgent, leaf: int, kept: KeptPrefix, seed: int, n: int
+    ) -> TokenPrompt:
         """Make the prompt of a turn that goes on from the beginning of an earlier one.
 
         It has the ids that the earlier one was given, then those that are kept of it, and may be as long as that one
@@ -157,9 +161,9 @@ class Exact:
         tail = b"".join((*(b",%d" % token for token in ids), form.constant, end))
         context = core.node(kept.turn).context
         content = request_ids(core, leaf, form.head, tail, context)
-        return Prompt(content, len(end), form, context, None, (kept.turn, len(ids), text))
+        return TokenPrompt(content, len(end), form, context, None, (kept.turn, len(ids), text))
 
-    def _way(self, kit: Kit) -> _Way:
+    def _way(self, kit: CompiledAgent) -> _Way:
         known = self._ways.get(id(kit))
         if known is None:
             model, definitions = kit.agent.model, kit.toolbox.definitions() if kit.speech.native else b""
@@ -198,7 +202,7 @@ def _pending(core: Core, leaf: int) -> list[int]:
     return align_ids(core, leaf, ())[2]
 
 
-async def _beginning(core: Core, kept: Kept, renderer: Renderer) -> tuple[list[int], str]:
+async def _beginning(core: Core, kept: KeptPrefix, renderer: Renderer) -> tuple[list[int], str]:
     """The ids that are kept of a turn, and what they say.
 
     Where the next one begins inside a character, the ids before it in that character go as well: nobody could put the
@@ -220,7 +224,7 @@ async def _beginning(core: Core, kept: Kept, renderer: Renderer) -> tuple[list[i
     )
 
 
-def _shorter(mode: TokenMode, kit: Kit, tokens: int) -> Form:
+def _shorter(mode: TokenMode, kit: CompiledAgent, tokens: int) -> Form:
     """The form of a request for the rest of a turn, of which so many tokens are there: all of it has one limit."""
     sampling = kit.speech.sampling
     left = (sampling.max_tokens or 0) - tokens
@@ -231,16 +235,16 @@ def _shorter(mode: TokenMode, kit: Kit, tokens: int) -> Form:
     return form_of(mode, kit.agent.model, msgspec.structs.replace(sampling, max_tokens=left), version=kit.version)
 
 
-class ExactTurns(Turns):
-    """Turns with their token ids; see :class:`Turns`.
+class TokenTurnReader(TurnReader):
+    """Turns with their token ids; see :class:`TurnReader`.
 
     Args:
         prompt: The prompt that was sent.
         leaf: The node it was sent for.
-        rest: As for :class:`Turns`.
+        rest: As for :class:`TurnReader`.
     """
 
-    def __init__(self, prompt: Prompt, leaf: int, *rest: Any) -> None:
+    def __init__(self, prompt: TokenPrompt, leaf: int, *rest: Any) -> None:
         super().__init__(*rest)
         self._prompt = prompt
         self._leaf = leaf
@@ -263,14 +267,14 @@ class ExactTurns(Turns):
             prompt.kept,
         )
 
-    def _said(self, choice: Choice) -> Choice:
+    def _said(self, choice: ReplyChoice) -> ReplyChoice:
         """A choice for the program, whole."""
         if self._prompt.kept is not None:
             choice.content = self._prompt.kept[2] + choice.content
         return _apart(self._prompt.form, self._kit, choice)
 
 
-def _apart(form: Form, kit: Kit, choice: Choice) -> Choice:
+def _apart(form: Form, kit: CompiledAgent, choice: ReplyChoice) -> ReplyChoice:
     """Read native calls where no server has taken them out of the text."""
     if form.route == bodies.CHAT or not kit.speech.native:
         return choice

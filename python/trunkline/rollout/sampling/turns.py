@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trunkline._core import Heard, hear, take
-from trunkline._internal.text import said, scrub
-from trunkline._internal.validation import shown
+from trunkline._internal.text import format_error, scrub
+from trunkline._internal.validation import short_repr
 from trunkline.errors import LLMError, ReplyError, RolloutError
 from trunkline.llm import messages
 from trunkline.llm.dialects.base import MOST_CALLS
-from trunkline.llm.types import Choice, Reply, ToolCall
+from trunkline.llm.types import Reply, ReplyChoice, ToolCall
 from trunkline.rollout.types import Told, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.agent import Kit
+    from trunkline.agent import CompiledAgent
     from trunkline.rollout.task_budget import Meter
 
 
-__all__ = ["Asked", "Landed", "Parked", "Turns", "share"]
+__all__ = ["AppendedTurn", "AskRecord", "PendingTurn", "TurnReader", "share"]
 
 
 _MOST = 2**31
@@ -34,10 +34,10 @@ _LONGEST = 10**15
 """Microseconds that are believed, 30 years of them."""
 
 
-class Turns:
+class TurnReader:
     """Makes turns of the draws of one state: draw i becomes the next turn of rollout i.
 
-    An LLM that receives bytes calls it with them (it is the request's :class:`~trunkline.llm.types.Take`), and the
+    An LLM that receives bytes calls it with them (it is the request's :class:`~trunkline.llm.types.ReplyReader`), and the
     reply is read and put on the tree in one step. What another LLM made of its answer comes by :meth:`adopt`.
 
     Args:
@@ -58,7 +58,7 @@ class Turns:
     def __init__(
         self,
         core: Core,
-        kit: Kit,
+        kit: CompiledAgent,
         rollouts: Sequence[int],
         turn: int,
         name: Callable[[str], int],
@@ -77,7 +77,7 @@ class Turns:
         self._context = context
 
     def __call__(self, data: bytes, first: int, attempts: int, micros: int, most: int | None = None) -> Reply:
-        """Read an answer's bytes; see :class:`~trunkline.llm.types.Take`."""
+        """Read an answer's bytes; see :class:`~trunkline.llm.types.ReplyReader`."""
         end = len(self._rollouts) if most is None else first + most
         if self.found[first] is not None:
             raise self._taken_twice(first, end)
@@ -88,7 +88,7 @@ class Turns:
             raise ReplyError("its choices are empty")
         choices = []
         for place, (content, reasoning, calls, finish, node, size, fault) in enumerate(taken, first):
-            choice = self._said(Choice(content, reasoning, [ToolCall(*call) for call in calls], finish))
+            choice = self._said(ReplyChoice(content, reasoning, [ToolCall(*call) for call in calls], finish))
             choices.append(choice)
             self.found[place] = LLMError(fault) if fault else Turn(choice, node, size)
         reply = Reply(choices, prompt, cached, generated, attempts, micros, served)
@@ -119,7 +119,7 @@ class Turns:
             self._context,
         )
 
-    def _said(self, choice: Choice) -> Choice:
+    def _said(self, choice: ReplyChoice) -> ReplyChoice:
         """A choice for the program, as the tree's reader has it."""
         return choice
 
@@ -211,7 +211,7 @@ class Turns:
         )
         return Turn(choice, node, len(message))
 
-    def _message(self, choice: Choice) -> bytes:
+    def _message(self, choice: ReplyChoice) -> bytes:
         """The message that a choice leaves.
 
         Raises:
@@ -239,9 +239,9 @@ def _checked(reply: object, llm: str) -> Reply:
     try:
         found = msgspec.convert(msgspec.to_builtins(reply), Reply) if isinstance(reply, Reply) else None
     except (msgspec.MsgspecError, TypeError) as error:
-        raise LLMError(f"{llm} returned a reply that is none: {said(error)}") from None
+        raise LLMError(f"{llm} returned a reply that is none: {format_error(error)}") from None
     if found is None or not found.choices:
-        raise LLMError(f"{llm} returned {shown(reply)}, not a Reply with a choice")
+        raise LLMError(f"{llm} returned {short_repr(reply)}, not a Reply with a choice")
     for choice in found.choices:
         choice.content, choice.finish = scrub(choice.content), scrub(choice.finish)
         for call in choice.tool_calls:
@@ -255,7 +255,7 @@ def _checked(reply: object, llm: str) -> Reply:
     return found
 
 
-class Asked(NamedTuple):
+class AskRecord(NamedTuple):
     """How a program asked for a turn, as its record has it.
 
     Attributes:
@@ -271,7 +271,7 @@ class Asked(NamedTuple):
     how: int
 
 
-class Landed(NamedTuple):
+class AppendedTurn(NamedTuple):
     """A turn that has landed.
 
     Attributes:
@@ -291,7 +291,7 @@ class Landed(NamedTuple):
     generated: int | None
 
 
-class Parked(Turns):
+class PendingTurn(TurnReader):
     """Reads the reply to one draw, so that it is known to be usable, and puts it on a tree later.
 
     Args:
@@ -300,13 +300,13 @@ class Parked(Turns):
         called: Told of a request that brought nothing at once, and of the reply in the step in which its turn lands.
     """
 
-    def __init__(self, kit: Kit, turn: int, called: Callable[[Reply], None]) -> None:
+    def __init__(self, kit: CompiledAgent, turn: int, called: Callable[[Reply], None]) -> None:
         self.found: list[Turn | RolloutError | None] = [None]
         self.meter: Meter | None = None
         self._kit = kit
         self._turn = turn
         self._rollouts = _DRAW
-        self._called = self.heard
+        self._called = self.account
         self._told = self.over
         self._told_of = called
         self._reply: Reply | None = None
@@ -332,7 +332,7 @@ class Parked(Turns):
         )
         return Turn(choice, 0, len(message))
 
-    def heard(self, reply: Reply) -> None:
+    def account(self, reply: Reply) -> None:
         """Pay for what a request brought, and note it."""
         if self.meter is not None:
             self.meter.called(reply)
@@ -352,15 +352,15 @@ class Parked(Turns):
             self._told_of(reply)
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> ReplyChoice:
         """What the model said, once it has."""
         (found,) = self.found
         assert isinstance(found, Turn), "who waits for a reply gets one or an error"
         return found.choice
 
     def land(
-        self, core: Core, rollout: int, sent: int | None, nth: int, asked: Asked, note: bytes | None, *, alone: bool
-    ) -> Landed:
+        self, core: Core, rollout: int, sent: int | None, nth: int, asked: AskRecord, note: bytes | None, *, alone: bool
+    ) -> AppendedTurn:
         """Put the turn on a tree, and the program's record of it, as :mod:`trunkline.tree.records` has it.
 
         Args:
@@ -378,7 +378,7 @@ class Parked(Turns):
         agent, retries = kit.agent.name, max(0, reply.attempts - 1)
         landed = heard.land(core, rollout, agent, kit.namespace, sent, retries, reply.micros, nth, *asked, note, alone)
         self._told_of(reply)
-        return Landed._make(landed)
+        return AppendedTurn._make(landed)
 
     def drop(self) -> None:
         """Tell of the reply, which lands nowhere."""

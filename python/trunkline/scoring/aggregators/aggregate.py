@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Final
 
-from trunkline._internal.validation import shown
+from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError
 from trunkline.scoring.aggregators.base import Aggregator, Decision
 from trunkline.scoring.aggregators.llm import Integrate, Synthesis
@@ -40,7 +40,9 @@ def check_aggregator(name: str, aggregator: object) -> Aggregator:
         ConfigError: It is none.
     """
     if isinstance(aggregator, type) or not isinstance(aggregator, Aggregator):
-        raise ConfigError(f"{name} must be an aggregator, such as Majority() or Weighted(), not {shown(aggregator)}")
+        raise ConfigError(
+            f"{name} must be an aggregator, such as Majority() or Weighted(), not {short_repr(aggregator)}"
+        )
     return aggregator
 
 
@@ -71,5 +73,5 @@ async def aggregate(tree: Tree, aggregator: Aggregator = Majority(), *, by: str 
         raise ConfigError(f"{type(decider).__name__}.decide must be a coroutine function: async def decide(...)")
     decision: object = await asked
     if not isinstance(decision, Decision):
-        raise ConfigError(f"{type(decider).__name__}.decide must return a Decision, not {shown(decision)}")
+        raise ConfigError(f"{type(decider).__name__}.decide must return a Decision, not {short_repr(decision)}")
     return decision

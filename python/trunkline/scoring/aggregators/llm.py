@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
-from trunkline._internal.text import printable, said
-from trunkline._internal.validation import text
+from trunkline._internal.text import format_error, printable
+from trunkline._internal.validation import check_text
 from trunkline.errors import ConfigError, RolloutError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
 from trunkline.scoring.aggregators.base import Decision
 from trunkline.scoring.aggregators.voting import Ballot, By, Same, check_options, key_of, poll, votes, weights
 from trunkline.scoring.answers import extract_answer, tail
-from trunkline.scoring.model_client import Asker
+from trunkline.scoring.model_client import ModelClient
 from trunkline.scoring.reports.extractive import extract
 from trunkline.tree.answers import fold, normalise
 from trunkline.tree.views import message_text
@@ -197,9 +197,9 @@ class Picker(msgspec.Struct, frozen=True):
             What is opened for a decision is closed after it; to keep connections between many, give what
             ``LLM(...).open()`` returns, and close that yourself.
         model: The model's name, as its endpoint knows it.
-        by: What weighs in the vote that decides where the model does not; see :class:`.votes.Weighted`.
-        contain: See :class:`.votes.Majority`.
-        same: See :class:`.votes.Majority`.
+        by: What weighs in the vote that decides where the model does not; see :class:`.voting.Weighted`.
+        contain: See :class:`.voting.Majority`.
+        same: See :class:`.voting.Majority`.
         sampling: How the model samples.
         seed: Seed of what is asked: equal candidates and seeds send equal requests.
 
@@ -217,7 +217,7 @@ class Picker(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if not text(f"{name}: model", self.model).strip():
+        if not check_text(f"{name}: model", self.model).strip():
             raise ConfigError(f"{name}: model is empty; name the model as its endpoint does")
         check_options(name, self.by, self.contain, self.same)
         if isinstance(self.llm, dict):
@@ -226,9 +226,9 @@ class Picker(msgspec.Struct, frozen=True):
                 msgspec.structs.force_setattr(self, "llm", msgspec.convert(self.llm, EndpointSpec))
         self.asker()
 
-    def asker(self) -> Asker:
+    def asker(self) -> ModelClient:
         """Who asks, for one decision."""
-        return Asker(self.llm, self.model, self.sampling, self.seed)
+        return ModelClient(self.llm, self.model, self.sampling, self.seed)
 
 
 class _Menu(NamedTuple):
@@ -267,7 +267,7 @@ def read_pick(reply: str, count: int, numbers: Mapping[str, int]) -> int | None:
 
 
 async def pick(
-    asker: Asker,
+    asker: ModelClient,
     name: str,
     instructions: str,
     question: str,
@@ -321,7 +321,7 @@ async def pick(
 
 
 async def _asked(
-    asker: Asker, instructions: str, shown: str, count: int, numbers: Mapping[str, int]
+    asker: ModelClient, instructions: str, shown: str, count: int, numbers: Mapping[str, int]
 ) -> tuple[int | None, str]:
     """Ask, and once more if the reply picks none; the position of what was picked, and why, or why none was."""
     for draw in range(2):
@@ -330,7 +330,7 @@ async def _asked(
         try:
             reply = await asker.ask(messages, draw)
         except RolloutError as problem:  # an endpoint that serves nobody is none
-            return None, f"the model gave no reply: {said(problem, _WHY)}"
+            return None, f"the model gave no reply: {format_error(problem, _WHY)}"
         chosen = read_pick(reply.text, count, numbers)
         if chosen is not None:
             return chosen, printable(" ".join(_CHOICE.sub("", reply.text).split()), _WHY)
@@ -345,11 +345,11 @@ class Synthesis(Picker, frozen=True):
     tries agree, nothing is asked. Tries without a report are shown by their answer alone.
 
     Args:
-        llm: Who is asked; see :class:`.picking.Picker`, as for the other options.
+        llm: Who is asked; see :class:`Picker`, as for the other options.
         model: The model's name.
         by: What weighs in the vote that decides where the model does not.
-        contain: See :class:`.votes.Majority`.
-        same: See :class:`.votes.Majority`.
+        contain: See :class:`.voting.Majority`.
+        same: See :class:`.voting.Majority`.
         sampling: How the model samples.
         seed: Seed of what is asked.
 
@@ -360,7 +360,7 @@ class Synthesis(Picker, frozen=True):
     name: ClassVar[str] = "synthesis"
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
-        """See :meth:`.Aggregator.decide`.
+        """See :meth:`.base.Aggregator.decide`.
 
         Raises:
             EndpointError: The model's endpoint serves nobody.
@@ -388,14 +388,14 @@ class Integrate(Picker, frozen=True):
     there are no messages the answer stands alone, and where that call fails or brings nothing, an extracted report
     stands for it (:func:`trunkline.scoring.reports.extractive.extract`). A report that does not state its try's answer is
     marked as unclear, and the try's vote counts half. Then one call over all reports picks one of the answers, as for
-    :class:`.synthesis.Synthesis`. Where all tries agree, nothing is asked.
+    :class:`Synthesis`. Where all tries agree, nothing is asked.
 
     Args:
-        llm: Who is asked; see :class:`.picking.Picker`, as for the other options.
+        llm: Who is asked; see :class:`Picker`, as for the other options.
         model: The model's name.
         by: What weighs in the vote that decides where the model does not.
-        contain: See :class:`.votes.Majority`.
-        same: See :class:`.votes.Majority`.
+        contain: See :class:`.voting.Majority`.
+        same: See :class:`.voting.Majority`.
         sampling: How the model samples.
         seed: Seed of what is asked.
 
@@ -407,7 +407,7 @@ class Integrate(Picker, frozen=True):
     reads_messages: ClassVar[bool] = True
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
-        """See :meth:`.Aggregator.decide`.
+        """See :meth:`.base.Aggregator.decide`.
 
         Raises:
             EndpointError: The model's endpoint serves nobody.
@@ -455,7 +455,7 @@ def states(report: str, answer: str | None) -> bool:
     return key_of(stated) == key or any(f" {form} " in words for form in (key, normalise(answer)))
 
 
-async def _ask_reports(asker: Asker, question: str, candidates: Sequence[Candidate]) -> list[str]:
+async def _ask_reports(asker: ModelClient, question: str, candidates: Sequence[Candidate]) -> list[str]:
     """A report for each candidate, those that lack written at once; it is empty where there is nothing to report."""
     written = await asyncio.gather(
         *(_report(asker, question, candidate) for candidate in candidates), return_exceptions=True
@@ -468,7 +468,7 @@ async def _ask_reports(asker: Asker, question: str, candidates: Sequence[Candida
     return found
 
 
-async def _report(asker: Asker, question: str, candidate: Candidate) -> str:
+async def _report(asker: ModelClient, question: str, candidate: Candidate) -> str:
     """The report of one candidate; one call that fails costs no other candidate anything."""
     if candidate.report.strip() or not candidate.messages:
         return candidate.report

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
-from trunkline._internal.text import said
-from trunkline._internal.validation import choice, shown
+from trunkline._internal.text import format_error
+from trunkline._internal.validation import check_choice, short_repr
 from trunkline.errors import ConfigError, UsageError
 from trunkline.scoring.aggregators.base import Decision, Party
 from trunkline.scoring.filters.base import flag
@@ -165,7 +165,7 @@ def check_same(name: str, same: object) -> None:
         ConfigError: It cannot be called, or is a coroutine function.
     """
     if same is not None and not callable(same):
-        raise ConfigError(f"{name} must be a function of two answers, not {shown(same)}")
+        raise ConfigError(f"{name} must be a function of two answers, not {short_repr(same)}")
     if iscoroutinefunction(same):
         raise ConfigError(f"{name} must be a plain function of two answers, not a coroutine function")
 
@@ -245,10 +245,12 @@ def _alike(same: Same, first: str, second: str) -> bool:
         try:
             verdict: object = same(one, other)
         except Exception as problem:
-            raise ConfigError(f"same raised {type(problem).__name__} for two answers: {said(problem)}") from problem
+            raise ConfigError(
+                f"same raised {type(problem).__name__} for two answers: {format_error(problem)}"
+            ) from problem
         # Through __bool__ of numbers such as NumPy's, but no coroutine, which would always be true.
         if not isinstance(verdict, bool | int) and type(verdict).__name__ not in {"bool_", "bool"}:
-            raise ConfigError(f"same must return True or False, not {shown(verdict)}")
+            raise ConfigError(f"same must return True or False, not {short_repr(verdict)}")
         if verdict:
             return True
     return False
@@ -349,8 +351,8 @@ def poll(
     Args:
         candidates: The tries; who has no answer does not vote.
         weigh: What the vote of each id weighs, at least 0; 1 each when None.
-        contain: See :func:`.clusters.cluster`.
-        same: See :func:`.clusters.cluster`.
+        contain: See :func:`cluster`.
+        same: See :func:`cluster`.
         why: What to say of how they are counted.
 
     Raises:
@@ -415,7 +417,7 @@ def number_of(candidate: Candidate, by: By) -> float:
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"candidate {candidate.id}: its {by} must be a number, not {shown(value)}") from None
+        raise UsageError(f"candidate {candidate.id}: its {by} must be a number, not {short_repr(value)}") from None
 
 
 def _voting(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -427,7 +429,7 @@ def _voting(candidates: Sequence[Candidate]) -> list[Candidate]:
     for one in candidates:
         answer: object = one.answer
         if answer is not None and not isinstance(answer, str):
-            raise UsageError(f"candidate {one.id}: its answer must be text or None, not {shown(answer)}")
+            raise UsageError(f"candidate {one.id}: its answer must be text or None, not {short_repr(answer)}")
     return [one for one in candidates if votes(one.answer)]
 
 
@@ -453,7 +455,7 @@ def check_options(name: str, by: object, contain: object, same: object) -> None:
     Raises:
         ConfigError: One has a value it cannot have.
     """
-    choice(f"{name}: by", by, *SOURCES)
+    check_choice(f"{name}: by", by, *SOURCES)
     flag(f"{name}: contain", contain)
     check_same(f"{name}: same", same)
 
@@ -479,7 +481,7 @@ class Majority(msgspec.Struct, frozen=True, kw_only=True):
         check_options("Majority", "confidence", self.contain, self.same)
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
-        """See :meth:`.Aggregator.decide`; a tie goes to the first in the order of normalised answers."""
+        """See :meth:`.base.Aggregator.decide`; a tie goes to the first in the order of normalised answers."""
         return _decision(self.name, poll(candidates, contain=self.contain, same=self.same))
 
 
@@ -507,7 +509,7 @@ class Weighted(msgspec.Struct, frozen=True, kw_only=True):
         check_options("Weighted", self.by, self.contain, self.same)
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
-        """See :meth:`.Aggregator.decide`; a tie goes to the first in the order of normalised answers."""
+        """See :meth:`.base.Aggregator.decide`; a tie goes to the first in the order of normalised answers."""
         weigh, why = weights(candidates, self.by)
         return _decision(self.name, poll(candidates, weigh, contain=self.contain, same=self.same, why=why))
 
@@ -537,7 +539,7 @@ class BestOfN(msgspec.Struct, frozen=True, kw_only=True):
         check_options("BestOfN", self.by, self.contain, self.same)
 
     async def decide(self, question: str, candidates: Sequence[Candidate]) -> Decision:
-        """See :meth:`.Aggregator.decide`."""
+        """See :meth:`.base.Aggregator.decide`."""
         ballot = poll(candidates, contain=self.contain, same=self.same)
         values = {one.id: number_of(one, self.by) for one in candidates}
         best = [_best([values[voter] for voter in party.voters]) for party in ballot.parties]

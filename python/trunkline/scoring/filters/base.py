@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from trunkline._core import TURN
-from trunkline._internal.text import printable, said
-from trunkline._internal.validation import choice, shown
+from trunkline._internal.text import format_error, printable
+from trunkline._internal.validation import check_choice, short_repr
 from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.dialects.base import Parsed
 from trunkline.llm.response import recorded
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trunkline._core import Tree as Core
-    from trunkline.llm.types import Choice
+    from trunkline.llm.types import ReplyChoice
     from trunkline.tree.views import Trajectory, Tree
 
 
@@ -73,10 +73,10 @@ def check(filters: object, *, scored: bool) -> tuple[Filter, ...]:
         ConfigError: One is none, or needs rewards that there are none of.
     """
     if not isinstance(filters, list | tuple):
-        raise ConfigError(f"filters must be a list of filters, not {shown(filters)}")
+        raise ConfigError(f"filters must be a list of filters, not {short_repr(filters)}")
     for position, one in enumerate(filters):
         if isinstance(one, type) or not isinstance(one, Filter):
-            raise ConfigError(f"filters[{position}] must have judge(group), which {shown(one)} lacks")
+            raise ConfigError(f"filters[{position}] must have judge(group), which {short_repr(one)} lacks")
         if getattr(one, "scored", False) and not scored:
             raise ConfigError(f"filter {name_of(one)} compares rewards, and the run has none: give it a reward")
     return tuple(sorted(filters, key=lambda one: bool(getattr(one, "whole", False))))
@@ -98,7 +98,7 @@ def judge(filters: Sequence[Filter], group: Group) -> None:
         try:
             _note(core, [_checked(entry, core.rollouts) for entry in one.judge(group)])
         except (Exception, SystemExit) as problem:  # noqa: BLE001 - anybody's code
-            what = f"{type(problem).__name__}: {said(problem)}"
+            what = f"{type(problem).__name__}: {format_error(problem)}"
             task = printable(group.tree.task.id, 80)
             logger.warning("filter %s raised on task %s, which is left unjudged: %s", name_of(one), task, what)
             for number, noted in before:
@@ -138,7 +138,7 @@ def _checked(entry: Any, rollouts: int) -> Finding:
         number, verdict = entry
         if type(number) is int and 0 <= number < rollouts and isinstance(verdict, Verdict):
             return Finding(number, verdict)
-    raise ConfigError(f"a filter must yield (rollout id, Verdict), not {shown(entry)}")
+    raise ConfigError(f"a filter must yield (rollout id, Verdict), not {short_repr(entry)}")
 
 
 OVERLONG = frozenset({Termination.MAX_TOKENS, Termination.MAX_CONTEXT})
@@ -152,7 +152,7 @@ def flag(name: str, value: object) -> None:
         ConfigError: It is neither.
     """
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} must be true or false, not {shown(value)}")
+        raise ConfigError(f"{name} must be true or false, not {short_repr(value)}")
 
 
 def treatment(name: str, action: object, count_in_baseline: object) -> None:
@@ -161,7 +161,7 @@ def treatment(name: str, action: object, count_in_baseline: object) -> None:
     Raises:
         ConfigError: It can be masked or dropped, and nothing else.
     """
-    choice(f"{name}: action", action, "mask", "drop")
+    check_choice(f"{name}: action", action, "mask", "drop")
     flag(f"{name}: count_in_baseline", count_in_baseline)
 
 
@@ -180,7 +180,7 @@ class Group:
         rollouts: Every rollout, in the order they were opened.
     """
 
-    def __init__(self, tree: Tree, reader: Callable[[Choice], Parsed]) -> None:
+    def __init__(self, tree: Tree, reader: Callable[[ReplyChoice], Parsed]) -> None:
         self.tree = tree
         self.rollouts = tree.rollouts
         self._reader = reader

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from trunkline._core import drift_of
-from trunkline._internal.validation import choice, number, shown, whole
+from trunkline._internal.validation import check_choice, check_float, check_int, short_repr
 from trunkline.errors import ConfigError
 from trunkline.scoring.filters.base import OVERLONG, flag, treatment
 from trunkline.scoring.notes import Action, Verdict, counted, penalty
@@ -62,9 +62,9 @@ class OverlongPenalty(msgspec.Struct, frozen=True, kw_only=True):
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        whole("OverlongPenalty: length", self.length, 1)
-        whole("OverlongPenalty: buffer", self.buffer, 1, self.length)
-        number("OverlongPenalty: factor", self.factor, 0, 1e6, above=True)
+        check_int("OverlongPenalty: length", self.length, 1)
+        check_int("OverlongPenalty: buffer", self.buffer, 1, self.length)
+        check_float("OverlongPenalty: factor", self.factor, 0, 1e6, above=True)
 
     def amount(self, tokens: int) -> float:
         """Return what is added to the reward of a trajectory of so many generated tokens: 0, or less.
@@ -200,9 +200,9 @@ class Repetition(msgspec.Struct, frozen=True, kw_only=True):
     count_in_baseline: bool = True
 
     def __post_init__(self) -> None:
-        whole("Repetition: window", self.window, 1, 1024)
-        whole("Repetition: times", self.times, 2)
-        choice("Repetition: where", self.where, "last", "any")
+        check_int("Repetition: window", self.window, 1, 1024)
+        check_int("Repetition: times", self.times, 2)
+        check_choice("Repetition: where", self.where, "last", "any")
         treatment("Repetition", self.action, self.count_in_baseline)
 
     def judge(self, group: Group) -> Iterator[tuple[int, Verdict]]:
@@ -291,7 +291,7 @@ class ExactPrefix(msgspec.Struct, frozen=True, kw_only=True):
         listed = isinstance(self.allowed, list | tuple)
         if not listed or any(policy not in _POLICIES for policy in self.allowed):
             raise ConfigError(
-                f"ExactPrefix: allowed must list some of {', '.join(_POLICIES)}, not {shown(self.allowed)}"
+                f"ExactPrefix: allowed must list some of {', '.join(_POLICIES)}, not {short_repr(self.allowed)}"
             )
 
     def judge(self, group: Group) -> Iterator[tuple[int, Verdict]]:
@@ -345,15 +345,15 @@ class ZeroVariance(msgspec.Struct, frozen=True, kw_only=True):
     masked: bool = False
 
     def __post_init__(self) -> None:
-        choice("ZeroVariance: measure", self.measure, "std", "spread")
-        whole("ZeroVariance: ddof", self.ddof, 0, 1)
-        number("ZeroVariance: threshold", self.threshold, 0)
-        whole("ZeroVariance: unclipped", self.unclipped, 0)
+        check_choice("ZeroVariance: measure", self.measure, "std", "spread")
+        check_int("ZeroVariance: ddof", self.ddof, 0, 1)
+        check_float("ZeroVariance: threshold", self.threshold, 0)
+        check_int("ZeroVariance: unclipped", self.unclipped, 0)
         for name in ("single", "clipped", "shaped", "masked"):
             flag(f"ZeroVariance: {name}", getattr(self, name))
         for name in ("low", "high"):
             if getattr(self, name) is not None:
-                number(f"ZeroVariance: {name}", getattr(self, name), -math.inf)
+                check_float(f"ZeroVariance: {name}", getattr(self, name), -math.inf)
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ConfigError(f"ZeroVariance: low is {self.low:g}, which is above high, {self.high:g}")
 

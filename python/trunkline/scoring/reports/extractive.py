@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import msgspec
 
 from trunkline._internal.text import printable
-from trunkline._internal.validation import whole
+from trunkline._internal.validation import check_int
 from trunkline.scoring.answers import extract_answer
 from trunkline.scoring.reports.segments import reported_leaves, steps, without_prompt
 from trunkline.tree.views import Kind, message_text
@@ -17,7 +17,7 @@ from trunkline.types import Usage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline.scoring.reports.segments import Step
+    from trunkline.scoring.reports.segments import ReportStep
     from trunkline.tree.views import Tree
     from trunkline.types import Message
 
@@ -99,7 +99,7 @@ def extract(messages: Sequence[Message], *, limit: int = LIMIT, answer: str | No
     Raises:
         ConfigError: The limit is less than 200.
     """
-    whole("limit", limit, LEAST)
+    check_int("limit", limit, LEAST)
     said = without_prompt(messages)
     done = steps(said)
     if not done:
@@ -135,7 +135,7 @@ def extract_tree(tree: Tree, *, limit: int = LIMIT, again: bool = False) -> Repo
     Raises:
         ConfigError: The limit is less than 200.
     """
-    whole("limit", limit, LEAST)
+    check_int("limit", limit, LEAST)
     written = skipped = 0
     problems: list[Problem] = []
     for leaf, answer in reported_leaves(tree).items():
@@ -191,7 +191,7 @@ def _end(text: str, width: int) -> str:
     return printable(line, width) if len(line) <= width else f"…{printable(line[len(line) - width + 1 :], width - 1)}"
 
 
-def _calls(done: Sequence[Step]) -> list[str]:
+def _calls(done: Sequence[ReportStep]) -> list[str]:
     """One line a call: results answer calls in their order, and those of one turn come together."""
     lines: list[str] = []
     waiting: list[int] = []

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from trunkline._internal.text import printable, said, scrub
-from trunkline._internal.validation import choice, number, whole
+from trunkline._internal.text import format_error, printable, scrub
+from trunkline._internal.validation import check_choice, check_float, check_int
 from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.request import Sampling
-from trunkline.scoring.model_client import Asker
+from trunkline.scoring.model_client import ModelClient
 from trunkline.scoring.reports.extractive import Problem, Reported, messages_of
 from trunkline.scoring.reports.segments import CACHED, SHARES, Sizes, choose, clipped, reported_leaves, segments, steps
 from trunkline.tree.views import message_text
@@ -22,12 +22,12 @@ from trunkline.types import Usage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trunkline.scoring.reports.segments import Segment, Share, Step
+    from trunkline.scoring.reports.segments import ReportStep, Segment, Share
     from trunkline.tree.views import Tree
     from trunkline.types import Message, Task
 
 
-__all__ = ["RESULT", "Reporter", "Work", "asked", "question_of", "written"]
+__all__ = ["RESULT", "Reporter", "TreeReports", "asked", "question_of", "written"]
 
 
 RESULT: Final = 1500
@@ -64,7 +64,7 @@ def question_of(task: Task) -> str:
     return "\n".join(f"{message.get('role')}: {message_text(message)}" for message in said)
 
 
-def written(steps: Iterable[Step], result: int = RESULT) -> str:
+def written(steps: Iterable[ReportStep], result: int = RESULT) -> str:
     """Steps as a request shows them.
 
     Args:
@@ -97,7 +97,7 @@ def asked(question: str, before: str | None, steps: str, answer: str | None, wor
     ]
 
 
-def _written(step: Step, result: int) -> str:
+def _written(step: ReportStep, result: int) -> str:
     if step.kind == "call":
         heading, limit = f"## Call of {step.name}", _ARGUMENTS
     elif step.kind == "message":
@@ -134,8 +134,8 @@ class Reporter:
     extended along the branches: a request holds the question, the report on what came before, and the steps since.
 
     Args:
-        llm: As for :class:`~trunkline.scoring.model_client.Asker`, or an ``Asker``, which then belongs to who made it.
-        model: The model's name, as its endpoint knows it; not with an ``Asker``.
+        llm: As for :class:`~trunkline.scoring.model_client.ModelClient`, or an ``ModelClient``, which then belongs to who made it.
+        model: The model's name, as its endpoint knows it; not with an ``ModelClient``.
         sampling: How it samples.
         seed: Seed of what is asked.
         share: ``always``: a report at every place where rollouts part. ``never``: one on each leaf, from scratch over
@@ -168,21 +168,21 @@ class Reporter:
         cached: float = CACHED,
         again: bool = False,
     ) -> None:
-        if isinstance(llm, Asker):
+        if isinstance(llm, ModelClient):
             if model is not None:
                 raise ConfigError("Reporter: model is the Asker's own; leave it out")
             self._asker = llm
         elif model is None:
             raise ConfigError("Reporter: model is missing; give the name of the model that writes")
         else:
-            self._asker = Asker(llm, model, sampling, seed)
-        self._owned = not isinstance(llm, Asker)
+            self._asker = ModelClient(llm, model, sampling, seed)
+        self._owned = not isinstance(llm, ModelClient)
         self.model = self._asker.model
-        choice("Reporter: share", share, *SHARES)
+        check_choice("Reporter: share", share, *SHARES)
         self.share = share
-        self.words = whole("Reporter: words", words, 20, 10_000)
-        self.result = whole("Reporter: result", result, 100)
-        self.cached = number("Reporter: cached", cached, 0, 1)
+        self.words = check_int("Reporter: words", words, 20, 10_000)
+        self.result = check_int("Reporter: result", result, 100)
+        self.cached = check_float("Reporter: cached", cached, 0, 1)
         self.again = again
 
     async def write(self, tree: Tree) -> Reported:
@@ -206,13 +206,13 @@ class Reporter:
         await work.execute()
         return work.reported
 
-    def work_on(self, tree: Tree) -> Work:
+    def work_on(self, tree: Tree) -> TreeReports:
         """What :meth:`write` does, for those who want to know what came of it also where it ends early.
 
         Args:
             tree: The tree.
         """
-        return Work(tree, self, self._asker)
+        return TreeReports(tree, self, self._asker)
 
     async def close(self) -> None:
         """Close what was opened here. May be called more than once."""
@@ -220,7 +220,7 @@ class Reporter:
             await self._asker.close()
 
 
-class Work:
+class TreeReports:
     """The reports of one tree, while they are written.
 
     Args:
@@ -229,7 +229,7 @@ class Work:
         asker: Asks the model.
     """
 
-    def __init__(self, tree: Tree, reporter: Reporter, asker: Asker) -> None:
+    def __init__(self, tree: Tree, reporter: Reporter, asker: ModelClient) -> None:
         self._usage = Usage()
         self._written = 0
         self._skipped = 0
@@ -310,7 +310,7 @@ class Work:
             try:
                 reply = await self._asker.ask(request, draw)
             except LLMError as problem:
-                self._problems.append(Problem(segment.node, said(problem)))
+                self._problems.append(Problem(segment.node, format_error(problem)))
                 return None
             self._usage += reply.usage
             finish = printable(reply.finish, 40)

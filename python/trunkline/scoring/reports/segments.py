@@ -21,10 +21,10 @@ __all__ = [
     "CACHED",
     "GENERATED",
     "SHARES",
+    "ReportStep",
     "Segment",
     "Share",
     "Sizes",
-    "Step",
     "choose",
     "clipped",
     "reported_leaves",
@@ -209,7 +209,7 @@ _NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _THOUGHTS: Final = ("reasoning_content", "reasoning")
 
 
-class Step(NamedTuple):
+class ReportStep(NamedTuple):
     """One thing that was done.
 
     Attributes:
@@ -250,7 +250,7 @@ def without_prompt(messages: Sequence[Message]) -> Sequence[Message]:
     return given[first:]
 
 
-def steps(messages: Iterable[Message]) -> list[Step]:
+def steps(messages: Iterable[Message]) -> list[ReportStep]:
     """Take messages apart.
 
     Calls are read from ``tool_calls`` and from the tags that models write them in; thoughts from ``reasoning_content``,
@@ -260,7 +260,7 @@ def steps(messages: Iterable[Message]) -> list[Step]:
     Args:
         messages: Chat messages, the prompt not among them.
     """
-    found: list[Step] = []
+    found: list[ReportStep] = []
     for message in messages:
         if message.get("role") == "assistant":
             found += _spoken(message)
@@ -269,21 +269,23 @@ def steps(messages: Iterable[Message]) -> list[Step]:
         wrapped = _WRAPPED.match(text)
         brought = message.get("role") == "tool" or wrapped is not None or _waits(found)
         body = (wrapped[2] if wrapped is not None else text).strip()
-        found.append(Step("result", body) if brought else Step("message", body, short_name(message.get("role"))))
+        found.append(
+            ReportStep("result", body) if brought else ReportStep("message", body, short_name(message.get("role")))
+        )
     return found
 
 
-def _waits(found: Sequence[Step]) -> bool:
+def _waits(found: Sequence[ReportStep]) -> bool:
     return bool(found) and found[-1].kind == "call"
 
 
-def _spoken(message: Message) -> Iterator[Step]:
+def _spoken(message: Message) -> Iterator[ReportStep]:
     thought, visible = _apart(message_text(message))
     aside = next((message[key] for key in _THOUGHTS if isinstance(message.get(key), str)), "")
     calls = [*_native(message.get("tool_calls")), *_tagged(visible)]
     words = "\n".join(part for part in (aside.strip(), thought.strip(), _CALL.sub("", visible).strip()) if part)
     if words:
-        yield Step("thought", words)
+        yield ReportStep("thought", words)
     yield from calls
 
 
@@ -298,25 +300,25 @@ def _apart(text: str) -> tuple[str, str]:
     return thought.replace(_OPEN, "").replace(_CLOSE, ""), visible
 
 
-def _native(calls: Any) -> Iterator[Step]:
+def _native(calls: Any) -> Iterator[ReportStep]:
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
-            yield Step("call", _written(function.get("arguments")), short_name(function.get("name")))
+            yield ReportStep("call", _written(function.get("arguments")), short_name(function.get("name")))
 
 
-def _tagged(text: str) -> Iterator[Step]:
+def _tagged(text: str) -> Iterator[ReportStep]:
     for match in _CALL.finditer(text):
         body = match[2].strip()
         if match[1] != "tool_call":
-            yield Step("call", body, match[1])
+            yield ReportStep("call", body, match[1])
             continue
         try:
             call = msgspec.json.decode(body, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            yield Step("call", body, "unknown")
+            yield ReportStep("call", body, "unknown")
         else:
-            yield Step("call", _written(call.get("arguments")), short_name(call.get("name")))
+            yield ReportStep("call", _written(call.get("arguments")), short_name(call.get("name")))
 
 
 def _written(arguments: object) -> str:

@@ -6,7 +6,7 @@ import importlib
 from typing import Any, Final, NamedTuple
 
 from trunkline.errors import ConfigError
-from trunkline.scoring.rewards.base import Part, Reward, Scored
+from trunkline.scoring.rewards.base import Reward, RewardPart, Scored
 from trunkline.scoring.rewards.grading import WeightedRewards, weighted
 from trunkline.scoring.rewards.matching import F1, Choice, Numeric, contains, exact_match, numeric_match
 from trunkline.scoring.rewards.maths import Maths
@@ -15,11 +15,11 @@ __all__ = [
     "F1",
     "REWARDS",
     "Choice",
-    "Home",
     "Maths",
     "Numeric",
-    "Part",
     "Reward",
+    "RewardEntry",
+    "RewardPart",
     "Scored",
     "WeightedRewards",
     "contains",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-class Home(NamedTuple):
+class RewardEntry(NamedTuple):
     """Where a reward is found.
 
     Attributes:
@@ -46,15 +46,15 @@ class Home(NamedTuple):
 
 _AT: Final = "trunkline.scoring.rewards."
 
-REWARDS: Final[dict[str, Home]] = {
-    "exact_match": Home(_AT + "matching", "exact_match"),
-    "contains": Home(_AT + "matching", "contains"),
-    "numeric_match": Home(_AT + "matching", "numeric_match", "Numeric"),
-    "f1": Home(_AT + "matching", "F1"),
-    "choice": Home(_AT + "matching", "Choice"),
-    "maths": Home(_AT + "maths", "Maths"),
-    "judge": Home(_AT + "judge", "Judge"),
-    "code": Home(_AT + "code", "Code"),
+REWARDS: Final[dict[str, RewardEntry]] = {
+    "exact_match": RewardEntry(_AT + "matching", "exact_match"),
+    "contains": RewardEntry(_AT + "matching", "contains"),
+    "numeric_match": RewardEntry(_AT + "matching", "numeric_match", "Numeric"),
+    "f1": RewardEntry(_AT + "matching", "F1"),
+    "choice": RewardEntry(_AT + "matching", "Choice"),
+    "maths": RewardEntry(_AT + "maths", "Maths"),
+    "judge": RewardEntry(_AT + "judge", "Judge"),
+    "code": RewardEntry(_AT + "code", "Code"),
 }
 """Where rewards are found, by what they are called."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from trunkline._internal.text import HIDDEN, printable, without_secrets
-from trunkline._internal.validation import number, shown, text, whole
+from trunkline._internal.validation import check_float, check_int, check_text, short_repr
 from trunkline.errors import ConfigError
 from trunkline.tree.views import Kind
 
@@ -27,9 +27,9 @@ __all__ = [
     "LARGEST",
     "MOST",
     "REWARD_TIMEOUT",
-    "Part",
-    "Policy",
     "Reward",
+    "RewardPart",
+    "RewardPolicy",
     "Scored",
     "Value",
     "best",
@@ -38,8 +38,8 @@ __all__ = [
     "full_name",
     "policy_of",
     "reward",
+    "search_value",
     "short_name",
-    "worth",
 ]
 
 
@@ -50,7 +50,7 @@ REWARD_TIMEOUT = 300.0
 """Seconds that a reward has to give its result, unless it says otherwise."""
 
 
-class Part(NamedTuple):
+class RewardPart(NamedTuple):
     """What one of several rewards said about a trajectory.
 
     Attributes:
@@ -78,7 +78,7 @@ class Scored(NamedTuple):
 
     value: float
     problem: str | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[RewardPart, ...] = ()
 
 
 Reward = Callable[["Trajectory"], "Awaitable[Scored | float | bool | None] | Scored | float | bool | None"]
@@ -104,7 +104,7 @@ _FUNCTIONS: Final = (FunctionType, BuiltinFunctionType, MethodType)
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class RewardPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How a reward is asked.
 
     Attributes:
@@ -124,13 +124,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.timeout is not None and self.timeout != math.inf:
-            number("reward: timeout", self.timeout, 0, above=True, unit="seconds")
+            check_float("reward: timeout", self.timeout, 0, above=True, unit="seconds")
         if self.batch is not None:
-            whole("reward: batch", self.batch, 1, MOST)
+            check_int("reward: batch", self.batch, 1, MOST)
         if not isinstance(self.thread, bool):
-            raise ConfigError(f"reward: thread must be true or false, not {shown(self.thread)}")
+            raise ConfigError(f"reward: thread must be true or false, not {short_repr(self.thread)}")
         if self.name is not None:
-            text("reward: name", self.name)
+            check_text("reward: name", self.name)
             if not self.name.strip():
                 raise ConfigError("reward: name is empty")
 
@@ -159,12 +159,12 @@ def reward(
     Raises:
         ConfigError: A value cannot be used, or they do not fit the function.
     """
-    policy = Policy(timeout=timeout, batch=batch, thread=thread, name=name)
+    policy = RewardPolicy(timeout=timeout, batch=batch, thread=thread, name=name)
 
     def decorate(function: _Function) -> _Function:
         if not isinstance(function, FunctionType):
             raise ConfigError(
-                f"@reward is for functions, not {shown(function)}; a class of rewards has attributes of these names"
+                f"@reward is for functions, not {short_repr(function)}; a class of rewards has attributes of these names"
             )
         own = name or function.__name__
         if inspect.iscoroutinefunction(function):
@@ -181,7 +181,7 @@ def reward(
     return decorate
 
 
-def policy_of(reward: object) -> Policy:
+def policy_of(reward: object) -> RewardPolicy:
     """Return how a reward is asked: as it was decorated, or as attributes of those names say.
 
     Args:
@@ -194,12 +194,12 @@ def policy_of(reward: object) -> Policy:
         name = reward.__name__
         raise ConfigError(f"reward must be a function of a trajectory, not the class {name}: give one of it, {name}()")
     held = getattr(reward, _HELD, None)
-    if isinstance(held, Policy):
+    if isinstance(held, RewardPolicy):
         return held
     if isinstance(reward, _FUNCTIONS):
-        return Policy()
+        return RewardPolicy()
     try:
-        return Policy(
+        return RewardPolicy(
             timeout=getattr(reward, "timeout", None),
             batch=getattr(reward, "batch", None),
             thread=getattr(reward, "thread", False),
@@ -218,13 +218,13 @@ _LONG: Final = 60
 """Characters of a text option that are spelt out; of a longer one a digest tells it from others."""
 
 
-class _Made(msgspec.Struct):
+class _DefaultFactory(msgspec.Struct):
     """Shows how msgspec holds a default that is made anew each time."""
 
     new: list[int] = msgspec.field(default_factory=list)
 
 
-_FACTORY: Final = type(_Made.__struct_defaults__[0])
+_FACTORY: Final = type(_DefaultFactory.__struct_defaults__[0])
 
 
 def short_name(reward: Any) -> str:
@@ -304,7 +304,7 @@ def check(name: str, value: object) -> None:
         ConfigError: It is no function, or a coroutine function: who decides between two steps cannot wait.
     """
     if value is not None and (not callable(value) or inspect.iscoroutinefunction(value)):
-        raise ConfigError(f"{name} must be a plain function of a trajectory, not {shown(value)}")
+        raise ConfigError(f"{name} must be a plain function of a trajectory, not {short_repr(value)}")
 
 
 def confidence(trajectory: Trajectory) -> float:
@@ -318,7 +318,7 @@ def confidence(trajectory: Trajectory) -> float:
     return -core.node(turns[-1]).entropy[_ALL] if turns else math.nan
 
 
-def worth(trajectory: Trajectory, value: Value | None = None) -> float:
+def search_value(trajectory: Trajectory, value: Value | None = None) -> float:
     """What a rollout is worth to a search: what ``value`` says of it, or the model's own confidence.
 
     Returns:
@@ -340,11 +340,11 @@ def worth(trajectory: Trajectory, value: Value | None = None) -> float:
         return math.nan
     # Infinities order well, and 1e400 as a whole number does not fit a float.
     if isinstance(said, str | bytes | bytearray) or not hasattr(said, "__float__"):
-        raise ConfigError(f"value must return a number or None at once, not {shown(said)}")
+        raise ConfigError(f"value must return a number or None at once, not {short_repr(said)}")
     try:
         return float(said)
     except Exception as problem:
-        raise ConfigError(f"value must return a number or None, not {shown(said)}") from problem
+        raise ConfigError(f"value must return a number or None, not {short_repr(said)}") from problem
 
 
 def best(values: Sequence[float], k: int) -> list[int]:

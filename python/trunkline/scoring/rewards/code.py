@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from trunkline._internal.text import printable
-from trunkline._internal.validation import number, shown, text, whole
+from trunkline._internal.validation import check_float, check_int, check_text, short_repr
 from trunkline.errors import ConfigError, InfrastructureError
 from trunkline.scoring.rewards.base import Scored
-from trunkline.tools.isolation.confinement import WAYS, Limits, Way
+from trunkline.tools.isolation.confinement import WAYS, ResourceLimits, Way
 from trunkline.tools.isolation.sandbox import NoSandbox, NoWay, Sandbox, find_way
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trunkline.tools.isolation.sandbox import Ran
+    from trunkline.tools.isolation.sandbox import ProgramResult
     from trunkline.tree.views import Trajectory
 
 
@@ -69,7 +69,7 @@ class Case(NamedTuple):
     expected: str | None
     word: bytes = b""
 
-    def passed(self, ran: Ran) -> bool:
+    def passed(self, ran: ProgramResult) -> bool:
         """Whether a run of it is as it should be.
 
         Args:
@@ -215,21 +215,21 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("tests", "code_tests", "entry_point"):
-            if not text(f"Code: {name}", getattr(self, name)).strip():
+            if not check_text(f"Code: {name}", getattr(self, name)).strip():
                 raise ConfigError(f"Code: {name} is empty; name a field of the task's metadata")
         if not isinstance(self.partial, bool):
-            raise ConfigError(f"Code: partial must be true or false, not {shown(self.partial)}")
-        number("Code: timeout", self.timeout, 0, 86_400, above=True, unit="seconds")
-        whole("Code: memory", self.memory, _LEAST, 1 << 46)
-        whole("Code: output", self.output, 1, 64 * _MIB)
+            raise ConfigError(f"Code: partial must be true or false, not {short_repr(self.partial)}")
+        check_float("Code: timeout", self.timeout, 0, 86_400, above=True, unit="seconds")
+        check_int("Code: memory", self.memory, _LEAST, 1 << 46)
+        check_int("Code: output", self.output, 1, 64 * _MIB)
         given: object = self.ways
         if not isinstance(given, list | tuple):
-            raise ConfigError(f"Code: ways must be a list of words, not {shown(given)}")
+            raise ConfigError(f"Code: ways must be a list of words, not {short_repr(given)}")
         if not given:
             raise ConfigError(f"Code: ways is empty; it may be {', '.join(Way)}")
         for way in given:
             if way not in set(Way):
-                raise ConfigError(f"Code: ways may be {', '.join(Way)}, not {shown(way)}")
+                raise ConfigError(f"Code: ways may be {', '.join(Way)}, not {short_repr(way)}")
         msgspec.structs.force_setattr(self, "ways", tuple(map(str, given)))
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
@@ -271,7 +271,7 @@ class OpenCode:
 
     def __init__(self, code: Code) -> None:
         self._code = code
-        self.limits = Limits(code.timeout, code.memory, _PROCESSES, _DISK, code.output)
+        self.limits = ResourceLimits(code.timeout, code.memory, _PROCESSES, _DISK, code.output)
         self._slots = asyncio.Semaphore(len(os.sched_getaffinity(0)))
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float | None:

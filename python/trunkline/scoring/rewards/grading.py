@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 
 import msgspec
 
-from trunkline._internal.text import printable, said
-from trunkline._internal.validation import number, shown
+from trunkline._internal.text import format_error, printable
+from trunkline._internal.validation import check_float, short_repr
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.scoring.notes import as_graded
-from trunkline.scoring.rewards.base import LARGEST, REWARD_TIMEOUT, Part, Reward, Scored, full_name, policy_of
+from trunkline.scoring.rewards.base import LARGEST, REWARD_TIMEOUT, Reward, RewardPart, Scored, full_name, policy_of
 from trunkline.tools.executor import ExhaustedError, Threads
 from trunkline.types import UNSCORED, Termination
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from trunkline.scoring.rewards.base import Policy
+    from trunkline.scoring.rewards.base import RewardPolicy
     from trunkline.tree.views import Trajectory
 
 
@@ -75,18 +75,18 @@ def unseen(trajectory: Trajectory, *, cut: bool) -> Scored | None:
     return None
 
 
-def _within(policy: Policy) -> float:
+def _within(policy: RewardPolicy) -> float:
     return REWARD_TIMEOUT if policy.timeout is None else policy.timeout
 
 
-async def _threaded(reward: Reward, given: Any, policy: Policy, threads: Threads) -> tuple[object, str | None]:
+async def _threaded(reward: Reward, given: Any, policy: RewardPolicy, threads: Threads) -> tuple[object, str | None]:
     """What a blocking reward says in a thread; one that is late is left behind there."""
 
     def run() -> tuple[object, str | None]:
         try:
             return reward(given), None
         except BaseException as problem:  # noqa: BLE001 - user code may raise anything, SystemExit included
-            return None, f"{_name(reward)} raised {type(problem).__name__}: {said(problem)}"
+            return None, f"{_name(reward)} raised {type(problem).__name__}: {format_error(problem)}"
 
     seconds = _within(policy)
     try:
@@ -99,7 +99,7 @@ async def _threaded(reward: Reward, given: Any, policy: Policy, threads: Threads
     return result
 
 
-async def _awaited(reward: Reward, given: Any, policy: Policy) -> tuple[object, str | None]:
+async def _awaited(reward: Reward, given: Any, policy: RewardPolicy) -> tuple[object, str | None]:
     """What a reward says in this thread, or what went wrong in it: whatever it raises is data here."""
     seconds = _within(policy)
     deadline = asyncio.timeout(None if math.isinf(seconds) else seconds)
@@ -114,13 +114,15 @@ async def _awaited(reward: Reward, given: Any, policy: Policy) -> tuple[object, 
         if isinstance(problem, asyncio.CancelledError) and cancelled():
             raise
         if not deadline.expired():
-            return None, f"{_name(reward)} raised {type(problem).__name__}: {said(problem)}"
+            return None, f"{_name(reward)} raised {type(problem).__name__}: {format_error(problem)}"
     if deadline.expired():
         return None, f"{_name(reward)} gave no result within {seconds:g} s"
     return result, None
 
 
-async def _asked(reward: Reward, given: Any, policy: Policy, threads: Threads | None) -> tuple[object, str | None]:
+async def _asked(
+    reward: Reward, given: Any, policy: RewardPolicy, threads: Threads | None
+) -> tuple[object, str | None]:
     if not policy.thread:
         return await _awaited(reward, given, policy)
     own = Threads(1) if threads is None else threads
@@ -143,7 +145,7 @@ def _read(name: Callable[[], str], result: object) -> Scored:
     except Exception:  # noqa: BLE001 - whatever a foreign number's own method raises, it is no reward
         value = math.nan
     if not math.isfinite(value):
-        return Scored(math.nan, f"{name()} returned {shown(result)}, expected a finite number, a bool or None")
+        return Scored(math.nan, f"{name()} returned {short_repr(result)}, expected a finite number, a bool or None")
     if abs(value) > LARGEST:
         return Scored(math.nan, f"{name()} returned {value}, which is beyond {LARGEST:g}: no mean could be taken of it")
     return Scored(value)
@@ -155,14 +157,14 @@ def _said(name: Callable[[], str], result: Scored) -> Scored:
         for part in result.parts:
             as_graded(part)
     except (ConfigError, AttributeError, TypeError) as problem:
-        return Scored(math.nan, f"{name()} returned parts that cannot be: {said(problem)}")
+        return Scored(math.nan, f"{name()} returned parts that cannot be: {format_error(problem)}")
     if not (isinstance(result.value, float) and math.isnan(result.value)):
         return _read(name, result.value)._replace(parts=tuple(result.parts))
     why = None if result.problem is None else printable(str(result.problem), _WIDTH)
     return Scored(math.nan, why, tuple(result.parts))
 
 
-async def ask(reward: Reward, trajectory: Trajectory, policy: Policy, threads: Threads | None = None) -> Scored:
+async def ask(reward: Reward, trajectory: Trajectory, policy: RewardPolicy, threads: Threads | None = None) -> Scored:
     """Ask a reward about one trajectory that it may see.
 
     Args:
@@ -181,7 +183,7 @@ async def ask(reward: Reward, trajectory: Trajectory, policy: Policy, threads: T
 
 
 async def ask_all(
-    reward: Reward, trajectories: Sequence[Trajectory], policy: Policy, threads: Threads | None = None
+    reward: Reward, trajectories: Sequence[Trajectory], policy: RewardPolicy, threads: Threads | None = None
 ) -> list[Scored]:
     """Ask a reward that takes several trajectories about some that it may see.
 
@@ -201,7 +203,7 @@ async def ask_all(
                 raise TypeError
             found = list(cast("Any", result))
         except Exception:  # noqa: BLE001 - whatever a foreign sequence's own method raises, it is no list
-            problem = f"{_name(reward)} returned {shown(result)}, expected a list of {len(trajectories)} results"
+            problem = f"{_name(reward)} returned {short_repr(result)}, expected a list of {len(trajectories)} results"
         else:
             if len(found) == len(trajectories):
                 return [_read(lambda: _name(reward), one) for one in found]
@@ -245,7 +247,7 @@ def opened(reward: Reward) -> Reward:
         raise
     except Exception as problem:
         raise ConfigError(
-            f"{_name(reward)} could not be opened: {type(problem).__name__}: {said(problem)}"
+            f"{_name(reward)} could not be opened: {type(problem).__name__}: {format_error(problem)}"
         ) from problem
 
 
@@ -257,7 +259,7 @@ async def close(reward: Reward) -> None:
     try:
         await end()
     except Exception as problem:  # noqa: BLE001 - user code
-        _log.warning("%s could not be closed: %s: %s", _name(reward), type(problem).__name__, said(problem))
+        _log.warning("%s could not be closed: %s: %s", _name(reward), type(problem).__name__, format_error(problem))
 
 
 def report(trajectory: Trajectory, scored: Scored) -> float:
@@ -472,19 +474,23 @@ class WeightedRewards(msgspec.Struct, frozen=True):
         rewards: object = self.rewards
         weights: object = self.weights
         if not isinstance(rewards, dict) or not rewards:
-            raise ConfigError(f"weighted: rewards must be a dict of at least one reward, not {shown(rewards)}")
+            raise ConfigError(f"weighted: rewards must be a dict of at least one reward, not {short_repr(rewards)}")
         if not isinstance(weights, dict):
-            raise ConfigError(f"weighted: weights must be a dict, not {shown(weights)}")
+            raise ConfigError(f"weighted: weights must be a dict, not {short_repr(weights)}")
         for name, reward in rewards.items():
             if not isinstance(name, str) or not name.strip():
-                raise ConfigError(f"weighted: the name of a reward must be a string, not {shown(name)}")
+                raise ConfigError(f"weighted: the name of a reward must be a string, not {short_repr(name)}")
             if not callable(reward) or isinstance(reward, type):
-                raise ConfigError(f"weighted: {shown(name)} must be a reward that can be called, not {shown(reward)}")
+                raise ConfigError(
+                    f"weighted: {short_repr(name)} must be a reward that can be called, not {short_repr(reward)}"
+                )
             policy_of(reward)
         for name, weight in weights.items():
             if name not in rewards:
-                raise ConfigError(f"weighted: there is a weight of {shown(name)}; the rewards are {', '.join(rewards)}")
-            number(f"weighted: weight of {name}", weight, -LARGEST, LARGEST)
+                raise ConfigError(
+                    f"weighted: there is a weight of {short_repr(name)}; the rewards are {', '.join(rewards)}"
+                )
+            check_float(f"weighted: weight of {name}", weight, -LARGEST, LARGEST)
 
     async def __call__(self, trajectory: Trajectory) -> Scored:
         """Ask all of them about one trajectory.
@@ -523,7 +529,7 @@ class OpenRewards:
             ]
         said = [one.result() for one in asked]
         parts = tuple(
-            Part(name, one.value, weight, one.problem)
+            RewardPart(name, one.value, weight, one.problem)
             for (name, (_grader, weight)), one in zip(self._graders.items(), said, strict=True)
         )
         missing = [f"{part.name}: {part.problem or 'it gave no value'}" for part in parts if math.isnan(part.value)]
@@ -552,13 +558,13 @@ def weighted(rewards: Mapping[str, Reward | tuple[Reward, float]]) -> WeightedRe
     """
     given: object = rewards
     if not isinstance(given, dict):
-        raise ConfigError(f"weighted takes a dict of rewards, not {shown(given)}")
+        raise ConfigError(f"weighted takes a dict of rewards, not {short_repr(given)}")
     held: dict[str, Any] = {}
     weights: dict[str, float] = {}
     for name, one in given.items():
         held[name] = one
         if isinstance(one, tuple):
             if len(one) != 2:
-                raise ConfigError(f"weighted: {shown(name)} must be a reward, or a reward and its weight")
+                raise ConfigError(f"weighted: {short_repr(name)} must be a reward, or a reward and its weight")
             held[name], weights[name] = one
     return WeightedRewards(held, weights)

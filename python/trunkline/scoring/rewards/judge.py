@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from trunkline._internal.text import said, scrub
-from trunkline._internal.validation import number, shown, text, whole
+from trunkline._internal.text import format_error, scrub
+from trunkline._internal.validation import check_float, check_int, check_text, short_repr
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.llm.cache import place
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.request import Sampling
 from trunkline.scoring.answers import tail
-from trunkline.scoring.model_client import Asker
+from trunkline.scoring.model_client import ModelClient
 from trunkline.scoring.rewards.base import Scored
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class Judge(msgspec.Struct, frozen=True, dict=True):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not text("Judge: model", self.model).strip():
+        if not check_text("Judge: model", self.model).strip():
             raise ConfigError("Judge: model is empty; name the model as its endpoint does")
         if self.llm is None or isinstance(self.llm, str):
             made = EndpointSpec() if self.llm is None else EndpointSpec(self.llm)
@@ -294,10 +294,10 @@ class Judge(msgspec.Struct, frozen=True, dict=True):
             msgspec.structs.force_setattr(self, "scale", _scale(self.scale))
         if self.cache is not None:
             msgspec.structs.force_setattr(self, "cache", place(self.cache))
-        number("Judge: timeout", self.timeout, 0, above=True, unit="seconds")
+        check_float("Judge: timeout", self.timeout, 0, above=True, unit="seconds")
         if not isinstance(self.sampling, Sampling):
-            raise ConfigError(f"Judge: sampling must be Sampling(...), not {shown(self.sampling)}")
-        whole("Judge: seed", self.seed, 0, 2**63 - 1)
+            raise ConfigError(f"Judge: sampling must be Sampling(...), not {short_repr(self.sampling)}")
+        check_int("Judge: seed", self.seed, 0, 2**63 - 1)
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float:
         """Ask about one trajectory, with a connection of its own; return the reward, or why there is none.
@@ -337,13 +337,13 @@ class OpenJudge:
     def __init__(self, judge: Judge, grades: Grades) -> None:
         self._judge = judge
         self._grades = grades
-        self._asker = Asker(judge.llm, judge.model, judge.sampling, judge.seed)
+        self._asker = ModelClient(judge.llm, judge.model, judge.sampling, judge.seed)
         self._file = None if judge.cache is None else GradeFile(judge.cache)
         self._head = system(judge.rubric, judge.scale)
         # What is the same for every answer. Who serves the model is not part of it.
         constant = [judge.model, self._head, msgspec.json.encode(judge.sampling, order="sorted").decode()]
         self._constant = [*constant, str(judge.scale), str(judge.seed)]
-        self._flights: dict[bytes, _Flight] = {}
+        self._flights: dict[bytes, _SharedQuestion] = {}
         self._tasks: set[asyncio.Task[Scored | float]] = set()
 
     @property
@@ -402,7 +402,7 @@ class OpenJudge:
         flight = self._flights.get(key)
         if flight is None:
             task = asyncio.get_running_loop().create_task(self._ask(key, asked))
-            flight = self._flights[key] = _Flight(task)
+            flight = self._flights[key] = _SharedQuestion(task)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         flight.waiting += 1
@@ -428,11 +428,11 @@ class OpenJudge:
                         self._file.keep(key, grade)
                     return grade
         except TrunklineError as problem:
-            return Scored(math.nan, f"{self._name} gave no reply: {said(problem)}")
+            return Scored(math.nan, f"{self._name} gave no reply: {format_error(problem)}")
         return Scored(math.nan, f"{self._name} gave no grade that can be read, in {_DRAWS} replies")
 
 
-class _Flight:
+class _SharedQuestion:
     """A question on its way, and how many wait for the reply."""
 
     def __init__(self, task: asyncio.Task[Scored | float]) -> None:
@@ -442,7 +442,7 @@ class _Flight:
 
 def _rubric(given: object) -> str:
     """Return a rubric, that of a file if one is named."""
-    rubric = text("Judge: rubric", given)
+    rubric = check_text("Judge: rubric", given)
     if rubric.startswith("@"):
         path = rubric[1:]
         try:
@@ -464,10 +464,10 @@ def _rubric(given: object) -> str:
 def _scale(given: object) -> tuple[float, float]:
     """Return a scale of two numbers."""
     if not isinstance(given, list | tuple) or len(given) != 2:
-        raise ConfigError(f"Judge: scale must be the worst and the best grade, such as (1, 5), not {shown(given)}")
+        raise ConfigError(f"Judge: scale must be the worst and the best grade, such as (1, 5), not {short_repr(given)}")
     for end in given:
-        number("Judge: scale", end, -1e6, 1e6)
+        check_float("Judge: scale", end, -1e6, 1e6)
     low, high = given
     if low >= high:
-        raise ConfigError(f"Judge: scale must go up, from the worst grade to the best, not {shown(given)}")
+        raise ConfigError(f"Judge: scale must go up, from the worst grade to the best, not {short_repr(given)}")
     return float(low), float(high)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from trunkline._internal.validation import choice as one_of
-from trunkline._internal.validation import number as amount
-from trunkline._internal.validation import shown, text
+from trunkline._internal.validation import check_choice as one_of
+from trunkline._internal.validation import check_float as amount
+from trunkline._internal.validation import check_text, short_repr
 from trunkline.scoring.answers import extract_answer, number, tail
 from trunkline.scoring.rewards.base import Scored
 from trunkline.tree.answers import LONG, fold, normalise
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory
 
 
-__all__ = ["F1", "Choice", "Numeric", "Options", "contains", "exact_match", "numeric_match"]
+__all__ = ["F1", "Choice", "ChoiceOptions", "Numeric", "contains", "exact_match", "numeric_match"]
 
 
 _CONTAINS = 50_000  # characters at the end of an answer that are searched
@@ -175,7 +175,7 @@ _REFUSED: Final = "".join(rf"(?<!\b{word} )" for word in ("not", "nor", "than", 
 """The same in a text that is folded."""
 
 
-class Options:
+class ChoiceOptions:
     """The options of one question.
 
     Args:
@@ -193,7 +193,7 @@ class Options:
         self._alone = "|".join(_alone(label) for label in by_length)
 
     @classmethod
-    def of(cls, given: object) -> Options | None:
+    def of(cls, given: object) -> ChoiceOptions | None:
         """Read options as data sets write them; None if there are none.
 
         Args:
@@ -345,7 +345,7 @@ class Choice(msgspec.Struct, frozen=True):
     reference: Literal["auto", "label", "text", "index"] = "auto"
 
     def __post_init__(self) -> None:
-        text("Choice: options", self.options)
+        check_text("Choice: options", self.options)
         one_of("Choice: reference", self.reference, "auto", "label", "text", "index")
 
     def __call__(self, trajectory: Trajectory) -> Scored | float | None:
@@ -357,10 +357,12 @@ class Choice(msgspec.Struct, frozen=True):
         task = trajectory.task
         if self.options not in task.metadata or not task.reference:
             return None
-        options = Options.of(task.metadata[self.options])
+        options = ChoiceOptions.of(task.metadata[self.options])
         if options is None:
-            return Scored(math.nan, f"Choice: the task's {shown(self.options)} is no list or dict of options")
+            return Scored(math.nan, f"Choice: the task's {short_repr(self.options)} is no list or dict of options")
         accepted = {options.meant(reference, self.reference) for reference in task.reference} - {None}
         if not accepted:
-            return Scored(math.nan, f"Choice: accepted answer {shown(task.reference[0])} is none of the task's options")
+            return Scored(
+                math.nan, f"Choice: accepted answer {short_repr(task.reference[0])} is none of the task's options"
+            )
         return float(options.named(trajectory.answer or "") in accepted)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from trunkline._internal.validation import number
+from trunkline._internal.validation import check_float
 from trunkline.errors import ConfigError, TrunklineError
 from trunkline.scoring.answers import extract_answer, tail
 from trunkline.scoring.rewards.base import Scored
-from trunkline.tools.isolation.process_pool import Processes
+from trunkline.tools.isolation.process_pool import ToolProcessPool
 from trunkline.tools.tool import tool
 from trunkline.tree.answers import LONG, normalise
 
@@ -116,7 +116,7 @@ class Maths(msgspec.Struct, frozen=True):
     timeout: float = 10.0
 
     def __post_init__(self) -> None:
-        number("Maths: timeout", self.timeout, 0, above=True, unit="seconds")
+        check_float("Maths: timeout", self.timeout, 0, above=True, unit="seconds")
         if importlib.util.find_spec("math_verify") is None:
             raise ConfigError("Maths compares with math-verify, an extra: pip install 'trunkline[maths]'")
 
@@ -148,7 +148,7 @@ class OpenMaths:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._processes = Processes(same, preload=("math_verify",))
+        self._processes = ToolProcessPool(same, preload=("math_verify",))
 
     async def __call__(self, trajectory: Trajectory) -> Scored | float | None:
         """Compare one answer; see :class:`Maths`."""

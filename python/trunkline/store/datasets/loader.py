@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trunkline._internal.text import JSON, printable, quoted
-from trunkline._internal.validation import whole
+from trunkline._internal.validation import check_int
 from trunkline.errors import ConfigError, InputError
-from trunkline.store.datasets.text import Place, open_input, read_json, read_lines, read_separated, read_task
+from trunkline.store.datasets.text import RowLocation, open_input, read_json, read_lines, read_separated, read_task
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["HUB", "load_tasks", "read_hub", "read_parquet"]
 
 
-Rows = Iterator[tuple[Place, JSON]]
+Rows = Iterator[tuple[RowLocation, JSON]]
 
 HUB = re.compile(
     r"(?:hf:)?(?P<name>[\w.-]+/[\w.-]+?)"
@@ -75,7 +75,7 @@ def read_parquet(path: str, limit: int | None = None) -> Rows:
             for batch in file.iter_batches(batch_size=min(limit or 1024, 1024)):
                 for row in batch.to_pylist():
                     item += 1
-                    yield Place(path, item=item), _plain(row)
+                    yield RowLocation(path, item=item), _plain(row)
     except (OSError, ValueError) as problem:
         # pyarrow's own errors derive from these two; errors about a row are raised outside of this generator.
         raise InputError(f"not a readable Parquet file: {printable(str(problem), 120)}", path) from None
@@ -132,7 +132,7 @@ def read_hub(path: str) -> Rows:
         if row is None:
             return
         item += 1
-        yield Place(path, item=item), _plain(row)
+        yield RowLocation(path, item=item), _plain(row)
 
 
 _TEXTS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
@@ -149,7 +149,7 @@ def _suffix(path: str) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _rows(path: str, limit: int | None) -> Generator[tuple[Place, JSON], None, None]:
+def _rows(path: str, limit: int | None) -> Generator[tuple[RowLocation, JSON], None, None]:
     suffix = _suffix(path)
     if not path.strip():
         raise InputError("the path is empty: name a file of questions, or - for standard input")
@@ -169,7 +169,7 @@ def _rows(path: str, limit: int | None) -> Generator[tuple[Place, JSON], None, N
         yield from _texts(path, suffix)
 
 
-def _texts(path: str, suffix: str) -> Generator[tuple[Place, JSON], None, None]:
+def _texts(path: str, suffix: str) -> Generator[tuple[RowLocation, JSON], None, None]:
     with open_input(path) as stream:
         try:
             match suffix:
@@ -187,7 +187,7 @@ def _texts(path: str, suffix: str) -> Generator[tuple[Place, JSON], None, None]:
             raise InputError(f"cannot be read: {problem.strerror or problem}", path) from None
 
 
-def _numbered(base: str, taken: dict[str, Place], seen: Counter[str]) -> str:
+def _numbered(base: str, taken: dict[str, RowLocation], seen: Counter[str]) -> str:
     name = base
     while name in taken:
         seen[base] += 1
@@ -219,10 +219,10 @@ def load_tasks(path: str | Path, limit: int | None = None) -> list[Task]:
         ConfigError: An extra is missing, or the limit is not positive.
     """
     if limit is not None:
-        whole("limit", limit, 1)
+        check_int("limit", limit, 1)
     name = str(path)
     tasks: list[Task] = []
-    taken: dict[str, Place] = {}
+    taken: dict[str, RowLocation] = {}
     seen: Counter[str] = Counter()
     with contextlib.closing(_rows(name, limit)) as rows:
         for place, row in rows:

@@ -18,7 +18,7 @@ from typing import IO, cast
 import msgspec
 
 from trunkline._internal.text import JSON, printable, quoted
-from trunkline._internal.validation import kind
+from trunkline._internal.validation import type_phrase
 from trunkline.errors import ConfigError, InputError
 from trunkline.llm.messages import check
 from trunkline.types import Message, Task, accepted
@@ -27,7 +27,7 @@ __all__ = [
     "ANSWERS",
     "EXTRAS",
     "QUESTIONS",
-    "Place",
+    "RowLocation",
     "open_input",
     "read_json",
     "read_lines",
@@ -53,14 +53,14 @@ def _names(names: list[str]) -> str:
     return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
-def _one_of(row: Row, names: tuple[str, ...], what: str, place: Place) -> str | None:
+def _one_of(row: Row, names: tuple[str, ...], what: str, place: RowLocation) -> str | None:
     found = [name for name in names if _present(row, name)]
     if len(found) > 1:
         raise place.error(f"two {what} fields, {found[0]} and {found[1]}: keep one and rename or remove the other")
     return found[0] if found else None
 
 
-def _sendable(messages: list[Message], place: Place, name: str) -> list[Message]:
+def _sendable(messages: list[Message], place: RowLocation, name: str) -> list[Message]:
     try:
         check(messages, name)
     except ConfigError as problem:
@@ -68,7 +68,7 @@ def _sendable(messages: list[Message], place: Place, name: str) -> list[Message]
     return messages
 
 
-def _messages(row: Row, place: Place) -> list[Message]:
+def _messages(row: Row, place: RowLocation) -> list[Message]:
     name = _one_of(row, QUESTIONS, "question", place)
     if name is None:
         has = _names(list(row)) or "no fields"
@@ -80,13 +80,13 @@ def _messages(row: Row, place: Place) -> list[Message]:
         return _sendable(value, place, name)
     if not isinstance(value, str) or name == "messages":
         expected = "a list of messages" if name == "messages" else "a string or a list of messages"
-        raise place.error(f"{name} is {kind(value)}, expected {expected}")
+        raise place.error(f"{name} is {type_phrase(value)}, expected {expected}")
     if not value.strip():
         raise place.error(f"{name} is empty")
     return _sendable([{"role": "user", "content": value}], place, name)
 
 
-def _references(row: Row, place: Place) -> tuple[str, ...]:
+def _references(row: Row, place: RowLocation) -> tuple[str, ...]:
     name = _one_of(row, ANSWERS, "answer", place)
     if name is None:
         return ()
@@ -96,7 +96,7 @@ def _references(row: Row, place: Place) -> tuple[str, ...]:
         raise place.error(str(problem)) from None
 
 
-def _metadata(row: Row, place: Place) -> dict[str, JSON]:
+def _metadata(row: Row, place: RowLocation) -> dict[str, JSON]:
     known = {"id", *QUESTIONS, *ANSWERS, *EXTRAS}
     metadata = {name: value for name, value in row.items() if name not in known}
     for name in EXTRAS:
@@ -104,7 +104,7 @@ def _metadata(row: Row, place: Place) -> dict[str, JSON]:
             continue
         value = row[name]
         if not isinstance(value, dict):
-            raise place.error(f"{name} is {kind(value)}, expected an object")
+            raise place.error(f"{name} is {type_phrase(value)}, expected an object")
         for key, item in value.items():
             if key in metadata and metadata[key] != item:
                 raise place.error(f"{printable(key, 40)} stands in {name} and beside it with another value: keep one")
@@ -112,14 +112,14 @@ def _metadata(row: Row, place: Place) -> dict[str, JSON]:
     return metadata
 
 
-def _id(row: Row, place: Place) -> str | None:
+def _id(row: Row, place: RowLocation) -> str | None:
     if not _present(row, "id"):
         return None
     value = row["id"]
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # a table with a gap in the column holds its ids as floats
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise place.error(f"id is {kind(value)}, expected a string or a whole number")
+        raise place.error(f"id is {type_phrase(value)}, expected a string or a whole number")
     if not str(value).strip():
         raise place.error("id is empty: give it a value or leave the field out")
     return str(value)
@@ -129,7 +129,7 @@ def _content_id(*content: JSON) -> str:
     return blake2b(msgspec.json.encode(content, order="deterministic"), digest_size=8).hexdigest()
 
 
-def read_task(row: JSON, place: Place) -> tuple[Task, bool]:
+def read_task(row: JSON, place: RowLocation) -> tuple[Task, bool]:
     """Make a task from a row.
 
     Args:
@@ -143,7 +143,7 @@ def read_task(row: JSON, place: Place) -> tuple[Task, bool]:
         InputError: The row cannot be used; the message names the place and the field.
     """
     if not isinstance(row, dict):
-        raise place.error(f"{kind(row)}, expected an object with a question field")
+        raise place.error(f"{type_phrase(row)}, expected an object with a question field")
     name = _id(row, place)
     messages, reference, metadata = _messages(row, place), _references(row, place), _metadata(row, place)
     try:
@@ -153,7 +153,7 @@ def read_task(row: JSON, place: Place) -> tuple[Task, bool]:
     return Task(id=name or content, messages=messages, reference=reference, metadata=metadata), name is not None
 
 
-class Place(msgspec.Struct, frozen=True):
+class RowLocation(msgspec.Struct, frozen=True):
     """One row of an input file.
 
     Attributes:
@@ -176,7 +176,7 @@ class Place(msgspec.Struct, frozen=True):
         return f"line {self.line}" if self.line is not None else f"row {self.item}"
 
 
-Rows = Iterator[tuple[Place, JSON]]
+Rows = Iterator[tuple[RowLocation, JSON]]
 
 _BYTE = re.compile(r" \(byte ([0-9]+)\)$")
 _STRINGS = re.compile(r'\s*\[\s*"')
@@ -250,7 +250,7 @@ def read_lines(stream: IO[bytes], path: str) -> Rows:
                     line,
                 )
             begun = True
-            yield Place(path, line), _decode(text, path, line)
+            yield RowLocation(path, line), _decode(text, path, line)
 
 
 def read_json(stream: IO[bytes], path: str) -> Rows:
@@ -273,7 +273,7 @@ def read_json(stream: IO[bytes], path: str) -> Rows:
     if not isinstance(rows, list):
         raise InputError("expected an array of objects; for one object per line name the file .jsonl", path)
     for item, row in enumerate(rows, 1):
-        yield Place(path, item=item), row
+        yield RowLocation(path, item=item), row
 
 
 def _header(cells: list[str], path: str, line: int) -> list[str]:
@@ -284,7 +284,7 @@ def _header(cells: list[str], path: str, line: int) -> list[str]:
     return names
 
 
-def _cell(name: str, text: str, place: Place) -> JSON:
+def _cell(name: str, text: str, place: RowLocation) -> JSON:
     if not text:
         return None
     if name in _JSON_CELLS or (name in ("prompt", "input") and text.startswith('[{"')):
@@ -336,14 +336,14 @@ def read_separated(stream: IO[bytes], path: str, separator: str) -> Rows:
     """
     text = _text(stream.read().removeprefix(codecs.BOM_UTF8), path)
     names: list[str] | None = None
-    place: Place | None = None
+    place: RowLocation | None = None
     for line, cells in _records(text, path, separator):
         if names is None:
             names = _header(cells, path, line)
             continue
         if len(cells) != len(names):
             raise InputError(f"{len(cells)} cells, but the header has {len(names)}", path, line)
-        place = Place(path, line)
+        place = RowLocation(path, line)
         yield place, {name: _cell(name, cell, place) for name, cell in zip(names, cells, strict=True)}
     if names is not None and place is None:
         raise InputError(_only_header(names), path)

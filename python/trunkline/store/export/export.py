@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 import msgspec
 
 from trunkline._internal.text import printable, quoted
-from trunkline._internal.validation import shown
+from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, UsageError
 from trunkline.store.export.formats import Chat, ParallelMuse
 from trunkline.store.export.parquet import Columns, Table
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-__all__ = ["FORMATS", "Choice", "Exported", "export", "guess"]
+__all__ = ["FORMATS", "ExportSelection", "Exported", "export", "guess"]
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class ExportSelection(msgspec.Struct, frozen=True, kw_only=True):
     """What is wanted of a run; everything, as it is made.
 
     Attributes:
@@ -48,12 +48,12 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         # What is annotated need not be what was given.
         for name in ("ended", "scored"):
             if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be true or false, not {shown(getattr(self, name))}")
+                raise ConfigError(f"{name} must be true or false, not {short_repr(getattr(self, name))}")
         least: object = self.min_reward
         if least is None:
             return
         if isinstance(least, bool) or not isinstance(least, int | float) or not abs(least) <= sys.float_info.max:
-            raise ConfigError(f"min_reward must be a finite number, not {shown(least)}")
+            raise ConfigError(f"min_reward must be a finite number, not {short_repr(least)}")
 
     def ids(self, reader: RunReader) -> list[str]:
         """The ids of the tasks that are wanted, in the order of the run.
@@ -145,7 +145,7 @@ def guess(out: str | Path, format: str | None) -> str:
             raise ConfigError(f"which format? {printable(str(out))} does not say; there is {listed}")
         return _SUFFIXES[suffix]
     if not isinstance(format, str) or format not in FORMATS:
-        raise ConfigError(f"no export format {shown(format)}; there is {listed}")
+        raise ConfigError(f"no export format {short_repr(format)}; there is {listed}")
     if str(out) == STDOUT and format == "parquet":
         raise ConfigError("parquet is no format for standard output: name a file")
     if suffix in _SUFFIXES and (format == "parquet") != (suffix == ".parquet"):
@@ -155,14 +155,14 @@ def guess(out: str | Path, format: str | None) -> str:
 
 def _listed(name: str, given: object, what: str) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Collection) or not all(isinstance(one, str) for one in given):
-        raise ConfigError(f"{name} must be a list of {what}, not {shown(given)}")
+        raise ConfigError(f"{name} must be a list of {what}, not {short_repr(given)}")
     return tuple(given)
 
 
 def _kept(shape: _Shape, format: str, only: Collection[str]) -> tuple[str, ...]:
     for name in only:
         if name not in shape.fields:
-            raise ConfigError(f"{format} has no field {shown(name)}; there is {', '.join(shape.fields)}")
+            raise ConfigError(f"{format} has no field {short_repr(name)}; there is {', '.join(shape.fields)}")
     return tuple(name for name in shape.fields if name in only) if only else shape.fields
 
 
@@ -171,7 +171,7 @@ def _sink(stream: BinaryIO, format: str, fields: Sequence[str], *, to_terminal: 
 
 
 def _write(
-    reader: RunReader, choice: Choice, shape: _Shape, sink: _Sink, fields: Sequence[str]
+    reader: RunReader, choice: ExportSelection, shape: _Shape, sink: _Sink, fields: Sequence[str]
 ) -> tuple[int, int, int, Counter[str]]:
     """Write what is wanted: records, rollouts, tasks, and what was left out by reason."""
     records = rollouts = tasks = 0
@@ -235,7 +235,7 @@ def export(
         InfrastructureError: The file cannot be written, as on a full disk.
     """
     named, wanted = guess(out, format), _listed("only", only, "fields")
-    choice = Choice(tasks=_listed("tasks", tasks, "ids"), ended=ended, scored=scored, min_reward=min_reward)
+    choice = ExportSelection(tasks=_listed("tasks", tasks, "ids"), ended=ended, scored=scored, min_reward=min_reward)
     to_stdout = str(out) == STDOUT
     with RunReader.open(run) as reader, contextlib.ExitStack() as stack:
         reader.require_one_reward()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trunkline.types import Task
 
-__all__ = ["Changed", "Comparison", "Side", "compare"]
+__all__ = ["ChangedTask", "Comparison", "Side", "compare"]
 
 _NAMED = 5  # ids that an error shows
 
@@ -47,7 +47,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     spent: Spending | None
 
 
-class Changed(msgspec.Struct, frozen=True):
+class ChangedTask(msgspec.Struct, frozen=True):
     """A task on which two runs differ.
 
     Attributes:
@@ -85,7 +85,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     a: Side
     b: Side
     paired: Paired
-    changed: list[Changed]
+    changed: list[ChangedTask]
     only_a: list[str]
     only_b: list[str]
     different: list[str]
@@ -243,8 +243,8 @@ def _side(metric: Metric, run: _Read, names: Sequence[str] | dict[str, tuple[flo
     )
 
 
-def _changed(measured: dict[str, tuple[float, float]]) -> list[Changed]:
-    found = [Changed(name, x, y, y - x) for name, (x, y) in measured.items() if abs(y - x) > 1e-9]
+def _changed(measured: dict[str, tuple[float, float]]) -> list[ChangedTask]:
+    found = [ChangedTask(name, x, y, y - x) for name, (x, y) in measured.items() if abs(y - x) > 1e-9]
     return sorted(found, key=lambda one: (-round(abs(one.difference), 9), -one.difference, one.task))
 
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Trajectory
     from trunkline.types import Usage
 
-__all__ = ["Measures", "calibrated", "measures"]
+__all__ = ["RunMetrics", "calibrated", "run_metrics"]
 
 
-class Measures(msgspec.Struct, frozen=True, kw_only=True):
+class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The metrics of a run; those with a number of tries for powers of two, and for the most tries of a task.
 
     A task counts where it has so many scored tries; what broke is no try (see ``Estimate.tries``).
@@ -61,7 +61,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     parts: dict[str, Estimate]
 
 
-def measures(reader: RunReader) -> Measures:
+def run_metrics(reader: RunReader) -> RunMetrics:
     """Compute the metrics of a run's finished tasks.
 
     Args:
@@ -79,7 +79,7 @@ def measures(reader: RunReader) -> Measures:
             parts.add(number, row)
     costs = reader.costs()
     spent = [costs.get(task.task) for task in tasks] if reader.prices else None
-    return _measures(list(found.values()), [task.usage for task in tasks], spent, parts.means())
+    return _run_metrics(list(found.values()), [task.usage for task in tasks], spent, parts.means())
 
 
 class _Parts:
@@ -123,12 +123,12 @@ def calibrated(reader: RunReader, sure: Callable[[Trajectory], float]) -> Calibr
     return calibration(confidences, rewards)
 
 
-def _measures(
+def _run_metrics(
     tries: Sequence[Sequence[Try]],
     usage: Sequence[Usage],
     costs: Sequence[Spending | None] | None,
     parts: dict[str, Estimate],
-) -> Measures:
+) -> RunMetrics:
     rewards = [[given.reward for given in task] for task in tries]
     answers = [[given.answer for given in task] for task in tries]
     most = max((sum(not math.isnan(reward) for reward in task) for task in rewards), default=0)
@@ -136,7 +136,7 @@ def _measures(
     solved = [any(reward >= 1 for reward in task) for task in rewards]
     unreported = sum(each.unreported for each in usage)
     reported = any(each.prompt or each.generated for each in usage)
-    return Measures(
+    return RunMetrics(
         tries=most,
         accuracy=accuracy(rewards),
         best=best_of_n(rewards),

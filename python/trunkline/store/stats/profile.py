@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trunkline.store.schema import CallRow, RolloutRow, ToolRow
 
 
-__all__ = ["AgentProfile", "Profile", "RowCounts", "Rows", "SlowRollout", "Spans", "Stretch", "profile", "union"]
+__all__ = ["AgentProfile", "Profile", "RoleRows", "RowCounts", "SlowRollout", "Spans", "Stretch", "profile", "union"]
 
 
 class Spans:
@@ -56,7 +56,7 @@ def union(*spans: Spans) -> int:
 _Ask: TypeAlias = "tuple[str, tuple[bool, bool] | None]"
 
 
-class Rows(msgspec.Struct, frozen=True, kw_only=True):
+class RoleRows(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of one role of a team: a row is a turn that it took in a rollout.
 
     Attributes:
@@ -87,10 +87,10 @@ class _Count:
         self.carried = 0
         self.rounds = 0
 
-    def rows(self, rollouts: int) -> Rows:
+    def rows(self, rollouts: int) -> RoleRows:
         seen, whole = self.seen, self.rounds * rollouts
         active, valid = seen[True, True] + seen[True, False], seen[True, True]
-        return Rows(
+        return RoleRows(
             active=active,
             inactive=seen.total() - active,
             valid=valid,
@@ -145,7 +145,7 @@ class RowCounts:
             count = self._counts[name]
             count.rounds = max(count.rounds, times)
 
-    def by_role(self) -> dict[str, Rows]:
+    def by_role(self) -> dict[str, RoleRows]:
         """Return the rows of each role that was asked."""
         return {name: count.rows(self._rollouts) for name, count in self._counts.items()}
 
@@ -211,7 +211,7 @@ class AgentProfile(Stretch, frozen=True, kw_only=True):
     generated: int
     unreported: int
     busy: float
-    rows: Rows | None = None
+    rows: RoleRows | None = None
 
 
 class SlowRollout(msgspec.Struct, frozen=True):
@@ -279,7 +279,7 @@ class _Sum:
         }
 
 
-class _Asked(_Sum):
+class _CallSum(_Sum):
     """Adds up model calls of one agent."""
 
     def __init__(self) -> None:
@@ -305,7 +305,7 @@ def profile(
     uses: Iterable[tuple[int, ToolRow]],
     rollouts: Iterable[tuple[int, RolloutRow]],
     names: Sequence[str],
-    rows: Mapping[str, Rows] | None = None,
+    rows: Mapping[str, RoleRows] | None = None,
 ) -> Profile:
     """Add up where the time of a run went.
 
@@ -318,10 +318,10 @@ def profile(
         names: Ids of the tasks, by their numbers.
         rows: What became of a team's rows, by role.
     """
-    asked: dict[str, _Asked] = {name: _Asked() for name in rows or {}}
+    asked: dict[str, _CallSum] = {name: _CallSum() for name in rows or {}}
     for _, call in calls:
         if call.attempts:
-            asked.setdefault(call.agent or agent, _Asked()).call(call)
+            asked.setdefault(call.agent or agent, _CallSum()).call(call)
     used: dict[str, _Sum] = {}
     for _, use in uses:
         used.setdefault(use.tool, _Sum()).add(use.micros, failed=use.failed)
@@ -337,7 +337,7 @@ def profile(
     )
 
 
-def _agent(name: str, asked: _Asked, wall: float, every: int, rows: Rows | None) -> AgentProfile:
+def _agent(name: str, asked: _CallSum, wall: float, every: int, rows: RoleRows | None) -> AgentProfile:
     return AgentProfile(
         **asked.figures(name, wall, every),
         prompt=asked.prompt,

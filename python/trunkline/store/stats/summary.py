@@ -13,7 +13,7 @@ from trunkline.scoring.diversity import Diversity, Try, diversity
 from trunkline.scoring.metrics import Estimate, accuracy, best_of_n, majority_at_n
 from trunkline.scoring.notes import replays
 from trunkline.store.stats.calls import EndpointSummary, Spending, by_endpoint, total
-from trunkline.store.stats.tasks import Filtered, Judgements, Length, length, tokens, tried
+from trunkline.store.stats.tasks import Filtered, FilterStats, Length, length, tokens, tried
 from trunkline.tree.records import Failure
 from trunkline.tree.tokens import Tokens
 from trunkline.types import FAILED, Termination, Usage
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = [
     "BUDGET",
     "ESTIMATED",
-    "Funds",
+    "BudgetReport",
     "Summary",
-    "Taken",
+    "TakenOver",
+    "budget_report",
     "estimated",
-    "funds",
     "sum_up",
     "summarise",
     "wall_seconds",
@@ -48,7 +48,7 @@ ESTIMATED: Final = "estimated"
 _MILLION: Final = 1_000_000
 
 
-class Funds(msgspec.Struct, frozen=True):
+class BudgetReport(msgspec.Struct, frozen=True):
     """What a run's ledger said when the run was over. Money stands in millionths, as ``micro_dollars``.
 
     Attributes:
@@ -83,10 +83,10 @@ def _amount(name: str, amount: int) -> str:
     return f"{amount / _MILLION:,g}" if name == "micro_dollars" else f"{amount:,}"
 
 
-def funds(meta: Mapping[str, str]) -> Funds | None:
+def budget_report(meta: Mapping[str, str]) -> BudgetReport | None:
     """Read it from a run file's table ``meta``; None where there is none, or none that can be read."""
     try:
-        return msgspec.json.decode(meta.get(BUDGET, ""), type=Funds)
+        return msgspec.json.decode(meta.get(BUDGET, ""), type=BudgetReport)
     except msgspec.MsgspecError:
         return None
 
@@ -99,7 +99,7 @@ def estimated(meta: Mapping[str, str]) -> dict[str, int]:
         return {}
 
 
-class Taken(msgspec.Struct, frozen=True):
+class TakenOver(msgspec.Struct, frozen=True):
     """What the finished tasks of a run took over of an earlier one, in which it was paid for.
 
     Attributes:
@@ -163,7 +163,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         cut: How long those are that were cut (``censored``, or left growing), likewise.
         diversity: How much the tries of a task differ; None if there are none.
         taken: What was taken over of an earlier run; its rollouts are in all counts of rollouts and in every score.
-        ended: How many trees ended in each way, see :class:`~trunkline.store.schema.Ending`.
+        ended: How many trees ended in each way, see :class:`~trunkline.store.schema.TreeEnding`.
         refused: Rollouts that were to start and that no budget paid for; they are in no other figure.
         budget: What the run's budget came to; None without one, and while the run goes on.
         timing: Options of the run that make its trees depend on who was faster.
@@ -216,10 +216,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         """Those among them that the servers did not have cached, or did not say so."""
         return sum(endpoint.prompt - endpoint.cached for endpoint in self.endpoints)
 
-    taken: Taken | None = None
+    taken: TakenOver | None = None
     ended: dict[str, int] = {}
     refused: int = 0
-    budget: Funds | None = None
+    budget: BudgetReport | None = None
     timing: list[str] = []
     events: dict[str, int] = {}
 
@@ -240,19 +240,19 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return (self.rollouts - before) / self.seconds if self.seconds > 0 else 0.0
 
 
-class _Settings(msgspec.Struct):
+class _SummarySettings(msgspec.Struct):
     """What of a run's settings its summary depends on."""
 
     reward: str | None = None
     refill: dict[str, int] | None = None
 
 
-def _settings(meta: Mapping[str, str]) -> _Settings:
+def _settings(meta: Mapping[str, str]) -> _SummarySettings:
     try:
-        return msgspec.json.decode(meta.get("settings", "{}"), type=_Settings)
+        return msgspec.json.decode(meta.get("settings", "{}"), type=_SummarySettings)
     except (msgspec.MsgspecError, UnicodeError):
         # Damage, which `trunkline check` names; a summary needs none of it.
-        return _Settings()
+        return _SummarySettings()
 
 
 def wall_seconds(meta: Mapping[str, str]) -> float:
@@ -281,7 +281,7 @@ def _strategy(meta: Mapping[str, str]) -> str:
     return f"{name}({', '.join(told)})"
 
 
-def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow], carried: Sequence[TakenRow]) -> Taken | None:
+def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow], carried: Sequence[TakenRow]) -> TakenOver | None:
     """Sum up what was taken over, if the run continues another."""
     if "continues" not in meta:
         return None
@@ -292,7 +292,7 @@ def _taken(meta: Mapping[str, str], rows: Sequence[TakenRow], carried: Sequence[
     return sum_up(name, rows, carried)
 
 
-def sum_up(run: str, rows: Sequence[TakenRow], carried: Sequence[TakenRow] = ()) -> Taken:
+def sum_up(run: str, rows: Sequence[TakenRow], carried: Sequence[TakenRow] = ()) -> TakenOver:
     """Sum up what was taken over.
 
     Args:
@@ -300,7 +300,7 @@ def sum_up(run: str, rows: Sequence[TakenRow], carried: Sequence[TakenRow] = ())
         rows: What was taken over of each task.
         carried: Those of tasks that are finished by now.
     """
-    return Taken(
+    return TakenOver(
         run=run,
         trees=len(rows),
         rollouts=sum(row.rollouts for row in rows),
@@ -360,7 +360,7 @@ def summarise(
     """
     trees = list(trees)
     settings = _settings(meta)
-    judgements = Judgements(scored=settings.reward is not None)
+    judgements = FilterStats(scored=settings.reward is not None)
     rows: list[RolloutRow] = []
     tries: dict[int, list[Try]] = {}
     terminations: Counter[str] = Counter()
@@ -425,6 +425,6 @@ def summarise(
         taken=_taken(meta, [row for _, row in taken], carried),
         ended=dict(sorted(Counter(tree.ended for tree in trees).items())),
         refused=sum(tree.refused for tree in trees),
-        budget=funds(meta),
+        budget=budget_report(meta),
         timing=_timing(meta),
     )

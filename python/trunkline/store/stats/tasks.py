@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trunkline.store.schema import RolloutRow, TakenRow, TreeRow
 
 
-__all__ = ["Filtered", "Judgements", "Length", "TaskSummary", "by_task", "ended", "kept", "length", "tokens", "tried"]
+__all__ = ["FilterStats", "Filtered", "Length", "TaskSummary", "by_task", "ended", "kept", "length", "tokens", "tried"]
 
 
 _CUT: Final = (Termination.CENSORED, None)
@@ -198,13 +198,13 @@ def kept(error: str | None, rollouts: Iterable[RolloutRow], *, scored: bool) -> 
         rollouts: Its rows.
         scored: Whether the run has a reward, which a rollout then needs.
     """
-    judgements = Judgements(scored=scored)
+    judgements = FilterStats(scored=scored)
     for row in rollouts:
         judgements.add(0, row)
     return error is None and judgements.kept == {0}
 
 
-class Judgements:
+class FilterStats:
     """Counts what filters said, one rollout at a time.
 
     Args:

@@ -33,7 +33,17 @@ from trunkline._internal.serialization import load
 from trunkline._internal.text import scrub
 from trunkline.errors import CrossingError, TrunklineError
 from trunkline.tools.calls import as_text, bounded, calling, describe
-from trunkline.tools.isolation.messages import Broken, Ended, Ran, Ready, Run, Setup, ToHelper, frame, receive
+from trunkline.tools.isolation.messages import (
+    CallRequest,
+    CallResult,
+    ToHelper,
+    ToolBroken,
+    ToolEnded,
+    ToolReady,
+    ToolSetup,
+    frame,
+    receive,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +51,7 @@ if TYPE_CHECKING:
     from trunkline.tools.tool import Tool
 
 
-__all__ = ["Performer", "children", "main"]
+__all__ = ["CallRunner", "children", "main"]
 
 
 _SLACK: Final = 64
@@ -58,7 +68,7 @@ _TRACEBACK: Final = 8_000
 _decoder: Final = msgspec.msgpack.Decoder(ToHelper)
 
 
-class Performer:
+class CallRunner:
     """Serves one worker until it hangs up.
 
     Args:
@@ -80,7 +90,7 @@ class Performer:
     def serve(self) -> None:
         """Load the tool, then run calls as they come."""
         setup = self._next()
-        if not isinstance(setup, Setup):
+        if not isinstance(setup, ToolSetup):
             return
         sys.path[:0] = [entry for entry in setup.path if entry not in sys.path]
         try:
@@ -89,23 +99,23 @@ class Performer:
                 _import(module)
             self._runner.get_loop()
         except TrunklineError as error:
-            self._send(Broken(scrub(str(error))))
+            self._send(ToolBroken(scrub(str(error))))
             return
         self._memory, self._base, self._kept = setup.memory, _taken(), self._left()
-        self._send(Ready())
-        while isinstance(call := self._next(), Run):
+        self._send(ToolReady())
+        while isinstance(call := self._next(), CallRequest):
             self._send(self._perform(tool, call))
 
     def _next(self) -> ToHelper | None:
         payload = receive(self._calls)
         return _decoder.decode(payload) if payload else None
 
-    def _send(self, message: Ready | Broken | Ran) -> None:
+    def _send(self, message: ToolReady | ToolBroken | CallResult) -> None:
         if os.getpid() != self._pid:
             os._exit(0)  # a fork that came back from the tool, as its parent does
         self._calls.sendall(frame(message))
 
-    def _perform(self, tool: Tool[..., Any], call: Run) -> Ran:
+    def _perform(self, tool: Tool[..., Any], call: CallRequest) -> CallResult:
         """Run one call within its limits."""
         _, most = resource.getrlimit(resource.RLIMIT_CPU)
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -123,7 +133,7 @@ class Performer:
         self._allow(self._memory + _ROOM)
         if full:
             text = f"Error: {tool.name} used more than {self._memory / 1e6:,.0f} MB."
-        return Ran(text, ok, full or self._is_worn(), trace)
+        return CallResult(text, ok, full or self._is_worn(), trace)
 
     def _value(self, tool: Tool[..., Any], arguments: str) -> object:
         positional, named = tool.schema.decode(arguments)
@@ -212,7 +222,7 @@ def main() -> None:
         line.close()
         os.close(printed)
         _settle_in(guard, output, folder)
-        Performer(calls, lambda: _others(guard), folder).serve()
+        CallRunner(calls, lambda: _others(guard), folder).serve()
     # Without whatever a tool has registered for the end.
     os._exit(0)
 
@@ -258,7 +268,7 @@ def _guard(runner: int, line: socket.socket, printed: int, folder: str) -> None:
     tail = (tail + _rest(printed))[-_KEPT:]
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # nobody listens any more
-        line.sendall(msgspec.msgpack.encode(Ended(status, tail)))
+        line.sendall(msgspec.msgpack.encode(ToolEnded(status, tail)))
 
 
 def _rest(printed: int) -> bytes:

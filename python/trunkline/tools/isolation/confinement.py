@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 __all__ = [
     "WAYS",
-    "Limits",
-    "Refused",
+    "ConfinementError",
+    "ResourceLimits",
     "Way",
     "become",
     "die_with",
@@ -55,7 +55,7 @@ _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-class Refused(Exception):
+class ConfinementError(Exception):
     """A wall cannot be set up here; the message says which and why."""
 
 
@@ -89,7 +89,7 @@ WAYS: Final = (Way.ROOT.value, Way.USER.value, Way.UID.value)
 """Ways that keep a program from this user's files, processes and their environment."""
 
 
-class Limits(NamedTuple):
+class ResourceLimits(NamedTuple):
     """What a program may use.
 
     Attributes:
@@ -137,7 +137,7 @@ def namespaces(way: Way) -> None:
             Path("/proc/self/uid_map").write_text(f"{_INSIDE} {uid} 1")
             Path("/proc/self/gid_map").write_text(f"{_INSIDE} {gid} 1")
         except OSError as error:
-            raise Refused(f"user namespace: {error.strerror}") from None
+            raise ConfinementError(f"user namespace: {error.strerror}") from None
 
 
 def new_root(root: str, disk: int) -> None:
@@ -208,7 +208,7 @@ def unused() -> int:
     first, count = max(((inside, size) for inside, _, size in ranges), key=lambda one: one[1])
     low, high = (_HIGH, _HIGH + _SPREAD) if first + count > _HIGH + _SPREAD else (first + count // 2, first + count)
     if high - low < 1000:
-        raise Refused("there is no user id to spare in this user namespace")
+        raise ConfinementError("there is no user id to spare in this user namespace")
     used = {uid for uid, _ in _threads()}
     while (drawn := low + int.from_bytes(os.urandom(8), "little") % (high - low)) in used:
         pass
@@ -245,11 +245,11 @@ def become(way: Way, uid: int) -> None:
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
         except OSError as error:
-            raise Refused(f"a user id of its own: {error.strerror}") from None
+            raise ConfinementError(f"a user id of its own: {error.strerror}") from None
     _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
 
 
-def limit(way: Way, limits: Limits, others: int) -> None:
+def limit(way: Way, limits: ResourceLimits, others: int) -> None:
     """Set the limits of this process and of all it starts, and see that the one of processes is kept.
 
     Args:
@@ -262,7 +262,7 @@ def limit(way: Way, limits: Limits, others: int) -> None:
     """
     most = limits.processes + (others if way is Way.LIMIT else 0)
     if not _holds(0):
-        raise Refused("the kernel keeps no limit of processes for this user")
+        raise ConfinementError("the kernel keeps no limit of processes for this user")
     if way is Way.USER and _holds(most):
         # Kernels before 5.14 count what the user has outside the namespace, too.
         most += others
@@ -302,4 +302,4 @@ def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> N
 def _checked(result: int, what: str) -> None:
     if result:
         number = ctypes.get_errno()
-        raise Refused(f"{what}: {os.strerror(number)}" if number != errno.EPERM else f"{what}: not permitted")
+        raise ConfinementError(f"{what}: {os.strerror(number)}" if number != errno.EPERM else f"{what}: not permitted")

@@ -7,13 +7,25 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 # Fields are read at run time.
-from trunkline._internal.serialization import Crossing
+from trunkline._internal.serialization import SerializedObject
 from trunkline.tools.calls import Call
 
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["HEAD", "Broken", "Ended", "Ran", "Ready", "Run", "Setup", "ToHelper", "frame", "longest", "receive"]
+__all__ = [
+    "HEAD",
+    "CallRequest",
+    "CallResult",
+    "ToHelper",
+    "ToolBroken",
+    "ToolEnded",
+    "ToolReady",
+    "ToolSetup",
+    "frame",
+    "longest",
+    "receive",
+]
 
 HEAD: Final = 4
 """Bytes of the length."""
@@ -22,7 +34,7 @@ _ASIDE: Final = 64 * 1024
 """Bytes of a frame beside the result: a traceback, an error."""
 
 
-class Setup(msgspec.Struct, tag=True, array_like=True):
+class ToolSetup(msgspec.Struct, tag=True, array_like=True):
     """What to run, once, first.
 
     Attributes:
@@ -32,13 +44,13 @@ class Setup(msgspec.Struct, tag=True, array_like=True):
         preload: Modules to import beforehand, whose import would else count as part of the first call.
     """
 
-    tool: Crossing
+    tool: SerializedObject
     path: list[str]
     memory: int
     preload: tuple[str, ...] = ()
 
 
-class Run(msgspec.Struct, tag=True, array_like=True):
+class CallRequest(msgspec.Struct, tag=True, array_like=True):
     """Run one call.
 
     Attributes:
@@ -54,17 +66,17 @@ class Run(msgspec.Struct, tag=True, array_like=True):
     call: Call | None
 
 
-class Ready(msgspec.Struct, tag=True, array_like=True):
+class ToolReady(msgspec.Struct, tag=True, array_like=True):
     """The tool is there."""
 
 
-class Broken(msgspec.Struct, tag=True, array_like=True):
+class ToolBroken(msgspec.Struct, tag=True, array_like=True):
     """The tool cannot be had."""
 
     why: str
 
 
-class Ran(msgspec.Struct, tag=True, array_like=True):
+class CallResult(msgspec.Struct, tag=True, array_like=True):
     """What a call came to.
 
     Attributes:
@@ -80,7 +92,7 @@ class Ran(msgspec.Struct, tag=True, array_like=True):
     traceback: str = ""
 
 
-class Ended(msgspec.Struct, array_like=True):
+class ToolEnded(msgspec.Struct, array_like=True):
     """The process is gone, and whatever it had started.
 
     Attributes:
@@ -92,7 +104,7 @@ class Ended(msgspec.Struct, array_like=True):
     output: bytes
 
 
-ToHelper = Setup | Run
+ToHelper = ToolSetup | CallRequest
 _encoder: Final = msgspec.msgpack.Encoder()
 
 

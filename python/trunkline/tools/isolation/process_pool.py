@@ -18,7 +18,17 @@ import msgspec
 from trunkline._internal.serialization import pack
 from trunkline._internal.text import printable, scrub
 from trunkline.errors import ConfigError, CrossingError
-from trunkline.tools.isolation.messages import HEAD, Broken, Ended, Ran, Ready, Run, Setup, frame, longest
+from trunkline.tools.isolation.messages import (
+    HEAD,
+    CallRequest,
+    CallResult,
+    ToolBroken,
+    ToolEnded,
+    ToolReady,
+    ToolSetup,
+    frame,
+    longest,
+)
 from trunkline.tools.tool import MEMORY
 
 if TYPE_CHECKING:
@@ -26,7 +36,7 @@ if TYPE_CHECKING:
     from trunkline.tools.tool import Tool
 
 
-__all__ = ["FailedStart", "Gone", "Helper", "Processes"]
+__all__ = ["FailedStart", "ToolProcess", "ToolProcessExited", "ToolProcessPool"]
 
 
 START: Final = 60.0
@@ -40,15 +50,17 @@ _LAST_WORDS: Final = 0.5
 
 _POLL: Final = 0.002
 
-_answers: Final[msgspec.msgpack.Decoder[Ready | Broken | Ran]] = msgspec.msgpack.Decoder(Ready | Broken | Ran)
-_ends: Final = msgspec.msgpack.Decoder(Ended)
+_answers: Final[msgspec.msgpack.Decoder[ToolReady | ToolBroken | CallResult]] = msgspec.msgpack.Decoder(
+    ToolReady | ToolBroken | CallResult
+)
+_ends: Final = msgspec.msgpack.Decoder(ToolEnded)
 
 
 class FailedStart(Exception):
     """The process did not come to the point where it could run a call."""
 
 
-class Gone(Exception):
+class ToolProcessExited(Exception):
     """The process ended in the middle of a call.
 
     Args:
@@ -62,14 +74,14 @@ class Gone(Exception):
         self.output = output
 
 
-class Helper:
+class ToolProcess:
     """A process, and the way to it; make it with :meth:`start`."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.timer: asyncio.TimerHandle | None = None
         self._process = process
         self._ways: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-        self._ended: asyncio.Task[Ended | None] | None = None
+        self._ended: asyncio.Task[ToolEnded | None] | None = None
 
     @classmethod
     async def start(cls) -> Self:
@@ -93,7 +105,7 @@ class Helper:
                 theirs.close()
         return helper
 
-    async def load(self, setup: Setup) -> None:
+    async def load(self, setup: ToolSetup) -> None:
         """Let the process load the tool.
 
         Args:
@@ -108,9 +120,9 @@ class Helper:
                 answer = await self._ask(frame(setup), longest(0))
         except TimeoutError:
             raise FailedStart(f"importing its module took longer than {START:g} s") from None
-        except Gone as gone:
+        except ToolProcessExited as gone:
             raise FailedStart(f"while its module was imported, it {gone.how}") from None
-        if isinstance(answer, Broken):
+        if isinstance(answer, ToolBroken):
             raise CrossingError(answer.why)
 
     @property
@@ -118,7 +130,7 @@ class Helper:
         """Whether the process can be asked for one more call."""
         return self._ended is None and not self._ways[0][0].at_eof() and self._process.poll() is None
 
-    async def run(self, call: Run) -> Ran:
+    async def run(self, call: CallRequest) -> CallResult:
         """Run a call.
 
         Args:
@@ -128,11 +140,11 @@ class Helper:
             Gone: The process ended.
         """
         answer = await self._ask(frame(call), longest(call.limit))
-        if not isinstance(answer, Ran):
+        if not isinstance(answer, CallResult):
             raise await self._gone()
         return answer
 
-    def hang_up(self, patience: float = 0.0) -> asyncio.Task[Ended | None]:
+    def hang_up(self, patience: float = 0.0) -> asyncio.Task[ToolEnded | None]:
         """Let the process be killed with everything it started; the task is done when that is over.
 
         Args:
@@ -144,7 +156,7 @@ class Helper:
             self._ended = asyncio.get_running_loop().create_task(self._end(patience))
         return self._ended
 
-    async def _ask(self, message: bytes, most: int) -> Ready | Broken | Ran:
+    async def _ask(self, message: bytes, most: int) -> ToolReady | ToolBroken | CallResult:
         reader, writer = self._ways[0]
         try:
             writer.write(message)
@@ -155,12 +167,16 @@ class Helper:
         except (OSError, EOFError, msgspec.MsgspecError):
             raise await self._gone() from None
 
-    async def _gone(self) -> Gone:
+    async def _gone(self) -> ToolProcessExited:
         # It may have closed its descriptors and go on; else its guard is about to say how it ended.
         ended = await asyncio.shield(self.hang_up(_LAST_WORDS))
-        return Gone("ended without a word", b"") if ended is None else Gone(_how(ended.status), ended.output)
+        return (
+            ToolProcessExited("ended without a word", b"")
+            if ended is None
+            else ToolProcessExited(_how(ended.status), ended.output)
+        )
 
-    async def _end(self, patience: float) -> Ended | None:
+    async def _end(self, patience: float) -> ToolEnded | None:
         """Hang up, read how it ended, reap it."""
         loop, ended = asyncio.get_running_loop(), None
         reader, writer = self._ways[1]
@@ -212,7 +228,7 @@ IDLE: Final = 60.0
 _log = logging.getLogger("trunkline.tools")
 
 
-class Processes:
+class ToolProcessPool:
     """Runs calls of one tool; nothing is started before the first.
 
     Args:
@@ -236,9 +252,9 @@ class Processes:
             ) from error
         self._cpus = len(os.sched_getaffinity(0))
         self._slots = asyncio.Semaphore(tool.policy.concurrency or self._cpus)
-        self._idle: list[Helper] = []
-        self._all: set[Helper] = set()
-        self._starting: set[asyncio.Task[Helper]] = set()
+        self._idle: list[ToolProcess] = []
+        self._all: set[ToolProcess] = set()
+        self._starting: set[asyncio.Task[ToolProcess]] = set()
         self._ending: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -260,7 +276,7 @@ class Processes:
         name = self._tool.name
         # No lone surrogate can be sent.
         known = None if call is None else msgspec.structs.replace(call, task=scrub(call.task))
-        run = Run(scrub(arguments), limit, math.ceil(timeout + 1) * self._cpus, known)
+        run = CallRequest(scrub(arguments), limit, math.ceil(timeout + 1) * self._cpus, known)
         async with self._slots:
             if self._closed:
                 raise RuntimeError("the toolbox is closed")
@@ -278,7 +294,7 @@ class Processes:
                 kept = not ran.worn
             except TimeoutError:
                 return f"Error: {name} took longer than {timeout:g} s and was killed.", False
-            except Gone as gone:
+            except ToolProcessExited as gone:
                 self._debug(gone.how, gone.output.decode(errors="replace"))
                 return f"Error: {name} {gone.how}.", False
             finally:
@@ -298,7 +314,7 @@ class Processes:
                 self._drop(helper)
             await asyncio.wait(self._ending | self._starting)
 
-    async def _taken(self) -> Helper:
+    async def _taken(self) -> ToolProcess:
         """Return a process: the one that was used last, or a new one."""
         while self._idle:
             helper = self._idle.pop()
@@ -316,23 +332,23 @@ class Processes:
             task.add_done_callback(self._spare)
             raise
 
-    async def _start(self) -> Helper:
+    async def _start(self) -> ToolProcess:
         """Start a process that is ready for a call."""
-        helper = await Helper.start()
+        helper = await ToolProcess.start()
         self._all.add(helper)
         try:
-            await helper.load(Setup(self._crossing, _path(), self._memory, self._preload))
+            await helper.load(ToolSetup(self._crossing, _path(), self._memory, self._preload))
         except BaseException:
             self._drop(helper)
             raise
         return helper
 
-    def _spare(self, task: asyncio.Task[Helper]) -> None:
+    def _spare(self, task: asyncio.Task[ToolProcess]) -> None:
         """Keep a process that was started for a call that is given up."""
         if not task.cancelled() and task.exception() is None:
             self._keep(task.result())
 
-    def _keep(self, helper: Helper) -> None:
+    def _keep(self, helper: ToolProcess) -> None:
         """Keep a process for a while."""
         if self._closed:
             self._drop(helper)
@@ -340,12 +356,12 @@ class Processes:
         self._idle.append(helper)
         helper.timer = asyncio.get_running_loop().call_later(IDLE, self._expire, helper)
 
-    def _expire(self, helper: Helper) -> None:
+    def _expire(self, helper: ToolProcess) -> None:
         if helper in self._idle:
             self._idle.remove(helper)
             self._drop(helper)
 
-    def _drop(self, helper: Helper) -> asyncio.Task[Any]:
+    def _drop(self, helper: ToolProcess) -> asyncio.Task[Any]:
         """Let a process end."""
         self._all.discard(helper)
         task = helper.hang_up()
@@ -353,7 +369,7 @@ class Processes:
         task.add_done_callback(self._ending.discard)
         return task
 
-    def _told(self, ran: Ran) -> tuple[str, bool]:
+    def _told(self, ran: CallResult) -> tuple[str, bool]:
         if ran.traceback:
             self._debug("failed", ran.traceback)
         return ran.text, ran.ok

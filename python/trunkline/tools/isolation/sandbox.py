@@ -23,9 +23,9 @@ from trunkline.tools.isolation.confinement import WAYS
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from trunkline.tools.isolation.confinement import Limits
+    from trunkline.tools.isolation.confinement import ResourceLimits
 
-__all__ = ["NoSandbox", "NoWay", "Ran", "Sandbox", "find_way"]
+__all__ = ["NoSandbox", "NoWay", "ProgramResult", "Sandbox", "find_way"]
 
 _HEAD: Final = 4
 _LONGEST: Final = 1 << 28
@@ -53,7 +53,7 @@ class NoWay(NoSandbox):
     """No program can be run here in any of the ways that may be used; the message says why for each."""
 
 
-class Ran(NamedTuple):
+class ProgramResult(NamedTuple):
     """How a program ended.
 
     Attributes:
@@ -75,7 +75,7 @@ class Ran(NamedTuple):
         """Whether it ended by itself and with exit code 0."""
         return self.ended == "exit" and self.status == 0
 
-    def how(self, limits: Limits) -> str:
+    def how(self, limits: ResourceLimits) -> str:
         """Say how it ended, on one printable line, as the end of a sentence about it.
 
         Args:
@@ -112,7 +112,7 @@ class Sandbox:
             them; the best of them that there is here is taken.
     """
 
-    def __init__(self, limits: Limits, ways: tuple[str, ...] = WAYS) -> None:
+    def __init__(self, limits: ResourceLimits, ways: tuple[str, ...] = WAYS) -> None:
         self._limits = limits
         self._ways = ways
         self._process: subprocess.Popen[bytes] | None = None
@@ -136,7 +136,7 @@ class Sandbox:
     ) -> None:
         await self._leave()
 
-    async def run(self, source: str, text: str = "") -> Ran:
+    async def run(self, source: str, text: str = "") -> ProgramResult:
         """Run a program.
 
         Args:
@@ -151,7 +151,7 @@ class Sandbox:
         if said["refused"]:
             raise NoSandbox(printable(said["refused"], 300))
         out, err = (base64.b64decode(said[name]) for name in ("out", "err"))
-        return Ran(said["ended"], said["status"], out, err, said["many"])
+        return ProgramResult(said["ended"], said["status"], out, err, said["many"])
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -239,7 +239,7 @@ class Sandbox:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def find_way(limits: Limits, ways: tuple[str, ...]) -> str:
+def find_way(limits: ResourceLimits, ways: tuple[str, ...]) -> str:
     """Return the best way of some that programs can be run in here; it is tried once a process.
 
     Waits for that in this thread, a tenth of a second as a rule.

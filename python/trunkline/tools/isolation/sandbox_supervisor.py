@@ -1,6 +1,6 @@
 """Runs programs one after the other, each within walls, and leaves nothing of any: ``python -I -S -c ...``.
 
-It is started by :mod:`trunkline.tools.sandbox.sandbox`, which writes to its standard input and reads its standard
+It is started by :mod:`trunkline.tools.isolation.sandbox`, which writes to its standard input and reads its standard
 output: frames of a length (4 bytes, little-endian) and JSON. When its input ends, or its parent does, it ends whatever
 runs. Nobody's code runs in it. It imports the standard library only, as another user may have to be able to.
 """
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from trunkline.tools.isolation.confinement import (
-    Limits,
-    Refused,
+    ConfinementError,
+    ResourceLimits,
     Way,
     become,
     die_with,
@@ -36,7 +36,7 @@ from trunkline.tools.isolation.confinement import (
     unused,
 )
 
-__all__ = ["Pipes", "Place", "begin", "children", "descendants", "kill_all_of", "main", "pipes_of_a_program"]
+__all__ = ["Pipes", "ProgramPlace", "begin", "children", "descendants", "kill_all_of", "main", "pipes_of_a_program"]
 
 
 _ENVIRONMENT: Final = {
@@ -51,7 +51,7 @@ _ENVIRONMENT: Final = {
 }
 
 
-class Place(NamedTuple):
+class ProgramPlace(NamedTuple):
     """Where programs run.
 
     Attributes:
@@ -74,7 +74,9 @@ class Pipes(NamedTuple):
     word: int
 
 
-def begin(place: Place, limits: Limits, others: int, source: str, folder: Path, pipes: Pipes, parent: int) -> None:
+def begin(
+    place: ProgramPlace, limits: ResourceLimits, others: int, source: str, folder: Path, pipes: Pipes, parent: int
+) -> None:
     """Put up the walls and become the program; in namespaces, leave two processes behind that wait for it.
 
     Args:
@@ -206,7 +208,7 @@ class _Over(Exception):
     """Whoever asked is gone."""
 
 
-class Supervisor:
+class SandboxSupervisor:
     """Serves one parent.
 
     Args:
@@ -221,10 +223,10 @@ class Supervisor:
     def serve(self) -> None:
         """Find a place, then run what is asked."""
         setup = self._next()
-        limits = Limits(*setup["limits"])
+        limits = ResourceLimits(*setup["limits"])
         try:
             place = self._known(setup) if setup["way"] else self._found(limits, setup["ways"])
-        except Refused as refused:
+        except ConfinementError as refused:
             _send({"refused": str(refused), "folder": self._folder})
             return
         uid = place.uid if place.way is Way.UID else 0
@@ -249,11 +251,11 @@ class Supervisor:
         frame: dict[str, Any] = json.loads(data[4:])
         return frame
 
-    def _known(self, setup: dict[str, Any]) -> Place:
+    def _known(self, setup: dict[str, Any]) -> ProgramPlace:
         way = Way(setup["way"])
-        return Place(way, setup["python"], unused() if way.uid else os.geteuid())
+        return ProgramPlace(way, setup["python"], unused() if way.uid else os.geteuid())
 
-    def _found(self, limits: Limits, ways: list[str]) -> Place:
+    def _found(self, limits: ResourceLimits, ways: list[str]) -> ProgramPlace:
         """Try ways until a program runs in one.
 
         Raises:
@@ -271,18 +273,18 @@ class Supervisor:
             own = [] if way is not Way.UID else [path for path in _PYTHONS if Path(path).exists()]
             for python in (sys.executable, *own):
                 try:
-                    place = Place(way, python, unused() if way.uid else os.geteuid())
+                    place = ProgramPlace(way, python, unused() if way.uid else os.geteuid())
                     result = self.run(place, limits, _TRIAL, b"")
-                except Refused as refused:
+                except ConfinementError as refused:
                     problems.append(f"{way.value}: {refused}")
                     continue
                 if base64.b64decode(result["out"]) == b"42\n":
                     return place
                 why = result["refused"] or f"{python} does not run there"
                 problems.append(f"{way.value}: {why}")
-        raise Refused("; ".join(dict.fromkeys(problems)))
+        raise ConfinementError("; ".join(dict.fromkeys(problems)))
 
-    def run(self, place: Place, limits: Limits, source: str, text: bytes) -> dict[str, Any]:
+    def run(self, place: ProgramPlace, limits: ResourceLimits, source: str, text: bytes) -> dict[str, Any]:
         """Run a program to its end.
 
         Args:
@@ -307,7 +309,7 @@ class Supervisor:
                         os.close(descriptor)
                     begin(place, limits, others, source, Path(folder), theirs, parent)
                 except BaseException as error:  # noqa: BLE001 - whatever it is, it is said, and nothing runs
-                    why = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+                    why = str(error) if isinstance(error, ConfinementError) else f"{type(error).__name__}: {error}"
                     os.write(theirs.word, b"!" + why.encode("utf-8", "replace")[:500] + b"\n")
                 finally:
                     os._exit(1)
@@ -322,7 +324,9 @@ class Supervisor:
             self._end(place)
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _watch(self, place: Place, limits: Limits, child: int, ours: Pipes, text: bytes) -> dict[str, Any]:
+    def _watch(
+        self, place: ProgramPlace, limits: ResourceLimits, child: int, ours: Pipes, text: bytes
+    ) -> dict[str, Any]:
         """Feed a program and hear it out, until it ends or must."""
         deadline = time.monotonic() + limits.seconds
         pidfd = os.pidfd_open(child)
@@ -370,7 +374,7 @@ class Supervisor:
             "err": base64.b64encode(heard[ours.stderr][-_TAIL:]).decode(),
         }
 
-    def _end(self, place: Place) -> dict[int, int]:
+    def _end(self, place: ProgramPlace) -> dict[int, int]:
         """Kill all that is below this process, and all of the program's user; return how the children ended."""
         statuses: dict[int, int] = {}
         while True:
@@ -446,6 +450,6 @@ def main() -> None:
     try:
         Path(folder).chmod(0o711)  # for a user who owns a folder in it
         with contextlib.suppress(_Over, BrokenPipeError):
-            Supervisor(alarm, folder).serve()
+            SandboxSupervisor(alarm, folder).serve()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
