@@ -76,7 +76,7 @@ class Live:
         self._team = team
         self._roles = [team.own_roles()[name] for name in ("solver", "verifier")]
         first = self._plays[0]
-        self._batcher: Batcher = first._errands._desk._draws._llm
+        self._batcher: Batcher = first._executor._sampler._client._llm
         self._script = teams.Script(0.5)
         self._round = 0
 
@@ -118,7 +118,7 @@ class Live:
         ]
 
     def masks(self) -> None:
-        lanes = [play._errands._rollout.lane for play in self._plays]
+        lanes = [play._executor._rollout.activity for play in self._plays]
         for lane in lanes:
             lane.ask()
         self._batcher._stir()
@@ -141,19 +141,19 @@ class Live:
             queue.popleft()
 
     def parsing(self) -> None:
-        self._parked = []
+        self._waiting = []
         member = self._member
         for play, data in zip(self._plays, self._data, strict=True):
             parked = PendingTurn(play._program.of(member.agent, {}), self._round, _ignore)
             parked(data, 0, 1, 5)
             member.read(parked.choice.content, None)
-            self._parked.append(parked)
+            self._waiting.append(parked)
 
     def recording(self) -> None:
         nth = self._round
-        for play, parked, context in zip(self._plays, self._parked, self._contexts, strict=True):
-            errands = play._errands
-            asked = AskRecord(nth, play._leaf, context, errands.name(parked._kit.namespace))
+        for play, parked, context in zip(self._plays, self._waiting, self._contexts, strict=True):
+            errands = play._executor
+            asked = AskRecord(nth, play._leaf, context, errands.name(parked._compiled.namespace))
             note = as_json([True, True, 1, 0.1], "what is noted of a reply")
             play._leaf = errands.land(parked, context, nth, asked, note, alone=True).node
 
@@ -177,7 +177,7 @@ class Instant:
         self.task = teams.tasks(1)[0]
         self.random = None
         self._team = team
-        self._kit: Any = None
+        self._compiled: Any = None
 
     def rollout(self) -> TeamPlay:
         """What the program is given."""
@@ -198,7 +198,7 @@ class Instant:
     async def ask(self, agent: Any, messages: object, *, note: Callable[[ReplyChoice], Any]) -> ModelTurn:
         """A turn that is never approved."""
         choice = ReplyChoice("<verify>reject</verify>", None, [], "stop")
-        return ModelTurn(self._kit, choice, 1, None, None, note(choice))
+        return ModelTurn(self._compiled, choice, 1, None, None, note(choice))
 
 
 def _ignore(_: object) -> None: ...

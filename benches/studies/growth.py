@@ -100,7 +100,7 @@ async def grow(
     """
     tree = Tree(task, core)
     mode = ids if isinstance(ids, TokenMode) else _IDS
-    draws = CompletionClient(llm, exact=TokenPromptBuilder(mode, renderers(mode, llm.call)) if ids else None)
+    draws = CompletionClient(llm, token_prompts=TokenPromptBuilder(mode, renderers(mode, llm.call)) if ids else None)
     await TreeRunner(tree, kit, strategy, guide, seed, draws, Open()).run()
     label(tree)
     return tree

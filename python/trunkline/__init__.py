@@ -332,10 +332,10 @@ def __getattr__(name: str) -> Any:
         new = _RENAMED[name]
         warnings.warn(f"trunkline.{name} is called trunkline.{new} now", DeprecationWarning, stacklevel=2)
         return getattr(sys.modules[__name__], new)
-    home = _MODULES.get(name)
-    if home is None:
+    path = _MODULES.get(name)
+    if path is None:
         raise AttributeError(f"module 'trunkline' has no attribute {name!r}")
-    module, colon, attribute = home.partition(":")
+    module, colon, attribute = path.partition(":")
     value = importlib.import_module(f"trunkline.{module}")
     if not colon or attribute:
         value = getattr(value, attribute or name)

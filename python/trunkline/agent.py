@@ -240,14 +240,14 @@ class CompiledAgent:
         self.agent = agent
         self.version = version
         self.toolbox = Toolbox(agent.tools, repair=agent.malformed == "repair") if toolbox is None else toolbox
-        self.speech = BoundDialect(agent.dialect, agent.tools, agent.sampling)
+        self.dialect = BoundDialect(agent.dialect, agent.tools, agent.sampling)
         self.head = request.head(agent.model)
         definitions = self.toolbox.definitions()
-        self.constant = request.constant(self.speech.sampling, definitions if self.speech.native else b"")
-        said = request.namespace(agent.model, self.speech.sampling, definitions) + self.speech.mark
+        self.constant = request.constant(self.dialect.sampling, definitions if self.dialect.native else b"")
+        said = request.namespace(agent.model, self.dialect.sampling, definitions) + self.dialect.mark
         self.namespace = versioned(asking(said, agent.llm), version)
         self.reading = Reading(version=number_of(version))
-        self.greedy = self.speech.sampling.temperature == 0
+        self.greedy = self.dialect.sampling.temperature == 0
         self._sampled: dict[bytes, CompiledAgent] = {}
         self._under: dict[str, CompiledAgent] = {}
 

@@ -37,7 +37,7 @@ async def test_no_batch_has_more_than_max_batch_and_the_longest_waiting_go_first
 async def test_a_rollout_that_runs_is_waited_for_until_it_asks_or_ends(last: str):
     engine = Gated()
     batcher = BatchLLM(engine, max_wait=LONG).open()
-    waiting, running = batcher.lanes.open(), batcher.lanes.open()
+    waiting, running = batcher.activity.open(), batcher.activity.open()
     waiting.ask()
     first = ask(batcher, 1)
     await turns()
@@ -51,7 +51,7 @@ async def test_a_rollout_that_runs_is_waited_for_until_it_asks_or_ends(last: str
 async def test_after_max_wait_a_batch_leaves_without_those_that_still_run():
     engine = Gated()
     batcher = BatchLLM(engine, max_wait=0.02).open()
-    batcher.lanes.open()
+    batcher.activity.open()
     start = time.perf_counter()
     await asyncio.gather(*ask(batcher, 1))
     assert time.perf_counter() - start >= 0.019
@@ -60,7 +60,7 @@ async def test_after_max_wait_a_batch_leaves_without_those_that_still_run():
 async def test_a_full_batch_waits_for_nobody():
     engine = Gated()
     batcher = BatchLLM(engine, max_batch=2, max_wait=LONG).open()
-    batcher.lanes.open()
+    batcher.activity.open()
     await asyncio.gather(*ask(batcher, 1, 2))
     assert engine.seeds == [[1, 2]]
 
@@ -68,7 +68,7 @@ async def test_a_full_batch_waits_for_nobody():
 async def test_a_rollout_in_a_tool_is_waited_for_a_little():
     engine = Gated()
     batcher = BatchLLM(engine, max_wait=LONG, tool_wait=0.02).open()
-    busy = batcher.lanes.open()
+    busy = batcher.activity.open()
     busy.leave()
     start = time.perf_counter()
     await asyncio.gather(*ask(batcher, 1))
@@ -78,7 +78,7 @@ async def test_a_rollout_in_a_tool_is_waited_for_a_little():
 async def test_a_rollout_that_comes_back_from_a_tool_in_time_joins_the_batch():
     engine = Gated()
     batcher = BatchLLM(engine, max_wait=LONG, tool_wait=LONG).open()
-    busy = batcher.lanes.open()
+    busy = batcher.activity.open()
     busy.leave()
     first = ask(batcher, 1)
     await turns()
@@ -93,7 +93,7 @@ async def test_a_rollout_that_comes_back_from_a_tool_in_time_joins_the_batch():
 async def test_a_tool_is_waited_for_no_longer_than_anybody():
     engine = Gated()
     batcher = BatchLLM(engine, max_wait=0.02, tool_wait=LONG).open()
-    batcher.lanes.open().leave()
+    batcher.activity.open().leave()
     async with asyncio.timeout(10):
         await asyncio.gather(*ask(batcher, 1))
     assert engine.seeds == [[1]]
@@ -102,7 +102,7 @@ async def test_a_tool_is_waited_for_no_longer_than_anybody():
 async def test_a_rollout_that_ends_in_its_tool_is_waited_for_no_more():
     engine = Gated()
     batcher = BatchLLM(engine, max_wait=LONG, tool_wait=LONG).open()
-    busy = batcher.lanes.open()
+    busy = batcher.activity.open()
     busy.leave()
     first = ask(batcher, 1)
     await turns()
@@ -115,7 +115,7 @@ async def test_a_rollout_that_ends_in_its_tool_is_waited_for_no_more():
 async def test_with_a_tool_wait_of_0_nobody_waits_for_tools():
     engine = Gated()
     batcher = BatchLLM(engine, max_wait=LONG, tool_wait=0).open()
-    batcher.lanes.open().leave()
+    batcher.activity.open().leave()
     await asyncio.gather(*ask(batcher, 1))
     assert engine.seeds == [[1]]
 
@@ -127,7 +127,7 @@ async def test_what_comes_while_the_engine_is_busy_leaves_together_and_waits_for
     await turns()
     later = [*ask(batcher, 2), *ask(batcher, 3)]
     await turns()
-    lane = batcher.lanes.open()  # the rollout that the first reply wakes
+    lane = batcher.activity.open()  # the rollout that the first reply wakes
     engine.gate.set()
     await asyncio.gather(*first)
     await turns()
@@ -146,7 +146,7 @@ async def test_time_in_which_the_engine_is_busy_does_not_count_as_a_wait(monkeyp
     first = ask(batcher, 1)
     await turns()
     later = ask(batcher, 2)
-    lane = batcher.lanes.open()
+    lane = batcher.activity.open()
     await turns()
     passed = 2 * LONG
     engine.gate.set()
@@ -166,7 +166,7 @@ async def test_a_request_that_comes_by_way_of_other_tasks_still_joins():
             return await asyncio.ensure_future(by_way_of(tasks - 1, seed))
         return await batcher.complete(request(seed))
 
-    lane = batcher.lanes.open()
+    lane = batcher.activity.open()
     first = ask(batcher, 1)
     await turns()
     lane.ask()
@@ -291,7 +291,7 @@ def test_whatever_happens_each_prompt_is_sent_once_and_each_reply_is_its_own(eve
             elif what == "turn":
                 await turns(value)
             elif what == "lane" and value == "open":
-                lanes.append(batcher.lanes.open())
+                lanes.append(batcher.activity.open())
             elif what == "lane" and lanes:
                 getattr(lanes[-1], value)()
             elif what == "gate":

@@ -16,7 +16,7 @@ from trunkline.llm.batch.batcher import BatchLLM
 async def test_a_cancelled_request_leaves_the_batch_it_was_to_join():
     engine = Gated()
     batcher = BatchLLM(engine, max_wait=LONG).open()
-    lane = batcher.lanes.open()
+    lane = batcher.activity.open()
     one, two = ask(batcher, 1, 2)
     await turns()
     one.cancel()

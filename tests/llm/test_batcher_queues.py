@@ -43,7 +43,7 @@ async def test_a_call_holds_one_model_and_what_the_settings_let_share_it(fuse: b
 async def test_queues_that_are_due_together_follow_each_other_though_somebody_runs_by_then():
     engine = Gated()
     batcher = BatchLLM(engine, max_wait=LONG).open()
-    lanes = [batcher.lanes.open() for _ in range(2)]
+    lanes = [batcher.activity.open() for _ in range(2)]
     for lane in lanes:
         lane.ask()
     first, second = ask(batcher, 1, "m"), ask(batcher, 2, "n")
@@ -56,7 +56,7 @@ async def test_queues_that_are_due_together_follow_each_other_though_somebody_ru
 async def test_what_is_left_of_a_queue_that_was_too_long_waits_for_those_who_were_woken():
     engine = Gated()
     batcher = BatchLLM(engine, max_batch=2, max_wait=LONG).open()
-    lanes = [batcher.lanes.open() for _ in range(3)]
+    lanes = [batcher.activity.open() for _ in range(3)]
     for lane in lanes:
         lane.ask()
     asked = [ask(batcher, seed) for seed in range(3)]
@@ -82,7 +82,7 @@ async def test_all_that_is_due_goes_at_once_where_the_engine_takes_several_calls
 async def test_a_queue_whose_requests_were_given_up_is_called_no_more():
     engine = Gated(open=False)
     batcher = BatchLLM(engine, max_wait=LONG).open()
-    lanes = [batcher.lanes.open() for _ in range(3)]
+    lanes = [batcher.activity.open() for _ in range(3)]
     for lane in lanes:
         lane.ask()
     first, second = ask(batcher, 1, "m"), ask(batcher, 2, "n")
@@ -137,7 +137,7 @@ def test_rows_in_lock_step_are_answered_once_each_and_none_is_kept_while_all_wai
         engine = Gated()
         llm = BatchLLM(engine, max_batch=most, fuse_calls=fuse, regroup=regroup, calls=calls, max_wait=LONG)
         batcher = llm.open()
-        lanes = [batcher.lanes.open() for _ in rows]
+        lanes = [batcher.activity.open() for _ in rows]
         known: dict[int, tuple] = {}
 
         async def row(number: int) -> None:

@@ -128,7 +128,7 @@ async def test_cancelling_frees_the_slot():
 
     async with serve_raw(silence) as (url, _), client(url) as llm:
         llm.llm.limiter._later = later
-        gate = llm.llm.endpoints[0].gate
+        gate = llm.llm.endpoints[0].queue
         waiting = [asyncio.ensure_future(llm.complete(REQUEST)) for _ in range(20)]
         await asyncio.sleep(0.1)
         assert gate.in_flight == 4, "until something is served, or for half a second"

@@ -41,4 +41,4 @@ async def test_single_draws_after_grouped_ones_are_no_slowdown():
     await time.run(*(llm.complete(Request(BODY, key, n=16)) for key in range(64)))
     kept[0] = REPLY
     await time.run(*(llm.complete(Request(BODY, key)) for key in range(256)))
-    assert llm.endpoints[0].gate.window.size == pytest.approx(16)
+    assert llm.endpoints[0].queue.window.size == pytest.approx(16)

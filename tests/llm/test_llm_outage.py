@@ -87,7 +87,7 @@ async def test_a_burst_of_429s_shrinks_the_window_once_and_it_comes_back_within_
     time = VirtualTime()
     servers = VirtualServers(time, lambda host, number: 429 if 10 <= time.now < 11.5 else 200)
     llm = make(servers, concurrency=50)
-    window, sizes = llm.endpoints[0].gate.window, {}
+    window, sizes = llm.endpoints[0].queue.window, {}
 
     async def watch():
         for second in range(75):
@@ -365,5 +365,5 @@ async def test_a_call_cancelled_at_any_moment_leaves_nothing_behind(scene):
             results = await time.run(*tasks)
             assert sum(isinstance(each, BaseException) for each in results) <= 1, (victim, moment, results)
             assert idle(llm, 2)
-            assert not llm.endpoints[0].gate.closed
+            assert not llm.endpoints[0].queue.closed
             assert math.isinf(llm.endpoints[0].until)

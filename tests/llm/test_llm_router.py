@@ -53,12 +53,12 @@ def test_a_tree_leaves_an_endpoint_that_is_crowded_beyond_the_margin_and_stays_a
     places = endpoints(2)
     route = router(places, margin=5)
     assert route.choose(0) is places[0]
-    places[0].gate.in_flight = 8
-    places[1].gate.in_flight = 3
+    places[0].queue.in_flight = 8
+    places[1].queue.in_flight = 3
     assert route.choose(0) is places[0]
-    places[0].gate.waiting = 1
+    places[0].queue.waiting = 1
     assert route.choose(0) is places[1]
-    places[0].gate.in_flight = places[0].gate.waiting = 0
+    places[0].queue.in_flight = places[0].queue.waiting = 0
     assert route.choose(0) is places[1]
 
 
@@ -85,7 +85,7 @@ def test_more_failures_in_a_row_are_needed_where_a_crowd_is_in_flight():
     for crowd, needed in ((1, 3), (8, 4), (64, 11)):
         (place,) = endpoints(1)
         route = router([place])
-        place.gate.in_flight = crowd
+        place.queue.in_flight = crowd
         for failure in range(needed):
             assert not place.ejected, failure
             route.failed(place, DOWN, probe=False)
@@ -127,31 +127,31 @@ async def test_who_waits_for_an_endpoint_goes_before_who_comes_later():
 async def test_of_two_slots_that_are_freed_at_once_none_goes_to_who_comes_later():
     (place,) = endpoints(1)
     limiter, time = Limiter(2), VirtualTime()
-    assert limiter.enter(place.gate)
-    assert limiter.enter(place.gate)
-    waiting = [asyncio.create_task(limiter.wait(place.gate, 0)) for _ in range(2)]
+    assert limiter.enter(place.queue)
+    assert limiter.enter(place.queue)
+    waiting = [asyncio.create_task(limiter.wait(place.queue, 0)) for _ in range(2)]
     await time.settle()
-    limiter.leave(place.gate)
-    limiter.leave(place.gate)
-    assert not limiter.enter(place.gate)
+    limiter.leave(place.queue)
+    limiter.leave(place.queue)
+    assert not limiter.enter(place.queue)
     assert await asyncio.gather(*waiting) == [True, True]
 
 
 async def test_who_is_held_waits_until_it_is_cancelled():
     (place,) = endpoints(1)
     limiter, time = Limiter(2), VirtualTime()
-    assert limiter.enter(place.gate)
+    assert limiter.enter(place.queue)
     limiter.hold()
-    assert not limiter.enter(place.gate)
-    waiting = asyncio.create_task(limiter.wait(place.gate, 0))
+    assert not limiter.enter(place.queue)
+    waiting = asyncio.create_task(limiter.wait(place.queue, 0))
     await time.settle()
-    limiter.leave(place.gate)
+    limiter.leave(place.queue)
     await time.settle()
     assert not waiting.done()
-    assert (place.gate.in_flight, place.gate.waiting) == (0, 1)
+    assert (place.queue.in_flight, place.queue.waiting) == (0, 1)
     waiting.cancel()
     await time.settle()
-    assert place.gate.waiting == 0
+    assert place.queue.waiting == 0
 
 
 class Granting:
@@ -168,32 +168,32 @@ async def test_rates_taken_for_a_request_that_is_not_sent_are_given_back():
     (place,) = endpoints(1)
     lease, time = Granting(), VirtualTime()
     limiter = Limiter(1, lease, sleep=time.sleep, clock=time)
-    assert await limiter.wait(place.gate, 100)
-    waiting = [asyncio.create_task(limiter.wait(place.gate, 50)) for _ in range(2)]
+    assert await limiter.wait(place.queue, 100)
+    waiting = [asyncio.create_task(limiter.wait(place.queue, 50)) for _ in range(2)]
     await time.settle()
     assert lease.taken == [2, 150]
     waiting[0].cancel()
     await time.settle()
-    place.gate.close()
+    place.queue.close()
     await time.settle()
     assert waiting[1].result() is False
     assert lease.taken == [1, 100]
-    limiter.leave(place.gate, 100, 130)
+    limiter.leave(place.queue, 100, 130)
     assert lease.taken == [1, 130]
-    assert place.gate.tokens == place.gate.ahead == place.load == 0
+    assert place.queue.tokens == place.queue.ahead == place.load == 0
 
 
 async def test_a_probe_does_not_wait_for_what_hangs_at_its_endpoint():
     time = VirtualTime()
     (place,) = endpoints(1, cap=4)
     limiter, route = Limiter(9, clock=time), router([place], time)
-    assert all(limiter.enter(place.gate) for _ in range(4))
+    assert all(limiter.enter(place.queue) for _ in range(4))
     for _ in range(4):
         route.failed(place, DOWN, probe=False)
     time.now = 2.0
     assert route.choose(0) is place
-    assert await asyncio.wait_for(limiter.wait(place.gate, 0, probe=True), 5)
-    assert place.gate.in_flight == 5
+    assert await asyncio.wait_for(limiter.wait(place.queue, 0, probe=True), 5)
+    assert place.queue.in_flight == 5
 
 
 def test_a_success_between_failures_starts_the_count_again():
@@ -349,16 +349,16 @@ class Traffic(RuleBasedStateMachine):
     def limits_are_kept_and_nothing_is_lost(self):
         for place in self.places:
             there = [probe for where, _, probe in self.flying.values() if where is place]
-            assert place.gate.in_flight == len(there) <= self.EACH + sum(there)
-            assert place.gate.waiting == len(self.rows[place])
+            assert place.queue.in_flight == len(there) <= self.EACH + sum(there)
+            assert place.queue.waiting == len(self.rows[place])
         assert self.limiter.free == self.TOTAL - len(self.flying) >= 0
-        assert self.router._closed == sum(place.gate.closed for place in self.places)
+        assert self.router._closed == sum(place.queue.closed for place in self.places)
 
     @invariant()
     def nobody_waits_for_what_is_free(self):
         if self.limiter.free:
             for place in self.places:
-                assert not (place.gate.waiting and place.gate.in_flight < self.EACH), "a slot is free"
+                assert not (place.queue.waiting and place.queue.in_flight < self.EACH), "a slot is free"
         if not self.router.shut:
             assert self.router._waiting == 0
 

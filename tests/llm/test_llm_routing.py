@@ -94,7 +94,7 @@ async def test_retry_after_pauses_a_server_for_everybody():
             return web.json_response(OK)
 
         first = asyncio.ensure_future(llm.complete(Request(BODY, 1)))
-        while not llm.endpoints[0].gate.closed:
+        while not llm.endpoints[0].queue.closed:
             await asyncio.sleep(0.01)
         told = time.monotonic()
         server.answers = [note]
@@ -121,7 +121,7 @@ async def test_a_burst_of_429s_shrinks_a_servers_share_once():
         return web.json_response({}, status=429) if busy else web.json_response(OK)
 
     async with serve(answer) as server, client(server, max_concurrency=20) as llm:
-        window = llm.endpoints[0].gate.window
+        window = llm.endpoints[0].queue.window
         burst = [asyncio.ensure_future(llm.complete(Request(BODY, key))) for key in range(60)]
         while len(server.seen) < 50:
             await asyncio.sleep(0.005)

@@ -23,7 +23,7 @@ class Part:
         self.gates = [EndpointQueue(Window(fair), ServerRateLimits(self.time)) for _ in range(2)]
         self.tenant = SharedSlots(self.limiter, self.gates, fair, limited=limited)
         self.news = 0
-        self.limiter.news = self._hear
+        self.limiter.on_change = self._hear
 
     def _hear(self) -> None:
         self.news += 1

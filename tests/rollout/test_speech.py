@@ -99,7 +99,7 @@ async def test_turns_that_do_nothing_end_a_rollout_as_its_turns_do() -> None:
     [("", "user"), ("Own.", "user"), ("", "system")],
 )
 def test_there_is_one_system_message_and_the_dialect_ends_it(system: str, role: str) -> None:
-    speech = CompiledAgent(agent(dialect="hermes")).speech
+    speech = CompiledAgent(agent(dialect="hermes")).dialect
     conversation = [{"role": "user", "content": "?"}]
     if role == "system":
         conversation.insert(0, {"role": role, "content": "Said."})
@@ -112,12 +112,12 @@ def test_there_is_one_system_message_and_the_dialect_ends_it(system: str, role: 
 def test_a_native_agent_sends_what_it_always_sent() -> None:
     kit = CompiledAgent(agent(system="S"))
     conversation = [{"role": "user", "content": "?"}]
-    assert kit.speech.opening("S", conversation) == [
+    assert kit.dialect.opening("S", conversation) == [
         b'{"role":"system","content":"S"}',
         b'{"role":"user","content":"?"}',
     ]
-    assert kit.speech.opening("", conversation) == [b'{"role":"user","content":"?"}']
-    seen = kit.speech.observation(ToolCall("", "f", "{}"), "r", "t0000c000")
+    assert kit.dialect.opening("", conversation) == [b'{"role":"user","content":"?"}']
+    seen = kit.dialect.observation(ToolCall("", "f", "{}"), "r", "t0000c000")
     assert seen == b'{"role":"tool","tool_call_id":"t0000c000","content":"r"}'
     assert "dialect" not in kit.namespace
 

@@ -323,8 +323,8 @@ async def test_a_rollout_that_goes_on_inside_a_turn_pays_for_what_it_keeps():
     kit = CompiledAgent(Agent(model="m", sampling=Sampling(max_tokens=MOST)))
     for kept in (KeptPrefix(point, 7), None):
         desk = Sampler(core, "q", CompletionClient(Clerk()), book)
-        rollout = Rollout(core, number, Task.ask("?", id="q"), 1, desk, book, kept=kept, purse=Recorder())
+        rollout = Rollout(core, number, Task.ask("?", id="q"), 1, desk, book, kept=kept, task_budget=Recorder())
         with pytest.raises(OutOfBudget):
             await rollout.ask(kit)
-        rollout.lane.end()
+        rollout.activity.end()
     assert paid == [7, 0]

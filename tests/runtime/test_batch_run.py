@@ -250,10 +250,10 @@ async def test_rollouts_of_a_run_that_was_stopped_are_waited_for_no_more():
     running = asyncio.ensure_future(plan.execute())
     while not engine.seeds:
         await asyncio.sleep(0.001)
-    assert batcher.lanes.asking == len(CAPITALS)
+    assert batcher.activity.asking == len(CAPITALS)
     plan.controller.stop(at_once=True)
     await running
-    assert (batcher.lanes.running, batcher.lanes.asking, batcher.lanes.away) == (0, 0, 0)
+    assert (batcher.activity.running, batcher.activity.asking, batcher.activity.away) == (0, 0, 0)
 
 
 async def test_trees_come_as_they_are_done():

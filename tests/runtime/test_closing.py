@@ -56,20 +56,20 @@ def test_leases_that_never_came_back_are_counted_as_what_was_drawn_of_them():
     sent: list[LeaseGrant] = []
     treasury = RunBudget(Budget(calls=80), {}, lambda seat, message: sent.append(message))
     for seat in (0, 1):
-        treasury.seat(seat)
+        treasury.add_worker(seat)
         treasury.want(seat, {"calls": 1})
     treasury.drawn(sent[0].lease, {"calls": 5})
     treasury.repaid(sent[1].lease, {"calls": 3}, {})
     report = treasury.report()
     assert (report.spent, report.estimated) == ({"calls": 8}, {"calls": 5})
-    assert not treasury.lent
+    assert not treasury.leases_out
 
 
 def test_a_dead_engine_has_no_part_of_what_is_left():
     sent: list[LeaseGrant] = []
     treasury = RunBudget(Budget(calls=80), {}, lambda seat, message: sent.append(message))
     for seat in (0, 1):
-        treasury.seat(seat)
+        treasury.add_worker(seat)
     treasury.lost(1)
     treasury.want(0, {"calls": 1})
     assert sent[0].limits == {"calls": 40}
@@ -78,8 +78,8 @@ def test_a_dead_engine_has_no_part_of_what_is_left():
 def test_who_is_to_give_a_lease_back_is_told_once():
     sent: list[object] = []
     treasury = RunBudget(Budget(calls=8), {}, lambda seat, message: sent.append(message))
-    treasury.seat(0)
-    treasury.seat(1)
+    treasury.add_worker(0)
+    treasury.add_worker(1)
     treasury.want(0, {"calls": 1})
     treasury.want(1, {"calls": 8})
     treasury.want(1, {"calls": 8})
@@ -148,10 +148,10 @@ async def test_the_budget_closes_a_run_that_wants_groups_and_says_so(tmp_path: P
 def test_messages_of_a_lease_that_is_not_out_change_nothing(seat: int):
     closing = RunLimits(job(budget=Budget(calls=4)), lambda *_: None, lambda _: None)
     closing.take(seat, LeaseDrawn(3, {"calls": 4}))
-    assert (closing.word, closing.lent) == (None, False)
+    assert (closing.word, closing.leases_out) == (None, False)
     unlimited = RunLimits(job(), lambda *_: None, lambda _: None)
     unlimited.take(seat, LeaseRequest({"calls": 1}))
-    assert (unlimited.word, unlimited.lent) == (None, False)
+    assert (unlimited.word, unlimited.leases_out) == (None, False)
 
 
 def test_what_dead_workers_may_have_spent_is_known_to_whoever_goes_on_after_the_controller_was_killed(tmp_path: Path):
@@ -166,14 +166,14 @@ def test_what_dead_workers_may_have_spent_is_known_to_whoever_goes_on_after_the_
         lambda: RunSpending({"calls": 9}, {"calls": 2}),
     )
     closing.note(writer)
-    closing.seat(0)
+    closing.add_worker(0)
     closing.take(0, LeaseRequest({"calls": 1}))
     closing.take(0, LeaseDrawn(sent[0].lease, {"calls": 5}))
     closing.lost(0)
     closing.note(writer)
     writer._close()  # As a kill leaves it.
     with RunWriter.open(path) as again:
-        assert spent_in(path, {}, again.standing) == RunSpending({"calls": 7}, {"calls": 7})
+        assert spent_in(path, {}, again.progress) == RunSpending({"calls": 7}, {"calls": 7})
 
 
 async def test_a_run_that_has_begun_all_its_tasks_is_done_whatever_was_denied(tmp_path: Path):

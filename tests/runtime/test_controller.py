@@ -108,7 +108,7 @@ async def test_places_in_which_nothing_is_made_are_given_up_and_the_run_says_why
 
 async def test_a_guilty_task_does_not_keep_the_next_from_making_its_group(tmp_path: Path):
     finished = await played(tmp_path, Puppets(poisoned(0)), refill=Refill(1, 2))
-    assert (finished.snapshot.lost, finished.handout.kept) == (1, 1)
+    assert (finished.snapshot.lost, finished.task_queue.kept) == (1, 1)
 
 
 async def test_what_is_over_in_time_does_not_fail_because_its_idle_engines_end(tmp_path: Path):

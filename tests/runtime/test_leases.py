@@ -87,7 +87,7 @@ async def test_a_dead_engine_is_charged_what_is_in_the_file_and_at_most_a_step_m
     # 30 are in the file. The lease is a quarter, 400; it is drawn in steps of 400 / 8: it told 10 + 50 at first.
     assert report.spent == {"generated": 60}
     assert report.estimated == {"generated": 30}
-    assert not bank.treasury.lent
+    assert not bank.treasury.leases_out
 
 
 async def test_calls_of_leases_that_were_repaid_are_charged_once():
@@ -119,7 +119,7 @@ def test_whatever_happens_the_limit_is_kept_and_everything_that_was_spent_is_cou
     assert paid <= report.spent["generated"] <= limit
     assert report.overshoot == {"generated": 0}
     assert report.spent["generated"] - report.estimated["generated"] <= paid
-    assert not bank.treasury.lent
+    assert not bank.treasury.leases_out
 
 
 async def _play(dice: random.Random, n: int, limit: int, *, kills: bool) -> tuple[int, Bank]:

@@ -52,7 +52,7 @@ def test_who_does_not_answer_is_warned_of_once_and_then_hangs(caplog: pytest.Log
         hung = []
         for _ in range(31):
             hung.append(pulse.beat([1, 2]))
-            pulse.heard(2)
+            pulse.seen(2)
     assert hung == [{}] * 30 + [{1: 30.0}]
     assert [record.getMessage() for record in caplog.records] == [
         "worker 1 has not answered for 5 s: something blocks its event loop"

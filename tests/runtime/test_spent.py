@@ -80,7 +80,7 @@ def test_eight_engines_whose_messages_are_late_and_who_die_never_spend_more_than
     assert before + paid <= report.spent["generated"] <= limit
     assert report.overshoot == {"generated": 0}
     assert report.spent["generated"] - report.estimated["generated"] <= before + paid
-    assert not bank.treasury.lent
+    assert not bank.treasury.leases_out
 
 
 async def _play(dice: random.Random, limit: int, before: int) -> tuple[int, Bank]:

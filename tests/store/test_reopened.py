@@ -92,7 +92,7 @@ def test_a_run_goes_on_where_it_was(path: Path) -> None:
     with RunReader.open(path) as reader:
         seconds = reader.summary().seconds
     with RunWriter.open(path) as writer:
-        there = writer.standing
+        there = writer.progress
         assert (there.state, there.finished, there.begun) == ("interrupted", [0, 1, 2], [3])
         assert (there.rollouts, there.ended, there.failed, there.turns) == (3, 3, 0, 4)
         assert (there.prompt, there.generated, there.retries) == (40, 12, 4)
@@ -171,7 +171,7 @@ def test_the_lock_of_a_killed_process_is_gone_with_it(tmp_path: Path) -> None:
     make(tmp_path / "run").finish("interrupted")
     assert subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")]).returncode == -9
     with RunWriter.open(tmp_path / "run") as writer:
-        assert writer.standing.state == "running"
+        assert writer.progress.state == "running"
 
 
 def test_a_lock_on_a_file_that_another_process_has_replaced_is_none(path: Path, monkeypatch) -> None:
@@ -200,7 +200,7 @@ def test_a_log_that_was_torn_at_any_byte_loses_its_tail_and_no_more(killed: Path
         shutil.copyfile(killed, copy)
         copy.with_name("torn-wal").write_bytes(log[:length])
         writer = RunWriter.open(copy)
-        found.append((len(writer.standing.finished), len(writer.standing.begun)))
+        found.append((len(writer.progress.finished), len(writer.progress.begun)))
         writer.finish("interrupted")
         assert problems(copy) == []
         copy.unlink()
@@ -213,12 +213,12 @@ def test_a_copy_without_its_log_is_a_run_that_is_only_beginning(killed: Path) ->
     with pytest.raises(RunFileError, match="was stopped before it began: run its command again"):
         RunWriter.open(killed)
     with RunWriter.create(killed, {}, TASKS, over_stub=True) as writer:
-        assert writer.standing.finished == []
+        assert writer.progress.finished == []
 
 
 def test_a_copy_with_its_log_goes_on_as_the_file_would(killed: Path) -> None:
     writer = RunWriter.open(killed)
-    assert writer.standing.finished == [0, 1, 2]
+    assert writer.progress.finished == [0, 1, 2]
     grow(writer, 4)
     writer.finish("interrupted")
     assert problems(killed) == []
@@ -349,7 +349,7 @@ def test_what_finished_tasks_grew_is_not_read(path: Path) -> None:
             data[page : page + 4] = b"\xff" * 4
     path.write_bytes(data)
     with RunWriter.open(path) as writer:
-        assert writer.standing.finished == [0, 1, 2]
+        assert writer.progress.finished == [0, 1, 2]
         assert len(writer.deltas(3)) == 2
         with pytest.raises(DamagedRunFile):
             writer.deltas(2)
@@ -377,7 +377,7 @@ def test_tasks_that_an_earlier_run_began_count_once_this_one_has_made_a_call(tmp
         "meta: the run is done, but 5 of its tasks are not finished"
     ]
     with RunWriter.open(tmp_path / "r") as writer:
-        assert writer.standing.begun == [1]
+        assert writer.progress.begun == [1]
         core = _core.Tree()
         for data in writer.deltas(1):
             core.apply(data)

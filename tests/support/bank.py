@@ -32,7 +32,7 @@ class Bank:
             for seat in range(engines)
         ]
         for seat in range(engines):
-            self.treasury.seat(seat)
+            self.treasury.add_worker(seat)
 
     def _tell(self, seat: int, message: object) -> None:
         self.down.append((seat, message))
@@ -70,11 +70,11 @@ class Bank:
             return
         match message:
             case wire.LeaseGrant():
-                self.engines[seat].lent(message)
+                self.engines[seat].granted(message)
             case wire.LeaseDenied(reason):
                 self.engines[seat].denied(reason)
             case wire.LeaseRevoke():
-                self.engines[seat].recall()
+                self.engines[seat].revoke()
 
     def carry(self, seat: int, *, up: bool) -> None:
         """Deliver the next message of, or for, one engine; the others' take longer."""

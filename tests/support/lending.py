@@ -62,7 +62,7 @@ class Engine:
 
     def __init__(self, llm: EndpointSpec, number: int, send: Callable[[object], None], time: Timers) -> None:
         self.borrower = SlotLeaseClient(llm, number, send, lambda slots: None, time.later)
-        self.gates = [endpoint.gate for endpoint in self.borrower.llm.endpoints]
+        self.gates = [endpoint.queue for endpoint in self.borrower.llm.endpoints]
         self.waiting: dict[asyncio.Task[bool], int] = {}
         self.flying: list[int] = []
 
@@ -119,7 +119,7 @@ class Desk:
         """Deliver a message to the lender."""
         message = self.up[seat].popleft()
         if isinstance(message, wire.WorkerReady):
-            self.lender.seat(seat)
+            self.lender.add_worker(seat)
         elif message is None:
             del self.up[seat], self.down[seat]
             self.lender.lost(seat)
@@ -167,7 +167,7 @@ class Desk:
 
     def check_use(self) -> None:
         """Where somebody could use one more there is none left, and none that another does not use."""
-        tenants = [engine.borrower.llm.tenant for engine in self.engines.values()]
+        tenants = [engine.borrower.llm.shared_slots for engine in self.engines.values()]
         for place, stock in enumerate(self.lender._stocks):
             if any(tenant.wishes[place] > tenant.held[place] for tenant in tenants):
                 assert stock.left == 0

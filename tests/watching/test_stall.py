@@ -73,7 +73,7 @@ def test_a_server_that_stalls_is_named_while_the_run_waits(workers: int, tmp_pat
 
     def watch(shot: Snapshot) -> None:
         seen.append(explain(shot) or "")
-        slow.extend(each for engine in shot.engines.values() for each in engine.slow)
+        slow.extend(each for engine in shot.engines.values() for each in engine.oldest)
 
     with serving(capital_cities, delay=3.0) as server:
         llm = EndpointSpec(server.url, max_concurrency=4)

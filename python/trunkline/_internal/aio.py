@@ -62,12 +62,12 @@ class InterruptibleSleep:
 
     def __init__(self, sleep: Callable[[float], Awaitable[object]]) -> None:
         self._sleep = sleep
-        self._news: asyncio.Future[None] | None = None
+        self._future: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
         """Wake the waiter, if there is one."""
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
 
     async def wait(self, seconds: float) -> bool:
         """Wait until the bell rings or a time has passed.
@@ -78,13 +78,13 @@ class InterruptibleSleep:
         Returns:
             Whether the time has passed.
         """
-        self._news = news = asyncio.get_running_loop().create_future()
+        self._future = future = asyncio.get_running_loop().create_future()
         timer = None if seconds == math.inf else asyncio.ensure_future(self._sleep(max(0.0, seconds)))
         try:
-            await asyncio.wait([news] if timer is None else [news, timer], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([future] if timer is None else [future, timer], return_when=asyncio.FIRST_COMPLETED)
             return timer is not None and timer.done()
         finally:
-            news.cancel()
+            future.cancel()
             if timer is not None:
                 timer.cancel()
 
@@ -214,17 +214,17 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._loop = uvloop.new_event_loop()
         self._guard = threading.Lock()
-        self._errands: set[LoopTask[Any]] = set()
+        self._tasks: set[LoopTask[Any]] = set()
         # A daemon: it must not keep an interpreter that wants to end.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def send(self, work: Coroutine[None, None, T]) -> LoopTask[T]:
         """Do work there, from any thread."""
-        errand = LoopTask(self._loop, work)
+        task = LoopTask(self._loop, work)
         with self._guard:
-            self._errands = {one for one in self._errands if not one.over} | {errand}
-        return errand
+            self._tasks = {one for one in self._tasks if not one.over} | {task}
+        return task
 
     def call(self, step: Callable[[], object]) -> None:
         """Call something there soon, from any thread."""
@@ -249,10 +249,10 @@ class LoopThread:
 
     async def _finish(self, last: Coroutine[None, None, None]) -> None:
         with self._guard:
-            left = [errand for errand in self._errands if not errand.over]
-        for errand in left:
-            errand.cancel()
-        await asyncio.gather(*(errand.ended() for errand in left), return_exceptions=True)
+            left = [task for task in self._tasks if not task.over]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*(task.ended() for task in left), return_exceptions=True)
         await last
 
     def _run(self) -> None:

@@ -23,7 +23,7 @@ from trunkline.errors import CrossingError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SerializedObject", "fields_of", "home_of", "importing_script", "load", "pack", "resolve"]
+__all__ = ["SerializedObject", "fields_of", "importing_script", "load", "module_of", "pack", "resolve"]
 
 _SCRIPT = "__trunkline_main__"
 _SCRIPTS = {"__main__", _SCRIPT}
@@ -77,59 +77,59 @@ def pack(value: Any, what: str, *, by_value: bool = True) -> SerializedObject:
     return _by_value(value, what, allowed=by_value)
 
 
-def load(crossing: SerializedObject) -> Any:
+def load(serialized: SerializedObject) -> Any:
     """Bring an object back in the worker.
 
     Raises:
         CrossingError: If its module cannot be imported there, or lacks it.
     """
-    if crossing.pickled is not None:
+    if serialized.pickled is not None:
         try:
-            return _cloudpickle(crossing.what).loads(crossing.pickled)
+            return _cloudpickle(serialized.what).loads(serialized.pickled)
         except CrossingError:
             raise
         except (Exception, SystemExit) as error:
             raise CrossingError(
-                f"{crossing.what}: the worker cannot rebuild it: {type(error).__name__}: {error}"
+                f"{serialized.what}: the worker cannot rebuild it: {type(error).__name__}: {error}"
             ) from error
-    if crossing.script:
-        module = _script_module(crossing.script, crossing.what)
+    if serialized.script:
+        module = _script_module(serialized.script, serialized.what)
     else:
         try:
-            module = importlib.import_module(crossing.module)
+            module = importlib.import_module(serialized.module)
         except (Exception, SystemExit) as error:
             raise CrossingError(
-                f"{crossing.what}: the worker cannot import {crossing.module!r}: {type(error).__name__}: {error}"
+                f"{serialized.what}: the worker cannot import {serialized.module!r}: {type(error).__name__}: {error}"
             ) from error
-    found = resolve(module, crossing.qualname)
+    found = resolve(module, serialized.qualname)
     if found is None:
         raise CrossingError(
-            f"{crossing.what}: {crossing.script or crossing.module} has no {crossing.qualname!r} in the worker"
+            f"{serialized.what}: {serialized.script or serialized.module} has no {serialized.qualname!r} in the worker"
         )
-    if crossing.fields is not None:
-        return _filled(found, crossing)
+    if serialized.fields is not None:
+        return _filled(found, serialized)
     return found
 
 
-def _filled(found: Any, crossing: SerializedObject) -> Any:
+def _filled(found: Any, serialized: SerializedObject) -> Any:
     """Make a struct of a class that was found again, which may be another by now."""
     try:
-        return msgspec.msgpack.decode(crossing.fields or b"", type=found, ext_hook=_load_field)
+        return msgspec.msgpack.decode(serialized.fields or b"", type=found, ext_hook=_load_field)
     except CrossingError:
         raise
     except Exception as error:
         raise CrossingError(
-            f"{crossing.what}: {crossing.script or crossing.module} has another {crossing.qualname!r}, which cannot be "
+            f"{serialized.what}: {serialized.script or serialized.module} has another {serialized.qualname!r}, which cannot be "
             f"made of what it was: {type(error).__name__}: {error}"
         ) from error
 
 
-def fields_of(crossing: SerializedObject) -> Any:
+def fields_of(serialized: SerializedObject) -> Any:
     """Return the fields of what crosses as data, those of its own fields too; nothing is imported."""
-    if crossing.fields is None:
+    if serialized.fields is None:
         return None
     return msgspec.msgpack.decode(
-        crossing.fields, ext_hook=lambda _code, data: fields_of(msgspec.msgpack.decode(data, type=SerializedObject))
+        serialized.fields, ext_hook=lambda _code, data: fields_of(msgspec.msgpack.decode(data, type=SerializedObject))
     )
 
 
@@ -192,7 +192,7 @@ def resolve(module: ModuleType, qualname: str) -> Any:
     return found
 
 
-def home_of(value: Any) -> str:
+def module_of(value: Any) -> str:
     """Return the module that an object is imported from, also where it was started with ``-m``; empty for a script."""
     name = str(getattr(value, "__module__", ""))
     if name not in _SCRIPTS:
@@ -215,9 +215,9 @@ def _by_name(value: Any, what: str) -> SerializedObject | None:
     module = sys.modules.get(module_name)
     if module is None or resolve(module, qualname) is not value:
         return None
-    home = home_of(value)
-    if home:
-        return SerializedObject(what=what, module=home, qualname=qualname)
+    name = module_of(value)
+    if name:
+        return SerializedObject(what=what, module=name, qualname=qualname)
     # A script that a worker has imported goes on from there by its path, too.
     script = getattr(module, "__file__", None)
     if script is not None and Path(script).is_file():

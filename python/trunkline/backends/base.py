@@ -47,29 +47,29 @@ class RemoteBackend(Generic[H]):
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._seats = count()
+        self._worker_ids = count()
         self._hosts: dict[int, H] = {}
         self._begins: dict[int, bytes] = {}
         self._at_work: set[int] = set()
         self._moved = asyncio.Event()
         self._inbox: Inbox | None = None
 
-    def send(self, seat: int, message: ToWorker) -> None:
+    def send(self, worker_id: int, message: ToWorker) -> None:
         """Send a message; does nothing once the engine is gone."""
-        host = self._hosts.get(seat)
+        host = self._hosts.get(worker_id)
         if host is not None:
             host.send(encode(message))
 
-    def kill(self, seat: int, why: str) -> None:
+    def kill(self, worker_id: int, why: str) -> None:
         """Kill an engine, whether it answers or not."""
-        host = self._hosts.get(seat)
+        host = self._hosts.get(worker_id)
         if host is not None:
             host.kill(why)
 
     async def rest(self) -> None:
         """End the run in every engine; one that does not say bye in time is killed."""
-        for seat in self._at_work:
-            self.send(seat, StopRun())
+        for worker_id in self._at_work:
+            self.send(worker_id, StopRun())
         try:
             async with asyncio.timeout(REST_WITHIN):
                 while self._at_work:
@@ -80,8 +80,8 @@ class RemoteBackend(Generic[H]):
         finally:
             self._inbox = None
             self._begins.clear()
-            for seat in self._at_work:
-                self.kill(seat, f"it did not end its run within {REST_WITHIN:.0f} s")
+            for worker_id in self._at_work:
+                self.kill(worker_id, f"it did not end its run within {REST_WITHIN:.0f} s")
             self._at_work.clear()
 
     def _packed(self, job: Job) -> tuple[int, bytes]:
@@ -90,14 +90,14 @@ class RemoteBackend(Generic[H]):
         level = logging.getLogger("trunkline").getEffectiveLevel()
         return number, encode(Begin(pack_job(msgspec.structs.replace(job, parties=number)), level))
 
-    def _give(self, seat: int, begin: bytes) -> int:
+    def _give(self, worker_id: int, begin: bytes) -> int:
         """Give a job to a host that is there."""
-        self._begins[seat] = begin
-        self._at_work.add(seat)
-        self._hosts[seat].send(begin)
-        return seat
+        self._begins[worker_id] = begin
+        self._at_work.add(worker_id)
+        self._hosts[worker_id].send(begin)
+        return worker_id
 
-    def _leave(self, seat: int) -> None:
+    def _leave(self, worker_id: int) -> None:
         """Note that an engine has ended its run."""
-        self._at_work.discard(seat)
+        self._at_work.discard(worker_id)
         self._moved.set()

@@ -36,16 +36,16 @@ class InlineBackend:
         inbox.put_nowait((0, WorkerReady(PROTOCOL, __version__, os.getpid(), slots(job))))
         return [0]
 
-    async def replace(self, seat: int) -> int | None:
+    async def replace(self, worker_id: int) -> int | None:
         """There is no other: this process is the engine's."""
         return None
 
-    def send(self, seat: int, message: ToWorker) -> None:
+    def send(self, worker_id: int, message: ToWorker) -> None:
         """Hand a message over, one tick later, as over a socket: an engine is never re-entered while it sends."""
         if self._engine is not None:
             asyncio.get_running_loop().call_soon(self._engine.receive, message)
 
-    def kill(self, seat: int, why: str) -> None:
+    def kill(self, worker_id: int, why: str) -> None:
         """Nothing can be done about an engine that blocks its own loop."""
 
     async def rest(self) -> None:

@@ -247,9 +247,9 @@ class LocalBackend(RemoteBackend[WorkerProcess]):
 
     async def start(self, job: Job, inbox: Inbox) -> Sequence[int]:
         """Give the job to as many processes as it needs; those that are not there are started."""
-        for seat, process in self._hosts.items():
+        for worker_id, process in self._hosts.items():
             if not process.alive:
-                self._fallen.add(seat)
+                self._fallen.add(worker_id)
         while self._fallen:
             await self._bury(self._fallen.pop())
         idle = iter(list(self._hosts))
@@ -257,11 +257,11 @@ class LocalBackend(RemoteBackend[WorkerProcess]):
         number, begin = self._packed(job)
         return [await self._begin(next(idle, None), begin) for _ in range(number)]
 
-    async def replace(self, seat: int) -> int | None:
+    async def replace(self, worker_id: int) -> int | None:
         """Start another process with the job of one that is gone."""
-        await self._bury(seat)
-        new = await self._begin(None, self._begins[seat])
-        self._begins.pop(seat, None)
+        await self._bury(worker_id)
+        new = await self._begin(None, self._begins[worker_id])
+        self._begins.pop(worker_id, None)
         return new
 
     async def close(self) -> None:
@@ -275,41 +275,41 @@ class LocalBackend(RemoteBackend[WorkerProcess]):
         closing.result()
         self._hosts.clear()
 
-    async def _begin(self, seat: int | None, begin: bytes) -> int:
+    async def _begin(self, worker_id: int | None, begin: bytes) -> int:
         """Give a job to a process, or to one that is started for it."""
-        if seat is None:
-            seat = next(self._seats)
-            process = self._hosts[seat] = WorkerProcess.start(seat, self._receive, self._gone)
+        if worker_id is None:
+            worker_id = next(self._worker_ids)
+            process = self._hosts[worker_id] = WorkerProcess.start(worker_id, self._receive, self._gone)
             # It is of this run from now on: it may be gone before it listens.
-            self._begins[seat] = begin
+            self._begins[worker_id] = begin
             try:
                 await process.listen()
             except BaseException:
                 # It was not greeted, and serves nobody.
-                self._fallen.add(seat)
+                self._fallen.add(worker_id)
                 raise
             process.send(encode(Hello(PROTOCOL, __version__)))
-        return self._give(seat, begin)
+        return self._give(worker_id, begin)
 
-    def _receive(self, seat: int, payload: memoryview) -> None:
+    def _receive(self, worker_id: int, payload: memoryview) -> None:
         """Pass on what an engine says."""
         message = decode_from_worker(payload)
         if self._inbox is not None:
-            self._inbox.put_nowait((seat, message))
+            self._inbox.put_nowait((worker_id, message))
         if isinstance(message, Bye | Fatal):
-            self._leave(seat)
+            self._leave(worker_id)
 
-    def _gone(self, seat: int, gone: WorkerExited) -> None:
+    def _gone(self, worker_id: int, gone: WorkerExited) -> None:
         """Pass on that a process is gone, or remember it for the next run."""
-        if self._inbox is not None and seat in self._begins:
-            self._inbox.put_nowait((seat, gone))
-        elif self._hosts.get(seat) is not None and not self._closing:
-            self._fallen.add(seat)
+        if self._inbox is not None and worker_id in self._begins:
+            self._inbox.put_nowait((worker_id, gone))
+        elif self._hosts.get(worker_id) is not None and not self._closing:
+            self._fallen.add(worker_id)
             logger.warning("%s; another is started for the next run", gone.reason)
-        self._leave(seat)
+        self._leave(worker_id)
 
-    async def _bury(self, seat: int) -> None:
+    async def _bury(self, worker_id: int) -> None:
         """Let go of what is left of a process that is dead, or of no use."""
-        process = self._hosts.pop(seat, None)
+        process = self._hosts.pop(worker_id, None)
         if process is not None:
             await wait_uninterrupted(asyncio.ensure_future(process.close()))

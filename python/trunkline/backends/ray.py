@@ -243,11 +243,11 @@ class RayBackend(RemoteBackend[ActorHandle]):
         idle = iter(list(self._hosts))
         return [self._begin(next(idle, None), begin) for _ in range(number)]
 
-    async def replace(self, seat: int) -> int | None:
+    async def replace(self, worker_id: int) -> int | None:
         """Start another actor with the job of one that is gone."""
         await self._join()
-        new = self._begin(None, self._begins[seat])
-        self._begins.pop(seat, None)
+        new = self._begin(None, self._begins[worker_id])
+        self._begins.pop(worker_id, None)
         return new
 
     async def close(self) -> None:
@@ -257,8 +257,8 @@ class RayBackend(RemoteBackend[ActorHandle]):
         closing.result()
 
     async def _close(self) -> None:
-        seats, self._hosts, self._inbox = self._hosts, {}, None
-        await asyncio.gather(*(seat.close() for seat in seats.values()))
+        worker_ids, self._hosts, self._inbox = self._hosts, {}, None
+        await asyncio.gather(*(worker_id.close() for worker_id in worker_ids.values()))
         self._begins.clear()
         self._at_work.clear()
         joining, self._joining, self._actor = self._joining, None, None
@@ -278,26 +278,26 @@ class RayBackend(RemoteBackend[ActorHandle]):
             options = _OPTIONS if self._env is None or joined.made else _OPTIONS | {"runtime_env": dict(self._env)}
             self._actor = cluster.load().remote(Actor).options(**options)
 
-    def _begin(self, seat: int | None, begin: bytes) -> int:
+    def _begin(self, worker_id: int | None, begin: bytes) -> int:
         """Give a job to an actor, or to one that is started for it."""
-        if seat is None:
-            seat = next(self._seats)
-            self._hosts[seat] = ActorHandle(seat, self._actor.remote(), self._heard)
-            self._hosts[seat].send(encode(Hello(PROTOCOL, __version__)))
-        return self._give(seat, begin)
+        if worker_id is None:
+            worker_id = next(self._worker_ids)
+            self._hosts[worker_id] = ActorHandle(worker_id, self._actor.remote(), self._received)
+            self._hosts[worker_id].send(encode(Hello(PROTOCOL, __version__)))
+        return self._give(worker_id, begin)
 
-    def _heard(self, seat: int, event: Event) -> None:
+    def _received(self, worker_id: int, event: Event) -> None:
         """Pass on what an engine says, and that it is gone, last."""
-        if seat not in self._hosts:
+        if worker_id not in self._hosts:
             return
         if isinstance(event, WorkerExited):
-            del self._hosts[seat]
-        if self._inbox is not None and seat in self._begins:
-            self._inbox.put_nowait((seat, event))
+            del self._hosts[worker_id]
+        if self._inbox is not None and worker_id in self._begins:
+            self._inbox.put_nowait((worker_id, event))
         elif isinstance(event, WorkerExited):
             logger.warning("%s; another is started for the next run", event.reason)
         if isinstance(event, Bye | Fatal | WorkerExited):
-            self._leave(seat)
+            self._leave(worker_id)
 
 
 def _is_lost(joining: asyncio.Task[Joined]) -> bool:

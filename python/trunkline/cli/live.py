@@ -185,9 +185,9 @@ class ProgressLine:
     def workers(snapshot: Snapshot) -> str:
         """How each worker is, as one line; empty where none has said."""
         return " | ".join(
-            f"w{seat} {state.lag * 1000:.0f} ms lag {state.memory >> 20:,} MiB {state.requests:,} out"
+            f"w{worker_id} {state.lag * 1000:.0f} ms lag {state.memory >> 20:,} MiB {state.requests:,} out"
             + (f" {state.tools:,} tools" if state.tools else "")
-            for seat, state in sorted(snapshot.engines.items())
+            for worker_id, state in sorted(snapshot.engines.items())
         )
 
     def _show(self, line: str, more: str = "") -> None:

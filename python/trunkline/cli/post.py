@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from trunkline.tree.views import Tree
 
 
-__all__ = ["TaskAnswer", "answers", "answers_of", "export", "report", "score", "told"]
+__all__ = ["TaskAnswer", "answers", "answers_of", "export", "report", "score", "summary_line"]
 
 
 @click.command()
@@ -498,7 +498,7 @@ def _many(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def told(found: Exported, where: str) -> str:
+def summary_line(found: Exported, where: str) -> str:
     """Say in one line what was written, and what was left out and why.
 
     Args:
@@ -566,4 +566,4 @@ def export(
         # Whoever read it has what they wanted, as `| head` does.
         silence()
         return
-    tell(told(found, out))
+    tell(summary_line(found, out))

@@ -74,25 +74,25 @@ def cost_of_call(call: CallRow, prices: Mapping[str, Price]) -> Amounts:
     }
 
 
-def spent_in(path: Path, prices: Mapping[str, Price], standing: RunProgress) -> RunSpending:
+def spent_in(path: Path, prices: Mapping[str, Price], progress_so_far: RunProgress) -> RunSpending:
     """Return what a run has spent that goes on in its file.
 
     Args:
         path: The file.
         prices: Prices by base URL.
-        standing: What the file held when it was opened to go on.
+        progress_so_far: What the file held when it was opened to go on.
     """
-    taken = {task: row.rollouts for task, row in standing.taken.items()}
+    taken = {task: row.rollouts for task, row in progress_so_far.taken.items()}
     with RunReader.open(path) as reader:
-        grown = [pair for pair in reader.rollouts() if pair[0] not in standing.begun]
-        for task in standing.begun:
+        grown = [pair for pair in reader.rollouts() if pair[0] not in progress_so_far.begun]
+        for task in progress_so_far.begun:
             core = Core()
             for data in reader.deltas(task):
                 core.apply(data)
             grown += [(task, row) for row in rows(core)[1]]
         own = (row for task, row in grown if row.rollout >= taken.get(task, 0))
         calls = (call for _, call in reader.calls())
-        return spent_so_far(calls, own, prices, estimated(reader.meta), ended=standing.state != "running")
+        return spent_so_far(calls, own, prices, estimated(reader.meta), ended=progress_so_far.state != "running")
 
 
 def spent_so_far(
@@ -131,7 +131,7 @@ def spent_so_far(
 class _BudgetLease(msgspec.Struct):
     """A lease that is out."""
 
-    seat: int
+    worker_id: int
     drawn: Amounts = {}
     recalled: bool = False
 
@@ -167,25 +167,25 @@ class RunBudget:
         self._send = send
         self._ledger = Ledger(budget.limits, *spent)
         self._estimated: Counter[str] = Counter()
-        self._loans: dict[int, _BudgetLease] = {}
+        self._leases: dict[int, _BudgetLease] = {}
         self._wants: deque[tuple[int, Amounts]] = deque()
         self._committed: dict[int, Counter[str]] = {}
-        self._seats: set[int] = set()
+        self._workers: set[int] = set()
         self._over = False
 
     @property
-    def lent(self) -> bool:
+    def leases_out(self) -> bool:
         """Whether leases are out."""
-        return bool(self._loans)
+        return bool(self._leases)
 
-    def seat(self, seat: int) -> None:
+    def add_worker(self, worker_id: int) -> None:
         """Note that an engine is up: there are two parts for each."""
-        self._seats.add(seat)
+        self._workers.add(worker_id)
 
-    def want(self, seat: int, least: Amounts) -> None:
+    def want(self, worker_id: int, least: Amounts) -> None:
         """Lend an engine something, as soon as there is so much."""
         if not self._over:
-            self._wants.append((seat, least))
+            self._wants.append((worker_id, least))
             self._serve()
 
     def stop(self) -> None:
@@ -195,35 +195,37 @@ class RunBudget:
 
     def drawn(self, lease: int, most: Amounts) -> None:
         """Note how much of a lease an engine may have drawn."""
-        if lease in self._loans:
-            self._loans[lease].drawn = most
+        if lease in self._leases:
+            self._leases[lease].drawn = most
 
     def repaid(self, lease: int, spent: Amounts, estimated: Amounts) -> None:
         """Take a lease back."""
-        loan = self._loans.pop(lease, None)
-        if loan is None:
+        held = self._leases.pop(lease, None)
+        if held is None:
             return
         self._ledger.take_back(lease, spent)
         self._estimated.update(estimated)
         # What is left of it are calls of leases that are still out.
-        self._committed.get(loan.seat, Counter()).subtract(Counter(spent) - Counter(estimated))
+        self._committed.get(held.worker_id, Counter()).subtract(Counter(spent) - Counter(estimated))
         self._serve()
 
-    def committed(self, seat: int, calls: Iterable[CallRow]) -> None:
+    def committed(self, worker_id: int, calls: Iterable[CallRow]) -> None:
         """Note calls of an engine that are in the file."""
-        known = self._committed.setdefault(seat, Counter())
+        known = self._committed.setdefault(worker_id, Counter())
         for call in calls:
             known.update(cost_of_call(call, self._prices))
 
-    def lost(self, seat: int) -> None:
+    def lost(self, worker_id: int) -> None:
         """Take the leases of a dead engine back: what is in the file is spent, and the rest of what it drew may be."""
-        self._seats.discard(seat)
-        self._wants = deque(want for want in self._wants if want[0] != seat)
-        durable = +self._committed.pop(seat, Counter())
-        for lease in [number for number, loan in self._loans.items() if loan.seat == seat]:
-            drawn = Counter(self._loans.pop(lease).drawn)
+        self._workers.discard(worker_id)
+        self._wants = deque(want for want in self._wants if want[0] != worker_id)
+        durable = +self._committed.pop(worker_id, Counter())
+        for lease in [number for number, held in self._leases.items() if held.worker_id == worker_id]:
+            drawn = Counter(self._leases.pop(lease).drawn)
             # A lease is charged with what it can have paid for; the last of a seat's leases has the rest.
-            known = durable if not any(loan.seat == seat for loan in self._loans.values()) else durable & drawn
+            known = (
+                durable if not any(held.worker_id == worker_id for held in self._leases.values()) else durable & drawn
+            )
             durable = durable - known
             self._ledger.settle_lost(lease, dict(known), dict(drawn - known))
         self._serve()
@@ -236,8 +238,8 @@ class RunBudget:
     def report(self) -> BudgetReport:
         """What the run's budget came to, for the run file; leases that are still out will not come back."""
         self.stop()
-        for seat in {loan.seat for loan in self._loans.values()}:
-            self.lost(seat)
+        for worker_id in {held.worker_id for held in self._leases.values()}:
+            self.lost(worker_id)
         ledger, estimated = self._ledger, self.estimated
         spent, overshoot = ledger.spent, ledger.overshoot
         return BudgetReport(
@@ -252,27 +254,27 @@ class RunBudget:
     def _serve(self) -> None:
         """Lend to everybody who waits and for whom there is enough."""
         waiting, self._wants = self._wants, deque()
-        for seat, least in waiting:
-            lease = self._ledger.lease(2 * max(1, len(self._seats)), dict(least))
+        for worker_id, least in waiting:
+            lease = self._ledger.lease(2 * max(1, len(self._workers)), dict(least))
             if not isinstance(lease, Refusal):
                 number, ledger = lease
-                self._loans[number] = _BudgetLease(seat)
-                self._send(seat, LeaseGrant(number, ledger.limits))
-            elif self._loans:
-                self._wants.append((seat, least))
+                self._leases[number] = _BudgetLease(worker_id)
+                self._send(worker_id, LeaseGrant(number, ledger.limits))
+            elif self._leases:
+                self._wants.append((worker_id, least))
             else:
                 self.refused += 1
                 reason = f"run budget: {format_refusal(lease)}"
                 self.closed = self.closed or reason
-                self._send(seat, LeaseDenied(reason))
+                self._send(worker_id, LeaseDenied(reason))
         if self._wants:
             self._recall()
 
     def _recall(self) -> None:
-        for loan in self._loans.values():
-            if not loan.recalled:
-                loan.recalled = True
-                self._send(loan.seat, LeaseRevoke())
+        for held in self._leases.values():
+            if not held.recalled:
+                held.recalled = True
+                self._send(held.worker_id, LeaseRevoke())
 
 
 class RunLimits:
@@ -294,9 +296,9 @@ class RunLimits:
     ) -> None:
         budget = job.budget
         self._seconds = None if budget is None else budget.seconds
-        self._treasury = None
+        self._run_budget = None
         if budget is not None and budget.limits:
-            self._treasury = RunBudget(budget, job.prices, send, spent())
+            self._run_budget = RunBudget(budget, job.prices, send, spent())
         self._noted: Mapping[str, int] = {}
         self._cut = cut
         self._timer: asyncio.TimerHandle | None = None
@@ -307,49 +309,49 @@ class RunLimits:
         """``deadline`` or ``budget`` once no task is begun any more."""
         if self._expired:
             return "deadline"
-        return "budget" if self._treasury is not None and self._treasury.closed is not None else None
+        return "budget" if self._run_budget is not None and self._run_budget.closed is not None else None
 
     @property
-    def lent(self) -> bool:
+    def leases_out(self) -> bool:
         """Whether engines have leases."""
-        return self._treasury is not None and self._treasury.lent
+        return self._run_budget is not None and self._run_budget.leases_out
 
     def start(self) -> None:
         """Let the run's time begin."""
         if self._seconds is not None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
 
-    def seat(self, seat: int) -> None:
+    def add_worker(self, worker_id: int) -> None:
         """Note that an engine is up."""
-        if self._treasury is not None:
-            self._treasury.seat(seat)
+        if self._run_budget is not None:
+            self._run_budget.add_worker(worker_id)
 
-    def take(self, seat: int, message: LeaseRequest | LeaseDrawn | LeaseReturn) -> None:
+    def take(self, worker_id: int, message: LeaseRequest | LeaseDrawn | LeaseReturn) -> None:
         """Take a message about leases."""
-        if self._treasury is None:
+        if self._run_budget is None:
             return
         match message:
             case LeaseRequest(least):
-                self._treasury.want(seat, least)
+                self._run_budget.want(worker_id, least)
             case LeaseDrawn(lease, most):
-                self._treasury.drawn(lease, most)
+                self._run_budget.drawn(lease, most)
             case LeaseReturn(lease, spent, estimated):
-                self._treasury.repaid(lease, spent, estimated)
+                self._run_budget.repaid(lease, spent, estimated)
 
-    def committed(self, seat: int, calls: Iterable[CallRow]) -> None:
+    def committed(self, worker_id: int, calls: Iterable[CallRow]) -> None:
         """Note calls of an engine that are in the file."""
-        if self._treasury is not None:
-            self._treasury.committed(seat, calls)
+        if self._run_budget is not None:
+            self._run_budget.committed(worker_id, calls)
 
-    def lost(self, seat: int) -> None:
+    def lost(self, worker_id: int) -> None:
         """Take back what a dead engine had."""
-        if self._treasury is not None:
-            self._treasury.lost(seat)
+        if self._run_budget is not None:
+            self._run_budget.lost(worker_id)
 
     def wind_down(self) -> None:
         """Lend nothing any more."""
-        if self._treasury is not None:
-            self._treasury.stop()
+        if self._run_budget is not None:
+            self._run_budget.stop()
 
     def close(self) -> None:
         """Forget the time."""
@@ -358,14 +360,14 @@ class RunLimits:
 
     def note(self, writer: RunWriter) -> None:
         """Note in the run file what nobody measured, where that has changed: whoever goes on with the run must know."""
-        if self._treasury is not None and (estimated := self._treasury.estimated) != self._noted:
+        if self._run_budget is not None and (estimated := self._run_budget.estimated) != self._noted:
             writer.note(ESTIMATED, dict(estimated))
             self._noted = estimated
 
     def report(self, writer: RunWriter) -> None:
         """Note in the run file what the budget came to; leases that never came back count as those of the dead do."""
-        if self._treasury is not None:
-            writer.note(BUDGET, msgspec.to_builtins(self._treasury.report()))
+        if self._run_budget is not None:
+            writer.note(BUDGET, msgspec.to_builtins(self._run_budget.report()))
             self.note(writer)
 
     def _expire(self) -> None:

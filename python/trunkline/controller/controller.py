@@ -102,15 +102,15 @@ class Controller:
         self._backend = backend
         self._inbox: Inbox = asyncio.Queue()
         self._durable = durable
-        there = writer.standing
-        self.handout = TaskQueue(len(tasks), refill, finished=there.finished, begun=there.begun, kept=there.kept)
-        self._roster = WorkerRegistry()
-        self._dispatch = TaskDispatcher(
-            tasks, self.handout, self._roster, writer, self._taken, backend.send, begun=there.begun
+        there = writer.progress
+        self.task_queue = TaskQueue(len(tasks), refill, finished=there.finished, begun=there.begun, kept=there.kept)
+        self._registry = WorkerRegistry()
+        self._dispatcher = TaskDispatcher(
+            tasks, self.task_queue, self._registry, writer, self._taken, backend.send, begun=there.begun
         )
-        self._supervision = Supervisor(backend, self._roster, writer, memory)
+        self._supervisor = Supervisor(backend, self._registry, writer, memory)
         self._quarantine = Quarantine(job, tasks, writer)
-        self._tally = ProgressCounter(job, tasks, writer, self.handout, self._taken, refill)
+        self._progress = ProgressCounter(job, tasks, writer, self.task_queue, self._taken, refill)
         self._fatal: TrunklineError | None = None
         self._grace = grace
         self._fallen: set[int] = set()
@@ -118,15 +118,15 @@ class Controller:
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._lender = LimitLeaseServers(job.llms, backend.workers, backend.send)
-        self._closing = RunLimits(job, backend.send, lambda cut: self._inbox.put_nowait((-1, cut)), self._spent)
-        self.versions = WeightCoordinator(
+        self._lease_server = LimitLeaseServers(job.llms, backend.workers, backend.send)
+        self._run_limits = RunLimits(job, backend.send, lambda cut: self._inbox.put_nowait((-1, cut)), self._spent)
+        self.coordinator = WeightCoordinator(
             job.weights, backend.send, lambda versions: writer.note("weights", [*versions])
         )
-        self.snapshot = self._tally.snapshot
-        self.snapshot.engines = self._supervision.engines
-        self._audience = ObserverHub(self.snapshot, watch, observers)
-        self.finished = self._tally.finished
+        self.snapshot = self._progress.snapshot
+        self.snapshot.engines = self._supervisor.engines
+        self._observers = ObserverHub(self.snapshot, watch, observers)
+        self.finished = self._progress.finished
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ask the run to end early: what has grown is kept.
@@ -153,7 +153,7 @@ class Controller:
     @property
     def ended(self) -> str | None:
         """``deadline`` or ``budget`` where that kept tasks from being begun."""
-        return self._closing.word if self.handout.left else None
+        return self._run_limits.word if self.task_queue.left else None
 
     async def run(self) -> None:
         """Run until every task that is needed is done, or stopped, or the run's budget or time is over.
@@ -164,16 +164,16 @@ class Controller:
         """
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         stop = asyncio.ensure_future(self._stop.wait())
-        self._closing.start()
-        self._audience.begin(self._job, self._tasks, self._taken)
+        self._run_limits.start()
+        self._observers.begin(self._job, self._tasks, self._taken)
         try:
-            self._closing.note(self._writer)
-            self._supervision.began(await self._backend.start(self._job, self._inbox))
-            while self.handout.open and not self._ending and not self._through:
+            self._run_limits.note(self._writer)
+            self._supervisor.began(await self._backend.start(self._job, self._inbox))
+            while self.task_queue.open and not self._ending and not self._through:
                 self._take(await self._arrived(stop))
                 self._beat()
                 self._feed()
-            if self.handout.open or self._closing.lent:
+            if self.task_queue.open or self._run_limits.leases_out:
                 await self._wind_down()
             if self._fatal is not None:
                 raise self._fatal
@@ -185,20 +185,20 @@ class Controller:
 
     async def _close(self) -> None:
         """Let go of the engines, whoever else gives up waiting for that."""
-        self._closing.close()
-        self.versions.close()
-        self._lender.close()
+        self._run_limits.close()
+        self.coordinator.close()
+        self._lease_server.close()
         try:
-            await self._supervision.close()
+            await self._supervisor.close()
         finally:
             # Whatever cuts that short, no engine is left.
             await self._backend.close()
-        self._audience.end()
+        self._observers.end()
         # Last: where the run file cannot be written, this raises as well.
-        self._closing.report(self._writer)
+        self._run_limits.report(self._writer)
 
     def _spent(self) -> RunSpending:
-        there = self._writer.standing
+        there = self._writer.progress
         return spent_in(self._writer.path, self._job.prices, there) if there.state else NOTHING
 
     @property
@@ -209,7 +209,7 @@ class Controller:
     @property
     def _through(self) -> bool:
         """Whether nothing grows and nothing will."""
-        return self._closing.word is not None and not self._roster.busy
+        return self._run_limits.word is not None and not self._registry.busy
 
     def _fail(self, error: TrunklineError) -> None:
         """End the run with the first error that says it makes no sense to go on."""
@@ -233,15 +233,15 @@ class Controller:
         """Look after the engines every second, and whether any is left."""
         if time.monotonic() >= self._beaten + BEAT:
             self._beaten = time.monotonic()
-            self._supervision.beat()
-            self._audience.look()
+            self._supervisor.beat()
+            self._observers.look()
         if self._ending or self._through:
             return
-        if len(self._quarantine) == self.handout.growing and not self.handout.more:
+        if len(self._quarantine) == self.task_queue.growing and not self.task_queue.more:
             self._settle()
-        elif self._supervision.nobody:
-            left = f"no worker is left; {self.handout.open} tasks were not finished"
-            self._fail(WorkerError(f"{self._supervision.why}, and {left}"))
+        elif self._supervisor.nobody:
+            left = f"no worker is left; {self.task_queue.open} tasks were not finished"
+            self._fail(WorkerError(f"{self._supervisor.why}, and {left}"))
 
     def _queued(self) -> list[tuple[int, Event]]:
         """Take what has arrived meanwhile, so that it shares one transaction."""
@@ -250,39 +250,39 @@ class Controller:
     def _take(self, events: list[tuple[int, Event]]) -> None:
         """Handle messages in order; batches are committed together, before anything counts."""
         events = [event for event in events if not self._is_stale(*event)]
-        self._commit([(seat, message) for seat, message in events if isinstance(message, Batch)])
-        for seat, message in events:
-            self._supervision.heard(seat)
+        self._commit([(worker_id, message) for worker_id, message in events if isinstance(message, Batch)])
+        for worker_id, message in events:
+            self._supervisor.message_received(worker_id)
             match message:
                 case WorkerReady():
-                    self._supervision.came_up(seat, message.slots)
-                    self.snapshot.workers = len(self._roster.ready)
-                    self._closing.seat(seat)
-                    self.versions.seat(seat)
-                    self._lender.seat(seat)
+                    self._supervisor.came_up(worker_id, message.slots)
+                    self.snapshot.workers = len(self._registry.ready)
+                    self._run_limits.add_worker(worker_id)
+                    self.coordinator.add_worker(worker_id)
+                    self._lease_server.add_worker(worker_id)
                 case SlotRequest() | SlotReturn() | RateRequest() | RateReturn():
-                    self._lender.take(seat, message)
+                    self._lease_server.take(worker_id, message)
                 case Pong(state):
-                    self._supervision.felt(seat, state)
+                    self._supervisor.state_received(worker_id, state)
                 case Log():
-                    relog(seat, message)
+                    relog(worker_id, message)
                 case LeaseRequest() | LeaseDrawn() | LeaseReturn():
-                    self._closing.take(seat, message)
+                    self._run_limits.take(worker_id, message)
                 case TurnsHeld() | WeightsSet():
-                    self.versions.take(seat, message)
+                    self.coordinator.take(worker_id, message)
                 case CutTasks():
-                    for number in self._roster:
+                    for number in self._registry:
                         self._backend.send(number, message)
                 case Fatal():
-                    self._fallen.add(seat)
+                    self._fallen.add(worker_id)
                     self._fail(reported(message))
                 case WorkerExited():
-                    self._bury(seat, message)
+                    self._bury(worker_id, message)
                 case Batch() | Bye():
                     pass
         self._judge()
-        self._closing.note(self._writer)
-        self._audience.show(self._supervision.silent)
+        self._run_limits.note(self._writer)
+        self._observers.show(self._supervisor.silent)
 
     def _commit(self, batches: list[tuple[int, Batch]]) -> None:
         """Write batches in one transaction; then, and only then, acknowledge and count them."""
@@ -296,43 +296,43 @@ class Controller:
             [(delta.task, delta.seq, delta.tools) for _, batch in batches for delta in batch.deltas],
         )
         took = time.monotonic() - begun
-        for seat, batch in batches:
-            self._backend.send(seat, Ack(batch.batch))
-            self._count(seat, batch)
-            self._audience.committed(seat, batch, took)
-            self._closing.committed(seat, (call for delta in batch.deltas for call in delta.calls))
+        for worker_id, batch in batches:
+            self._backend.send(worker_id, Ack(batch.batch))
+            self._count(worker_id, batch)
+            self._observers.committed(worker_id, batch, took)
+            self._run_limits.committed(worker_id, (call for delta in batch.deltas for call in delta.calls))
             for done in batch.done:
-                self._dispatch.done(seat, done.task)
+                self._dispatcher.done(worker_id, done.task)
                 self._complete(done)
 
-    def _is_stale(self, seat: int, message: Event) -> bool:
+    def _is_stale(self, worker_id: int, message: Event) -> bool:
         """Whether an engine that counts as gone sent this: what it had goes on elsewhere, from the run file."""
-        if not self._roster.is_gone(seat):
+        if not self._registry.is_gone(worker_id):
             return False
         if isinstance(message, Batch):
             tasks = sorted({delta.task for delta in message.deltas})
-            logger.warning("worker %d counts as gone, and what it still sent is dropped", seat)
-            self._writer.event("stale", worker=seat, tasks=list(tasks), deltas=len(message.deltas))
+            logger.warning("worker %d counts as gone, and what it still sent is dropped", worker_id)
+            self._writer.event("stale", worker=worker_id, tasks=list(tasks), deltas=len(message.deltas))
         return True
 
-    def _count(self, seat: int, batch: Batch) -> None:
+    def _count(self, worker_id: int, batch: Batch) -> None:
         grown = [delta.task for delta in batch.deltas if delta.turns or delta.rollouts]
         for task in grown:
-            self._dispatch.passed(seat, task)
+            self._dispatcher.passed(worker_id, task)
         if grown or batch.done:
-            self._audience.grew()
-            self._supervision.progress(seat)
+            self._observers.grew()
+            self._supervisor.progress(worker_id)
             self._settle()
-        self._tally.batch(batch)
+        self._progress.batch(batch)
 
     def _complete(self, done: Done) -> None:
         """Note a finished task."""
-        self._tally.done(done)
-        self._audience.completed(done)
+        self._progress.done(done)
+        self._observers.completed(done)
 
     def _judge(self) -> None:
         """Stop a run whose every request is refused in the same way: its settings are wrong, not its questions."""
-        if (why := self._tally.refused) is not None:
+        if (why := self._progress.rejected) is not None:
             self._fail(EndpointError(why))
 
     def _feed(self) -> None:
@@ -340,29 +340,29 @@ class Controller:
 
         Nothing is handed out before every engine has come up, or the first would take all of a short run.
         """
-        if self._supervision.assembling or self._ending or self._closing.word is not None:
+        if self._supervisor.assembling or self._ending or self._run_limits.word is not None:
             return
-        for seat in self._roster.ready:
+        for worker_id in self._registry.ready:
             # Who was lent more than an equal part, since others need less, may take more tasks to make use of it.
-            self._roster.resize(seat, slots_for(self._job, self._lender.held(seat)))
-        self._dispatch.feed()
+            self._registry.resize(worker_id, slots_for(self._job, self._lease_server.held(worker_id)))
+        self._dispatcher.feed()
 
-    def _bury(self, seat: int, gone: WorkerExited) -> None:
+    def _bury(self, worker_id: int, gone: WorkerExited) -> None:
         """Strike a dead engine off: everything it sent is in the file, and its tasks go on from there elsewhere."""
-        lost = self._roster.tasks(seat)
-        toll = self._dispatch.died(seat, gone.reason)
-        self.snapshot.workers = len(self._roster.ready)
-        self._closing.lost(seat)
-        self.versions.lost(seat)
-        self._lender.lost(seat)
-        if self._ending or (self._closing.word is not None and not lost):
+        lost = self._registry.tasks(worker_id)
+        report = self._dispatcher.died(worker_id, gone.reason)
+        self.snapshot.workers = len(self._registry.ready)
+        self._run_limits.lost(worker_id)
+        self.coordinator.lost(worker_id)
+        self._lease_server.lost(worker_id)
+        if self._ending or (self._run_limits.word is not None and not lost):
             return
         self.snapshot.died += 1
         try:
-            self._supervision.died(seat, gone, known=toll.known)
-            logger.warning("%s; %d unfinished tasks go on elsewhere", gone.reason, len(lost) - len(toll.guilty))
-            self._writer.event("died", worker=seat, reason=gone.reason, tasks=list(lost))
-            for task, deaths in toll.guilty.items():
+            self._supervisor.died(worker_id, gone, known=report.known)
+            logger.warning("%s; %d unfinished tasks go on elsewhere", gone.reason, len(lost) - len(report.guilty))
+            self._writer.event("died", worker=worker_id, reason=gone.reason, tasks=list(lost))
+            for task, deaths in report.guilty.items():
                 self._quarantine.add(task, deaths)
         except WorkerError as error:
             self._fail(error)
@@ -370,19 +370,19 @@ class Controller:
     def _settle(self) -> None:
         """End the tasks that are kept from all workers, now that it is known to be their fault."""
         for done in self._quarantine.settle():
-            self._tally.lost(done)
+            self._progress.lost(done)
             self._complete(done)
 
     async def _wind_down(self) -> None:
         """Take the last batches of a run that ends early, and the leases that are out."""
-        self._closing.wind_down()
-        await self._supervision.close()
+        self._run_limits.wind_down()
+        await self._supervisor.close()
         grace = self._grace if self._fatal is None and self.stopped else 0.0
         if grace:
             logger.warning("stopping: what is out has %g s to come back, nothing new is begun", grace)
-        for seat in self._roster:
-            self._backend.send(seat, StopRun(grace))
-        leaving = set(self._roster.ready) - self._fallen
+        for worker_id in self._registry:
+            self._backend.send(worker_id, StopRun(grace))
+        leaving = set(self._registry.ready) - self._fallen
         deadline = time.monotonic() + grace + _WIND_DOWN
         while leaving:
             try:
@@ -394,5 +394,5 @@ class Controller:
             events = [event, *self._queued()]
             self._take(events)
             leaving.difference_update(
-                seat for seat, message in events if isinstance(message, Bye | Fatal | WorkerExited)
+                worker_id for worker_id, message in events if isinstance(message, Bye | Fatal | WorkerExited)
             )

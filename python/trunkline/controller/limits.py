@@ -43,9 +43,9 @@ def max_min_shares(total: int, wishes: Mapping[int, int]) -> dict[int, int]:
     """
     shares: dict[int, int] = {}
     left = total
-    for place, (seat, wish) in enumerate(sorted(wishes.items(), key=lambda item: item[1])):
+    for place, (worker_id, wish) in enumerate(sorted(wishes.items(), key=lambda item: item[1])):
         share = min(wish, left // (len(wishes) - place))
-        shares[seat] = share
+        shares[worker_id] = share
         left -= share
     return shares
 
@@ -86,28 +86,28 @@ class SlotAllocator:
         """Slots that nobody holds."""
         return self.total - sum(holder.held for holder in self._holders.values())
 
-    def held(self, seat: int) -> int:
+    def held(self, worker_id: int) -> int:
         """Slots that an engine holds."""
-        return self._holders[seat].held
+        return self._holders[worker_id].held
 
-    def join(self, seat: int, wish: int) -> None:
+    def join(self, worker_id: int, wish: int) -> None:
         """Note an engine, and what it is to have at first."""
-        self._holders[seat] = _SlotHolder(wish)
+        self._holders[worker_id] = _SlotHolder(wish)
 
-    def ask(self, seat: int, wish: int) -> None:
+    def ask(self, worker_id: int, wish: int) -> None:
         """Note how many slots an engine could use, those it holds among them."""
-        self._holders[seat].wish = wish
+        self._holders[worker_id].wish = wish
 
-    def give_back(self, seat: int, slots: int) -> None:
+    def give_back(self, worker_id: int, slots: int) -> None:
         """Take slots back, reclaimed or not."""
-        holder = self._holders[seat]
+        holder = self._holders[worker_id]
         slots = min(slots, holder.held)
         holder.held -= slots
         holder.reclaimed = max(0, holder.reclaimed - slots)
 
-    def leave(self, seat: int) -> None:
+    def leave(self, worker_id: int) -> None:
         """Take everything back from an engine that is gone: its requests are over, since its sockets are closed."""
-        self._holders.pop(seat, None)
+        self._holders.pop(worker_id, None)
 
     def settle(self) -> dict[int, int]:
         """Lend what is left to whom it is due; return what each engine gets, or less than 0 for what it is to return.
@@ -118,29 +118,29 @@ class SlotAllocator:
         shares = self._shares(newest)
         changes: dict[int, int] = {}
         left, short = self.left, 0
-        for seat, holder in reversed(newest.items()):
-            lacking = max(0, shares[seat] - holder.held)
+        for worker_id, holder in reversed(newest.items()):
+            lacking = max(0, shares[worker_id] - holder.held)
             granted = min(lacking, left)
             if granted:
                 left -= granted
                 holder.held += granted
                 holder.served = next(self._turns)
-                changes[seat] = granted
+                changes[worker_id] = granted
             short += lacking - granted
         short -= sum(holder.reclaimed for holder in newest.values())
-        for seat, holder in newest.items():
-            taken = min(short, holder.held - holder.reclaimed - shares[seat])
+        for worker_id, holder in newest.items():
+            taken = min(short, holder.held - holder.reclaimed - shares[worker_id])
             if taken > 0:
                 holder.reclaimed += taken
                 short -= taken
-                changes[seat] = -taken
+                changes[worker_id] = -taken
         return changes
 
     def _shares(self, newest: dict[int, _SlotHolder]) -> dict[int, int]:
         """What is due to each. What cannot be divided stays where it is, but for a slot that several take in turns."""
         if self.total >= len(newest):
             newest = dict(sorted(newest.items(), key=lambda item: item[1].held))
-        return max_min_shares(self.total, {seat: holder.wish for seat, holder in newest.items()})
+        return max_min_shares(self.total, {worker_id: holder.wish for worker_id, holder in newest.items()})
 
 
 _SLICE = 0.25
@@ -157,7 +157,7 @@ class _Timer(Protocol):
 class _Draw(msgspec.Struct):
     """What an engine waits for: at least so much, and at most so much, of requests and tokens."""
 
-    seat: int
+    worker_id: int
     least: Amount
     most: Amount
 
@@ -187,22 +187,22 @@ class RateAllocator:
         self._give = give
         self._later = later
         self._waiting: deque[_Draw] = deque()
-        self._seats: set[int] = set()
+        self._workers: set[int] = set()
         self._timer: _Timer | None = None
         self._long = False
 
-    def join(self, seat: int) -> None:
+    def join(self, worker_id: int) -> None:
         """Note an engine."""
-        self._seats.add(seat)
+        self._workers.add(worker_id)
 
-    def draw(self, seat: int, least: Amount, most: Amount) -> None:
+    def draw(self, worker_id: int, least: Amount, most: Amount) -> None:
         """Give an engine something as soon as the least it needs is there; in the place of what it waits for now."""
         for draw in self._waiting:
-            if draw.seat == seat:
+            if draw.worker_id == worker_id:
                 draw.least, draw.most = least, most
                 break
         else:
-            self._waiting.append(_Draw(seat, least, most))
+            self._waiting.append(_Draw(worker_id, least, most))
         self._serve()
 
     def refund(self, requests: int, tokens: int) -> None:
@@ -212,10 +212,10 @@ class RateAllocator:
                 bucket.take(-amount)
         self._hurry()
 
-    def leave(self, seat: int) -> None:
+    def leave(self, worker_id: int) -> None:
         """Forget an engine that is gone: what it was given counts as used."""
-        self._seats.discard(seat)
-        self._waiting = deque(draw for draw in self._waiting if draw.seat != seat)
+        self._workers.discard(worker_id)
+        self._waiting = deque(draw for draw in self._waiting if draw.worker_id != worker_id)
         self._hurry()
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class RateAllocator:
             for bucket, amount in zip(self._buckets, given, strict=True):
                 if bucket is not None:
                     bucket.take(amount)
-            self._give(draw.seat, *given)
+            self._give(draw.worker_id, *given)
             short = short or given[0] < draw.most[0] or given[1] < draw.most[1]
         if short:
             # More is wanted than flows: let something gather.
@@ -267,7 +267,7 @@ class RateAllocator:
         part = 1.0
         for bucket, most in zip(self._buckets, draw.most, strict=True):
             if bucket is not None and most > 0:
-                ahead = bucket.rate * _SLICE / max(1, len(self._seats))
+                ahead = bucket.rate * _SLICE / max(1, len(self._workers))
                 part = min(part, ahead / most, max(0.0, bucket.level) / len(self._waiting) / most)
         least, more = draw.least, draw.most
         return max(least[0], int(more[0] * part)), max(least[1], int(more[1] * part))
@@ -287,58 +287,58 @@ class LimitLeaseServer:
 
     def __init__(self, llm: object, workers: int, send: Callable[[int, ToWorker], None]) -> None:
         self._send = send
-        self._seats: set[int] = set()
+        self._workers: set[int] = set()
         self._stocks: list[SlotAllocator] = []
-        self._flow: RateAllocator | None = None
+        self._rates: RateAllocator | None = None
         if workers and isinstance(llm, EndpointSpec):
             self._parties = parties(llm, workers)
             self._open(llm)
 
-    def held(self, seat: int) -> int:
+    def held(self, worker_id: int) -> int:
         """How many requests of an engine may be in flight."""
-        return self._stocks[0].held(seat) if self._stocks and seat in self._seats else 0
+        return self._stocks[0].held(worker_id) if self._stocks and worker_id in self._workers else 0
 
-    def seat(self, seat: int) -> None:
+    def add_worker(self, worker_id: int) -> None:
         """Note that an engine is up, and lend it an equal part."""
-        self._seats.add(seat)
-        for stock in self._stocks:
-            stock.join(seat, -(-stock.total // self._parties))
-        if self._flow is not None:
-            self._flow.join(seat)
+        self._workers.add(worker_id)
+        for allocator in self._stocks:
+            allocator.join(worker_id, -(-allocator.total // self._parties))
+        if self._rates is not None:
+            self._rates.join(worker_id)
         self._settle()
 
-    def take(self, seat: int, message: SlotRequest | SlotReturn | RateRequest | RateReturn) -> None:
+    def take(self, worker_id: int, message: SlotRequest | SlotReturn | RateRequest | RateReturn) -> None:
         """Take a message about slots or rates."""
-        if seat not in self._seats:
+        if worker_id not in self._workers:
             return
         match message:
             case SlotRequest(slots):
-                for stock, wish in zip(self._stocks, slots, strict=True):
-                    stock.ask(seat, wish)
+                for allocator, wish in zip(self._stocks, slots, strict=True):
+                    allocator.ask(worker_id, wish)
                 self._settle()
             case SlotReturn(slots, wishes):
-                for stock, back, wish in zip(self._stocks, slots, wishes, strict=True):
-                    stock.give_back(seat, back)
-                    stock.ask(seat, wish)
+                for allocator, back, wish in zip(self._stocks, slots, wishes, strict=True):
+                    allocator.give_back(worker_id, back)
+                    allocator.ask(worker_id, wish)
                 self._settle()
-            case RateRequest(least, most) if self._flow is not None:
-                self._flow.draw(seat, least, most)
-            case RateReturn(requests, tokens) if self._flow is not None:
-                self._flow.refund(requests, tokens)
+            case RateRequest(least, most) if self._rates is not None:
+                self._rates.draw(worker_id, least, most)
+            case RateReturn(requests, tokens) if self._rates is not None:
+                self._rates.refund(requests, tokens)
 
-    def lost(self, seat: int) -> None:
+    def lost(self, worker_id: int) -> None:
         """Take back what an engine held that is gone; what it drew of the rates counts as used."""
-        self._seats.discard(seat)
-        for stock in self._stocks:
-            stock.leave(seat)
-        if self._flow is not None:
-            self._flow.leave(seat)
+        self._workers.discard(worker_id)
+        for allocator in self._stocks:
+            allocator.leave(worker_id)
+        if self._rates is not None:
+            self._rates.leave(worker_id)
         self._settle()
 
     def close(self) -> None:
         """Stop every timer."""
-        if self._flow is not None:
-            self._flow.close()
+        if self._rates is not None:
+            self._rates.close()
 
     def _open(self, llm: EndpointSpec) -> None:
         """Take up everything that is limited."""
@@ -348,20 +348,20 @@ class LimitLeaseServer:
             self._stocks += [SlotAllocator(each) for _ in llm.base_urls]
         requests, tokens = limits_of(llm.limits.requests_per_minute, llm.limits.tokens_per_minute)
         if requests is not None or tokens is not None:
-            self._flow = RateAllocator(requests, tokens, self._allot)
+            self._rates = RateAllocator(requests, tokens, self._allot)
 
     def _settle(self) -> None:
         """Send everybody what is due to him, and ask for what is due to others."""
-        changes = [stock.settle() for stock in self._stocks]
-        for seat in sorted(set().union(*changes)):
-            slots = [change.get(seat, 0) for change in changes]
+        changes = [allocator.settle() for allocator in self._stocks]
+        for worker_id in sorted(set().union(*changes)):
+            slots = [change.get(worker_id, 0) for change in changes]
             if any(more > 0 for more in slots):
-                self._send(seat, SlotGrant([max(0, more) for more in slots]))
+                self._send(worker_id, SlotGrant([max(0, more) for more in slots]))
             if any(more < 0 for more in slots):
-                self._send(seat, SlotRevoke([max(0, -more) for more in slots]))
+                self._send(worker_id, SlotRevoke([max(0, -more) for more in slots]))
 
-    def _allot(self, seat: int, requests: int, tokens: int) -> None:
-        self._send(seat, RateGrant(requests, tokens))
+    def _allot(self, worker_id: int, requests: int, tokens: int) -> None:
+        self._send(worker_id, RateGrant(requests, tokens))
 
 
 class LimitLeaseServers:
@@ -374,31 +374,31 @@ class LimitLeaseServers:
     """
 
     def __init__(self, llms: Mapping[str, object], workers: int, send: Callable[[int, ToWorker], None]) -> None:
-        self._lenders = {name: LimitLeaseServer(llm, workers, _sender(name, send)) for name, llm in llms.items()}
+        self._servers = {name: LimitLeaseServer(llm, workers, _sender(name, send)) for name, llm in llms.items()}
 
-    def held(self, seat: int) -> int:
+    def held(self, worker_id: int) -> int:
         """How many requests of an engine may be in flight, at all LLMs."""
-        return sum(lender.held(seat) for lender in self._lenders.values())
+        return sum(server.held(worker_id) for server in self._servers.values())
 
-    def seat(self, seat: int) -> None:
+    def add_worker(self, worker_id: int) -> None:
         """Note that an engine is up."""
-        for lender in self._lenders.values():
-            lender.seat(seat)
+        for server in self._servers.values():
+            server.add_worker(worker_id)
 
-    def take(self, seat: int, message: SlotRequest | SlotReturn | RateRequest | RateReturn) -> None:
+    def take(self, worker_id: int, message: SlotRequest | SlotReturn | RateRequest | RateReturn) -> None:
         """Take a message about slots or rates."""
-        self._lenders[message.llm].take(seat, message)
+        self._servers[message.llm].take(worker_id, message)
 
-    def lost(self, seat: int) -> None:
+    def lost(self, worker_id: int) -> None:
         """Take back what an engine held that is gone."""
-        for lender in self._lenders.values():
-            lender.lost(seat)
+        for server in self._servers.values():
+            server.lost(worker_id)
 
     def close(self) -> None:
         """Stop every timer."""
-        for lender in self._lenders.values():
-            lender.close()
+        for server in self._servers.values():
+            server.close()
 
 
 def _sender(llm: str, send: Callable[[int, ToWorker], None]) -> Callable[[int, ToWorker], None]:
-    return lambda seat, message: send(seat, for_llm(llm, message))
+    return lambda worker_id, message: send(worker_id, for_llm(llm, message))

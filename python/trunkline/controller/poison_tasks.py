@@ -95,7 +95,7 @@ class PoisonTaskDetector:
 
     def __init__(self) -> None:
         self._records: dict[int, _Suspicion] = {}
-        self._wards: dict[int, _WorkerTasks] = {}
+        self._workers: dict[int, _WorkerTasks] = {}
         self._waiting: list[tuple[int, int, int]] = []
 
     @property
@@ -106,59 +106,59 @@ class PoisonTaskDetector:
         """
         return self._waiting[0][2] if self._waiting else None
 
-    def admits(self, seat: int, slots: int, task: int) -> bool:
+    def admits(self, worker_id: int, slots: int, task: int) -> bool:
         """Whether a task may be tried beside those of a worker.
 
         Args:
-            seat: The worker.
+            worker_id: The worker.
             slots: How many tasks it takes at a time.
             task: The task.
         """
-        ward = self._wards.get(seat)
-        if ward is None or not ward.tasks:
+        worker = self._workers.get(worker_id)
+        if worker is None or not worker.tasks:
             return True
         deaths = self._deaths(task)
         if _company(deaths, slots) == 1:
             return False
-        return len(ward.trial) < _company(max((deaths, *ward.deaths)), slots)
+        return len(worker.trial) < _company(max((deaths, *worker.deaths)), slots)
 
-    def take(self, seat: int, task: int) -> None:
+    def take(self, worker_id: int, task: int) -> None:
         """Note that a worker was given a task."""
-        ward = self._wards.setdefault(seat, _WorkerTasks())
-        ward.alone = not ward.tasks
-        ward.tasks.add(task)
-        ward.trial.add(task)
-        ward.deaths[self._deaths(task)] += 1
+        worker = self._workers.setdefault(worker_id, _WorkerTasks())
+        worker.alone = not worker.tasks
+        worker.tasks.add(task)
+        worker.trial.add(task)
+        worker.deaths[self._deaths(task)] += 1
         if self.next == task:
             heappop(self._waiting)
 
-    def passed(self, seat: int, task: int) -> None:
+    def passed(self, worker_id: int, task: int) -> None:
         """Note that a turn of a task is in the run file: nothing speaks against it."""
-        ward = self._wards.get(seat)
-        if ward is not None and task in ward.trial:
-            ward.trial.discard(task)
-            ward.deaths -= Counter({self._deaths(task): 1})
+        worker = self._workers.get(worker_id)
+        if worker is not None and task in worker.trial:
+            worker.trial.discard(task)
+            worker.deaths -= Counter({self._deaths(task): 1})
             self._records.pop(task, None)
 
-    def done(self, seat: int, task: int) -> None:
+    def done(self, worker_id: int, task: int) -> None:
         """Note that a worker has finished a task."""
-        self.passed(seat, task)
-        self._wards[seat].tasks.discard(task)
+        self.passed(worker_id, task)
+        self._workers[worker_id].tasks.discard(task)
 
-    def died(self, seat: int, reason: str) -> DeathReport:
+    def died(self, worker_id: int, reason: str) -> DeathReport:
         """Note that a worker died with the tasks it had; suspects wait for another from now on."""
-        ward = self._wards.pop(seat, _WorkerTasks())
-        known = bool(ward.trial) and all(task in self._records for task in ward.trial)
+        worker = self._workers.pop(worker_id, _WorkerTasks())
+        known = bool(worker.trial) and all(task in self._records for task in worker.trial)
         guilty = {}
-        for task in sorted(ward.trial):
+        for task in sorted(worker.trial):
             record = self._records.setdefault(task, _Suspicion())
             record.deaths += 1
-            record.kills += [reason] if ward.alone else []
+            record.kills += [reason] if worker.alone else []
             if len(record.kills) >= _KILLS:
                 guilty[task] = record.kills
             else:
                 heappush(self._waiting, (-record.deaths, task * _STRIDE % 2**32, task))
-        return DeathReport(sorted(ward.tasks - ward.trial), guilty, known)
+        return DeathReport(sorted(worker.tasks - worker.trial), guilty, known)
 
     def _deaths(self, task: int) -> int:
         record = self._records.get(task)

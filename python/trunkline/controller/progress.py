@@ -65,7 +65,7 @@ class RejectionDetector:
             self._kinds.add(_VARYING.sub("#", message))
 
     @property
-    def verdict(self) -> str | None:
+    def reason(self) -> str | None:
         """Why the run makes no sense, or None while that is not certain."""
         if self._count < _ENOUGH or len(self._refused) < self._questions or len(self._kinds) != 1:
             return None
@@ -87,7 +87,7 @@ class ProgressCounter:
         job: What is done with each task.
         tasks: The tasks.
         writer: The run file; where it was opened, counting goes on from what is in it.
-        handout: Is told of each finished task.
+        task_queue: Is told of each finished task.
         taken: What was taken over of tasks that an earlier run has begun.
         refill: How many groups are wanted of the tasks, if that was said.
 
@@ -101,24 +101,24 @@ class ProgressCounter:
         job: Job,
         tasks: Sequence[Task],
         writer: RunWriter,
-        handout: TaskQueue,
+        task_queue: TaskQueue,
         taken: Mapping[int, TakenRow],
         refill: Refill | None,
     ) -> None:
         self._job = job
         self._tasks = tasks
         self._writer = writer
-        self._handout = handout
+        self._task_queue = task_queue
         self._taken = taken
-        self._served = set(writer.standing.served)
-        self._refusals = RejectionDetector(len(tasks) if refill is None else refill.max_tasks)
-        self.snapshot = opening(writer.standing, len(tasks), job.strategy.rollouts(), taken, refill)
+        self._served = set(writer.progress.served)
+        self._rejections = RejectionDetector(len(tasks) if refill is None else refill.max_tasks)
+        self.snapshot = opening(writer.progress, len(tasks), job.strategy.rollouts(), taken, refill)
         self.finished: asyncio.Queue[str | None] = asyncio.Queue()
 
     @property
-    def refused(self) -> str | None:
+    def rejected(self) -> str | None:
         """Why the settings must be wrong: every request so far was refused in the same way. None if that is not so."""
-        return None if self.snapshot.calls else self._refusals.verdict
+        return None if self.snapshot.calls else self._rejections.reason
 
     def batch(self, batch: Batch) -> None:
         """Count a batch, but for the tasks that are done in it."""
@@ -135,9 +135,9 @@ class ProgressCounter:
     def done(self, done: Done) -> None:
         """Count a finished task."""
         shot, before = self.snapshot, self._taken.get(done.task)
-        self._handout.done(kept=kept(done.tree.error, done.rollouts, scored=self._job.reward is not None))
+        self._task_queue.done(kept=kept(done.tree.error, done.rollouts, scored=self._job.reward is not None))
         shot.tasks_done += 1
-        shot.kept = self._handout.kept
+        shot.kept = self._task_queue.kept
         shot.failed -= 0 if before is None else before.failed
         if shot.groups is None:
             # What the task came to, in the place of the most that its strategy could have made.
@@ -147,7 +147,7 @@ class ProgressCounter:
             if row.termination in FAILED:
                 shot.failed += 1
             if row.termination == Termination.BAD_REQUEST and not row.turns and not _is_old(row, before):
-                self._refusals.note(done.task, Failure.decode(row.error or "").message)
+                self._rejections.note(done.task, Failure.decode(row.error or "").message)
         self.finished.put_nowait(self._tasks[done.task].id)
 
     def lost(self, done: Done) -> None:

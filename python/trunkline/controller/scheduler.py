@@ -33,8 +33,8 @@ class TaskDispatcher:
 
     Args:
         tasks: All tasks.
-        handout: Which of them is next.
-        roster: The engines.
+        task_queue: Which of them is next.
+        registry: The engines.
         writer: The run file, which has what there is of tasks that were begun.
         taken: What was taken over of tasks that an earlier run has begun.
         send: Takes a seat and a message for it.
@@ -44,79 +44,79 @@ class TaskDispatcher:
     def __init__(
         self,
         tasks: Sequence[Task],
-        handout: TaskQueue,
-        roster: WorkerRegistry,
+        task_queue: TaskQueue,
+        registry: WorkerRegistry,
         writer: RunWriter,
         taken: Mapping[int, TakenRow],
         send: Callable[[int, ToWorker], None],
         begun: Iterable[int] = (),
     ) -> None:
         self._tasks = tasks
-        self._handout = handout
-        self._roster = roster
+        self._task_queue = task_queue
+        self._registry = registry
         self._writer = writer
         self._taken = taken
         self._send = send
-        self._blame = PoisonTaskDetector()
+        self._detector = PoisonTaskDetector()
         self._begun = set(begun)
         self._work: dict[int, list[tuple[int, bytes]]] = {}
         self._sizes: Counter[int] = Counter()
 
     def feed(self) -> None:
         """Hand out what can be, one at a time to the engine that takes most."""
-        ward = self._suspects()
-        while (seat := self._freest(ward)) is not None and (index := self._handout.take()) is not None:
-            self._give(seat, index)
+        avoided = self._suspects()
+        while (worker_id := self._freest(avoided)) is not None and (index := self._task_queue.take()) is not None:
+            self._give(worker_id, index)
         work, self._work = self._work, {}
         self._sizes.clear()
-        for seat, tasks in work.items():
-            self._send(seat, AssignTasks(tasks))
+        for worker_id, tasks in work.items():
+            self._send(worker_id, AssignTasks(tasks))
 
-    def passed(self, seat: int, index: int) -> None:
+    def passed(self, worker_id: int, index: int) -> None:
         """Note that a turn of a task, made by this engine, is in the run file."""
-        self._blame.passed(seat, index)
+        self._detector.passed(worker_id, index)
 
-    def done(self, seat: int, index: int) -> None:
+    def done(self, worker_id: int, index: int) -> None:
         """Note that an engine has finished a task."""
-        self._roster.done(seat, index)
-        self._blame.done(seat, index)
+        self._registry.done(worker_id, index)
+        self._detector.done(worker_id, index)
 
-    def died(self, seat: int, reason: str) -> DeathReport:
+    def died(self, worker_id: int, reason: str) -> DeathReport:
         """Note that an engine is gone: its tasks go on elsewhere from the run file, but for those that are guilty."""
-        self._begun.update(self._roster.tasks(seat))
-        self._roster.gone(seat)
-        toll = self._blame.died(seat, reason)
-        self._handout.put_back(toll.free)
-        return toll
+        self._begun.update(self._registry.tasks(worker_id))
+        self._registry.gone(worker_id)
+        report = self._detector.died(worker_id, reason)
+        self._task_queue.put_back(report.free)
+        return report
 
     def _suspects(self) -> int | None:
         """Hand out suspects; returns the engine that takes no other task, so that the next one can be tried there."""
-        while (index := self._blame.next) is not None:
-            seat = self._roster.freest(lambda seat, index=index: self._admits(seat, index))  # type: ignore[misc]
-            if seat is None:
-                return self._roster.quietest()
-            self._give(seat, index)
+        while (index := self._detector.next) is not None:
+            worker_id = self._registry.freest(lambda worker_id, index=index: self._admits(worker_id, index))  # type: ignore[misc]
+            if worker_id is None:
+                return self._registry.quietest()
+            self._give(worker_id, index)
         return None
 
-    def _freest(self, ward: int | None) -> int | None:
+    def _freest(self, avoided: int | None) -> int | None:
         """The engine for a task that nothing is known of."""
-        return self._roster.freest(lambda seat: seat != ward and self._admits(seat, -1))
+        return self._registry.freest(lambda worker_id: worker_id != avoided and self._admits(worker_id, -1))
 
-    def _admits(self, seat: int, index: int) -> bool:
-        return self._blame.admits(seat, self._roster.slots(seat), index)
+    def _admits(self, worker_id: int, index: int) -> bool:
+        return self._detector.admits(worker_id, self._registry.slots(worker_id), index)
 
-    def _give(self, seat: int, index: int) -> None:
-        self._send_earlier(seat, index)
+    def _give(self, worker_id: int, index: int) -> None:
+        self._send_earlier(worker_id, index)
         data = write_task(self._tasks[index])
-        self._roster.take(seat, index)
-        self._blame.take(seat, index)
-        self._work.setdefault(seat, []).append((index, data))
-        self._sizes[seat] += len(data)
-        if self._sizes[seat] >= _WORK_BYTES:
-            self._send(seat, AssignTasks(self._work.pop(seat)))
-            self._sizes[seat] = 0
+        self._registry.take(worker_id, index)
+        self._detector.take(worker_id, index)
+        self._work.setdefault(worker_id, []).append((index, data))
+        self._sizes[worker_id] += len(data)
+        if self._sizes[worker_id] >= _WORK_BYTES:
+            self._send(worker_id, AssignTasks(self._work.pop(worker_id)))
+            self._sizes[worker_id] = 0
 
-    def _send_earlier(self, seat: int, index: int) -> None:
+    def _send_earlier(self, worker_id: int, index: int) -> None:
         """Send what there is of a task that was begun, in messages of a size that can be sent."""
         begun = self._taken.get(index)
         if begun is None and index not in self._begun:
@@ -126,12 +126,12 @@ class TaskDispatcher:
         size = 0
         for data in self._writer.deltas(index):
             if part and size + len(data) > _WORK_BYTES:
-                self._send(seat, EarlierDeltas(index, part, taken))
+                self._send(worker_id, EarlierDeltas(index, part, taken))
                 part, size = [], 0
             part.append(data)
             size += len(data)
         if part:
-            self._send(seat, EarlierDeltas(index, part, taken))
+            self._send(worker_id, EarlierDeltas(index, part, taken))
 
 
 class TaskQueue:
@@ -250,87 +250,95 @@ class WorkerRegistry:
     """The engines of a run that are alive, by their seats."""
 
     def __init__(self) -> None:
-        self._places: dict[int, _WorkerEntry] = {}
+        self._entries: dict[int, _WorkerEntry] = {}
         self._gone: set[int] = set()
 
     def __iter__(self) -> Iterator[int]:
         """Yield the seats."""
-        return iter(list(self._places))
+        return iter(list(self._entries))
 
     def __bool__(self) -> bool:
         """Whether any engine is alive."""
-        return bool(self._places)
+        return bool(self._entries)
 
     @property
     def starting(self) -> dict[int, float]:
         """Engines that are not up yet, each with when it was started."""
-        return {seat: place.since for seat, place in self._places.items() if not place.up}
+        return {worker_id: place.since for worker_id, place in self._entries.items() if not place.up}
 
     @property
     def ready(self) -> list[int]:
         """Engines that are up."""
-        return [seat for seat, place in self._places.items() if place.up]
+        return [worker_id for worker_id, place in self._entries.items() if place.up]
 
     @property
     def busy(self) -> bool:
         """Whether an engine has a task."""
-        return any(place.tasks for place in self._places.values())
+        return any(place.tasks for place in self._entries.values())
 
-    def add(self, seat: int) -> None:
+    def add(self, worker_id: int) -> None:
         """Note an engine that was started."""
-        if seat not in self._places and seat not in self._gone:
-            self._places[seat] = _WorkerEntry(time.monotonic())
+        if worker_id not in self._entries and worker_id not in self._gone:
+            self._entries[worker_id] = _WorkerEntry(time.monotonic())
 
-    def came_up(self, seat: int, slots: int) -> None:
+    def came_up(self, worker_id: int, slots: int) -> None:
         """Note that an engine is up, and how many tasks it takes at a time."""
-        self.add(seat)
-        place = self._places[seat]
+        self.add(worker_id)
+        place = self._entries[worker_id]
         place.up, place.least, place.slots = True, slots, slots
 
-    def resize(self, seat: int, slots: int) -> None:
+    def resize(self, worker_id: int, slots: int) -> None:
         """Note that an engine takes so many tasks at a time from now on, but no fewer than it said at first."""
-        place = self._places[seat]
+        place = self._entries[worker_id]
         place.slots = max(place.least, slots)
 
-    def is_up(self, seat: int) -> bool:
+    def is_up(self, worker_id: int) -> bool:
         """Whether an engine is there and up."""
-        place = self._places.get(seat)
+        place = self._entries.get(worker_id)
         return place is not None and place.up
 
-    def is_gone(self, seat: int) -> bool:
+    def is_gone(self, worker_id: int) -> bool:
         """Whether there was such an engine, and is no more."""
-        return seat in self._gone
+        return worker_id in self._gone
 
-    def tasks(self, seat: int) -> list[int]:
+    def tasks(self, worker_id: int) -> list[int]:
         """What an engine has taken on and not finished."""
-        place = self._places.get(seat)
+        place = self._entries.get(worker_id)
         return [] if place is None else sorted(place.tasks)
 
-    def slots(self, seat: int) -> int:
+    def slots(self, worker_id: int) -> int:
         """How many tasks an engine takes at a time."""
-        return self._places[seat].slots
+        return self._entries[worker_id].slots
 
     def freest(self, admits: Callable[[int], bool]) -> int | None:
         """The engine that takes the most more tasks, of those that are admitted; None if none takes any."""
-        free = [(place.credits, -seat) for seat, place in self._places.items() if place.credits > 0 and admits(seat)]
+        free = [
+            (place.credits, -worker_id)
+            for worker_id, place in self._entries.items()
+            if place.credits > 0 and admits(worker_id)
+        ]
         return -max(free)[1] if free else None
 
     def quietest(self) -> int | None:
         """The engine that has the fewest tasks, of those that are given any."""
-        quiet = [(len(place.tasks), seat) for seat, place in self._places.items() if place.up and not place.retired]
+        quiet = [
+            (len(place.tasks), worker_id)
+            for worker_id, place in self._entries.items()
+            if place.up and not place.retired
+        ]
         return min(quiet)[1] if quiet else None
 
-    def take(self, seat: int, task: int) -> None:
+    def take(self, worker_id: int, task: int) -> None:
         """Note that an engine was given a task."""
-        self._places[seat].tasks.add(task)
+        self._entries[worker_id].tasks.add(task)
 
-    def done(self, seat: int, task: int) -> None:
+    def done(self, worker_id: int, task: int) -> None:
         """Note that an engine has finished a task."""
-        self._places[seat].tasks.discard(task)
+        self._entries[worker_id].tasks.discard(task)
 
-    def retire(self, seat: int) -> bool:
+    def retire(self, worker_id: int) -> bool:
         """Give an engine nothing any more; returns whether that is new."""
-        place = self._places.get(seat)
+        place = self._entries.get(worker_id)
         if place is None or place.retired:
             return False
         place.retired = True
@@ -338,9 +346,9 @@ class WorkerRegistry:
 
     def idle(self) -> list[int]:
         """Engines that are given nothing any more and have nothing left."""
-        return [seat for seat, place in self._places.items() if place.retired and not place.tasks]
+        return [worker_id for worker_id, place in self._entries.items() if place.retired and not place.tasks]
 
-    def gone(self, seat: int) -> None:
+    def gone(self, worker_id: int) -> None:
         """Strike an engine off."""
-        self._places.pop(seat, None)
-        self._gone.add(seat)
+        self._entries.pop(worker_id, None)
+        self._gone.add(worker_id)

@@ -45,34 +45,36 @@ class HeartbeatMonitor:
     def silent(self) -> dict[int, float]:
         """Seconds since each worker was heard that has not answered the last ping."""
         # The first ping was sent a beat before anybody could have answered it.
-        return {seat: (beats - 1) * BEAT for seat, beats in self._silent.items() if beats > 1}
+        return {worker_id: (beats - 1) * BEAT for worker_id, beats in self._silent.items() if beats > 1}
 
-    def heard(self, seat: int) -> None:
+    def seen(self, worker_id: int) -> None:
         """Note that a worker said something."""
-        self._silent.pop(seat, None)
+        self._silent.pop(worker_id, None)
 
-    def gone(self, seat: int) -> None:
+    def gone(self, worker_id: int) -> None:
         """Forget a worker."""
-        self._silent.pop(seat, None)
+        self._silent.pop(worker_id, None)
 
-    def beat(self, seats: Iterable[int]) -> dict[int, float]:
+    def beat(self, worker_ids: Iterable[int]) -> dict[int, float]:
         """Let a beat pass.
 
         Args:
-            seats: The workers that are asked for an answer now.
+            worker_ids: The workers that are asked for an answer now.
 
         Returns:
             Those that hang, each with its seconds of silence.
         """
         hung = {}
-        for seat in seats:
-            silent = self._silent[seat] = self._silent.get(seat, 0) + 1
+        for worker_id in worker_ids:
+            silent = self._silent[worker_id] = self._silent.get(worker_id, 0) + 1
             # The first ping was sent a beat before anybody could have answered it.
             since = (silent - 1) * BEAT
             if since >= HUNG:
-                hung[seat] = since
+                hung[worker_id] = since
             elif WARN <= since < WARN + BEAT:
-                logger.warning("worker %d has not answered for %.0f s: something blocks its event loop", seat, since)
+                logger.warning(
+                    "worker %d has not answered for %.0f s: something blocks its event loop", worker_id, since
+                )
         return hung
 
 
@@ -90,24 +92,24 @@ class RestartPolicy:
     def __init__(self) -> None:
         self._vain: dict[int, int] = {}
 
-    def began(self, seat: int, instead: int | None = None) -> None:
+    def began(self, worker_id: int, instead: int | None = None) -> None:
         """Note that a worker was started, ``instead`` of one that is gone."""
-        self._vain[seat] = 0 if instead is None else self._vain.pop(instead, 0)
+        self._vain[worker_id] = 0 if instead is None else self._vain.pop(instead, 0)
 
-    def knows(self, seat: int) -> bool:
+    def knows(self, worker_id: int) -> bool:
         """Whether a worker has a place."""
-        return seat in self._vain
+        return worker_id in self._vain
 
-    def progress(self, seat: int) -> None:
+    def progress(self, worker_id: int) -> None:
         """Note that something a worker made is in the run file."""
-        if seat in self._vain:
-            self._vain[seat] = 0
+        if worker_id in self._vain:
+            self._vain[worker_id] = 0
 
-    def died(self, seat: int, *, known: bool = False) -> float | None:
+    def died(self, worker_id: int, *, known: bool = False) -> float | None:
         """Note that a worker died, or could not be started.
 
         Args:
-            seat: The worker, or the one whose place it was to take.
+            worker_id: The worker, or the one whose place it was to take.
             known: Whether one of its tasks is suspected anyway: then its place is not at fault.
 
         Returns:
@@ -115,9 +117,9 @@ class RestartPolicy:
         """
         if known:
             return 0.0
-        vain = self._vain[seat] = self._vain[seat] + 1
+        vain = self._vain[worker_id] = self._vain[worker_id] + 1
         if vain >= _MOST:
-            del self._vain[seat]
+            del self._vain[worker_id]
             return None
         return min(_LONGEST, _FIRST * 2 ** (vain - 2)) if vain > 1 else 0.0
 
@@ -134,7 +136,7 @@ class Supervisor:
 
     Args:
         backend: Where engines live.
-        roster: Those that are alive.
+        registry: Those that are alive.
         writer: The run file, which keeps what came to pass.
         memory: Bytes that an engine's process may hold; None for no limit.
 
@@ -142,14 +144,14 @@ class Supervisor:
         engines: How each engine is that is up.
     """
 
-    def __init__(self, backend: Backend, roster: WorkerRegistry, writer: RunWriter, memory: int | None) -> None:
+    def __init__(self, backend: Backend, registry: WorkerRegistry, writer: RunWriter, memory: int | None) -> None:
         self.engines: dict[int, WorkerState] = {}
         self._backend = backend
-        self._roster = roster
+        self._registry = registry
         self._writer = writer
         self._memory = memory
         self._restarts = RestartPolicy()
-        self._pulse = HeartbeatMonitor()
+        self._heartbeats = HeartbeatMonitor()
         self._first: set[int] = set()
         self._hung: set[int] = set()
         self._starting: set[asyncio.Task[None]] = set()
@@ -164,7 +166,7 @@ class Supervisor:
     @property
     def nobody(self) -> bool:
         """Whether no engine is alive, and none will be."""
-        return not self._roster and not self._starting
+        return not self._registry and not self._starting
 
     @property
     def why(self) -> str:
@@ -174,40 +176,40 @@ class Supervisor:
     @property
     def silent(self) -> dict[int, float]:
         """Engines that have not answered, each with the seconds since it was heard."""
-        return self._pulse.silent
+        return self._heartbeats.silent
 
-    def began(self, seats: Sequence[int]) -> None:
+    def began(self, worker_ids: Sequence[int]) -> None:
         """Note the engines that the run starts with."""
-        for seat in seats:
-            self._roster.add(seat)
-            self._restarts.began(seat)
-        self._first.update(seats)
+        for worker_id in worker_ids:
+            self._registry.add(worker_id)
+            self._restarts.began(worker_id)
+        self._first.update(worker_ids)
 
-    def heard(self, seat: int) -> None:
+    def message_received(self, worker_id: int) -> None:
         """Note that an engine said something."""
-        self._pulse.heard(seat)
+        self._heartbeats.seen(worker_id)
 
-    def progress(self, seat: int) -> None:
+    def progress(self, worker_id: int) -> None:
         """Note that something an engine made is in the run file."""
-        self._restarts.progress(seat)
+        self._restarts.progress(worker_id)
 
-    def came_up(self, seat: int, slots: int) -> None:
+    def came_up(self, worker_id: int, slots: int) -> None:
         """Note that an engine is ready."""
-        self._first.discard(seat)
-        self._roster.came_up(seat, slots)
+        self._first.discard(worker_id)
+        self._registry.came_up(worker_id, slots)
 
-    def felt(self, seat: int, state: WorkerState) -> None:
+    def state_received(self, worker_id: int, state: WorkerState) -> None:
         """Note how an engine is, and end one that holds too much memory once its tasks are done, or at once."""
-        self.engines[seat] = state
+        self.engines[worker_id] = state
         if self._memory is None or state.memory <= self._memory:
             return
         limit = f"it holds {state.memory >> 20:,} MiB, more than {self._memory >> 20:,}"
-        if self._roster.retire(seat):
+        if self._registry.retire(worker_id):
             running = f"; {state.tools} tool calls run, {state.tool} longest" if state.tools else ""
-            logger.warning("worker %d is given no more tasks: %s%s", seat, limit, running)
-            self._writer.event("recycled", worker=seat, memory=state.memory, limit=self._memory, tool=state.tool)
+            logger.warning("worker %d is given no more tasks: %s%s", worker_id, limit, running)
+            self._writer.event("recycled", worker=worker_id, memory=state.memory, limit=self._memory, tool=state.tool)
         if state.memory > _OVER * self._memory:
-            self._backend.kill(seat, limit)
+            self._backend.kill(worker_id, limit)
 
     def beat(self) -> None:
         """Ask every engine how it is; end those that do not answer any more, and those that are done.
@@ -217,39 +219,39 @@ class Supervisor:
         """
         if self._broken is not None:
             raise self._broken
-        for seat, seconds in self._pulse.beat(self._roster.ready).items():
-            if seat not in self._hung:
-                self._hung.add(seat)
-                self._writer.event("hung", worker=seat, seconds=seconds)
+        for worker_id, seconds in self._heartbeats.beat(self._registry.ready).items():
+            if worker_id not in self._hung:
+                self._hung.add(worker_id)
+                self._writer.event("hung", worker=worker_id, seconds=seconds)
             # Again and again: what is out of reach may come back.
-            self._backend.kill(seat, f"its event loop did not answer for {seconds:.0f} s")
-        for seat in self._roster.ready:
-            self._backend.send(seat, Ping())
-        for seat in self._roster.idle():
-            self._backend.kill(seat, "it held too much memory")
-        for seat, since in self._roster.starting.items():
+            self._backend.kill(worker_id, f"its event loop did not answer for {seconds:.0f} s")
+        for worker_id in self._registry.ready:
+            self._backend.send(worker_id, Ping())
+        for worker_id in self._registry.idle():
+            self._backend.kill(worker_id, "it held too much memory")
+        for worker_id, since in self._registry.starting.items():
             if time.monotonic() - since > START_WITHIN:
                 late = f"it did not come up within {START_WITHIN:.0f} s"
-                self._backend.kill(seat, f"{late}: does a module of yours take that long to import?")
+                self._backend.kill(worker_id, f"{late}: does a module of yours take that long to import?")
 
-    def died(self, seat: int, gone: WorkerExited, *, known: bool) -> None:
+    def died(self, worker_id: int, gone: WorkerExited, *, known: bool) -> None:
         """Have an engine replaced that is gone, as soon as its place allows.
 
         Args:
-            seat: The engine.
+            worker_id: The engine.
             gone: How it ended.
             known: Whether one of its tasks is suspected anyway.
 
         Raises:
             WorkerError: It ended by itself before the run had really begun: others would, too.
         """
-        self.engines.pop(seat, None)
-        self._pulse.gone(seat)
-        if seat in self._first and not gone.killed:
+        self.engines.pop(worker_id, None)
+        self._heartbeats.gone(worker_id)
+        if worker_id in self._first and not gone.killed:
             raise WorkerError(f"{gone.reason} before it was ready")
-        self._first.discard(seat)
-        if self._restarts.knows(seat):
-            self._replace(seat, gone.reason, known=known)
+        self._first.discard(worker_id)
+        if self._restarts.knows(worker_id):
+            self._replace(worker_id, gone.reason, known=known)
         # Else it is gone before replace() has told who it is: whoever has it started sees that.
 
     async def close(self) -> None:
@@ -258,31 +260,31 @@ class Supervisor:
             task.cancel()
         await wait_uninterrupted(asyncio.gather(*self._starting, return_exceptions=True))
 
-    def _replace(self, seat: int, reason: str, *, known: bool) -> None:
-        delay = self._restarts.died(seat, known=known)
+    def _replace(self, worker_id: int, reason: str, *, known: bool) -> None:
+        delay = self._restarts.died(worker_id, known=known)
         if delay is None:
             logger.warning("%s; its place is given up: so many workers in a row made nothing there", reason)
-            self._writer.event("given up", worker=seat, reason=reason)
+            self._writer.event("given up", worker=worker_id, reason=reason)
             self._given_up = reason
             return
-        task = asyncio.get_running_loop().create_task(self._start(seat, reason, delay))
+        task = asyncio.get_running_loop().create_task(self._start(worker_id, reason, delay))
         self._starting.add(task)
         task.add_done_callback(self._started)
 
-    async def _start(self, seat: int, reason: str, delay: float) -> None:
+    async def _start(self, worker_id: int, reason: str, delay: float) -> None:
         """Start an engine in the place of another, beside everything else that goes on."""
         await asyncio.sleep(delay)
         try:
-            new = await self._backend.replace(seat)
+            new = await self._backend.replace(worker_id)
         except WorkerError as error:
-            self._replace(seat, str(error), known=False)
+            self._replace(worker_id, str(error), known=False)
             return
         if new is None:
             self._given_up = reason
         else:
-            self._roster.add(new)
-            self._restarts.began(new, seat)
-            if self._roster.is_gone(new):
+            self._registry.add(new)
+            self._restarts.began(new, worker_id)
+            if self._registry.is_gone(new):
                 self._replace(new, f"worker {new} ended as it was started", known=False)
 
     def _started(self, task: asyncio.Task[None]) -> None:

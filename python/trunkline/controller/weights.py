@@ -34,10 +34,10 @@ class WeightCoordinator:
         self._versions = [version]
         self._send = send
         self._note = note
-        self._seats: set[int] = set()
+        self._workers: set[int] = set()
         self._holding: HoldTurns | None = None
         self._waiting: set[int] = set()
-        self._heard = asyncio.Event()
+        self._answered = asyncio.Event()
         self._over = False
 
     def begin_held(self, *, abort: bool) -> None:
@@ -62,42 +62,42 @@ class WeightCoordinator:
             self._note(self._versions)
         await self._all(SetWeights(version))
 
-    def seat(self, seat: int) -> None:
+    def add_worker(self, worker_id: int) -> None:
         """Tell an engine that is up what has changed since the job was made."""
-        self._seats.add(seat)
+        self._workers.add(worker_id)
         if len(self._versions) > 1:
-            self._send(seat, SetWeights(self.version))
+            self._send(worker_id, SetWeights(self.version))
         if self._holding is not None:
-            self._send(seat, self._holding)
+            self._send(worker_id, self._holding)
 
-    def take(self, seat: int, message: TurnsHeld | WeightsSet) -> None:
+    def take(self, worker_id: int, message: TurnsHeld | WeightsSet) -> None:
         """Hear an engine."""
         awaited = TurnsHeld if self._holding is not None else WeightsSet
         if isinstance(message, awaited):
-            self._struck(seat)
+            self._struck(worker_id)
 
-    def lost(self, seat: int) -> None:
+    def lost(self, worker_id: int) -> None:
         """An engine is gone, and nothing of it is in flight."""
-        self._seats.discard(seat)
-        self._struck(seat)
+        self._workers.discard(worker_id)
+        self._struck(worker_id)
 
     def close(self) -> None:
         """The run is over: nothing is in flight anywhere."""
         self._over = True
         self._waiting.clear()
-        self._heard.set()
+        self._answered.set()
 
     async def _all(self, message: HoldTurns | SetWeights) -> None:
         """Send a message to every engine, and wait until each has answered or is gone."""
         if self._over:
             return
-        self._waiting = set(self._seats)
-        for seat in self._waiting:
-            self._send(seat, message)
+        self._waiting = set(self._workers)
+        for worker_id in self._waiting:
+            self._send(worker_id, message)
         while self._waiting:
-            self._heard.clear()
-            await self._heard.wait()
+            self._answered.clear()
+            await self._answered.wait()
 
-    def _struck(self, seat: int) -> None:
-        self._waiting.discard(seat)
-        self._heard.set()
+    def _struck(self, worker_id: int) -> None:
+        self._waiting.discard(worker_id)
+        self._answered.set()

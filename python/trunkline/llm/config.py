@@ -252,8 +252,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, metaclass=_Varargs):
             parties=parties,
             **options,
         )
-        if llm.tenant is not None:
-            llm.tenant.most = room
+        if llm.shared_slots is not None:
+            llm.shared_slots.most = room
         return llm
 
 

@@ -93,11 +93,11 @@ class ClientLLM:
         url = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
         secret = getattr(client, "api_key", None)
         self._base_url = url.rstrip("/")
-        self._site = RequestContext(url.rstrip("/") + _PATH, "", secret if isinstance(secret, str) else "")
+        self._context = RequestContext(url.rstrip("/") + _PATH, "", secret if isinstance(secret, str) else "")
         self._reached = False
 
     def __repr__(self) -> str:
-        return f"ClientLLM({type(self._client).__name__} {self._site.url})"
+        return f"ClientLLM({type(self._client).__name__} {self._context.url})"
 
     async def complete(self, request: Request) -> Reply:
         """Complete one request; see :meth:`trunkline.llm.types.LLM.complete`.
@@ -115,11 +115,11 @@ class ClientLLM:
         try:
             reply = (request.take or read)(data, 0, attempts, (time.perf_counter_ns() - start) // 1000)
         except ReplyError as error:
-            site = self._site_of(raw.http_request)
+            context = self._context_of(raw.http_request)
             inside = embedded_status(data)
-            verdict = None if inside is None else classify(inside, raw.headers, data, site)
-            message = f"{site.url} answered, but {unusable(error, data, site.secret)}"
-            self._fail(verdict or Outcome(LLMError, message, retry=True), attempts)
+            outcome = None if inside is None else classify(inside, raw.headers, data, context)
+            message = f"{context.url} answered, but {unusable(error, data, context.secret)}"
+            self._fail(outcome or Outcome(LLMError, message, retry=True), attempts)
         reply.endpoint = self._base_url
         reply.queue = queue
         return reply
@@ -136,13 +136,13 @@ class ClientLLM:
         self._reached = True
         return raw
 
-    def _site_of(self, request: Any) -> RequestContext:
+    def _context_of(self, request: Any) -> RequestContext:
         """Where a request went, with the key that it carried: providers of tokens and hooks may have changed it."""
         headers = getattr(request, "headers", {})
         for name in ("Authorization", "api-key", "x-api-key"):
             if sent := headers.get(name, "").rpartition(" ")[2]:
-                return self._site._replace(secret=sent)
-        return self._site
+                return self._context._replace(secret=sent)
+        return self._context
 
     def _path(self, body: bytes) -> str:
         # Azure's client reads the deployment from the body's model, but only from a body it encodes itself.
@@ -159,28 +159,28 @@ class ClientLLM:
         tried = 1 + (retries if isinstance(retries, int) else 0)
         response = getattr(error, "response", None)
         status = getattr(error, "status_code", None)
-        site = self._site_of(_request_of(error))
+        context = self._context_of(_request_of(error))
         if response is not None and isinstance(status, int):
             self._reached = True
-            verdict = classify(status, response.headers, response.content, site)
-            if verdict is not None:
-                self._fail(verdict, tried if verdict.retry else 1)
+            outcome = classify(status, response.headers, response.content, context)
+            if outcome is not None:
+                self._fail(outcome, tried if outcome.retry else 1)
         kind = type(error).__name__
-        said = excerpt(str(error), 200, site.secret)
-        cause = "" if error.__cause__ is None else f" ({excerpt(str(error.__cause__), 200, site.secret)})"
+        said = excerpt(str(error), 200, context.secret)
+        cause = "" if error.__cause__ is None else f" ({excerpt(str(error.__cause__), 200, context.secret)})"
         if kind in {"APIConnectionError", "APITimeoutError"}:
             unreached = kind == "APIConnectionError" and not self._reached
-            message = f"{site.url} gave no answer: {said}{cause}"
+            message = f"{context.url} gave no answer: {said}{cause}"
             self._fail(Outcome(EndpointError if unreached else LLMError, message, retry=True), tried)
         if kind in {"OpenAIError", "OAuthError", "SubjectTokenProviderError", "MutuallyExclusiveAuthError"}:
             self._fail(Outcome(EndpointError, f"the client cannot send: {said}{cause}"), 1)
         self._fail(Outcome(LLMError, f"the client failed with {kind}: {said}{cause}"), 1)
 
-    def _fail(self, verdict: Outcome, attempts: int) -> NoReturn:
-        message = verdict.message if attempts == 1 else f"{verdict.message} (after {attempts} attempts)"
-        if issubclass(verdict.kind, LLMError):
-            raise verdict.kind(message, attempts=attempts, retryable=verdict.retry, endpoint=self._base_url) from None
-        raise verdict.kind(message) from None
+    def _fail(self, outcome: Outcome, attempts: int) -> NoReturn:
+        message = outcome.message if attempts == 1 else f"{outcome.message} (after {attempts} attempts)"
+        if issubclass(outcome.kind, LLMError):
+            raise outcome.kind(message, attempts=attempts, retryable=outcome.retry, endpoint=self._base_url) from None
+        raise outcome.kind(message) from None
 
 
 def _is_client(candidate: object) -> bool:

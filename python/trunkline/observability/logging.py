@@ -243,18 +243,18 @@ class LogSink(logging.Handler):
             self._told += 1
 
 
-def relog(seat: int, log: Log) -> None:
+def relog(worker_id: int, log: Log) -> None:
     """Log what a worker sent, as if it had come to pass here.
 
     Args:
-        seat: The worker's number.
+        worker_id: The worker's number.
         log: What it sent; it may be anything.
     """
     known = log.logger.startswith(_OURS) and log.logger in logging.root.manager.loggerDict
     logger = logging.getLogger(log.logger if known else "trunkline.worker")
     if log.dropped:
         logger.warning(
-            "worker %d dropped %d log messages: they came too fast", seat, log.dropped, extra={"worker": seat}
+            "worker %d dropped %d log messages: they came too fast", worker_id, log.dropped, extra={"worker": worker_id}
         )
     if logger.isEnabledFor(log.level):
         fields = {name: value for name, value in log.fields.items() if name in FIELDS}
@@ -264,9 +264,9 @@ def relog(seat: int, log: Log) -> None:
                 "levelno": log.level,
                 "levelname": logging.getLevelName(log.level),
                 "created": log.time,
-                "msg": f"worker {seat}: {safe(log.message)}",
+                "msg": f"worker {worker_id}: {safe(log.message)}",
                 "exc_text": log.trace,
-                "worker": seat,
+                "worker": worker_id,
             }
             | fields
         )

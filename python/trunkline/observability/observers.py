@@ -84,9 +84,9 @@ class Snapshot(msgspec.Struct):
         self.llm_seconds += sum([call.micros for call in sent]) / 1e6
         self.latencies.extend([call.micros / 1e6 for call in sent if call.draws])
 
-    def used(self, uses: Iterable[ToolRow]) -> None:
+    def used(self, tool_calls: Iterable[ToolRow]) -> None:
         """Count tool calls."""
-        for use in uses:
+        for use in tool_calls:
             self.tool_seconds[use.tool] = self.tool_seconds.get(use.tool, 0.0) + use.micros / 1e6
 
     def percentile(self, share: float) -> float | None:
@@ -144,7 +144,7 @@ class Observer(Protocol):
         """
         ...
 
-    def committed(self, seat: int, batch: Batch, seconds: float) -> None:
+    def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
         """A batch of a worker is in the run file; the commit that it was in took so many seconds."""
         ...
 
@@ -203,11 +203,11 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
     waiting: dict[str, int] = defaultdict(int)
     shut: dict[str, str] = {}
     for state in states:
-        for door in state.doors:
-            out[door.endpoint] += door.out
-            waiting[door.endpoint] += door.waiting
-            if door.shut:
-                shut[door.endpoint] = door.shut
+        for one in state.endpoints:
+            out[one.endpoint] += one.out
+            waiting[one.endpoint] += one.waiting
+            if one.shut:
+                shut[one.endpoint] = one.shut
     oldest = max((state.request for state in states), default=0.0)
     at = " and ".join(endpoint for endpoint, number in out.items() if number)
     requests = sum(state.requests for state in states)
@@ -222,9 +222,9 @@ def _reasons(snapshot: Snapshot) -> Iterator[str]:
     if tools:
         longest = max(states, key=lambda state: state.tool_seconds)
         yield f"{_count(tools, 'tool call runs', 'tool calls run')}, {longest.tool} for {longest.tool_seconds:.0f} s"
-    for seat, silent in snapshot.silent.items():
+    for worker_id, silent in snapshot.silent.items():
         if silent >= _SILENT:
-            yield f"worker {seat} has not answered for {silent:.0f} s"
+            yield f"worker {worker_id} has not answered for {silent:.0f} s"
     if snapshot.workers == 0:
         yield "no worker is up"
 
@@ -248,7 +248,7 @@ class ObserverHub:
         self._snapshot = snapshot
         self._watch = watch
         self._observers = observers
-        self._stalls = StallDetector()
+        self._stall_detector = StallDetector()
         self._began = self._grown = time.monotonic()
 
     def begin(self, job: Job, tasks: Sequence[Task], taken: Mapping[int, TakenRow]) -> None:
@@ -260,10 +260,10 @@ class ObserverHub:
         """Something got into the run file."""
         self._grown = time.monotonic()
 
-    def committed(self, seat: int, batch: Batch, seconds: float) -> None:
+    def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
         """A batch is in the run file."""
         for observer in self._observers:
-            observer.committed(seat, batch, seconds)
+            observer.committed(worker_id, batch, seconds)
 
     def completed(self, done: Done) -> None:
         """A task is over."""
@@ -279,7 +279,7 @@ class ObserverHub:
         """Something has changed, or a second has passed; workers that are silent are given with their seconds."""
         shot, now = self._snapshot, time.monotonic()
         shot.seconds, shot.quiet, shot.silent = now - self._began, now - self._grown, dict(silent)
-        self._stalls.look(shot)
+        self._stall_detector.look(shot)
         if self._watch is not None:
             self._watch(shot)
 

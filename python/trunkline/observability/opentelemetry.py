@@ -55,14 +55,14 @@ class Tracing:
         """See :class:`~trunkline.observability.observers.Observer`."""
         self._tasks, self._model, self._agent = tasks, job.agent.model, job.agent.name
 
-    def committed(self, seat: int, batch: Batch, seconds: float) -> None:
+    def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""
         for delta in batch.deltas:
-            for leg in delta.legs:
-                if leg.kind == "rollout":
-                    self._end(delta.task, leg)
+            for record in delta.spans:
+                if record.kind == "rollout":
+                    self._end(delta.task, record)
                 else:
-                    self._span(seat, delta.task, leg)
+                    self._span(worker_id, delta.task, record)
 
     def completed(self, done: Done) -> None:
         """See :class:`~trunkline.observability.observers.Observer`; whoever is still open was lost with its workers."""
@@ -81,82 +81,82 @@ class Tracing:
             span.end()
         self._open.clear()
 
-    def _span(self, seat: int, task: int, leg: SpanRecord) -> None:
+    def _span(self, worker_id: int, task: int, record: SpanRecord) -> None:
         """A turn or a tool call."""
         kinds = self._api.SpanKind
-        kind = kinds.CLIENT if leg.kind == "chat" else kinds.INTERNAL
-        name, attributes = _chat(leg) if leg.kind == "chat" else _tool(leg)
-        parent = self._api.set_span_in_context(self._rollout(task, leg))
-        attributes["trunkline.worker"] = seat
-        span = self._tracer.start_span(name, parent, kind, attributes, start_time=leg.started * 1000)
-        if leg.error:
-            self._fail(span, leg.error)
-        span.end((leg.started + leg.micros) * 1000)
+        kind = kinds.CLIENT if record.kind == "chat" else kinds.INTERNAL
+        name, attributes = _chat(record) if record.kind == "chat" else _tool(record)
+        parent = self._api.set_span_in_context(self._rollout(task, record))
+        attributes["trunkline.worker"] = worker_id
+        span = self._tracer.start_span(name, parent, kind, attributes, start_time=record.started * 1000)
+        if record.error:
+            self._fail(span, record.error)
+        span.end((record.started + record.micros) * 1000)
 
-    def _rollout(self, task: int, leg: SpanRecord) -> Any:
+    def _rollout(self, task: int, record: SpanRecord) -> Any:
         """The span of a rollout, which begins with the first that is known of it."""
-        key = (task, leg.rollout)
+        key = (task, record.rollout)
         if key not in self._open:
             attributes = {
                 "gen_ai.operation.name": "invoke_agent",
                 "gen_ai.agent.name": self._agent,
                 "gen_ai.provider.name": "openai",
                 "gen_ai.request.model": self._model,
-                "gen_ai.conversation.id": f"{self._tasks[task].id}/{leg.rollout}",
+                "gen_ai.conversation.id": f"{self._tasks[task].id}/{record.rollout}",
                 "trunkline.task": self._tasks[task].id,
-                "trunkline.rollout": leg.rollout,
+                "trunkline.rollout": record.rollout,
             }
             name = f"invoke_agent {self._agent}"
             self._open[key] = self._tracer.start_span(
-                name, None, self._api.SpanKind.INTERNAL, attributes, start_time=leg.started * 1000
+                name, None, self._api.SpanKind.INTERNAL, attributes, start_time=record.started * 1000
             )
         return self._open[key]
 
-    def _end(self, task: int, leg: SpanRecord) -> None:
-        span = self._rollout(task, leg)
-        span.set_attribute("trunkline.termination", leg.finish)
-        if leg.error:
-            self._fail(span, leg.error)
-        span.end((leg.started + leg.micros) * 1000)
-        del self._open[task, leg.rollout]
+    def _end(self, task: int, record: SpanRecord) -> None:
+        span = self._rollout(task, record)
+        span.set_attribute("trunkline.termination", record.finish)
+        if record.error:
+            self._fail(span, record.error)
+        span.end((record.started + record.micros) * 1000)
+        del self._open[task, record.rollout]
 
     def _fail(self, span: Any, kind: str) -> None:
         span.set_attribute("error.type", kind)
         span.set_status(self._api.Status(self._api.StatusCode.ERROR))
 
 
-def _chat(leg: SpanRecord) -> tuple[str, dict[str, Any]]:
+def _chat(record: SpanRecord) -> tuple[str, dict[str, Any]]:
     found: dict[str, Any] = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",
-        "gen_ai.request.model": leg.model,
-        "gen_ai.agent.name": leg.name,
+        "gen_ai.request.model": record.model,
+        "gen_ai.agent.name": record.name,
     }
-    if leg.prompt >= 0:
-        found["gen_ai.usage.input_tokens"] = leg.prompt
-    if leg.generated >= 0:
-        found["gen_ai.usage.output_tokens"] = leg.generated
-    if leg.finish:
-        found["gen_ai.response.finish_reasons"] = [leg.finish]
-    if leg.said:
-        found["gen_ai.output.messages"] = _messages(leg)[:_LONGEST]
-    return f"chat {leg.model}", found
+    if record.prompt >= 0:
+        found["gen_ai.usage.input_tokens"] = record.prompt
+    if record.generated >= 0:
+        found["gen_ai.usage.output_tokens"] = record.generated
+    if record.finish:
+        found["gen_ai.response.finish_reasons"] = [record.finish]
+    if record.output:
+        found["gen_ai.output.messages"] = _messages(record)[:_LONGEST]
+    return f"chat {record.model}", found
 
 
-def _tool(leg: SpanRecord) -> tuple[str, dict[str, Any]]:
+def _tool(record: SpanRecord) -> tuple[str, dict[str, Any]]:
     found: dict[str, Any] = {
         "gen_ai.operation.name": "execute_tool",
-        "gen_ai.tool.name": leg.name,
+        "gen_ai.tool.name": record.name,
         "gen_ai.tool.type": "function",
     }
-    if leg.said:
-        found["gen_ai.tool.call.result"] = leg.said[:_LONGEST]
-    return f"execute_tool {leg.name}", found
+    if record.output:
+        found["gen_ai.tool.call.result"] = record.output[:_LONGEST]
+    return f"execute_tool {record.name}", found
 
 
-def _messages(leg: SpanRecord) -> str:
+def _messages(record: SpanRecord) -> str:
     """What a model said, in the form of the conventions."""
-    message = json.loads(leg.said)
+    message = json.loads(record.output)
     parts: list[dict[str, Any]] = []
     if isinstance(message.get("content"), str) and message["content"]:
         parts.append({"type": "text", "content": message["content"]})
@@ -165,4 +165,4 @@ def _messages(leg: SpanRecord) -> str:
         parts.append(
             {"type": "tool_call", "id": call["id"], "name": function["name"], "arguments": function["arguments"]}
         )
-    return json.dumps([{"role": "assistant", "parts": parts, "finish_reason": leg.finish}])
+    return json.dumps([{"role": "assistant", "parts": parts, "finish_reason": record.finish}])

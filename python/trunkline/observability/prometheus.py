@@ -71,7 +71,7 @@ class Metrics:
         self.port: int | None = None
         self._make(library)
         self._known: dict[str, dict[str, str]] = {"endpoint": {}, "agent": {}, "tool": {}}
-        self._seats: set[int] = set()
+        self._worker_ids: set[int] = set()
         self._before = Snapshot(0, 0)
         self._taken: Mapping[int, TakenRow] = {}
         self._prices: dict[str, Any] = {}
@@ -104,7 +104,7 @@ class Metrics:
         self._taken, self._prices, self._agent = taken, job.prices, job.agent.name
         self._before = Snapshot(0, 0)
 
-    def committed(self, seat: int, batch: Batch, seconds: float) -> None:
+    def committed(self, worker_id: int, batch: Batch, seconds: float) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""
         self._commits.inc()
         self._commit.observe(seconds)
@@ -136,13 +136,13 @@ class Metrics:
         self._before.died = snapshot.died
         self._workers.set(snapshot.workers)
         self._quiet.set(snapshot.quiet)
-        for seat in self._seats - snapshot.engines.keys():
+        for worker_id in self._worker_ids - snapshot.engines.keys():
             for gauge in self._gauges.values():
-                gauge.remove(str(seat))
-        self._seats = set(snapshot.engines)
-        for seat, state in snapshot.engines.items():
+                gauge.remove(str(worker_id))
+        self._worker_ids = set(snapshot.engines)
+        for worker_id, state in snapshot.engines.items():
             for name, gauge in self._gauges.items():
-                gauge.labels(worker=str(seat)).set(getattr(state, name))
+                gauge.labels(worker=str(worker_id)).set(getattr(state, name))
 
     def end(self, snapshot: Snapshot) -> None:
         """See :class:`~trunkline.observability.observers.Observer`."""

@@ -52,15 +52,15 @@ class Backend(Protocol):
         """Start every engine with a job; returns their seats."""
         ...
 
-    async def replace(self, seat: int) -> int | None:
+    async def replace(self, worker_id: int) -> int | None:
         """Start an engine in the place of one that is gone; returns its seat, None where that cannot be."""
         ...
 
-    def send(self, seat: int, message: ToWorker) -> None:
+    def send(self, worker_id: int, message: ToWorker) -> None:
         """Send a message; does nothing once the engine is gone."""
         ...
 
-    def kill(self, seat: int, why: str) -> None:
+    def kill(self, worker_id: int, why: str) -> None:
         """End an engine that does not answer any more; its ``WorkerExited`` gives this reason."""
         ...
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trunkline._internal.serialization import SerializedObject, home_of, load, pack
+from trunkline._internal.serialization import SerializedObject, load, module_of, pack
 from trunkline._internal.validation import check_int, short_repr
 from trunkline.agent import Agent
 from trunkline.errors import ConfigError
@@ -398,27 +398,27 @@ def as_packed(job: Job, *, by_value: bool = True) -> EncodedJob:
             "a live LLM object stays in its process: run with workers=0, or give an endpoint's URL as trunkline.LLM"
         )
 
-    def crossing(value: object, what: str) -> SerializedObject:
+    def serialized(value: object, what: str) -> SerializedObject:
         return pack(value, what, by_value=by_value)
 
     dialect, environment = job.agent.dialect, job.agent.environment
     return EncodedJob(
         agent=msgspec.structs.replace(job.agent, tools=(), dialect="native", environment=None),
-        tools=[crossing(tool, f"tool {tool.name!r}") for tool in job.agent.tools],
-        dialect=dialect if isinstance(dialect, str) else crossing(dialect, f"dialect {type(dialect).__name__}"),
-        environment=None if environment is None else crossing(environment, f"environment {_named(environment)}"),
-        strategy=crossing(job.strategy, f"strategy {type(job.strategy).__name__}"),
-        reward=None if job.reward is None else crossing(job.reward, f"reward {short_name(job.reward)!r}"),
+        tools=[serialized(tool, f"tool {tool.name!r}") for tool in job.agent.tools],
+        dialect=dialect if isinstance(dialect, str) else serialized(dialect, f"dialect {type(dialect).__name__}"),
+        environment=None if environment is None else serialized(environment, f"environment {_named(environment)}"),
+        strategy=serialized(job.strategy, f"strategy {type(job.strategy).__name__}"),
+        reward=None if job.reward is None else serialized(job.reward, f"reward {short_name(job.reward)!r}"),
         llms={name: llm for name, llm in job.llms.items() if isinstance(llm, EndpointSpec)},
         secrets={},
         seed=job.seed,
         cache=job.cache,
-        filters=[crossing(one, f"filter {name_of(one)}") for one in job.filters],
+        filters=[serialized(one, f"filter {name_of(one)}") for one in job.filters],
         budget=job.budget,
         task_budget=job.task_budget,
         stopping=job.stopping,
         weights=job.weights,
-        program=None if job.program is None else crossing(job.program, f"program {_named(job.program)}"),
+        program=None if job.program is None else serialized(job.program, f"program {_named(job.program)}"),
         parties=job.parties,
         traced=job.traced,
         path=[os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be empty, or no folders
@@ -501,8 +501,8 @@ def reward_name(reward: Reward) -> str:
 
 def _program_name(program: ProgramFunction) -> str:
     """Return where a program comes from, as far as it has a name."""
-    home = home_of(program)
-    return f"{home}:{_named(program)}" if home else _named(program)
+    module = module_of(program)
+    return f"{module}:{_named(program)}" if module else _named(program)
 
 
 def _named(environment: Any) -> str:

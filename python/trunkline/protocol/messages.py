@@ -220,8 +220,8 @@ class WorkerState(msgspec.Struct, array_like=True):
     tools: int
     tool: str
     tool_seconds: float
-    slow: list[OldestRollout] = msgspec.field(default_factory=list)
-    doors: list[EndpointState] = msgspec.field(default_factory=list)
+    oldest: list[OldestRollout] = msgspec.field(default_factory=list)
+    endpoints: list[EndpointState] = msgspec.field(default_factory=list)
     retry: float | None = None
 
 
@@ -424,7 +424,7 @@ class Delta(msgspec.Struct, array_like=True):
     rollouts: int
     calls: list[CallRow]
     tools: list[ToolRow] = msgspec.field(default_factory=list)
-    legs: list[SpanRecord] = msgspec.field(default_factory=list)
+    spans: list[SpanRecord] = msgspec.field(default_factory=list)
 
 
 class Done(msgspec.Struct, array_like=True):

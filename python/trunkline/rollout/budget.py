@@ -106,7 +106,7 @@ def read_budget(text: str) -> Budget:
     return Budget(**found | whole_ones)  # type: ignore[arg-type]
 
 
-def prompt_bound(core: Core, leaf: int, kit: CompiledAgent, context: int | None = None) -> int:
+def prompt_bound(core: Core, leaf: int, compiled: CompiledAgent, context: int | None = None) -> int:
     """The most prompt tokens that the next turn can have.
 
     What the server reported of the last turn on the path that the same agent was asked for with that path, and a token
@@ -115,25 +115,25 @@ def prompt_bound(core: Core, leaf: int, kit: CompiledAgent, context: int | None 
     Args:
         core: The tree.
         leaf: The node whose path is the conversation.
-        kit: Who is asked.
+        compiled: Who is asked.
         context: What is sent instead of that path, of which nothing is known but its bytes.
     """
     if context is not None:
-        body = core.request_context(context, kit.head, kit.constant)
+        body = core.request_context(context, compiled.head, compiled.constant)
         return len(body) + body.count(b'"role":') * _MESSAGE + _TEMPLATE
     most, node = 0, leaf
     while node != ROOT:
         facts = core.node(node)
-        if _measures(core, node, facts, kit) and facts.prompt is not None and facts.generated is not None:
+        if _measures(core, node, facts, compiled) and facts.prompt is not None and facts.generated is not None:
             return most + facts.prompt + facts.generated + _MESSAGE
         most += len(core.message(node)) + _MESSAGE
         node = facts.parent
-    return most + len(kit.head) + len(kit.constant) + _TEMPLATE
+    return most + len(compiled.head) + len(compiled.constant) + _TEMPLATE
 
 
-def _measures(core: Core, node: int, facts: Node, kit: CompiledAgent) -> bool:
+def _measures(core: Core, node: int, facts: Node, compiled: CompiledAgent) -> bool:
     """Whether what the server reported of a node is the length of its path, as this agent is sent it."""
-    if facts.kind != TURN or facts.agent != kit.agent.name:
+    if facts.kind != TURN or facts.agent != compiled.agent.name:
         return False
     return facts.context is None or drift_of(core, node) is not None
 

@@ -218,7 +218,7 @@ class Checkpoint:
         self.told: set[int] = set()
         self.endings: list[CutMark | RefusedMark] = []
         self.judged = False
-        self.doubts = unresolved_effects(core)
+        self.unresolved = unresolved_effects(core)
         self._core = core
         self._forks: dict[int, ForkRecord] = {}
         self._served = ServedMark({})
@@ -299,7 +299,11 @@ class Checkpoint:
     def _stands(self, number: int) -> bool:
         """Whether a rollout goes on from where it was served last."""
         facts = self._core.rollout(number)
-        return facts.termination is None and number not in self.doubts and self._served.served.get(number) == facts.leaf
+        return (
+            facts.termination is None
+            and number not in self.unresolved
+            and self._served.served.get(number) == facts.leaf
+        )
 
     def _after(self, number: int, node: int) -> int | None:
         """The turn of a rollout that follows a node."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ProgramDriver", "ProgramFunction", "agent_loop"]
 
 
-async def agent_loop(rollout: Rollout, kit: CompiledAgent) -> NoReturn:
+async def agent_loop(rollout: Rollout, compiled: CompiledAgent) -> NoReturn:
     """Ask, run the tools that were called, and again, until the model answers or a limit ends the rollout.
 
     What is a call and what an answer, the agent's dialect says. A turn that is neither is told so and costs a turn, or
@@ -34,27 +34,27 @@ async def agent_loop(rollout: Rollout, kit: CompiledAgent) -> NoReturn:
 
     Args:
         rollout: The try to grow.
-        kit: The agent that plays it.
+        compiled: The agent that plays it.
 
     Raises:
         Finished: Always, unless an error ends the rollout first.
     """
-    limit = kit.agent.max_tool_calls
-    while rollout.turn < kit.agent.max_turns:
-        choice = await rollout.ask(kit)
+    limit = compiled.agent.max_tool_calls
+    while rollout.turn < compiled.agent.max_turns:
+        choice = await rollout.ask(compiled)
         if choice.finish == "length":
             rollout.finish(None, Termination.MAX_TOKENS)
-        turn = kit.speech.read(choice)
+        turn = compiled.dialect.read(choice)
         if not turn.calls:
             if turn.answer is not None:
                 rollout.finish(extract_answer(turn.answer))
-            if kit.agent.void == "stop":
+            if compiled.agent.void == "stop":
                 rollout.finish(None, Termination.FILTERED, "the turn neither calls a tool nor answers")
-            rollout.tell(kit, turn.problem)
+            rollout.tell(compiled, turn.problem)
             continue
         if limit is not None and rollout.tool_calls + len(turn.calls) > limit:
             rollout.finish(None, Termination.TOOL_LIMIT)
-        await rollout.use(kit, turn.calls)
+        await rollout.use(compiled, turn.calls)
     rollout.finish(None, Termination.MAX_TURNS)
 
 
@@ -91,8 +91,8 @@ class ProgramDriver:
             Finished: Always, unless an error ends the rollout first.
         """
         rollout.catch_up()
-        errands = ProgramExecutor(rollout)
-        play = ProgramContext(rollout, errands, self._journal, self._program, self._seed)
+        executor = ProgramExecutor(rollout)
+        play = ProgramContext(rollout, executor, self._journal, self._program, self._seed)
         try:
             # In a task of its own: a task group that gives up leaves its task marked as cancelled, up to Python 3.12.
             answer = await asyncio.get_running_loop().create_task(self._run(play))

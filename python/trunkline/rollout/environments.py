@@ -68,12 +68,12 @@ class SnapshotCache:
         self._most = most
         self._most_bytes = most_bytes
         self._round = 0
-        self._held: dict[Use, KeptSnapshot] = {}
+        self._kept: dict[Use, KeptSnapshot] = {}
         self._bytes = 0
         self._dropped: Use = (0, 0, 0)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._kept)
 
     @property
     def size(self) -> int:
@@ -97,11 +97,11 @@ class SnapshotCache:
         use = (self._round, rollout, turns)
         if size > self._most_bytes or use <= self._dropped:
             return
-        self._held[use] = KeptSnapshot(node, rollout, turns, snapshot, size)
+        self._kept[use] = KeptSnapshot(node, rollout, turns, snapshot, size)
         self._bytes += size
-        while len(self._held) > self._most or self._bytes > self._most_bytes:
-            self._dropped = min(self._held)
-            self._bytes -= self._held.pop(self._dropped).size
+        while len(self._kept) > self._most or self._bytes > self._most_bytes:
+            self._dropped = min(self._kept)
+            self._bytes -= self._kept.pop(self._dropped).size
 
     def find(self, path: Sequence[int], rollout: int) -> KeptSnapshot | None:
         """Return the snapshot of the last state on a path that has one; it counts as used.
@@ -113,13 +113,13 @@ class SnapshotCache:
             rollout: Who wants it.
         """
         on_path = set(path)
-        passed = [use for use, held in self._held.items() if held.node in on_path]
+        passed = [use for use, kept in self._kept.items() if kept.node in on_path]
         if not passed:
             return None
-        use = max(passed, key=lambda use: (self._held[use].turns, -self._held[use].rollout))
-        held = self._held.pop(use)
-        self._held[self._round, rollout, held.turns] = held
-        return held
+        use = max(passed, key=lambda use: (self._kept[use].turns, -self._kept[use].rollout))
+        kept = self._kept.pop(use)
+        self._kept[self._round, rollout, kept.turns] = kept
+        return kept
 
 
 logger = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class RolloutPosition(Protocol):
     task: Task
     leaf: int
     turn: int
-    lane: RolloutActivity | CombinedRolloutActivity
+    activity: RolloutActivity | CombinedRolloutActivity
 
 
 class EnvironmentManager:
@@ -143,17 +143,17 @@ class EnvironmentManager:
 
     Args:
         tree: The tree.
-        kit: The agent that plays it.
+        compiled: The agent that plays it.
         strategy: Who forks it.
         hear: Returns a turn of the tree as the program was given it.
         seed: The run's seed.
     """
 
     def __init__(
-        self, tree: Tree, kit: CompiledAgent, strategy: Strategy, hear: Callable[[int], ReplyChoice], seed: int
+        self, tree: Tree, compiled: CompiledAgent, strategy: Strategy, hear: Callable[[int], ReplyChoice], seed: int
     ) -> None:
         self.tree = tree
-        self.kit = kit
+        self.compiled = compiled
         self.hear = hear
         self._seed = seed
         # Without these hooks nothing forks but the prompt.
@@ -174,11 +174,11 @@ class EnvironmentManager:
         Args:
             rollout: The rollout.
         """
-        if self.kit.agent.environment is None:
+        if self.compiled.agent.environment is None:
             return None
         path = self.tree.core.path(rollout.leaf)
-        held = None if self._snapshots is None else self._snapshots.find(path, rollout.id)
-        return EnvironmentHandle(self, rollout, path, held)
+        kept = None if self._snapshots is None else self._snapshots.find(path, rollout.id)
+        return EnvironmentHandle(self, rollout, path, kept)
 
     def origin(self, step: RecordedStep) -> Origin:
         """Return the turn that made the calls of a step: that of the rollout that took it."""
@@ -192,7 +192,7 @@ class EnvironmentManager:
         if not self._forks or not environment.snapshots:
             return
         try:
-            snapshot = await self.kit.toolbox.manage(environment, "snapshot")
+            snapshot = await self.compiled.toolbox.manage(environment, "snapshot")
         except EnvironmentFailed as error:
             self.warn("no snapshot", error)
             return
@@ -211,7 +211,7 @@ class EnvironmentManager:
 
     async def _close(self, environment: Environment) -> None:
         try:
-            await self.kit.toolbox.manage(environment, "close")
+            await self.compiled.toolbox.manage(environment, "close")
         except EnvironmentFailed as error:
             self.warn("not closed", error)
 
@@ -226,20 +226,20 @@ class EnvironmentHandle:
     """The environment of one rollout.
 
     Args:
-        states: What it shares with the others of its tree.
+        manager: What it shares with the others of its tree.
         rollout: The rollout.
         path: Nodes from the root to where it begins.
-        held: The snapshot to begin with, if there is one.
+        kept: The snapshot to begin with, if there is one.
     """
 
     def __init__(
-        self, states: EnvironmentManager, rollout: RolloutPosition, path: Sequence[int], held: KeptSnapshot | None
+        self, manager: EnvironmentManager, rollout: RolloutPosition, path: Sequence[int], kept: KeptSnapshot | None
     ) -> None:
         self.environment: Environment | None = None
-        self._states = states
+        self._manager = manager
         self._rollout = rollout
-        self._held = held
-        self._missed = path if held is None else path[path.index(held.node) + 1 :]
+        self._kept = kept
+        self._missed = path if kept is None else path[path.index(kept.node) + 1 :]
 
     @asynccontextmanager
     async def entered(self) -> AsyncIterator[None]:
@@ -249,7 +249,7 @@ class EnvironmentHandle:
             EnvironmentFailed: It could not be made.
             ForkRefused: The state cannot be had.
         """
-        lane = self._rollout.lane
+        lane = self._rollout.activity
         lane.leave()
         environment = self._made()
         try:
@@ -258,21 +258,21 @@ class EnvironmentHandle:
             lane.run()
             yield
         except ForkRefused as refusal:
-            self._states.warn("fork refused", refusal)
+            self._manager.warn("fork refused", refusal)
             raise
         finally:
             lane.leave()
-            await self._states.close(environment)
+            await self._manager.close(environment)
 
     async def passed(self) -> None:
         """Note that the rollout has come to another state."""
         if self.environment is not None:
-            await self._states.take(self.environment, self._rollout)
+            await self._manager.take(self.environment, self._rollout)
 
     def _made(self) -> Environment:
         """Make an environment that holds nothing."""
         try:
-            made = self._states.kit.agent.environment()
+            made = self._manager.compiled.agent.environment()
         except Exception as error:
             what = f"{type(error).__name__}: {without_secrets(format_error(error))}"
             raise EnvironmentFailed(f"the environment could not be made: {what}") from error
@@ -282,33 +282,33 @@ class EnvironmentHandle:
 
     async def _bring(self, environment: Environment) -> None:
         """Bring an environment to the state: from a snapshot or the start, and over the calls that it missed."""
-        manage = self._states.kit.toolbox.manage
-        if self._held is None:
+        manage = self._manager.compiled.toolbox.manage
+        if self._kept is None:
             await manage(environment, "fresh", self._rollout.task)
         else:
-            await manage(environment, "restore", self._held.snapshot)
+            await manage(environment, "restore", self._kept.snapshot)
         start, replayed = time.perf_counter(), 0
-        for step in steps(self._states.tree.core, self._missed):
+        for step in steps(self._manager.tree.core, self._missed):
             replayed += await self._again(step, environment)
         if replayed:
-            note(self._states.tree.core, self._rollout.id, noted(replayed))
+            note(self._manager.tree.core, self._rollout.id, noted(replayed))
             logger.debug(
                 "rollout %d: %d calls replayed in %.3f s", self._rollout.id, replayed, time.perf_counter() - start
             )
 
     async def _again(self, step: RecordedStep, environment: Environment) -> int:
         """Run the calls of a step again, and compare what they say with the record; returns how many there were."""
-        kit, tree = self._states.kit, self._states.tree
-        calls = kit.speech.read(self._states.hear(step.turn)).calls
+        compiled, tree = self._manager.compiled, self._manager.tree
+        calls = compiled.dialect.read(self._manager.hear(step.turn)).calls
         if not calls or not step.observations:  # calls that have not run yet are not on record
             return 0
         if len(calls) != len(step.observations):
             raise ForkRefused(f"turn {step.number} has {len(calls)} calls and {len(step.observations)} observations")
-        observations = await kit.toolbox.replay(calls, environment, self._states.origin(step))
+        observations = await compiled.toolbox.replay(calls, environment, self._manager.origin(step))
         for index, (call, node, seen) in enumerate(zip(calls, step.observations, observations, strict=True)):
             if seen is None:
                 continue
-            message = kit.speech.observation(call, seen.text, messages.call_id(step.number, index))
+            message = compiled.dialect.observation(call, seen.text, messages.call_id(step.number, index))
             if message != tree.core.message(node):
                 differs = _difference(message_text(Node(tree, node).message), seen.text)
                 raise ForkRefused(

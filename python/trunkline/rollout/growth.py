@@ -83,7 +83,7 @@ class RunningRollouts:
     Args:
         core: The tree.
         barrier: Where they wait between two rounds.
-        past: What was decided before, where this goes on with a tree.
+        checkpoint: What was decided before, where this goes on with a tree.
 
     Attributes:
         ending: How growth ended.
@@ -91,7 +91,7 @@ class RunningRollouts:
         sealed: Whether no fork is paid for any more: nothing starts, and what grows goes on.
     """
 
-    def __init__(self, core: Core, barrier: Barrier, past: Sequence[CutMark | RefusedMark] = ()) -> None:
+    def __init__(self, core: Core, barrier: Barrier, checkpoint: Sequence[CutMark | RefusedMark] = ()) -> None:
         self.ending = TreeEnding()
         self.over = False
         self.sealed = False
@@ -102,7 +102,7 @@ class RunningRollouts:
         self._cut: set[int] = set()
         self._spared: frozenset[int] = frozenset()
         self._keep = False
-        for mark in past:
+        for mark in checkpoint:
             self._take(mark)
 
     def __len__(self) -> int:

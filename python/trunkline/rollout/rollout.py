@@ -45,13 +45,13 @@ class Rollout:
         id: The rollout's id in it; it has just been opened.
         task: The task.
         seed: The run's seed.
-        desk: Who answers.
-        outlet: Where it says that it grew.
-        siblings: Those that grow from the same fork; None where it grows alone.
+        sampler: Who answers.
+        sink: Where it says that it grew.
+        batcher: Those that grow from the same fork; None where it grows alone.
         sampling: What its first turn is sampled with, where that is not what the agent says.
         between: Called before every turn of its own but the first; it may wait there, and raise :class:`Finished`.
         kept: What its first turn goes on from, where it forks inside a turn.
-        purse: Pays for what it does; None where nothing is limited.
+        task_budget: Pays for what it does; None where nothing is limited.
 
     Attributes:
         state: What its tools work on; None where its agent has no environment.
@@ -66,13 +66,13 @@ class Rollout:
         id: int,
         task: Task,
         seed: int,
-        desk: Sampler,
-        outlet: TurnSink,
-        siblings: SampleBatcher | None = None,
+        sampler: Sampler,
+        sink: TurnSink,
+        batcher: SampleBatcher | None = None,
         sampling: Sampling | None = None,
         between: Callable[[Rollout], Awaitable[None]] | None = None,
         kept: KeptPrefix | None = None,
-        purse: TaskBudget | None = None,
+        task_budget: TaskBudget | None = None,
     ) -> None:
         facts = core.rollout(id)
         *trunk, turn, draw = facts.path
@@ -86,26 +86,26 @@ class Rollout:
         self.core = core
         self._path = facts.path
         self.seed = seed
-        self.sampler = desk
-        self.sink = outlet
-        self._siblings = siblings
+        self.sampler = sampler
+        self.sink = sink
+        self._batcher = batcher
         self.first_sampling = sampling
         self.between = between
-        self._heard: ReplyChoice | None = None
+        self._last_turn: ReplyChoice | None = None
         self._kept = kept
-        self.task_budget = purse
-        self._said = desk.conversation(facts.point)
-        self.effects = SideEffectLog(core, id, outlet)
-        self.state: EnvironmentHandle | None = None
-        self.lane = desk.lanes.open()
+        self.task_budget = task_budget
+        self._prompt = sampler.conversation(facts.point)
+        self.effects = SideEffectLog(core, id, sink)
+        self.environment: EnvironmentHandle | None = None
+        self.activity = sampler.activity.open()
         # The first turn is the draw itself: base of the fork point + draw. Later ones are draw 0 of their own states.
         self._next_seed = base_seed(seed, task.id, trunk, turn) + draw
 
-    async def ask(self, kit: CompiledAgent) -> ReplyChoice:
+    async def ask(self, compiled: CompiledAgent) -> ReplyChoice:
         """Let the model move: send the conversation, append the turn to the tree.
 
         Args:
-            kit: The agent that moves.
+            compiled: The agent that moves.
 
         Returns:
             What the model said.
@@ -115,25 +115,25 @@ class Rollout:
             EndpointError: If the endpoint serves nobody.
             Finished: The budget does not allow one more turn.
         """
-        if self._heard is not None:
-            choice, self._heard = self._heard, None
+        if self._last_turn is not None:
+            choice, self._last_turn = self._last_turn, None
             self.turn += 1
             return usable(choice)
         if self.first_sampling is not None:
-            kit, self.first_sampling = kit.sampled(self.first_sampling), None
+            compiled, self.first_sampling = compiled.sampled(self.first_sampling), None
         if self.between is not None and self.turn > self.start:
-            self.lane.leave()
+            self.activity.leave()
             self.place = "strategy"
             await self.between(self)
-        hold = None if self.task_budget is None else await self._pay(self.task_budget, kit)
+        reservation = None if self.task_budget is None else await self._pay(self.task_budget, compiled)
         try:
             kept, self._kept = self._kept, None
             turn = await self._fly(
-                TurnRequest(kit, self.id, self.leaf, self.turn, self._next_seed, self._said, kept, hold)
+                TurnRequest(compiled, self.id, self.leaf, self.turn, self._next_seed, self._prompt, kept, reservation)
             )
         except BaseException:
-            if hold is not None:
-                hold.drop()
+            if reservation is not None:
+                reservation.drop()
             raise
         self.leaf = turn.node
         self.turn += 1
@@ -146,53 +146,53 @@ class Rollout:
         facts = self.core.rollout(self.id)
         self.leaf, self.turn = facts.leaf, facts.turns
 
-    def take_up(self, heard: ReplyChoice | None, tool_calls: int) -> None:
+    def take_up(self, last_turn: ReplyChoice | None, tool_calls: int) -> None:
         """Stand where the tree has the rollout, which was opened by an earlier run and has not ended.
 
         Args:
-            heard: The last turn, where nothing came of it yet: the next :meth:`ask` returns it and asks nobody.
+            last_turn: The last turn, where nothing came of it yet: the next :meth:`ask` returns it and asks nobody.
             tool_calls: Tool calls it has made.
         """
         facts = self.core.rollout(self.id)
         self.leaf = facts.leaf
         self.tool_calls = tool_calls
-        self._heard = heard
-        self._said = self.sampler.conversation(facts.leaf)
+        self._last_turn = last_turn
+        self._prompt = self.sampler.conversation(facts.leaf)
         if facts.turns > self.start:
             self._next_seed = base_seed(self.seed, self.task.id, self._path, facts.turns)
-        self.turn = facts.turns - (heard is not None)
+        self.turn = facts.turns - (last_turn is not None)
 
-    def join(self, siblings: SampleBatcher | None) -> None:
+    def join(self, batcher: SampleBatcher | None) -> None:
         """Ask for the next turn together with other draws of the same state, if there are any."""
-        self._siblings = siblings
+        self._batcher = batcher
 
-    async def _pay(self, purse: TaskBudget, kit: CompiledAgent) -> Reservation:
+    async def _pay(self, task_budget: TaskBudget, compiled: CompiledAgent) -> Reservation:
         """Set aside what the next turn can cost; nobody waits for this rollout meanwhile."""
-        self.lane.leave()
+        self.activity.leave()
         self.place = "budget"
-        return await purse.turn(self.id, self.leaf, kit, 0 if self._kept is None else self._kept.tokens)
+        return await task_budget.turn(self.id, self.leaf, compiled, 0 if self._kept is None else self._kept.tokens)
 
     async def _fly(self, ask: TurnRequest) -> Turn:
         """Get the next turn as soon as one more may be in flight."""
-        self.lane.ask(ask.kit.agent.llm)
+        self.activity.ask(ask.compiled.agent.llm)
         self.place = "run file"
         await self.sink.reserve()
         self.place = "model"
-        diary = self.sampler.diary
+        recorder = self.sampler.recorder
         try:
-            if diary is None or not diary.traced:
+            if recorder is None or not recorder.traced:
                 return await self._next(ask)
-            return await self._traced(ask, diary)
+            return await self._traced(ask, recorder)
         except BaseException:
             self.sink.release()
             raise
         finally:
-            self.lane.run()
+            self.activity.run()
             self.place = "program"
 
-    async def _traced(self, ask: TurnRequest, diary: TraceRecorder) -> Turn:
+    async def _traced(self, ask: TurnRequest, recorder: TraceRecorder) -> Turn:
         """Get the next turn, and note how long it took."""
-        started, node, failed = diary.now(), None, None
+        started, node, failed = recorder.now(), None, None
         try:
             turn = await self._next(ask)
             node = turn.node
@@ -202,67 +202,67 @@ class Rollout:
         else:
             return turn
         finally:
-            diary.turned(self.id, ask.kit, started, node, failed)
+            recorder.turned(self.id, ask.compiled, started, node, failed)
 
     async def _next(self, ask: TurnRequest) -> Turn:
         """Get the next turn: with the siblings' where it is a draw of their fork."""
-        siblings, self._siblings = self._siblings, None
-        outcome = (await self.sampler.ask([ask]))[0] if siblings is None else await siblings.ask(ask)
+        batcher, self._batcher = self._batcher, None
+        outcome = (await self.sampler.ask([ask]))[0] if batcher is None else await batcher.ask(ask)
         if isinstance(outcome, RolloutError):
             raise outcome
         return outcome
 
-    async def use(self, kit: CompiledAgent, calls: Sequence[ToolCall]) -> None:
+    async def use(self, compiled: CompiledAgent, calls: Sequence[ToolCall]) -> None:
         """Run the tool calls of a turn at once and append their observations in call order.
 
         Args:
-            kit: The agent whose tools they are.
+            compiled: The agent whose tools they are.
             calls: The calls, as the agent's dialect read them.
 
         Raises:
             Finished: The budget does not allow them.
             InfrastructureError: That one with side effects will begin cannot be written down.
         """
-        self.lane.leave()
+        self.activity.leave()
         self.place = "tool"
         if self.task_budget is not None:
             await self.task_budget.tools(self.id, len(calls))
-        environment = None if self.state is None else self.state.environment
+        environment = None if self.environment is None else self.environment.environment
         origin = Origin(self.seed, self.task.id, self.id, self._path, self.turn - 1)
-        await self.sampler.underway.enter()
-        diary, names = self.sampler.diary, [call.name for call in calls]
-        started = 0 if diary is None else diary.now()
-        with self.sampler.underway.calling(names):
-            observations = await kit.toolbox.call_all(list(calls), environment, origin, self.effects.begin)
-        if diary is not None:
-            diary.used(self.id, kit.toolbox.names, names, observations, started)
-        self.lane.run()
+        await self.sampler.turn_gate.enter()
+        recorder, names = self.sampler.recorder, [call.name for call in calls]
+        started = 0 if recorder is None else recorder.now()
+        with self.sampler.turn_gate.calling(names):
+            observations = await compiled.toolbox.call_all(list(calls), environment, origin, self.effects.begin)
+        if recorder is not None:
+            recorder.used(self.id, compiled.toolbox.names, names, observations, started)
+        self.activity.run()
         self.place = "program"
-        agent = self.sampler.name(kit.agent.name)
+        agent = self.sampler.name(compiled.agent.name)
         size = 0
         for index, (call, seen) in enumerate(zip(calls, observations, strict=True)):
             # The ids in the history are ours, made from the position: a server's may be missing, repeated or hostile.
-            message = kit.speech.observation(call, seen.text, messages.call_id(self.turn - 1, index))
+            message = compiled.dialect.observation(call, seen.text, messages.call_id(self.turn - 1, index))
             self.leaf = self.core.observe(self.id, message, agent, seen.micros, not seen.ok)
             self.tool_calls += 1
             size += len(message)
         self.effects.known(origin.turn, range(len(calls)))
         # Once for all, so that no delta has a part of them.
         self.sink.grew(size)
-        if self.state is not None:
-            self.lane.leave()
-            await self.state.passed()
-            self.lane.run()
+        if self.environment is not None:
+            self.activity.leave()
+            await self.environment.passed()
+            self.activity.run()
 
-    def tell(self, kit: CompiledAgent, problem: str) -> None:
+    def tell(self, compiled: CompiledAgent, problem: str) -> None:
         """Tell the model what is wrong with its turn, in a message of the user; it counts as a failed tool call.
 
         Args:
-            kit: The agent that moved.
+            compiled: The agent that moved.
             problem: What is wrong.
         """
         message = messages.encode({"role": "user", "content": problem})
-        self.leaf = self.core.observe(self.id, message, self.sampler.name(kit.agent.name), 0, True)
+        self.leaf = self.core.observe(self.id, message, self.sampler.name(compiled.agent.name), 0, True)
         self.sink.grew(len(message))
 
     def finish(self, answer: str | None, termination: Termination = Termination.ANSWER, reason: str = "") -> NoReturn:
@@ -292,16 +292,16 @@ def usable(choice: ReplyChoice) -> ReplyChoice:
     return choice
 
 
-def calls_before(core: Core, node: int, kit: CompiledAgent, calls: Callable[[int], Sequence[ToolCall]]) -> int:
+def calls_before(core: Core, node: int, compiled: CompiledAgent, calls: Callable[[int], Sequence[ToolCall]]) -> int:
     """Return how many tool calls were made on the path to a node; 0 for an agent without a limit, which asks nobody.
 
     Args:
         core: The tree.
         node: The node; calls of its own have not been made yet.
-        kit: The agent that plays it.
+        compiled: The agent that plays it.
         calls: Returns the tool calls of a turn.
     """
-    if kit.agent.max_tool_calls is None:
+    if compiled.agent.max_tool_calls is None:
         return 0
     return sum(len(calls(turn)) for turn in core.path(node)[:-1] if core.node(turn).kind == TURN)
 
@@ -309,7 +309,7 @@ def calls_before(core: Core, node: int, kit: CompiledAgent, calls: Callable[[int
 def go_on(
     rollout: Rollout,
     core: Core,
-    kit: CompiledAgent,
+    compiled: CompiledAgent,
     hear: Callable[[int], ReplyChoice],
     calls: Callable[[int], Sequence[ToolCall]],
 ) -> None:
@@ -322,10 +322,10 @@ def go_on(
     Args:
         rollout: One that has been made for a rollout of the tree, and was asked nothing yet.
         core: The tree.
-        kit: The agent that plays it.
+        compiled: The agent that plays it.
         hear: Returns a turn of the tree as the program is to see it.
         calls: Returns the tool calls of a turn.
     """
     facts = core.rollout(rollout.id)
     waiting = hear(facts.leaf) if core.node(facts.leaf).kind == TURN else None
-    rollout.take_up(waiting, calls_before(core, facts.leaf, kit, calls))
+    rollout.take_up(waiting, calls_before(core, facts.leaf, compiled, calls))

@@ -93,9 +93,9 @@ def lose(core: Core, failure: Failure) -> None:
     """
     doubtful = unresolved_effects(core)
     for rollout in core.growing:
-        doubt = doubtful.get(rollout)
-        end = Termination.LOST if doubt is None else Termination.UNKNOWN_EFFECT
-        core.close(rollout, end.value, None, (failure if doubt is None else Failure.of(doubt)).encode())
+        unresolved = doubtful.get(rollout)
+        end = Termination.LOST if unresolved is None else Termination.UNKNOWN_EFFECT
+        core.close(rollout, end.value, None, (failure if unresolved is None else Failure.of(unresolved)).encode())
 
 
 class SideEffectLog:
@@ -104,17 +104,17 @@ class SideEffectLog:
     Args:
         core: The tree.
         rollout: The rollout's number.
-        outlet: Brings marks into the run file.
+        sink: Brings marks into the run file.
 
     Attributes:
         before: The doubt that the rollout was found in; None for most.
     """
 
-    def __init__(self, core: Core, rollout: int, outlet: TurnSink) -> None:
+    def __init__(self, core: Core, rollout: int, sink: TurnSink) -> None:
         self.before: UnknownEffect | None = None
         self._core = core
         self._rollout = rollout
-        self._outlet = outlet
+        self._sink = sink
         self._begun: dict[Place, _Intent] = {}
 
     @property
@@ -142,8 +142,8 @@ class SideEffectLog:
             InfrastructureError: It cannot be written.
         """
         begun = [_Intent((self._rollout, call.turn, call.index), name, call.id) for name, call in calls]
-        self._outlet.grew(sum(map(self._write, begun)))
-        await self._outlet.durable()
+        self._sink.grew(sum(map(self._write, begun)))
+        await self._sink.durable()
         self._begun |= {mark.intent: mark for mark in begun}
 
     def known(self, turn: int, indices: Iterable[int]) -> None:

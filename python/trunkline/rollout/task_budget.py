@@ -109,20 +109,20 @@ class Meter:
     """Settles the turns of one request as they come.
 
     Args:
-        holds: What was set aside for each draw.
+        reservations: What was set aside for each draw.
         called: Told of each reply.
         told: Told of each draw what became of it.
     """
 
-    def __init__(self, holds: Sequence[Reservation], called: Callable[[Reply], None], told: Told | None) -> None:
-        self._holds = holds
+    def __init__(self, reservations: Sequence[Reservation], called: Callable[[Reply], None], told: Told | None) -> None:
+        self._reservations = reservations
         self._called = called
         self._told = told
         self._parts: deque[tuple[Reply, int]] = deque()
         self._asked = False
-        self._open = set(range(len(holds)))
-        for hold in holds:
-            hold.sent = True
+        self._open = set(range(len(reservations)))
+        for reservation in reservations:
+            reservation.sent = True
 
     def called(self, reply: Reply) -> None:
         """Note what a request brought. Who answered may be filled in later, so it is priced when it settles."""
@@ -130,15 +130,15 @@ class Meter:
         self._asked |= reply.attempts > 0
         self._parts.extend((reply, draw) for draw in range(len(reply.choices)))
 
-    def told(self, place: int, outcome: Turn | RolloutError) -> None:
+    def settled(self, place: int, outcome: Turn | RolloutError) -> None:
         """Settle a draw, and then tell whoever waits for it: who comes next finds the ledger up to date."""
         if place in self._open:
             self._open.discard(place)
             if self._parts:
-                self._holds[place].pay(*self._parts.popleft())
+                self._reservations[place].pay(*self._parts.popleft())
             else:
                 # One that failed for good was a call, if it was sent, and brought no tokens.
-                self._holds[place].settle({"calls": int(self._asked)})
+                self._reservations[place].settle({"calls": int(self._asked)})
         if self._told is not None:
             self._told(place, outcome)
 
@@ -149,9 +149,9 @@ class Meter:
         # What was given up in the middle.
         for place in sorted(self._open):
             if self._parts:
-                self._holds[place].pay(*self._parts.popleft())
+                self._reservations[place].pay(*self._parts.popleft())
             else:
-                self._holds[place].lose()
+                self._reservations[place].lose()
 
 
 _OF_TURNS = frozenset({"calls", "prompt", "generated", "tokens", "micro_dollars"})
@@ -241,15 +241,15 @@ class LedgerClaim:
 class _RecordedClaim:
     """A claim of a rollout on the task's budget, which the tree is told of when it is settled."""
 
-    def __init__(self, claim: Claim, purse: TaskBudget, rollout: int) -> None:
+    def __init__(self, claim: Claim, task_budget: TaskBudget, rollout: int) -> None:
         self._claim = claim
-        self._purse = purse
+        self._task_budget = task_budget
         self._rollout = rollout
 
     def settle(self, spent: Amounts, estimated: Amounts | None = None) -> None:
         """See :class:`~trunkline.rollout.task_budget.Claim`."""
         self._claim.settle(spent, estimated)
-        self._purse.spent(self._rollout, spent)
+        self._task_budget.spent(self._rollout, spent)
 
 
 class BudgetSources(NamedTuple):
@@ -277,32 +277,37 @@ class TaskBudget:
     same ledger, and who was paid for and had no answer yet is paid for.
 
     Args:
-        allowance: What pays.
+        sources: What pays.
         core: The task's tree.
         barrier: Where its rollouts wait.
-        past: What was decided before, where this goes on with a tree.
+        checkpoint: What was decided before, where this goes on with a tree.
         started: How many rollouts were paid for before.
     """
 
     def __init__(
-        self, allowance: BudgetSources, core: Core, barrier: Barrier, past: Checkpoint | None = None, started: int = 0
+        self,
+        sources: BudgetSources,
+        core: Core,
+        barrier: Barrier,
+        checkpoint: Checkpoint | None = None,
+        started: int = 0,
     ) -> None:
-        self._prices = allowance.prices
-        self._of_llm = allowance.of_llm
+        self._prices = sources.prices
+        self._of_llm = sources.of_llm
         self._core = core
         self._barrier = barrier
         self._queue: dict[int, Mapping[str, int | None]] = {}
         self._granted: dict[int, Claim | Refusal] = {}
-        self._decided = {} if past is None else past.decided
+        self._decided = {} if checkpoint is None else checkpoint.decided
         self._own: LedgerAccount | None = None
-        if allowance.task is not None and (limits := allowance.task.limits):
+        if sources.task is not None and (limits := sources.task.limits):
             spent = Counter(rollouts=started)
-            if past is not None:
-                for rollout, turn in past.unsettled.items():
-                    past.settle(rollout, _of(self._cost_of_turn(turn), limits))
-                spent += past.spent
+            if checkpoint is not None:
+                for rollout, turn in checkpoint.unsettled.items():
+                    checkpoint.settle(rollout, _of(self._cost_of_turn(turn), limits))
+                spent += checkpoint.spent
             self._own = LedgerAccount("task budget", Ledger(limits, _of(spent, limits)))
-        self._run = allowance.run
+        self._run = sources.run
         self._ordered = frozenset() if self._own is None else frozenset(self._own.limits)
         self._limited = self._ordered | frozenset(() if self._run is None else self._run.limits)
 
@@ -338,23 +343,23 @@ class TaskBudget:
         return bool(self._ordered & _OF_TURNS)
 
     async def turn(
-        self, rollout: int, leaf: int, kit: CompiledAgent, kept: int = 0, context: int | None = None
+        self, rollout: int, leaf: int, compiled: CompiledAgent, kept: int = 0, context: int | None = None
     ) -> Reservation:
         """Set aside what a rollout's next turn can cost.
 
         Args:
             rollout: Its id.
             leaf: Where it stands.
-            kit: Who is asked.
+            compiled: Who is asked.
             kept: Tokens of an earlier turn that it goes on from; they are part of the prompt.
             context: What is sent instead of the path to where it stands; None where it is that path.
 
         Raises:
             OutOfBudget: Nobody pays.
         """
-        prompt = prompt_bound(self._core, leaf, kit, context) + kept if self._limited & _BY_TOKENS else 0
-        prices = self._of_llm.get(kit.agent.llm, self._prices)
-        most = turn_cost(prompt, kit.agent.sampling.max_tokens, prices)
+        prompt = prompt_bound(self._core, leaf, compiled, context) + kept if self._limited & _BY_TOKENS else 0
+        prices = self._of_llm.get(compiled.agent.llm, self._prices)
+        most = turn_cost(prompt, compiled.agent.sampling.max_tokens, prices)
         claims = await self._claim(most, rollout if self._ordered & _OF_TURNS else None)
         return Reservation(claims, {name: amount for name, amount in most.items() if amount is not None}, prices)
 

@@ -60,7 +60,7 @@ class RoundScorer:
         self._tree = tree
         self._grader = reward if reward is None or isinstance(reward, Grader) else Grader(reward)
         self._value = value
-        self._worth: dict[int, tuple[str, Scored]] = {}
+        self._scored: dict[int, tuple[str, Scored]] = {}
 
     async def ask(self, number: int, termination: Termination, *, spent: bool) -> None:
         """Ask what an ended rollout is worth.
@@ -78,18 +78,18 @@ class RoundScorer:
         else:
             return
         report(trajectory, said)
-        self._worth[number] = name, said
+        self._scored[number] = name, said
 
     def write(self) -> None:
         """Score a round in logical order: sums of rewards, which decide ties, must not depend on who was faster.
 
         What rewards are made of, and why there is none, stands in the rollouts' notes.
         """
-        for number in sorted(self._worth):
-            name, said = self._worth[number]
+        for number in sorted(self._scored):
+            name, said = self._scored[number]
             self._tree.core.score(number, said.value)
             grade(self._tree.core, number, *as_noted(name, said))
-        self._worth.clear()
+        self._scored.clear()
 
 
 logger = logging.getLogger(__name__)
@@ -106,65 +106,69 @@ class TreeRunner:
 
     Args:
         tree: The task's tree: with nothing in it yet, as an earlier run left it, or as far as this one has come.
-        kit: The agent that plays it.
+        compiled: The agent that plays it.
         strategy: Where rollouts start.
         reward: Scores each finished rollout, with those of other trees where a grader is shared; None leaves them
             unscored.
         seed: The run's seed.
-        draws: Who answers.
-        outlet: Where rollouts say that they grew.
+        client: Who answers.
+        sink: Where rollouts say that they grew.
         filters: Who judges the tree once it is complete, in this order.
         stopping: When the tree ends before its strategy is done.
-        allowance: What pays; None where nothing is limited.
+        sources: What pays; None where nothing is limited.
         taken: How much of the tree an earlier run left; all of it when None.
         program: What plays the rollouts; the agent's loop when None.
-        diary: Where rollouts note what they do; nowhere when None.
+        recorder: Where rollouts note what they do; nowhere when None.
     """
 
     def __init__(
         self,
         tree: Tree,
-        kit: CompiledAgent,
+        compiled: CompiledAgent,
         strategy: Strategy,
         reward: Reward | Grader | None,
         seed: int,
-        draws: CompletionClient | CompletionClients,
-        outlet: TurnSink,
+        client: CompletionClient | CompletionClients,
+        sink: TurnSink,
         *,
         filters: Sequence[Filter] = (),
         stopping: Stopping | None = None,
-        allowance: BudgetSources | None = None,
+        sources: BudgetSources | None = None,
         taken: CarriedOver | None = None,
         program: Program | None = None,
-        diary: TraceRecorder | None = None,
+        recorder: TraceRecorder | None = None,
     ) -> None:
         self.tree = tree
-        self._kit = kit
+        self._compiled = compiled
         self._strategy = strategy
         self._stepwise = stepwise(strategy)
         self._seed = seed
-        self._outlet = outlet
+        self._sink = sink
         self._filters = filters
         self._taken = CarriedOver.of(tree.core) if taken is None else taken
-        self._past = past = Checkpoint(tree.core, self._taken)
-        self._desk = Sampler(tree.core, tree.task.id, draws, outlet, diary)
-        self._calls = partial(self._desk.calls, kit)
+        self._checkpoint = checkpoint = Checkpoint(tree.core, self._taken)
+        self._sampler = Sampler(tree.core, tree.task.id, client, sink, recorder)
+        self._calls = partial(self._sampler.calls, compiled)
         self._barrier = Barrier()
-        self._states = EnvironmentManager(tree, kit, strategy, partial(self._desk.recorded, kit), seed)
+        self._environments = EnvironmentManager(
+            tree, compiled, strategy, partial(self._sampler.recorded, compiled), seed
+        )
         self._stopping = Stopping() if stopping is None else stopping
-        self._players = RunningRollouts(tree.core, self._barrier, past.endings)
+        self._running = RunningRollouts(tree.core, self._barrier, checkpoint.endings)
         started = tree.core.rollouts - self._taken.rollouts
-        self._purse = None if allowance is None else TaskBudget(allowance, tree.core, self._barrier, past, started)
-        self._seconds = None if allowance is None or allowance.task is None else allowance.task.seconds
-        self._stage = None if program is None else ProgramDriver(program, tree.core, seed)
+        self._task_budget = (
+            None if sources is None else TaskBudget(sources, tree.core, self._barrier, checkpoint, started)
+        )
+        self._seconds = None if sources is None or sources.task is None else sources.task.seconds
+        self._driver = None if program is None else ProgramDriver(program, tree.core, seed)
         self._done = 0
-        self._round = 0 if past.last is None else past.last.round + 1
-        self._released, self._stopped = past.released, past.stopped
+        self._round = 0 if checkpoint.last is None else checkpoint.last.round + 1
+        self._released, self._stopped = checkpoint.released, checkpoint.stopped
         self._steps: dict[int, int] = {}
         self._spent: set[int] = set()
         self._live: dict[int, Rollout] = {}
         self._ended: list[int] = []
-        self._scores = RoundScorer(tree, reward, getattr(strategy, "value", None))
+        self._scorer = RoundScorer(tree, reward, getattr(strategy, "value", None))
         self._planned = self._taken.rollouts + strategy.rollouts()
 
     async def run(self) -> None:
@@ -179,7 +183,7 @@ class TreeRunner:
             StrategyError: If it breaks later.
             EndpointError: If the endpoint serves nobody: there is no point in going on.
         """
-        write_prompt(self.tree, self._kit.agent)
+        write_prompt(self.tree, self._compiled.agent)
         deadline = self._deadline()
         try:
             async with asyncio.TaskGroup() as group:
@@ -192,23 +196,23 @@ class TreeRunner:
                     waiting = await self._rest()
                     ended, self._ended = self._ended, []
                     wanted = self._next(ended, waiting)
-            if self._players.over and self._desk.sent:
-                await asyncio.wait(self._desk.sent, timeout=_LEAVE_WITHIN)
+            if self._running.over and self._sampler.sent:
+                await asyncio.wait(self._sampler.sent, timeout=_LEAVE_WITHIN)
         finally:
             if deadline is not None:
                 deadline.cancel()
             # One that is cancelled ends nothing itself.
             for rollout in self._live.values():
-                rollout.lane.end()
-        if self._filters and not self._past.judged:
-            judge(self._filters, Group(self.tree, self._kit.speech.read))
+                rollout.activity.end()
+        if self._filters and not self._checkpoint.judged:
+            judge(self._filters, Group(self.tree, self._compiled.dialect.read))
             write(self.tree.core, JudgedMark(self.tree.core.rollouts))
-            self._outlet.grew()
+            self._sink.grew()
 
     @property
     def ending(self) -> TreeEnding:
         """How growth ended, once it has."""
-        return self._players.ending
+        return self._running.ending
 
     @property
     def oldest(self) -> Rollout | None:
@@ -222,7 +226,7 @@ class TreeRunner:
 
     def cut(self, word: str, why: str) -> None:
         """End all growth now; see :meth:`RunningRollouts.cut`."""
-        self._players.cut(word, why)
+        self._running.cut(word, why)
 
     def _deadline(self) -> asyncio.TimerHandle | None:
         """Cut the tree when the task's time is over."""
@@ -239,9 +243,9 @@ class TreeRunner:
         """
         while True:
             waiting = await self._barrier.rest()
-            if self._purse is None or not self._purse.admit():
-                self._scores.write()
-                self._outlet.grew()
+            if self._task_budget is None or not self._task_budget.admit():
+                self._scorer.write()
+                self._sink.grew()
                 return waiting
 
     def _first(self) -> list[Move]:
@@ -250,18 +254,18 @@ class TreeRunner:
 
     def _next(self, ended: Sequence[int], waiting: Sequence[int]) -> list[Move]:
         """Decide what the next round is."""
-        if self._players.over:
+        if self._running.over:
             return []
         wanted = self._ask("ended", ended) + self._ask("stepped", waiting)
-        if self._players.sealed:
+        if self._running.sealed:
             wanted = [move for move in wanted if not isinstance(move, Fork)]
         return [] if (wanted or waiting) and self._is_over() else wanted
 
     def _is_over(self) -> bool:
         """Whether growth is over; it is cut if the task is settled."""
-        if not self._players.over and (why := self._stopping.is_settled(self.tree.core, self._planned)) is not None:
+        if not self._running.over and (why := self._stopping.is_settled(self.tree.core, self._planned)) is not None:
             self.cut("settled", why)
-        return self._players.over
+        return self._running.over
 
     def _ask(self, hook: str, numbers: Sequence[int]) -> list[Move]:
         """Ask a hook of the strategy, if there is anything to ask it about."""
@@ -273,15 +277,15 @@ class TreeRunner:
         """Let rollouts go on that have not ended, and take those up that have and were not told of."""
         core = self.tree.core
         for number in core.growing:
-            fork, silent = self._past.fork(number), core.rollout(number).turns == core.rollout(number).path[-2]
+            fork, silent = self._checkpoint.fork(number), core.rollout(number).turns == core.rollout(number).path[-2]
             rollout = self._made(number, fork, silent=silent)
-            if self._stage is None:
-                go_on(rollout, core, self._kit, partial(self._desk.recorded, self._kit), self._calls)
-            rollout.effects.before = self._past.doubts.get(number)
-            rollout.state = self._states.of(rollout)
-        siblings = together(self._desk, (rollout.leaf for rollout in self._live.values()))
+            if self._driver is None:
+                go_on(rollout, core, self._compiled, partial(self._sampler.recorded, self._compiled), self._calls)
+            rollout.effects.before = self._checkpoint.unresolved.get(number)
+            rollout.environment = self._environments.of(rollout)
+        batchers = together(self._sampler, (rollout.leaf for rollout in self._live.values()))
         for rollout in self._live.values():
-            rollout.join(siblings.get(rollout.leaf))
+            rollout.join(batchers.get(rollout.leaf))
             self._barrier.start()
             group.create_task(self._play(rollout))
         for number in set(range(core.rollouts)).difference(core.growing):
@@ -293,7 +297,7 @@ class TreeRunner:
         facts = self.tree.core.rollout(number)
         termination = Termination(facts.termination or "")
         self._done += termination not in UNSCORED and (not old or number in self._taken.growing)
-        if number in self._past.told or (old and self._round):
+        if number in self._checkpoint.told or (old and self._round):
             return
         if not old:
             self._ended.append(number)
@@ -303,25 +307,25 @@ class TreeRunner:
 
     async def _rejudge(self, number: int, termination: Termination) -> None:
         """Score a rollout that ended before that could be written down."""
-        await self._scores.ask(number, termination, spent=self._past.took(number))
+        await self._scorer.ask(number, termination, spent=self._checkpoint.took(number))
         self._barrier.end()
 
     async def _move(self, wanted: Sequence[Move], told: Sequence[int], group: asyncio.TaskGroup) -> None:
         """Begin a round: note who is dropped, open forks, end who is stopped, let the others go on."""
         core = self.tree.core
         check_size(self._strategy, wanted, core.rollouts - self._taken.rollouts)
-        inside, program = self._desk.inside, self._stage is not None
+        inside, program = self._sampler.inside, self._driver is not None
         check_moves(self._strategy, wanted, core, self._live, inside=inside, program=program)
         forks = [move for move in wanted if isinstance(move, Fork)]
-        if self._purse is not None:
-            forks = await self._purse.paid(forks, self._players.refuse)
+        if self._task_budget is not None:
+            forks = await self._task_budget.paid(forks, self._running.refuse)
         # From here on in one step, so that a delta has all of it or nothing.
         for move in wanted:
             if isinstance(move, Drop):
                 note(core, move.rollout, Verdict(type(self._strategy).__name__, "drop", move.reason))
-        if self._players.over:
+        if self._running.over:
             return  # it was cut meanwhile
-        self._states.next_round()
+        self._environments.next_round()
         stopped = {move.rollout: move.reason for move in wanted if isinstance(move, Stop)}
         waiting = [self._live[number] for number in sorted(self._barrier.waiting)]
         opened = [ForkRecord.by(fork, open_fork(core, fork)) for fork in forks]
@@ -330,27 +334,27 @@ class TreeRunner:
         self._round += 1
         leaves = [self._live[number].leaf for number in going]
         leaves += [core.rollout(fork.first).point for fork in opened for _ in range(fork.n)]
-        siblings = together(self._desk, leaves)
+        batchers = together(self._sampler, leaves)
         for fork in opened:
-            self._open(fork, siblings, group)
+            self._open(fork, batchers, group)
         for rollout in waiting:
             reason = stopped.get(rollout.id)
-            rollout.join(siblings.get(rollout.leaf))
+            rollout.join(batchers.get(rollout.leaf))
             self._barrier.go(rollout.id, None if reason is None else Finished(Termination.CENSORED, None, reason))
-        self._outlet.grew()
+        self._sink.grew()
 
-    def _open(self, fork: ForkRecord, siblings: dict[int, SampleBatcher], group: asyncio.TaskGroup) -> None:
+    def _open(self, fork: ForkRecord, batchers: dict[int, SampleBatcher], group: asyncio.TaskGroup) -> None:
         """Let the rollouts of a fork grow, whose path has made some tool calls before."""
         core = self.tree.core
         point = core.rollout(fork.first).point
-        made = calls_before(core, point, self._kit, self._calls)
+        made = calls_before(core, point, self._compiled, self._calls)
         for number in range(fork.first, fork.first + fork.n):
             rollout = self._made(number, fork)
-            if self._stage is not None:
-                self._stage.opened(number)
-            rollout.join(siblings.get(point))
+            if self._driver is not None:
+                self._driver.opened(number)
+            rollout.join(batchers.get(point))
             rollout.tool_calls = made
-            rollout.state = self._states.of(rollout)
+            rollout.environment = self._environments.of(rollout)
             self._barrier.start()
             group.create_task(self._play(rollout))
 
@@ -362,13 +366,13 @@ class TreeRunner:
             number,
             self.tree.task,
             self._seed,
-            self._desk,
-            self._outlet,
+            self._sampler,
+            self._sink,
             None,
             None if told is None else told.sampling,
             self._between if self._stepwise or (fork is not None and fork.steps is not None) else None,
             None if told is None else told.kept,
-            self._purse,
+            self._task_budget,
         )
         if fork is not None and fork.steps is not None:
             self._steps[number] = fork.steps
@@ -387,7 +391,7 @@ class TreeRunner:
     async def _play(self, rollout: Rollout) -> None:
         """Play one rollout to its end, close it and find out what it is worth."""
         try:
-            self._players.enter(rollout.id)
+            self._running.enter(rollout.id)
             rollout.effects.check()
             if rollout.id in self._stopped:
                 raise Finished(Termination.CENSORED, None, self._stopped[rollout.id])
@@ -401,17 +405,17 @@ class TreeRunner:
             if end.termination is Termination.LOST:
                 about = {"task": self.tree.task.id, "rollout": rollout.id}
                 logger.exception("task %r, rollout %d broke", *about.values(), extra=about)
-        rollout.lane.end()
-        self._players.leave(rollout.id)
-        if not self._players.kept(rollout.id):
+        rollout.activity.end()
+        self._running.leave(rollout.id)
+        if not self._running.kept(rollout.id):
             self.tree.core.close(rollout.id, end.termination.value, end.answer, end.failure)
-            self._players.left(rollout.id)
-            if self._desk.diary is not None and self._desk.diary.traced:
-                name = self._kit.agent.name
-                self._desk.diary.ended(rollout.id, name, rollout.began, end.termination.value, end.failure)
+            self._running.left(rollout.id)
+            if self._sampler.recorder is not None and self._sampler.recorder.traced:
+                name = self._compiled.agent.name
+                self._sampler.recorder.ended(rollout.id, name, rollout.began, end.termination.value, end.failure)
             self._count(end.termination)
-            self._outlet.grew()
-            await self._scores.ask(rollout.id, end.termination, spent=rollout.id in self._spent)
+            self._sink.grew()
+            await self._scorer.ask(rollout.id, end.termination, spent=rollout.id in self._spent)
         del self._live[rollout.id]
         self._ended.append(rollout.id)
         self._barrier.end()
@@ -419,22 +423,22 @@ class TreeRunner:
     async def _program(self, rollout: Rollout) -> None:
         """Play a rollout's program; one that is cut, or that nobody pays for any more, is finished."""
         try:
-            async with nullcontext() if rollout.state is None else rollout.state.entered():
+            async with nullcontext() if rollout.environment is None else rollout.environment.entered():
                 try:
-                    await (agent_loop(rollout, self._kit) if self._stage is None else self._stage.play(rollout))
+                    await (agent_loop(rollout, self._compiled) if self._driver is None else self._driver.play(rollout))
                 finally:
                     # Before its environment is closed: it has ended, and is not cut any more.
-                    self._players.leave(rollout.id)
+                    self._running.leave(rollout.id)
         except asyncio.CancelledError:
-            raise self._players.caught(rollout.id) from None
+            raise self._running.caught(rollout.id) from None
         except OutOfBudget as end:
-            self._players.refuse(end.reason)
+            self._running.refuse(end.reason)
             raise
 
     def _count(self, termination: Termination) -> None:
         """Count a rollout that has ended, and cut the others once there are enough."""
         self._done += termination not in UNSCORED
         enough = self._stopping.enough
-        if enough is not None and self._done >= enough and (self._players or self.tree.core.rollouts < self._planned):
+        if enough is not None and self._done >= enough and (self._running or self.tree.core.rollouts < self._planned):
             why = f"enough: {enough} of {self._planned - self._taken.rollouts}"
-            self._players.cut("enough", why, keep=self._stopping.tail == "keep")
+            self._running.cut("enough", why, keep=self._stopping.tail == "keep")

@@ -354,16 +354,16 @@ def rescore(
     anew: bool = False,
 ) -> Rescored:
     """Like :func:`arescore`, and wait for it; also inside a running event loop, as in a notebook."""
-    home = LoopThread("trunkline-rescore")
+    loop_thread = LoopThread("trunkline-rescore")
     try:
-        errand = home.send(arescore(path, reward, out=out, keep_verdicts=keep_verdicts, anew=anew))
+        task = loop_thread.send(arescore(path, reward, out=out, keep_verdicts=keep_verdicts, anew=anew))
         try:
-            return errand.wait()
+            return task.wait()
         except BaseException:
-            errand.cancel()
+            task.cancel()
             raise
     finally:
-        home.close(_nothing())
+        loop_thread.close(_nothing())
 
 
 async def _nothing() -> None:

@@ -68,7 +68,7 @@ def make_backend(job: Job, workers: int | None, tasks: int, pool: object = None)
     """
     stays = live(job.llms)
     if pool is not None:
-        return _lent(workers, pool, stays)
+        return _borrowed(workers, pool, stays)
     if workers is not None:
         check_int("workers", workers, 0, MOST_WORKERS)
     if workers is None:
@@ -82,7 +82,7 @@ def make_backend(job: Job, workers: int | None, tasks: int, pool: object = None)
     return LocalBackend(min(workers, tasks))
 
 
-def _lent(workers: int | None, pool: object, stays: str | None) -> Backend:
+def _borrowed(workers: int | None, pool: object, stays: str | None) -> Backend:
     """A pool's backend, for one run."""
     if not isinstance(pool, WorkerPool):
         raise ConfigError(f"pool must be a trunkline.Pool, not {short_repr(pool)}")
@@ -143,11 +143,11 @@ class RunSpec:
         self._out = _out(told.out)
         self._resume = _resume(told)
         self._durable = _durable(told)
-        self._unfinished = ResumableRun.at(self._out) if self._resume else None
-        if self._unfinished is None:
+        self._resumable = ResumableRun.at(self._out) if self._resume else None
+        if self._resumable is None:
             self._begin(agent, tasks, told)
         else:
-            self._go_on(agent, tasks, told, self._unfinished)
+            self._go_on(agent, tasks, told, self._resumable)
         self._job.traced, self._observers = watchers(told)
         conceal(*self._job.llms.values())
         self._backend = make_backend(self._job, told.workers, len(self._tasks), told.pool)
@@ -190,7 +190,7 @@ class RunSpec:
     @property
     def over(self) -> bool:
         """Whether the run is one that has nothing left to do."""
-        return self._unfinished is not None and self._unfinished.is_over(self._changed)
+        return self._resumable is not None and self._resumable.is_over(self._changed)
 
     @property
     def fingerprint(self) -> str:
@@ -206,18 +206,18 @@ class RunSpec:
                 earlier run's trees cannot go on.
             RunFileError: The earlier run's file is damaged.
         """
-        if self._unfinished is None:
+        if self._resumable is None:
             check_out(self._out)
         check(self._job)
         taken = None
-        if self._start_from is not None and self._unfinished is None:
+        if self._start_from is not None and self._resumable is None:
             with SourceRun(self._start_from) as earlier:
                 taken = earlier.look(self._job, self._tasks)
         workers = self._backend.workers
         if workers:
             pack_job(self._job)
         tasks = len(self._tasks) if self._refill is None else self._refill.max_tasks
-        finished = None if self._unfinished is None else self._unfinished.finished
+        finished = None if self._resumable is None else self._resumable.finished
         described = self._described | {"seed": self._seed}
         return outline(self._job, tasks, described, workers, self._out, taken, finished)
 
@@ -362,14 +362,14 @@ class PreparedRun(RunSpec):
         if self._job.cache is not None:
             # Refuses what no worker could open.
             Cache(self._job.cache).close()
-        self._shelf = TemporaryRunDir() if self._out is None else None
-        self.path = self._shelf.path / "run" if self._shelf else Path(self._out or "")
-        self._state = "running" if self._unfinished is None else self._unfinished.state
+        self._folder = TemporaryRunDir() if self._out is None else None
+        self.path = self._folder.path / "run" if self._folder else Path(self._out or "")
+        self._state = "running" if self._resumable is None else self._resumable.state
         if self.over:
             return
-        self._writer = self._create() if self._unfinished is None else self._open()
-        self._resumed = bool(self._writer.standing.state)
-        taken = self._writer.standing.taken if self._resumed else self._take_over()
+        self._writer = self._create() if self._resumable is None else self._open()
+        self._resumed = bool(self._writer.progress.state)
+        taken = self._writer.progress.taken if self._resumed else self._take_over()
         self.controller = Controller(
             self._job,
             self._tasks,
@@ -428,7 +428,7 @@ class PreparedRun(RunSpec):
     @property
     def finished(self) -> list[str]:
         """The tasks that were done before this process began, by their ids."""
-        return [self._tasks[number].id for number in self._writer.standing.finished]
+        return [self._tasks[number].id for number in self._writer.progress.finished]
 
     async def execute(self) -> Run:
         """Run to the end, and leave a closed run file, or none if nothing came of it. A run that is over is not run.
@@ -441,7 +441,7 @@ class PreparedRun(RunSpec):
             return self.result()
         self._state = "failed"
         try:
-            if self.controller.handout.open:
+            if self.controller.task_queue.open:
                 await ready(self._job)
                 await self.controller.run()
             self._state = "interrupted" if self.controller.stopped else self.controller.ended or self._ended()
@@ -458,15 +458,15 @@ class PreparedRun(RunSpec):
 
     def _ended(self) -> str:
         """What a run that came to its end is called."""
-        handout, shot = self.controller.handout, self.controller.snapshot
-        if not handout.short:
+        task_queue, shot = self.controller.task_queue, self.controller.snapshot
+        if not task_queue.short:
             return "done"
         logger.warning("only %d of %s groups were kept of %d tasks", shot.kept, shot.groups, shot.tasks_done)
         return "exhausted"
 
     def result(self) -> Run:
         """Return what the run came to, once it is over."""
-        return Run(self.path, self._state, self._shelf)
+        return Run(self.path, self._state, self._folder)
 
 
 def plan(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unpack[Options]) -> Outline:

@@ -134,13 +134,13 @@ class Pool(WorkerPool):
             raise UsageError("update_weights inside a running loop: await aupdate_weights there")
 
     async def _change(self, version: str, update: Callable[[], object] | None, policy: str) -> None:
-        versions = self.versions
-        if versions is not None and self.home is None and self.loop is not asyncio.get_running_loop():
+        coordinator = self.coordinator
+        if coordinator is not None and self.loop_thread is None and self.loop is not asyncio.get_running_loop():
             raise UsageError("an inline pool's run goes on in another loop; await aupdate_weights in that one")
         self.policy = policy
         try:
-            if versions is not None and policy != "finish":
-                await self._led(versions.hold(abort=policy == "abort_resume"))
+            if coordinator is not None and policy != "finish":
+                await self._led(coordinator.hold(abort=policy == "abort_resume"))
             if update is not None and inspect.isawaitable(loaded := update()):
                 await loaded
         except BaseException:
@@ -152,16 +152,16 @@ class Pool(WorkerPool):
         """Let all go on, under another version if one is given; also a run that has begun meanwhile."""
         self.policy = None
         self.weights = version or self.weights
-        versions = self.versions
-        if versions is not None:
-            await self._led(versions.change(version or versions.version))
+        coordinator = self.coordinator
+        if coordinator is not None:
+            await self._led(coordinator.change(version or coordinator.version))
 
     async def _led(self, step: Coroutine[None, None, None]) -> None:
         """Do a step of a change where the run is led from."""
-        if self.home is None:
+        if self.loop_thread is None:
             await step
         else:
-            await self.home.send(step).ended()
+            await self.loop_thread.send(step).ended()
 
     def __enter__(self) -> Self:
         return self

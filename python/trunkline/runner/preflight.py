@@ -270,12 +270,12 @@ def _turn(name: str, budget: Budget, job: Job, tasks: Sequence[Task]) -> None:
 
 def _cheapest(job: Job, asker: Agent, tasks: Sequence[Task]) -> tuple[int, int | None, dict[str, int | None]]:
     """An agent's cheapest first turn: tokens of its prompt, the most it may generate, and what that costs."""
-    kit, generated = CompiledAgent(asker), asker.sampling.max_tokens
-    least = min((_prompt(task, kit) for task in tasks), default=0)
+    compiled, generated = CompiledAgent(asker), asker.sampling.max_tokens
+    least = min((_prompt(task, compiled) for task in tasks), default=0)
     return least, generated, turn_cost(least, generated, job.prices_of_llm[asker.llm])
 
 
-def _prompt(task: Task, kit: CompiledAgent) -> int:
+def _prompt(task: Task, compiled: CompiledAgent) -> int:
     tree = Tree(task, Core())
-    write_prompt(tree, kit.agent)
-    return prompt_bound(tree.core, prompt(tree.core), kit)
+    write_prompt(tree, compiled.agent)
+    return prompt_bound(tree.core, prompt(tree.core), compiled)

@@ -38,13 +38,13 @@ class Run:
         path: The run file.
         state: ``done``, ``exhausted`` (tasks ran out before enough groups were kept), ``budget`` or ``deadline`` (tasks
             were not begun for want of budget or time) or ``interrupted``.
-        shelf: Where the file is, when it has no other home; the file goes with this object.
+        folder: Where the file is, when it has no other home; the file goes with this object.
     """
 
-    def __init__(self, path: Path, state: str, shelf: TemporaryRunDir | None = None) -> None:
+    def __init__(self, path: Path, state: str, folder: TemporaryRunDir | None = None) -> None:
         self.path = path
         self.state = state
-        self._shelf = shelf
+        self._folder = folder
 
     def __iter__(self) -> Iterator[Tree]:
         """Yield the tree of each task, in the order of the tasks; refused while the run is scored again in part."""

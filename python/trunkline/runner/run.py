@@ -38,19 +38,19 @@ class CompletionStream:
 
     Args:
         plan: The run.
-        home: Where it goes on; in the running loop when None.
+        loop_thread: Where it goes on; in the running loop when None.
     """
 
-    def __init__(self, plan: PreparedRun, home: LoopThread | None) -> None:
+    def __init__(self, plan: PreparedRun, loop_thread: LoopThread | None) -> None:
         self._plan = plan
-        self._home = home
+        self._loop_thread = loop_thread
         self._box: asyncio.Queue[str | None] = asyncio.Queue()
         self._run: asyncio.Task[None] | LoopTask[None]
-        if home is None:
+        if loop_thread is None:
             self._run = asyncio.ensure_future(self._tell(self._box.put_nowait))
         else:
             loop = asyncio.get_running_loop()
-            self._run = home.send(self._tell(lambda done: _post(loop, self._box, done)))
+            self._run = loop_thread.send(self._tell(lambda done: _post(loop, self._box, done)))
 
     def __aiter__(self) -> CompletionStream:
         return self
@@ -71,10 +71,10 @@ class CompletionStream:
     def _stop(self) -> None:
         """Ask the run to end, without waiting for what is out."""
         stop = partial(self._plan.controller.stop, at_once=True)
-        if self._home is None:
+        if self._loop_thread is None:
             stop()
         elif isinstance(self._run, LoopTask) and not self._run.over:
-            self._home.call(stop)
+            self._loop_thread.call(stop)
 
     async def _ended(self) -> None:
         if isinstance(self._run, LoopTask):
@@ -144,11 +144,11 @@ def run(agent: Agent | Team, tasks: Iterable[Task] | None = None, **options: Unp
         InfrastructureError: If workers or the run file fail.
         Interrupted: On SIGINT or SIGTERM, after the run file was closed.
     """
-    with _planned(agent, tasks, options) as (plan, home):
+    with _planned(agent, tasks, options) as (plan, loop_thread):
         if plan.over:
             return plan.result()
-        if home is not None:
-            return _drive_in(home, plan)
+        if loop_thread is not None:
+            return _drive_in(loop_thread, plan)
         return _drive_in_thread(plan) if _in_a_loop() else _drive(plan)
 
 
@@ -157,10 +157,10 @@ async def arun(agent: Agent | Team, tasks: Iterable[Task] | None = None, **optio
 
     What it raises is the same; on a pool the run goes on in the pool's thread, and its processes stay.
     """
-    with _planned(agent, tasks, options) as (plan, home):
-        if home is None:
+    with _planned(agent, tasks, options) as (plan, loop_thread):
+        if loop_thread is None:
             return await plan.execute()
-        return await home.send(plan.execute()).ended()
+        return await loop_thread.send(plan.execute()).ended()
 
 
 async def stream(
@@ -171,12 +171,12 @@ async def stream(
     Of a run that is resumed, trees that were complete come first. Closing the iterator, as
     ``contextlib.aclosing`` does, or cancelling what iterates, stops the run and waits until it has ended.
     """
-    with _planned(agent, tasks, options) as (plan, home):
+    with _planned(agent, tasks, options) as (plan, loop_thread):
         if plan.over:
             for tree in plan.result():
                 yield tree
             return
-        news = CompletionStream(plan, home)
+        news = CompletionStream(plan, loop_thread)
         try:
             for before in plan.finished:
                 yield _tree(plan, before)
@@ -200,7 +200,7 @@ def _planned(
         plan = PreparedRun(agent, tasks, **(known | options))
         if not plan.over:
             pool.lead(plan.controller)
-        yield plan, pool.home
+        yield plan, pool.loop_thread
 
 
 def _tree(plan: PreparedRun, task_id: str) -> Tree:
@@ -264,20 +264,20 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 def _drive_in_thread(plan: PreparedRun) -> Run:
     """Run beside somebody's running loop, in a thread that lives as long as the run."""
-    home = LoopThread("trunkline-run")
+    loop_thread = LoopThread("trunkline-run")
     try:
-        return _drive_in(home, plan)
+        return _drive_in(loop_thread, plan)
     finally:
-        home.close(_nothing())
+        loop_thread.close(_nothing())
 
 
 async def _nothing() -> None:
     """Nothing is left to be done."""
 
 
-def _drive_in(home: LoopThread, plan: PreparedRun) -> Run:
+def _drive_in(loop_thread: LoopThread, plan: PreparedRun) -> Run:
     """Run in a home, and wait for it in this thread, which handles signals if it may."""
-    errand = home.send(plan.execute())
+    task = loop_thread.send(plan.execute())
     caught: list[int] = []
 
     def on_signal(signum: int, _frame: FrameType | None) -> None:
@@ -286,12 +286,12 @@ def _drive_in(home: LoopThread, plan: PreparedRun) -> Run:
 
     with _handling(on_signal):
         try:
-            result = errand.wait()
+            result = task.wait()
         except asyncio.CancelledError:
             if not caught:
                 raise
         except BaseException:
-            errand.cancel()
+            task.cancel()
             raise
     if caught:
         raise Interrupted(caught[0], plan.result() if plan.path.exists() else None)

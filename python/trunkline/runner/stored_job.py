@@ -142,10 +142,10 @@ def scored_by(meta: Mapping[str, str], reward: Reward) -> dict[str, Any] | None:
         return None
     if stored.packed is not None:
         try:
-            crossing = pack(reward, f"reward {reward_name(reward)!r}", by_value=False)
+            serialized = pack(reward, f"reward {reward_name(reward)!r}", by_value=False)
             here = [os.path.abspath(entry) for entry in sys.path]  # noqa: PTH100 - entries may be empty, or no folders
             path = [*stored.packed.path, *(entry for entry in here if entry not in stored.packed.path)]
-            packed, why = _openly(msgspec.structs.replace(stored.packed, reward=crossing, path=path))
+            packed, why = _openly(msgspec.structs.replace(stored.packed, reward=serialized, path=path))
         except CrossingError as problem:
             packed, why = None, str(problem)
         # Without its reward it cannot be gone on with, but its filters are still to be had.
@@ -170,8 +170,8 @@ def _pack(job: Job) -> tuple[EncodedJob | None, str]:
 
 def _openly(packed: EncodedJob) -> tuple[EncodedJob | None, str]:
     """Return a job as data, or why it may not be in a file."""
-    crossings = [packed.strategy, packed.program, packed.reward, packed.environment, *packed.tools, *packed.filters]
-    fields = [fields_of(crossing) for crossing in crossings if crossing is not None]
+    serialized = [packed.strategy, packed.program, packed.reward, packed.environment, *packed.tools, *packed.filters]
+    fields = [fields_of(serialized) for serialized in serialized if serialized is not None]
     # As it would stand in the file, and what does so as bytes.
     seen = msgspec.json.decode(msgspec.json.encode([packed, fields]))
     if redact(seen) != seen:

@@ -46,7 +46,7 @@ class WorkerPool:
     Attributes:
         kind: The same.
         backend: Where its engines live.
-        home: The thread; None for an inline one.
+        loop_thread: The thread; None for an inline one.
         loop: The loop that the run at work was begun in; None where there was none.
         weights: The version of the weights that the server has, as far as it was said.
         policy: How they are being changed; None while they are not.
@@ -61,7 +61,7 @@ class WorkerPool:
         check_choice("pool", kind, "local", "inline", "ray")
         self.kind = kind
         self.backend = _backend(kind, workers, address, runtime_env)
-        self.home = None if kind == "inline" else LoopThread("trunkline-pool")
+        self.loop_thread = None if kind == "inline" else LoopThread("trunkline-pool")
         self.loop: asyncio.AbstractEventLoop | None = None
         self.weights: str | None = None
         self.policy: str | None = None
@@ -69,7 +69,7 @@ class WorkerPool:
         self._pid = os.getpid()
         self._busy = threading.Lock()
         self._closed = False
-        self._end = weakref.finalize(self, _end, self.backend, self.home, self._pid)
+        self._end = weakref.finalize(self, _end, self.backend, self.loop_thread, self._pid)
         if kind == "ray":
             # What is registered last is done first: Ray is imported before, and must not end before its actors do.
             cluster.load()
@@ -100,14 +100,14 @@ class WorkerPool:
         """Note who leads the run that it was lent to; a change of the weights that is under way includes it."""
         self._leader = controller
         if self.policy is None:
-            self.weights = controller.versions.version
+            self.weights = controller.coordinator.version
         elif self.policy != "finish":
-            controller.versions.begin_held(abort=self.policy == "abort_resume")
+            controller.coordinator.begin_held(abort=self.policy == "abort_resume")
 
     @property
-    def versions(self) -> WeightCoordinator | None:
+    def coordinator(self) -> WeightCoordinator | None:
         """Changes the weights under the run that is going on; None if none is."""
-        return None if self._leader is None else self._leader.versions
+        return None if self._leader is None else self._leader.coordinator
 
     def close(self) -> None:
         """End a run that is still going on, and every process; may be called more than once."""
@@ -159,7 +159,7 @@ def _backend(kind: str, workers: int | None, address: str | None, runtime_env: M
     return RayBackend(workers, address, runtime_env)
 
 
-def _end(backend: Backend, home: LoopThread | None, pid: int) -> None:
+def _end(backend: Backend, loop_thread: LoopThread | None, pid: int) -> None:
     """End everything that a fleet has; never in a process that was forked from its own."""
-    if home is not None and pid == os.getpid():
-        home.close(backend.close())
+    if loop_thread is not None and pid == os.getpid():
+        loop_thread.close(backend.close())

@@ -143,11 +143,11 @@ def run_progress(connection: sqlite3.Connection, meta: dict[str, str]) -> RunPro
 
 def _kept(connection: sqlite3.Connection, *, scored: bool) -> int:
     """Count the groups that can be trained on."""
-    judgements = FilterStats(scored=scored)
+    filter_stats = FilterStats(scored=scored)
     for task, *values in connection.execute(_ROLLOUTS):
-        judgements.add(task, msgspec.convert(values, RolloutRow))
+        filter_stats.add(task, msgspec.convert(values, RolloutRow))
     broken = {task for (task,) in connection.execute("SELECT task FROM trees WHERE error IS NOT NULL")}
-    return len(judgements.kept - broken)
+    return len(filter_stats.kept - broken)
 
 
 def _rebuild(connection: sqlite3.Connection, task: int) -> _core.Tree:
@@ -192,12 +192,12 @@ class Resumed(NamedTuple):
     """What a writer goes on with.
 
     Attributes:
-        standing: How far the run has come.
+        progress_so_far: How far the run has come.
         calls: The table of its calls.
         seconds: Wall time that it has taken.
     """
 
-    standing: RunProgress
+    progress_so_far: RunProgress
     calls: CallTable
     seconds: float
 

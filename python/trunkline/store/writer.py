@@ -62,7 +62,7 @@ class RunWriter:
 
     Attributes:
         path: The file.
-        standing: What was in it when it was opened.
+        progress_so_far: What was in it when it was opened.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RunWriter:
     ) -> None:
         resumed = resumed or Resumed(RunProgress(), CallTable(), 0.0)
         self.path = path
-        self.standing = resumed.standing
+        self.progress = resumed.progress_so_far
         self._looked = -math.inf
         self._gone = False
         self._made = made

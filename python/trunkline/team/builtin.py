@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trunkline.team.team import TeamPlay
 
 
-__all__ = ["ExpertsTeam", "MathTeam", "SearchTeam", "check_lenient", "said_yes"]
+__all__ = ["ExpertsTeam", "MathTeam", "SearchTeam", "check_lenient", "is_yes"]
 
 
 _SYNTHESIS: Final = """Several experts have worked on this question, each on their own:
@@ -61,7 +61,7 @@ class ExpertsTeam(Team, frozen=True, kw_only=True):
         return await rollout.ask(self.synthesiser)
 
 
-def said_yes(text: str, yes: str, no: str, *, lenient: bool, cased: bool = False) -> bool:
+def is_yes(text: str, yes: str, no: str, *, lenient: bool, cased: bool = False) -> bool:
     """Read a verdict.
 
     Args:
@@ -181,7 +181,7 @@ class SearchTeam(Team, frozen=True, kw_only=True):
         """Play one step, and return its action: a query, an answer, or the empty text."""
         history = self._told(done)
         verdict = await rollout.ask(self.verifier, active=active, history=history)
-        enough = said_yes(verdict, _YES, _NO, lenient=self.lenient)
+        enough = is_yes(verdict, _YES, _NO, lenient=self.lenient)
         action = ""
         for role, acts in ((self.searcher, not enough and not last), (self.answerer, enough)):
             if (active and acts) or not self.agent_skip:
@@ -311,4 +311,4 @@ class MathTeam(Team, frozen=True, kw_only=True):
         return extract_answer(solution)
 
     def _approves(self, verdict: str) -> bool:
-        return said_yes(verdict, _APPROVES, _REJECTS, lenient=self.lenient, cased=self.lenient)
+        return is_yes(verdict, _APPROVES, _REJECTS, lenient=self.lenient, cased=self.lenient)

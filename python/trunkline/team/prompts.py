@@ -263,11 +263,11 @@ class TranscriptPrompts:
     def __init__(self, play: ProgramContext, team: PromptSettings) -> None:
         self._play = play
         self._numbers = {name: number for number, name in enumerate(team.members)}
-        self._talk = play.transcript()
+        self._transcript = play.transcript()
         self._ready: set[str] = set()
         self._known: dict[bytes, int] = {}
         for member in team.members.values():
-            self._talk.frame(self._numbers[member.name], [], None)
+            self._transcript.frame(self._numbers[member.name], [], None)
         self._system, self._before = before_question(play.task)
 
     @staticmethod
@@ -289,13 +289,13 @@ class TranscriptPrompts:
             return
         number = self._numbers[member.name]
         try:
-            self._talk.add(number, before, text, after)
+            self._transcript.add(number, before, text, after)
         except ArgumentError:
-            self._talk.add(number, before, scrub(text), after)
+            self._transcript.add(number, before, scrub(text), after)
 
     def clear(self) -> None:
         """Forget what was said."""
-        self._talk.clear()
+        self._transcript.clear()
 
     def of(self, member: Member, step: int, slots: Mapping[str, str]) -> ContextRef | None:
         """Return what a member is sent; see :meth:`Prompts.of`."""
@@ -308,7 +308,7 @@ class TranscriptPrompts:
             self._frame(member, texts | {"question": self.question, "step": str(step)})
             if member.template.slots <= _FIXED:
                 self._ready.add(name)
-        return ContextRef(self._talk.prompt(self._numbers[name]))
+        return ContextRef(self._transcript.prompt(self._numbers[name]))
 
     def draft(self, member: Member, step: int) -> None:
         """Nothing: a team that is to build prompts that nobody is sent, :meth:`serve` does not allow."""
@@ -327,7 +327,7 @@ class TranscriptPrompts:
         parts[-1].append(self._piece(CLOSES))
         sees = member.role.sees
         numbers = None if sees is None else [self._numbers[name] for name in sees]
-        self._talk.frame(self._numbers[member.name], parts, numbers)
+        self._transcript.frame(self._numbers[member.name], parts, numbers)
 
     def _first(self, member: Member) -> Sequence[int]:
         """The system message of a member; those of the task where it has none."""

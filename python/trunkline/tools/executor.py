@@ -249,7 +249,7 @@ class Executor:
 
     Args:
         tool: The tool.
-        foreign: Runs it in this process, unless it is isolated.
+        user_code: Runs it in this process, unless it is isolated.
         timeout: Seconds a call may take when the tool sets no limit.
         limit: Characters of a result that are kept.
 
@@ -257,10 +257,10 @@ class Executor:
         ConfigError: The tool is isolated and cannot be found in another process.
     """
 
-    def __init__(self, tool: Tool[..., Any], foreign: UserCodeRunner, timeout: float, limit: int) -> None:
+    def __init__(self, tool: Tool[..., Any], user_code: UserCodeRunner, timeout: float, limit: int) -> None:
         policy = tool.policy
         self._tool = tool
-        self._foreign = foreign
+        self._user_code = user_code
         self._timeout = timeout if policy.timeout is None else policy.timeout
         self._limit = limit
         self._processes = ToolProcessPool(tool) if policy.isolated else None
@@ -297,7 +297,7 @@ class Executor:
     async def _run_here(self, function: partial[Any]) -> tuple[str, bool]:
         name = self._tool.name
         try:
-            value = await self._foreign.run(function, self._tool.is_async, self._timeout)
+            value = await self._user_code.run(function, self._tool.is_async, self._timeout)
             if isinstance(value, Raised):
                 return self._failed(value.error), False
             return as_text(value, self._limit), True

@@ -52,7 +52,7 @@ class Results:
         self.hits: Counter[str] = Counter()
         self._left = size
         self._kept: OrderedDict[bytes, str] = OrderedDict()
-        self._flights: dict[bytes, _SharedCall] = {}
+        self._shared: dict[bytes, _SharedCall] = {}
 
     async def get(
         self, tool: str, key: bytes, work: Callable[[], Coroutine[Any, Any, tuple[str, bool]]]
@@ -74,28 +74,28 @@ class Results:
             self._kept.move_to_end(key)
             self.hits[tool] += 1
             return kept, True, True
-        flight = self._flights.get(key)
-        joins = flight is not None
+        shared = self._shared.get(key)
+        joins = shared is not None
         self.hits[tool] += joins
-        if flight is None:
-            flight = self._flights[key] = _SharedCall(asyncio.ensure_future(work()))
-        text, ok = await self._landing(key, flight)
+        if shared is None:
+            shared = self._shared[key] = _SharedCall(asyncio.ensure_future(work()))
+        text, ok = await self._landing(key, shared)
         if ok:
             self._keep(key, text)
         return text, ok, joins
 
-    async def _landing(self, key: bytes, flight: _SharedCall) -> tuple[str, bool]:
+    async def _landing(self, key: bytes, shared: _SharedCall) -> tuple[str, bool]:
         """Wait until work is done; the last one to give up stops it."""
-        flight.waiting += 1
+        shared.waiting += 1
         try:
-            return await asyncio.shield(flight.work)
+            return await asyncio.shield(shared.work)
         finally:
-            flight.waiting -= 1
-            if not flight.waiting:
-                del self._flights[key]
-                if not flight.work.done():
-                    flight.work.cancel()
-                    await asyncio.wait({flight.work})
+            shared.waiting -= 1
+            if not shared.waiting:
+                del self._shared[key]
+                if not shared.work.done():
+                    shared.work.cancel()
+                    await asyncio.wait({shared.work})
 
     def _keep(self, key: bytes, text: str) -> None:
         if key in self._kept:

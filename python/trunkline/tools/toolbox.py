@@ -83,14 +83,14 @@ class Toolbox:
         self._tools: dict[str, Tool[..., Any]] = {}
         self._executors: dict[str, Executor] = {}
         self._results = Results()
-        self._foreign = UserCodeRunner(threads)
+        self._user_code = UserCodeRunner(threads)
         for item in tools:
             if not isinstance(item, Tool):
                 raise ConfigError(f"{short_repr(item)} in tools is not a tool; decorate the function with @tool")
             if item.name in self._tools:
                 raise ConfigError(f"two tools are named {item.name!r}; rename one with @tool(name=...)")
             self._tools[item.name] = item
-            self._executors[item.name] = Executor(item, self._foreign, timeout, limit)
+            self._executors[item.name] = Executor(item, self._user_code, timeout, limit)
         self._limit = limit
         self._parallel = parallel
         self._definitions = msgspec.json.encode([item.definition for item in self._tools.values()])
@@ -222,7 +222,7 @@ class Toolbox:
         """
         place = f"{method}() of the environment {type(environment).__name__}"
         try:
-            value = await self._foreign.run(partial(getattr(environment, method), *given), True, environment.timeout)
+            value = await self._user_code.run(partial(getattr(environment, method), *given), True, environment.timeout)
         except TimeoutError:
             raise EnvironmentFailed(f"{place} took longer than {environment.timeout:g} s") from None
         if isinstance(value, Raised):
@@ -270,7 +270,7 @@ class Toolbox:
         May be called more than once. Threads that hang end with this process.
         """
         await asyncio.gather(*(executor.close() for executor in self._executors.values()))
-        await self._foreign.close()
+        await self._user_code.close()
 
     async def _call(
         self, name: str, arguments: str, environment: Environment | None, call: Call | None

@@ -99,7 +99,7 @@ class LLMClients:
 
     Attributes:
         llms: The LLMs by their names.
-        draws: Who asks them.
+        clients: Who asks them.
     """
 
     def __init__(
@@ -122,13 +122,13 @@ class LLMClients:
         except BaseException:
             self.give_back()
             raise
-        underway = TurnGate()
-        draws = {
-            name: CompletionClient(llm, cache, _exact(job.llms[name], llm), weights, name=name, underway=underway)
+        turn_gate = TurnGate()
+        clients = {
+            name: CompletionClient(llm, cache, _exact(job.llms[name], llm), weights, name=name, turn_gate=turn_gate)
             for name, llm in self.llms.items()
         }
-        self.draws: CompletionClient | CompletionClients = (
-            draws[MAIN] if set(draws) == {MAIN} else CompletionClients(draws, job.agent.llm)
+        self.completions: CompletionClient | CompletionClients = (
+            clients[MAIN] if set(clients) == {MAIN} else CompletionClients(clients, job.agent.llm)
         )
 
     def take(self, message: SlotGrant | SlotRevoke | RateGrant) -> None:
@@ -137,8 +137,8 @@ class LLMClients:
 
     def give_back(self) -> None:
         """Ask for slots and rates no more."""
-        for borrower in self._borrowers.values():
-            borrower.close()
+        for client in self._borrowers.values():
+            client.close()
 
     async def drain(self, grace: float) -> None:
         """Let what is out come back, and nothing out any more.
@@ -149,7 +149,7 @@ class LLMClients:
         spoken_to = [cast("HttpLLM", self.llms[name]) for name, llm in self._job.llms.items() if _is_spec(llm)]
         for llm in spoken_to:
             llm.hold()
-        await self.draws.underway.drained(grace, lambda: sum(llm.waiting for llm in spoken_to))
+        await self.completions.turn_gate.drained(grace, lambda: sum(llm.waiting for llm in spoken_to))
 
     async def close(self) -> None:
         """Let go of those that were opened here."""
@@ -163,9 +163,9 @@ class LLMClients:
             def send(message: FromWorker) -> None:
                 self._send(for_llm(name, message))
 
-            borrower = SlotLeaseClient(llm, self._job.parties, send, lambda slots: self._hold(name, slots))
-            self._borrowers[name] = borrower
-            return borrower.llm
+            client = SlotLeaseClient(llm, self._job.parties, send, lambda slots: self._hold(name, slots))
+            self._borrowers[name] = client
+            return client.llm
         return llm.open() if isinstance(llm, EndpointSpec | BatchLLM) else llm
 
     def _hold(self, name: str, slots: int) -> None:
@@ -227,8 +227,8 @@ class Engine:
 
     def __init__(self, job: Job, send: Callable[[FromWorker], None], lag: Callable[[], float] = lambda: 0.0) -> None:
         self._job = job
-        self._kit = CompiledAgent(job.agent)
-        self._program = None if job.program is None else Program(job.program, self._kit, job.llms)
+        self._compiled = CompiledAgent(job.agent)
+        self._program = None if job.program is None else Program(job.program, self._compiled, job.llms)
         self._grader = None if job.reward is None else Grader(job.reward)
         self._cache = None if job.cache is None else Cache(job.cache)
         self._weights = WeightGate(job.weights)
@@ -238,8 +238,8 @@ class Engine:
         self._outbox = Outbox(room(job), send, self._fail, unacknowledged(job))
         self._earlier: dict[int, _BegunTask] = {}
         limits = {} if job.budget is None else job.budget.limits
-        self._leases = BudgetLeaseClient(limits, send, self._outbox.flush) if limits else None
-        self._sessions: set[TreeRunner] = set()
+        self._budget_client = BudgetLeaseClient(limits, send, self._outbox.flush) if limits else None
+        self._runners: set[TreeRunner] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
@@ -258,14 +258,14 @@ class Engine:
             case StopRun(grace):
                 self._spawn(self._stop(grace))
             case CutTasks(word, why):
-                for session in list(self._sessions):
-                    session.cut(word, why)
+                for runner in list(self._runners):
+                    runner.cut(word, why)
             case wire.HoldTurns() | wire.SetWeights():
                 self._reweigh(message)
             case SlotGrant() | SlotRevoke() | RateGrant():
                 self._llms.take(message)
-            case LeaseGrant() | LeaseDenied() | LeaseRevoke() if self._leases is not None:
-                self._account(self._leases, message)
+            case LeaseGrant() | LeaseDenied() | LeaseRevoke() if self._budget_client is not None:
+                self._account(self._budget_client, message)
             case _:
                 raise TypeError(f"a worker does not take {type(message).__name__}")
 
@@ -281,15 +281,15 @@ class Engine:
             self._weights.change(message.version)
             self._send(wire.WeightsSet(message.version))
 
-    def _account(self, leases: BudgetLeaseClient, message: LeaseGrant | LeaseDenied | LeaseRevoke) -> None:
+    def _account(self, budget_client: BudgetLeaseClient, message: LeaseGrant | LeaseDenied | LeaseRevoke) -> None:
         """Take a message about leases."""
         match message:
             case LeaseGrant():
-                leases.lent(message)
+                budget_client.granted(message)
             case LeaseDenied(reason):
-                leases.denied(reason)
+                budget_client.denied(reason)
             case LeaseRevoke():
-                leases.recall()
+                budget_client.revoke()
 
     async def close(self) -> None:
         """Cancel everything, wait for it as long as is reasonable, and let go of the LLM and the tools."""
@@ -298,7 +298,7 @@ class Engine:
         await self._cancel(self._tasks)
         if self._grader is not None:
             await self._grader.close()
-        await self._kit.toolbox.close()
+        await self._compiled.toolbox.close()
         if self._program is not None:
             await self._program.close()
         await self._llms.close()
@@ -307,7 +307,7 @@ class Engine:
 
     def _state(self) -> WorkerState:
         """How it is."""
-        return collect_state(self._lag(), self._llms.draws, self._llms.llms, self._sessions, time.monotonic())
+        return collect_state(self._lag(), self._llms.completions, self._llms.llms, self._runners, time.monotonic())
 
     async def _stop(self, grace: float) -> None:
         """Let what is out come back, drop what is growing, send what there is, and say bye."""
@@ -317,8 +317,8 @@ class Engine:
         if grace:
             await self._llms.drain(grace)
         await self._cancel(self._tasks - {asyncio.current_task()})
-        if self._leases is not None:
-            self._leases.close()
+        if self._budget_client is not None:
+            self._budget_client.close()
         self._outbox.flush()
         self._send(Bye())
 
@@ -336,44 +336,46 @@ class Engine:
         if not self._stopping:
             core, taken = known.rebuild()
             job = self._job
-            diary = TraceRecorder(core, job.traced)
-            growth = TreeSink(self._outbox, index, Tree(task, core), len(known.deltas), diary, named=job.profiled)
+            recorder = TraceRecorder(core, job.traced)
+            sink = TreeSink(self._outbox, index, Tree(task, core), len(known.deltas), recorder, named=job.profiled)
             allowance = (
-                BudgetSources(job.task_budget, self._leases, job.prices, job.prices_of_llm) if self._pays else None
+                BudgetSources(job.task_budget, self._budget_client, job.prices, job.prices_of_llm)
+                if self._pays
+                else None
             )
-            session = TreeRunner(
-                growth.tree,
-                self._kit,
+            runner = TreeRunner(
+                sink.tree,
+                self._compiled,
                 job.strategy,
                 self._grader,
                 job.seed,
-                self._llms.draws,
-                growth,
+                self._llms.completions,
+                sink,
                 filters=job.filters,
                 stopping=job.stopping,
-                allowance=allowance,
+                sources=allowance,
                 taken=taken,
                 program=self._program,
-                diary=diary,
+                recorder=recorder,
             )
             # Known from now on: what ends all growth may come before the task has begun.
-            self._sessions.add(session)
-            self._spawn(self._run(session, growth))
+            self._runners.add(runner)
+            self._spawn(self._run(runner, sink))
 
     @property
     def _pays(self) -> bool:
         """Whether anything is limited."""
-        return self._leases is not None or self._job.task_budget is not None
+        return self._budget_client is not None or self._job.task_budget is not None
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, session: TreeRunner, growth: TreeSink) -> None:
+    async def _run(self, runner: TreeRunner, sink: TreeSink) -> None:
         """Run one session to its end, whatever that end is."""
         try:
-            await session.run()
+            await runner.run()
         except (Exception, asyncio.CancelledError) as problem:
             if isinstance(problem, asyncio.CancelledError) and cancelled():
                 raise
@@ -381,17 +383,17 @@ class Engine:
             if isinstance(error, InfrastructureError | UsageError):
                 self._fail(error)
                 return
-            name = growth.tree.task.id
+            name = sink.tree.task.id
             logger.error("task %r broke", name, exc_info=error, extra={"task": name})  # noqa: TRY400 - the leaf, not the group
-            core = growth.tree.core
-            growth.broke = f"{type(error).__name__}: {format_error(error)}"
+            core = sink.tree.core
+            sink.broke = f"{type(error).__name__}: {format_error(error)}"
             lose(core, Failure.of(error))
-            unjudged(self._job.filters, core, growth.broke)
+            unjudged(self._job.filters, core, sink.broke)
         finally:
-            self._sessions.discard(session)
-        growth.ending = session.ending
-        growth.done = True
-        self._outbox.note(growth)
+            self._runners.discard(runner)
+        sink.ending = runner.ending
+        sink.done = True
+        self._outbox.note(sink)
 
     def _fail(self, error: BaseException) -> None:
         """Tell the controller, once, that there is no point in going on."""

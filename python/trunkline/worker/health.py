@@ -40,54 +40,56 @@ _NAME = 100
 
 def collect_state(
     lag: float,
-    draws: CompletionClient | CompletionClients,
+    client: CompletionClient | CompletionClients,
     llms: Mapping[str, Any],
-    sessions: Iterable[TreeRunner],
+    runners: Iterable[TreeRunner],
     now: float,
 ) -> WorkerState:
     """Look at an engine.
 
     Args:
         lag: Seconds that its event loop was late.
-        draws: Who asks for its rollouts.
+        client: Who asks for its rollouts.
         llms: Who answers, by name.
-        sessions: Its trees.
+        runners: Its trees.
         now: The reading of :func:`time.monotonic`.
     """
-    lanes, underway = draws.lanes, draws.underway
-    requests, request = underway.requests
-    tools, tool, seconds = underway.tools
+    activity, turn_gate = client.activity, client.turn_gate
+    requests, request = turn_gate.requests
+    tools, tool, seconds = turn_gate.tools
     spoken_to = {name: llm for name, llm in llms.items() if isinstance(llm, HttpLLM)}
     return WorkerState(
         lag,
         resident(),
-        lanes.running + lanes.asking + lanes.away,
+        activity.running + activity.asking + activity.away,
         requests,
         request,
         tools,
         safe(tool, _NAME),
         seconds,
-        _slowest(sessions, now),
+        _slowest(runners, now),
         [
             EndpointState(
-                safe(named(name, door.base_url), 2 * _NAME),
-                door.gate.in_flight,
-                door.gate.waiting,
-                safe(door.trouble.message, 2 * _NAME) if door.until > now and door.trouble is not None else "",
+                safe(named(name, endpoint.base_url), 2 * _NAME),
+                endpoint.queue.in_flight,
+                endpoint.queue.waiting,
+                safe(endpoint.trouble.message, 2 * _NAME)
+                if endpoint.until > now and endpoint.trouble is not None
+                else "",
             )
             for name, llm in spoken_to.items()
-            for door in llm.endpoints
+            for endpoint in llm.endpoints
         ],
         min((left for llm in spoken_to.values() if (left := llm.next_try) is not None), default=None),
     )
 
 
-def _slowest(sessions: Iterable[TreeRunner], now: float) -> list[OldestRollout]:
-    ages = ((rollout.began, rollout.id, session) for session in sessions if (rollout := session.oldest) is not None)
+def _slowest(runners: Iterable[TreeRunner], now: float) -> list[OldestRollout]:
+    ages = ((rollout.began, rollout.id, runner) for runner in runners if (rollout := runner.oldest) is not None)
     found = heapq.nsmallest(_SLOWEST, ages, key=lambda age: age[:2])
     return [
-        OldestRollout(safe(session.tree.task.id, _NAME), number, now - began, session.place(number))
-        for began, number, session in found
+        OldestRollout(safe(runner.tree.task.id, _NAME), number, now - began, runner.place(number))
+        for began, number, runner in found
     ]
 
 

@@ -81,7 +81,7 @@ class BudgetLeaseClient:
                 turn.result().settle({})
             raise
 
-    def lent(self, message: LeaseGrant) -> None:
+    def granted(self, message: LeaseGrant) -> None:
         """Take a lease, and serve those who wait."""
         self._lease = _HeldLease(self, message.lease, Ledger(dict(message.limits)))
         self._spent_from.add(self._lease)
@@ -95,7 +95,7 @@ class BudgetLeaseClient:
                 turn.set_exception(BudgetDenied(reason))
         self._serve()
 
-    def recall(self) -> None:
+    def revoke(self) -> None:
         """Give the lease back as soon as nothing is in flight on it: somebody else is short."""
         lease, self._lease = self._lease, None
         if lease is not None:
@@ -104,7 +104,7 @@ class BudgetLeaseClient:
     def close(self) -> None:
         """Give everything back at the end; what is still in flight counts as spent."""
         self._waiting.clear()
-        self.recall()
+        self.revoke()
         for lease in list(self._spent_from):
             lease.repay()
 
@@ -125,7 +125,7 @@ class BudgetLeaseClient:
         return None if self._lease is None else self._lease.take(most)
 
     def _ask(self) -> None:
-        self.recall()
+        self.revoke()
         self._send(LeaseRequest({name: amount for name, amount in self._waiting[0][0].items() if amount is not None}))
 
     def drawn(self, lease: int, most: Amounts) -> None:
@@ -143,15 +143,15 @@ class _HeldLease(LedgerAccount):
     """One lease.
 
     Args:
-        leases: Whose it is.
+        client: Whose it is.
         number: Its number at the controller.
         ledger: What may be spent of it.
     """
 
-    def __init__(self, leases: BudgetLeaseClient, number: int, ledger: Ledger) -> None:
+    def __init__(self, client: BudgetLeaseClient, number: int, ledger: Ledger) -> None:
         super().__init__("run budget", ledger)
         self.number = number
-        self._leases = leases
+        self._client = client
         self._retired = False
         self._told: Counter[str] = Counter()
 
@@ -177,7 +177,7 @@ class _HeldLease(LedgerAccount):
         """Give it back."""
         reserved = self.ledger.reserved
         spent = Counter(self.ledger.spent) + Counter(reserved)
-        self._leases.repaid(self, dict(spent), dict(self.estimated + Counter(reserved)))
+        self._client.repaid(self, dict(spent), dict(self.estimated + Counter(reserved)))
 
     def _tell(self) -> None:
         """Say how much is drawn, when that is more than was said: a step ahead, so that few turns need a message."""
@@ -186,7 +186,7 @@ class _HeldLease(LedgerAccount):
             limits = self.ledger.limits
             ahead = {name: min(drawn[name] + limit // _STEPS, limit) for name, limit in limits.items()}
             self._told = drawn | Counter(ahead)
-            self._leases.drawn(self.number, dict(self._told))
+            self._client.drawn(self.number, dict(self._told))
 
 
 class _LeasedClaim:
@@ -319,30 +319,30 @@ class SlotLeaseClient:
         rated = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
         self._rates = RateLeaseClient(limits, send) if rated else None
         self.llm: HttpLLM = llm.open(parties, lease=self._rates)
-        assert self.llm.tenant is not None
-        self._tenant: SharedSlots = self.llm.tenant
+        assert self.llm.shared_slots is not None
+        self._shared_slots: SharedSlots = self.llm.shared_slots
         self._limiter: Limiter = self.llm.limiter
         self._alone = parties == 1
         self._send = send
         self._resized = resized
         self._later = later or asyncio.get_running_loop().call_later
-        self._told = self._tenant.held
+        self._told = self._shared_slots.held
         self._rest: _Timer | None = None
         self._stirred = False
-        self._limiter.news = self._stir
+        self._limiter.on_change = self._stir
         if self._rates is not None:
-            self._rates.waiting = lambda: sum(endpoint.gate.waiting for endpoint in self.llm.endpoints)
+            self._rates.waiting = lambda: sum(endpoint.queue.waiting for endpoint in self.llm.endpoints)
         self._moment = self._later(_MOMENT, self._tick)
 
     def take(self, message: SlotGrant | SlotRevoke | RateGrant) -> None:
         """Take a message of the controller."""
         match message:
             case SlotGrant(slots):
-                self._tenant.grant(slots)
-                self._resized(self._tenant.held[0])
+                self._shared_slots.grant(slots)
+                self._resized(self._shared_slots.held[0])
                 self._stir()
             case SlotRevoke(slots):
-                self._tenant.reclaim(slots)
+                self._shared_slots.reclaim(slots)
                 self._look()
             case RateGrant(requests, tokens) if self._rates is not None:
                 self._rates.allot(requests, tokens)
@@ -350,7 +350,7 @@ class SlotLeaseClient:
 
     def close(self) -> None:
         """Ask for nothing any more."""
-        self._limiter.news = lambda: None
+        self._limiter.on_change = lambda: None
         self._moment.cancel()
         if self._rest is not None:
             self._rest.cancel()
@@ -370,8 +370,8 @@ class SlotLeaseClient:
 
     def _look(self) -> None:
         """Return what is back, and ask for what is lacking."""
-        back = self._tenant.repaid()
-        wishes, held = self._tenant.wishes, self._tenant.held
+        back = self._shared_slots.repaid()
+        wishes, held = self._shared_slots.wishes, self._shared_slots.held
         if any(back):
             self._told = wishes
             self._send(SlotReturn(back, wishes))
@@ -390,5 +390,5 @@ class SlotLeaseClient:
         if self._rates is not None:
             self._rates.unused()
         if not self._alone:
-            self._tenant.unused()
+            self._shared_slots.unused()
             self._look()

@@ -63,7 +63,7 @@ class Host:
         self._run = 0
         self._greeted = False
         self._closing: set[asyncio.Task[None]] = set()
-        self._relay: LogForwarder | None = None
+        self._log_forwarder: LogForwarder | None = None
         self._watchdog: Watchdog | None = None
 
     def receive(self, payload: bytes | memoryview) -> None:
@@ -96,8 +96,8 @@ class Host:
             await asyncio.wait(self._closing)
         if self._watchdog is not None:
             self._watchdog.close()
-        if self._relay is not None:
-            logging.getLogger().removeHandler(self._relay)
+        if self._log_forwarder is not None:
+            logging.getLogger().removeHandler(self._log_forwarder)
 
     def _send(self, message: FromWorker) -> None:
         """Send a message to the controller."""
@@ -120,10 +120,10 @@ class Host:
 
     def _begin(self, packed: bytes) -> None:
         # Here, because an actor is not made in its event loop.
-        if self._relay is None:
-            self._relay = LogForwarder(self._send)
-            logging.getLogger().addHandler(self._relay)
-        self._watchdog = self._watchdog or Watchdog(self._relay.spill)
+        if self._log_forwarder is None:
+            self._log_forwarder = LogForwarder(self._send)
+            logging.getLogger().addHandler(self._log_forwarder)
+        self._watchdog = self._watchdog or Watchdog(self._log_forwarder.spill)
         self._watchdog.pause()
         job = unpack_job(packed)
         conceal(*job.llms.values())

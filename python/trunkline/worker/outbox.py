@@ -93,7 +93,7 @@ class TreeSink:
         index: The task's index in the run.
         tree: The tree.
         known: How many of its deltas the run file has.
-        diary: What its rollouts do; none is kept when None.
+        recorder: What its rollouts do; none is kept when None.
         named: Whether its calls say who asked.
     """
 
@@ -103,7 +103,7 @@ class TreeSink:
         index: int,
         tree: Tree,
         known: int = 0,
-        diary: TraceRecorder | None = None,
+        recorder: TraceRecorder | None = None,
         *,
         named: bool = True,
     ) -> None:
@@ -113,7 +113,7 @@ class TreeSink:
         self.broke: str | None = None
         self.ending = TreeEnding()
         self._outbox = outbox
-        self._diary = diary
+        self._recorder = recorder
         self._named = named
         self._seq = known
         self._turns = 0
@@ -159,7 +159,7 @@ class TreeSink:
             )
         ended = core.rollouts - len(core.growing)
         calls = [settle(reply, named=self._named) for reply in self._calls]
-        noted = () if self._diary is None else self._diary.take()
+        noted = () if self._recorder is None else self._recorder.take()
         delta = Delta(self.index, self._seq, data, self._turns, ended - self._ended, calls, *noted)
         self._seq += 1
         self._turns = 0
@@ -240,14 +240,14 @@ class Outbox:
         if served:
             self._served.add(served)
 
-    def note(self, growth: TreeSink, size: int = 0, turns: int = 0) -> None:
+    def note(self, sink: TreeSink, size: int = 0, turns: int = 0) -> None:
         """Note that a tree grew; its batch leaves when enough turns or bytes wait, or shortly."""
-        self._dirty[growth.index] = growth
+        self._dirty[sink.index] = sink
         self._bytes += size
         self._turns += turns
         if self._turns >= IN_FLIGHT or self._bytes >= _BATCH_BYTES:
             self.flush()
-        elif growth.done:
+        elif sink.done:
             self._flush_within(_DONE_AFTER)
         elif self._timer is None:
             self._flush_within(_FLUSH_AFTER)
@@ -261,13 +261,13 @@ class Outbox:
         done: list[Done] = []
         size = 0
         try:
-            for growth in dirty:
-                delta = growth.take()
+            for sink in dirty:
+                delta = sink.take()
                 if delta is not None:
                     deltas.append(delta)
                     size += len(delta.data)
-                if growth.done:
-                    done.append(Done(growth.index, *rows(growth.tree.core, growth.broke, growth.ending)))
+                if sink.done:
+                    done.append(Done(sink.index, *rows(sink.tree.core, sink.broke, sink.ending)))
                 if size >= _BATCH_BYTES:
                     self._batch(deltas, done)
                     deltas, done, size = [], [], 0

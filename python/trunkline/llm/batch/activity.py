@@ -30,64 +30,64 @@ class Activity:
         core: Whether the core counts; else :class:`MaskActivityCounter` do.
     """
 
-    __slots__ = ("_roster", "_still")
+    __slots__ = ("_counter", "_still")
 
     def __init__(self, still: Callable[[], None] = lambda: None, *, core: bool = True) -> None:
-        self._roster = Roster() if core else MaskActivityCounter()
+        self._counter = Roster() if core else MaskActivityCounter()
         self._still = still
 
     def open(self) -> RolloutActivity:
         """Add a rollout; it runs."""
-        return RolloutActivity(self._roster, self._still)
+        return RolloutActivity(self._counter, self._still)
 
     @property
     def running(self) -> int:
         """Rollouts between a reply and their next request: they ask, leave or end by themselves, and soon."""
-        return self._roster.running
+        return self._counter.running
 
     @property
     def asking(self) -> int:
         """Rollouts that wait for a reply, or until they may ask."""
-        return self._roster.asking
+        return self._counter.asking
 
     @property
     def away(self) -> int:
         """Rollouts in a tool: they will ask again, nobody knows when."""
-        return self._roster.away
+        return self._counter.away
 
 
 class RolloutActivity:
     """One rollout while it grows. Ending it is final and may be repeated; after that nothing else has an effect.
 
     Args:
-        roster: Counts it among others.
+        counter: Counts it among others.
         still: See :class:`Activity`.
     """
 
-    __slots__ = ("_number", "_roster", "_still")
+    __slots__ = ("_counter", "_number", "_still")
 
-    def __init__(self, roster: Roster | MaskActivityCounter, still: Callable[[], None]) -> None:
-        self._roster = roster
+    def __init__(self, counter: Roster | MaskActivityCounter, still: Callable[[], None]) -> None:
+        self._counter = counter
         self._still = still
-        self._number = roster.open()
+        self._number = counter.open()
 
     def run(self) -> None:
         """It goes on."""
-        self._roster.run(self._number)
+        self._counter.run(self._number)
 
     def ask(self, *_llms: str) -> None:
         """It waits for replies, of whichever LLMs: there is one."""
-        if self._roster.ask(self._number, _QUEUE):
+        if self._counter.ask(self._number, _QUEUE):
             self._still()
 
     def leave(self) -> None:
         """It is in a tool."""
-        if self._roster.leave(self._number):
+        if self._counter.leave(self._number):
             self._still()
 
     def end(self) -> None:
         """It will not ask again."""
-        if self._roster.end(self._number):
+        if self._counter.end(self._number):
             self._still()
 
 
@@ -151,16 +151,18 @@ class CombinedActivity:
     """Tells every LLM that wants to know what the rollouts of one event loop do; see :class:`Activity`.
 
     Args:
-        lanes: Those of the LLMs that gather requests, by the names of these.
+        activities: Those of the LLMs that gather requests, by the names of these.
     """
 
-    def __init__(self, lanes: Mapping[str, Activity]) -> None:
-        self._lanes = dict(lanes)
+    def __init__(self, activities: Mapping[str, Activity]) -> None:
+        self._activities = dict(activities)
         self._all = Activity()
 
     def open(self) -> CombinedRolloutActivity:
         """Add a rollout; it runs."""
-        return CombinedRolloutActivity(self._all.open(), {name: lanes.open() for name, lanes in self._lanes.items()})
+        return CombinedRolloutActivity(
+            self._all.open(), {name: activities.open() for name, activities in self._activities.items()}
+        )
 
     @property
     def running(self) -> int:
@@ -183,19 +185,19 @@ class CombinedRolloutActivity:
 
     Args:
         lane: Its lane, whichever LLM it asks.
-        lanes: Its lane at each LLM that gathers requests.
+        activities: Its lane at each LLM that gathers requests.
     """
 
-    __slots__ = ("_lane", "_lanes")
+    __slots__ = ("_activities", "_activity")
 
-    def __init__(self, lane: RolloutActivity, lanes: dict[str, RolloutActivity]) -> None:
-        self._lane = lane
-        self._lanes = lanes
+    def __init__(self, lane: RolloutActivity, activities: dict[str, RolloutActivity]) -> None:
+        self._activity = lane
+        self._activities = activities
 
     def run(self) -> None:
         """It goes on."""
-        self._lane.run()
-        for lane in self._lanes.values():
+        self._activity.run()
+        for lane in self._activities.values():
             lane.run()
 
     def ask(self, *llms: str) -> None:
@@ -204,8 +206,8 @@ class CombinedRolloutActivity:
         Args:
             *llms: Of which LLMs; for all others it is away.
         """
-        self._lane.ask()
-        for name, lane in self._lanes.items():
+        self._activity.ask()
+        for name, lane in self._activities.items():
             if name in llms:
                 lane.ask()
             else:
@@ -213,12 +215,12 @@ class CombinedRolloutActivity:
 
     def leave(self) -> None:
         """It is in a tool."""
-        self._lane.leave()
-        for lane in self._lanes.values():
+        self._activity.leave()
+        for lane in self._activities.values():
             lane.leave()
 
     def end(self) -> None:
         """It will not ask again."""
-        self._lane.end()
-        for lane in self._lanes.values():
+        self._activity.end()
+        for lane in self._activities.values():
             lane.end()

@@ -186,7 +186,7 @@ class Batcher:
     """
 
     def __init__(self, settings: BatchLLM) -> None:
-        self.lanes = Activity(self._stir, core=settings.core_masks)
+        self.activity = Activity(self._stir, core=settings.core_masks)
         self.siblings = settings.supports_n
         self.max_concurrency = settings.max_concurrency
         self._settings = settings
@@ -273,7 +273,7 @@ class Batcher:
             if due > loop.time():
                 self._set_timer(loop.call_at(due, self._look))
                 return
-            if not self.lanes.running:
+            if not self.activity.running:
                 self._queues.call()
             self._send(queue, loop)
 
@@ -282,9 +282,9 @@ class Batcher:
         since = max(queue.first.arrived, self._free_since)
         if queue.called or queue.weight >= self._settings.max_batch:
             return since
-        if self.lanes.running:
+        if self.activity.running:
             return since + self._settings.max_wait
-        if self.lanes.away:
+        if self.activity.away:
             return since + min(self._settings.tool_wait, self._settings.max_wait)
         return since
 

@@ -79,7 +79,7 @@ class PendingCall(Generic[T]):
         spent: Tokens it took in the end; None while not known.
         asked: Base URL of the endpoint that was asked last; empty before.
         avoid: The endpoint that failed it last.
-        verdict: What came of the last attempt.
+        outcome: What came of the last attempt.
         tries: What came of each attempt that brought nothing, a line each; the last ones of many.
         evidence: The beginning of what was answered last.
     """
@@ -99,12 +99,12 @@ class PendingCall(Generic[T]):
         "last",
         "left",
         "n",
+        "outcome",
         "route",
         "spent",
         "start",
         "take",
         "tries",
-        "verdict",
     )
 
     def __init__(
@@ -131,7 +131,7 @@ class PendingCall(Generic[T]):
         self.attempts = 0
         self.asked = ""
         self.avoid: Endpoint | None = None
-        self.verdict: Outcome | None = None
+        self.outcome: Outcome | None = None
         self.tries: list[str] = []
         self.evidence = ""
         self._backoff = backoff
@@ -143,25 +143,25 @@ class PendingCall(Generic[T]):
         self.busy += seconds
         self.left -= seconds
 
-    def tried(self, verdict: Outcome, evidence: str = "") -> None:
+    def tried(self, outcome: Outcome, evidence: str = "") -> None:
         """Write down what came of an attempt that brought nothing.
 
         Args:
-            verdict: What it means.
+            outcome: What it means.
             evidence: The beginning of what was answered, if anything was.
         """
-        self.tries = [*self.tries[1 - _TRIES :], f"{self.attempts}: {verdict.message} ({self.last:.2f} s)"]
+        self.tries = [*self.tries[1 - _TRIES :], f"{self.attempts}: {outcome.message} ({self.last:.2f} s)"]
         self.evidence = evidence
 
-    def failed(self, verdict: Outcome, *, waiting: bool, unusable: bool) -> None:
+    def failed(self, outcome: Outcome, *, waiting: bool, unusable: bool) -> None:
         """Note an attempt that brought nothing.
 
         Args:
-            verdict: Why.
+            outcome: Why.
             waiting: Whether it was told to come later, or found a server still down.
             unusable: Whether it brought a body that is no completion.
         """
-        self.verdict = verdict
+        self.outcome = outcome
         self._strikes += 1 if waiting else _WHOLE
         self._unusable += unusable
 
@@ -255,10 +255,10 @@ class HttpLLM:
             lease = LocalRates(limits.requests_per_minute, limits.tokens_per_minute, clock)
         self._router = Router(endpoints, self._routing, sleep=sleep, draw=draw, clock=clock)
         self.limiter = Limiter(max_concurrency, lease, sleep=sleep, clock=clock)
-        gates = [endpoint.gate for endpoint in endpoints]
-        self.tenant = SharedSlots(self.limiter, gates, fair, limited=most < max_concurrency) if parties else None
-        for gate in gates:
-            gate.window.begin()
+        queues = [endpoint.queue for endpoint in endpoints]
+        self.shared_slots = SharedSlots(self.limiter, queues, fair, limited=most < max_concurrency) if parties else None
+        for queue in queues:
+            queue.window.begin()
         ours = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._headers = _joined(ours, headers or {})
         named = self._routing.session_headers
@@ -326,7 +326,7 @@ class HttpLLM:
     @property
     def waiting(self) -> int:
         """Calls that are not sent yet, or not again."""
-        return sum(endpoint.gate.waiting for endpoint in self._router.endpoints)
+        return sum(endpoint.queue.waiting for endpoint in self._router.endpoints)
 
     async def close(self) -> None:
         """Close every connection; may be called more than once."""
@@ -353,24 +353,24 @@ class HttpLLM:
         if endpoint is None:
             if self._router.hopeless:
                 self._give_up(self._router.trouble, call)
-            self._give_up(self._late(call.verdict or self._router.trouble), call)
+            self._give_up(self._late(call.outcome or self._router.trouble), call)
         return endpoint
 
     async def _attempt(self, endpoint: Endpoint, call: PendingCall[T], *, probe: bool) -> T | Outcome | None:
         """Send once, when let in: what came of it, or None if the endpoint closed before."""
-        gate, limiter = endpoint.gate, self.limiter
+        queue, limiter = endpoint.queue, self.limiter
         booked, spent = 0, None
         try:
-            if not limiter.enter(gate):
-                if limiter.counts_tokens or gate.quota.known:
+            if not limiter.enter(queue):
+                if limiter.counts_tokens or queue.rate_limits.known:
                     booked = estimate(call.body, call.n)
-                if not await limiter.wait(gate, booked, probe=probe):
+                if not await limiter.wait(queue, booked, probe=probe):
                     return None
             try:
                 outcome = await self._send(endpoint, call, probe=probe)
                 spent = 0 if isinstance(outcome, Outcome) else call.spent
             finally:
-                limiter.leave(gate, booked, spent)
+                limiter.leave(queue, booked, spent)
         finally:
             if probe and endpoint.probing:
                 self._router.released(endpoint)
@@ -378,41 +378,41 @@ class HttpLLM:
 
     async def _send(self, endpoint: Endpoint, call: PendingCall[T], *, probe: bool) -> T | Outcome:
         """Post, read what comes back, and note what it says of the endpoint."""
-        url, site = endpoint.target(call.route)
+        url, context = endpoint.target(call.route)
         call.attempts += 1
         call.asked = endpoint.base_url
         begun = self._clock()
-        if endpoint.gate.window.narrow:
-            self.limiter.begun(endpoint.gate)
+        if endpoint.queue.window.narrow:
+            self.limiter.begun(endpoint.queue)
         try:
             answer = await self._transport.post(url, call.headers, call.body, min(self._timeout, call.left))
         except TransportError as error:
             call.took(self._clock() - begun)
             kind = EndpointError if error.unreachable and not endpoint.reached else LLMError
-            verdict = Outcome(kind, f"{site.url} gave no answer: {error}", error.retry)
-            call.tried(verdict)
+            outcome = Outcome(kind, f"{context.url} gave no answer: {error}", error.retry)
+            call.tried(outcome)
             if error.retry:
-                self._router.failed(endpoint, verdict, probe=probe)
-            return verdict
+                self._router.failed(endpoint, outcome, probe=probe)
+            return outcome
         now = self._clock()
         call.took(now - begun)
         endpoint.reached = True
         endpoint.learn(answer.status, answer.headers)
-        found = classify(answer.status, answer.headers, answer.body, site)
+        found = classify(answer.status, answer.headers, answer.body, context)
         if found is None:
             try:
                 result = call.take(answer.body, 0, call.attempts, int((now - call.start) * 1e6))
             except ReplyError as error:
-                found = self._unusable(endpoint, answer, site, error)
+                found = self._unusable(endpoint, answer, context, error)
             else:
                 if not endpoint.good:
                     endpoint.good = True
-                    self.limiter.open(endpoint.gate)
+                    self.limiter.open(endpoint.queue)
                 self._router.served(endpoint)
                 if isinstance(result, Reply):
                     self._note(result, endpoint, call, answer, now)
                 return result
-        call.tried(found, excerpt(answer.body, _EVIDENCE, site.secret))
+        call.tried(found, excerpt(answer.body, _EVIDENCE, context.secret))
         return self._judge(endpoint, call, found, begun=begun, now=now, probe=probe)
 
     @staticmethod
@@ -424,38 +424,38 @@ class HttpLLM:
         generated = max(0, reply.generated)
         if reply.prompt >= 0:
             call.spent = reply.prompt + generated
-        gate = endpoint.gate
+        queue = endpoint.queue
         # Draws of one request are generated side by side.
-        gate.window.replied(call.last, generated if call.n <= 1 else generated // call.n, gate.in_flight, now)
+        queue.window.replied(call.last, generated if call.n <= 1 else generated // call.n, queue.in_flight, now)
 
     def _judge(
-        self, endpoint: Endpoint, call: PendingCall[Any], verdict: Outcome, *, begun: float, now: float, probe: bool
+        self, endpoint: Endpoint, call: PendingCall[Any], outcome: Outcome, *, begun: float, now: float, probe: bool
     ) -> Outcome:
         """Note what an answer that is no reply says of its endpoint."""
-        if verdict.status >= 500 or verdict.status == 408:
-            self._router.failed(endpoint, verdict, probe=probe)
+        if outcome.status >= 500 or outcome.status == 408:
+            self._router.failed(endpoint, outcome, probe=probe)
         else:
             self._router.served(endpoint)
-        if verdict.status == 429 and verdict.retry:
-            endpoint.gate.window.refused(begun, now)
-        if verdict.after:
-            wait = self._backoff.delay(call.attempts, verdict.after, self._draw)
-            self._router.paused(endpoint, verdict, wait)
-        return verdict
+        if outcome.status == 429 and outcome.retry:
+            endpoint.queue.window.refused(begun, now)
+        if outcome.after:
+            wait = self._backoff.delay(call.attempts, outcome.after, self._draw)
+            self._router.paused(endpoint, outcome, wait)
+        return outcome
 
-    async def _next(self, endpoint: Endpoint, call: PendingCall[Any], verdict: Outcome, *, probe: bool) -> None:
+    async def _next(self, endpoint: Endpoint, call: PendingCall[Any], outcome: Outcome, *, probe: bool) -> None:
         """Wait as long as the next attempt should, or give up."""
-        if verdict.kind is EndpointError and not verdict.retry:
+        if outcome.kind is EndpointError and not outcome.retry:
             # A server without some route of ours still completes.
-            missing = call.take is _raw and verdict.status in {404, 405}
-            if missing or not self._router.struck(endpoint, verdict):
-                self._give_up(verdict, call)
+            missing = call.take is _raw and outcome.status in {404, 405}
+            if missing or not self._router.struck(endpoint, outcome):
+                self._give_up(outcome, call)
             return
-        unusable = verdict.kind is _UnusableError
-        call.failed(verdict, waiting=verdict.status == 429 or (probe and not unusable), unusable=unusable)
+        unusable = outcome.kind is _UnusableError
+        call.failed(outcome, waiting=outcome.status == 429 or (probe and not unusable), unusable=unusable)
         router = self._router
-        if not verdict.retry or call.over(reached=router.reached, endpoints=len(router.endpoints)):
-            self._give_up(verdict, call)
+        if not outcome.retry or call.over(reached=router.reached, endpoints=len(router.endpoints)):
+            self._give_up(outcome, call)
         if router.hopeless:
             self._give_up(router.trouble, call)
         call.avoid = endpoint
@@ -463,7 +463,7 @@ class HttpLLM:
             return  # the next choice waits until one opens
         wait = self._backoff.delay(call.attempts, None, self._draw)
         if wait >= call.left:
-            self._give_up(self._late(verdict), call)
+            self._give_up(self._late(outcome), call)
         self._retries[call] = self._clock() + wait
         try:
             await self._sleep(wait)
@@ -472,26 +472,26 @@ class HttpLLM:
         call.left -= wait
 
     @staticmethod
-    def _unusable(endpoint: Endpoint, answer: Answer, site: RequestContext, error: ReplyError) -> Outcome:
+    def _unusable(endpoint: Endpoint, answer: Answer, context: RequestContext, error: ReplyError) -> Outcome:
         """What a success means whose body is no completion."""
         status, headers, data, _ = answer
         inside = embedded_status(data)
         if inside is not None:
-            verdict = classify(inside, headers, data, site)
-            if verdict is not None:
-                return verdict
-        message = f"{site.url} answered {status}, but {unusable(error, data, site.secret)}"
+            outcome = classify(inside, headers, data, context)
+            if outcome is not None:
+                return outcome
+        message = f"{context.url} answered {status}, but {unusable(error, data, context.secret)}"
         if data.lstrip()[:1] == b"<" and not endpoint.good:
             return Outcome(EndpointError, message)
         return Outcome(_UnusableError, message, retry=True)
 
-    def _late(self, verdict: Outcome) -> Outcome:
-        return verdict._replace(message=f"{verdict.message}; the deadline of {self._backoff.deadline:g} s is near")
+    def _late(self, outcome: Outcome) -> Outcome:
+        return outcome._replace(message=f"{outcome.message}; the deadline of {self._backoff.deadline:g} s is near")
 
-    def _give_up(self, verdict: Outcome, call: PendingCall[Any]) -> NoReturn:
-        message = verdict.message if call.attempts <= 1 else f"{verdict.message} (after {call.attempts} attempts)"
-        kind = LLMError if verdict.kind is _UnusableError else verdict.kind
-        if kind is EndpointError and verdict.retry:
+    def _give_up(self, outcome: Outcome, call: PendingCall[Any]) -> NoReturn:
+        message = outcome.message if call.attempts <= 1 else f"{outcome.message} (after {call.attempts} attempts)"
+        kind = LLMError if outcome.kind is _UnusableError else outcome.kind
+        if kind is EndpointError and outcome.retry:
             if self._router.reached:
                 kind = LLMError  # others serve, or will again
             else:
@@ -501,7 +501,7 @@ class HttpLLM:
             raise kind(
                 message,
                 attempts=call.attempts,
-                retryable=verdict.retry,
+                retryable=outcome.retry,
                 endpoint=call.asked,
                 tries=[without_key(line, self._secret) for line in call.tries],
                 evidence=without_key(call.evidence, self._secret),

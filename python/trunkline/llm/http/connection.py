@@ -312,21 +312,21 @@ class Connection(asyncio.Protocol):
         lost: Whether it is closed.
 
     Args:
-        home: Is told when it has nothing to do, and when it is closed.
-        bounds: What it allows.
+        owner: Is told when it has nothing to do, and when it is closed.
+        limits: What it allows.
         loop: Where it runs.
     """
 
     __slots__ = (
-        "_bounds",
         "_deadline",
         "_due",
         "_first",
         "_future",
-        "_home",
         "_limit",
+        "_limits",
         "_loop",
         "_moment",
+        "_owner",
         "_reader",
         "_request",
         "_sent",
@@ -336,11 +336,11 @@ class Connection(asyncio.Protocol):
         "lost",
     )
 
-    def __init__(self, home: ConnectionOwner, bounds: ConnectionLimits, loop: asyncio.AbstractEventLoop) -> None:
-        self._home = home
-        self._bounds = bounds
+    def __init__(self, owner: ConnectionOwner, limits: ConnectionLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner = owner
+        self._limits = limits
         self._loop = loop
-        self._reader = AnswerReader(bounds.largest)
+        self._reader = AnswerReader(limits.largest)
         self._transport: asyncio.Transport
         self._future: asyncio.Future[Answer] | None = None
         self._request: bytes | None = None
@@ -353,7 +353,7 @@ class Connection(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         """Whether it can take a request: it is open, and not idle for so long that the server may have forgotten it."""
-        return not self._transport.is_closing() and time.monotonic() - self._moment < self._bounds.keep
+        return not self._transport.is_closing() and time.monotonic() - self._moment < self._limits.keep
 
     def send(self, head: bytes, body: Body, deadline: float, limit: float) -> asyncio.Future[Answer]:
         """Send a request.
@@ -387,7 +387,7 @@ class Connection(asyncio.Protocol):
             self._transport.writelines([head, body])
         else:
             self._request = head + body
-            self._home.gather(self)
+            self._owner.gather(self)
         return future
 
     def write(self) -> None:
@@ -436,7 +436,7 @@ class Connection(asyncio.Protocol):
         if whole:
             self._finish()
         elif reader.headed:
-            self._watch(now + self._bounds.idle, now)
+            self._watch(now + self._limits.idle, now)
 
     def eof_received(self) -> None:
         """The other side sends nothing more, so nothing more is sent to it: it may have stopped reading too."""
@@ -452,7 +452,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         self._reader.release()
-        self._home.gone(self)
+        self._owner.gone(self)
 
     def _loss(self, exc: Exception | None) -> TransportError:
         if self._reader.begun:
@@ -470,7 +470,7 @@ class Connection(asyncio.Protocol):
         if reader.reusable and not self._transport.get_write_buffer_size():
             reader.start()
             self.answered = True
-            self._home.free(self)
+            self._owner.free(self)
         else:
             self.abort()
         if future is not None and not future.done():
@@ -482,7 +482,7 @@ class Connection(asyncio.Protocol):
             if self._due <= moment:
                 return
             self._timer.cancel()
-        self._due = min(moment, now + self._bounds.idle)
+        self._due = min(moment, now + self._limits.idle)
         self._timer = self._loop.call_later(self._due - now, self._look)
 
     def _look(self) -> None:
@@ -490,11 +490,11 @@ class Connection(asyncio.Protocol):
         self._timer = None
         now = time.monotonic()
         if self._future is None:
-            due, error = self._moment + self._bounds.keep, closed()
+            due, error = self._moment + self._limits.keep, closed()
         else:
             due, error = self._deadline, late(self._limit)
-            if self._reader.headed and self._moment + self._bounds.idle < due:
-                due, error = self._moment + self._bounds.idle, silent(self._bounds.idle)
+            if self._reader.headed and self._moment + self._limits.idle < due:
+                due, error = self._moment + self._limits.idle, silent(self._limits.idle)
         if now >= due:
             self.fail(error)
         else:

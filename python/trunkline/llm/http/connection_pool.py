@@ -51,15 +51,15 @@ class ConnectionPool:
         port: The port.
         size: Most connections at once.
         connect: Seconds to establish one.
-        bounds: What each allows.
+        limits: What each allows.
     """
 
-    def __init__(self, host: str, port: int, size: int, connect: float, bounds: ConnectionLimits) -> None:
+    def __init__(self, host: str, port: int, size: int, connect: float, limits: ConnectionLimits) -> None:
         self._host = host
         self._port = port
         self._size = size
         self._connect = connect
-        self._bounds = bounds
+        self._limits = limits
         self._held = 0
         self._idle: dict[Connection, None] = {}  # a set that knows its order
         self._open: set[Connection] = set()
@@ -211,7 +211,7 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         addresses = await self._resolve(loop)
         link = await aiohappyeyeballs.start_connection(addresses, happy_eyeballs_delay=_EYEBALLS, loop=loop)
-        connection = Connection(self, self._bounds, loop)
+        connection = Connection(self, self._limits, loop)
         try:
             await loop.create_connection(lambda: connection, sock=link)
         except BaseException:
@@ -295,7 +295,7 @@ class PlainTransport:
     ) -> None:
         self._concurrency = concurrency
         self._connect = connect
-        self._bounds = ConnectionLimits(idle, keep, largest)
+        self._limits = ConnectionLimits(idle, keep, largest)
         self._routes: dict[str, _Route] = {}
         self._pools: dict[tuple[str, int], ConnectionPool] = {}
         self._closed = False
@@ -315,7 +315,7 @@ class PlainTransport:
         if "content-encoding" not in answer.headers:
             return answer
         encoding = answer.headers["content-encoding"]
-        plain = await asyncio.to_thread(inflate, answer.body, encoding, self._bounds.largest)
+        plain = await asyncio.to_thread(inflate, answer.body, encoding, self._limits.largest)
         return answer._replace(body=plain)
 
     async def close(self) -> None:
@@ -338,7 +338,7 @@ class PlainTransport:
         origin = (target.raw_host, target.port)
         pool = self._pools.get(origin)
         if pool is None:
-            pool = self._pools[origin] = ConnectionPool(*origin, self._concurrency, self._connect, self._bounds)
+            pool = self._pools[origin] = ConnectionPool(*origin, self._concurrency, self._connect, self._limits)
         route = self._routes[url] = _Route(pool, target)
         return route
 

@@ -158,33 +158,33 @@ class _Problem(NamedTuple):
     param: str
 
 
-def classify(status: int, headers: Mapping[str, str], body: bytes, site: RequestContext) -> Outcome | None:
+def classify(status: int, headers: Mapping[str, str], body: bytes, context: RequestContext) -> Outcome | None:
     """Decide what an answer means.
 
     Args:
         status: The HTTP status.
         headers: Answer headers; looked up case-insensitively by the mapping itself.
         body: The body as received.
-        site: Where the request went.
+        context: Where the request went.
 
     Returns:
         None for a success, whose body must then be decoded, else a verdict.
     """
     if 200 <= status < 300:
         return None
-    return _outcome(status, headers, body, site)._replace(status=status)
+    return _outcome(status, headers, body, context)._replace(status=status)
 
 
-def _outcome(status: int, headers: Mapping[str, str], body: bytes, site: RequestContext) -> Outcome:
+def _outcome(status: int, headers: Mapping[str, str], body: bytes, context: RequestContext) -> Outcome:
     """What an answer means that is no success."""
     if 300 <= status < 400:
-        return Outcome(EndpointError, _redirected(status, headers, site))
-    problem = _problem(body, site.secret)
-    said = f"{site.url} answered {status}" + (f" ({problem.message})" if problem.message else "")
+        return Outcome(EndpointError, _redirected(status, headers, context))
+    problem = _problem(body, context.secret)
+    said = f"{context.url} answered {status}" + (f" ({problem.message})" if problem.message else "")
     if problem.codes & _QUOTA or "exceeded your current quota" in problem.message:
-        return Outcome(EndpointError, f"{said}: the quota of {_key(site)} is used up")
+        return Outcome(EndpointError, f"{said}: the quota of {_key(context)} is used up")
     if 400 <= status < 500 and status not in RETRYABLE:
-        return _refused(status, problem, said, site)
+        return _refused(status, problem, said, context)
     if status in RETRYABLE or status >= 500:
         return Outcome(LLMError, said, retry=True, after=retry_after(headers))
     return Outcome(LLMError, f"{said}, which is no answer to a request")
@@ -205,21 +205,21 @@ def embedded_status(body: bytes) -> int | None:
     return code if isinstance(code, int) and 400 <= code < 600 else 500
 
 
-def _refused(status: int, problem: _Problem, said: str, site: RequestContext) -> Outcome:
+def _refused(status: int, problem: _Problem, said: str, context: RequestContext) -> Outcome:
     """A 4xx that asking again cannot change."""
     if status in {400, 413, 422} and (problem.codes & _TOO_LONG_CODES or _TOO_LONG.search(problem.message)):
         return Outcome(ContextTooLong, f"the conversation no longer fits the model: {said}")
     if status in {400, 403, 422} and (problem.codes & _FILTERS or _FILTERED.search(problem.message)):
         return Outcome(ContentFiltered, f"the provider withheld the reply: {said}")
-    advice = _advice(status, problem, site)
+    advice = _advice(status, problem, context)
     if advice:
         return Outcome(EndpointError, f"{said}: {advice}")
     return Outcome(BadRequest, f"the request was refused: {said}")
 
 
-def _advice(status: int, problem: _Problem, site: RequestContext) -> str:
+def _advice(status: int, problem: _Problem, context: RequestContext) -> str:
     """What to do about a status that will be the same for every request; empty for all others."""
-    key = _key(site)
+    key = _key(context)
     match status:
         case 401:
             return f"check {key}"
@@ -239,19 +239,19 @@ def _advice(status: int, problem: _Problem, site: RequestContext) -> str:
             return ""
 
 
-def _redirected(status: int, headers: Mapping[str, str], site: RequestContext) -> str:
+def _redirected(status: int, headers: Mapping[str, str], context: RequestContext) -> str:
     try:
-        target = urlsplit(headers.get("Location", "")).hostname or urlsplit(site.url).hostname or ""
+        target = urlsplit(headers.get("Location", "")).hostname or urlsplit(context.url).hostname or ""
     except ValueError:
         target = "somewhere unreadable"
     return (
-        f"{site.url} answered {status} and points to {excerpt(target, 100, site.secret)}: "
+        f"{context.url} answered {status} and points to {excerpt(target, 100, context.secret)}: "
         "redirects are not followed with a key; give the final base URL"
     )
 
 
-def _key(site: RequestContext) -> str:
-    return f"the key in the environment variable {site.key_env}" if site.key_env else "the key"
+def _key(context: RequestContext) -> str:
+    return f"the key in the environment variable {context.key_env}" if context.key_env else "the key"
 
 
 def _json(body: bytes) -> object:

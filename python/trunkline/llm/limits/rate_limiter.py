@@ -81,101 +81,101 @@ class Limiter:
         self.free = concurrency
         self._held = False
         self.owed = self.back = 0
-        self.news: Callable[[], None] = _nobody
+        self.on_change: Callable[[], None] = _nobody
         self._lease = lease
         self._sleep = sleep
         self._later = later
         self._clock = clock
-        self._parked: dict[EndpointQueue, None] = {}
+        self._waiting: dict[EndpointQueue, None] = {}
         self._numbers = count()
         self._openings: dict[EndpointQueue, asyncio.TimerHandle] = {}
         # Held by the one request, of all gates' first ones, that is next to get its share of the run's rates.
         self._rates = asyncio.Lock()
         self._refund = InterruptibleSleep(sleep)
 
-    def enter(self, gate: EndpointQueue) -> bool:
+    def enter(self, queue: EndpointQueue) -> bool:
         """Let a request in at once, where nobody waits and nothing limits; else it must :meth:`wait`."""
         if (
             self.free <= 0
             or self._held
-            or gate.waiting
-            or gate.closed
-            or gate.in_flight >= gate.window.size
-            or gate.in_flight >= gate.slots
-            or gate.quota.known
+            or queue.waiting
+            or queue.closed
+            or queue.in_flight >= queue.window.size
+            or queue.in_flight >= queue.slots
+            or queue.rate_limits.known
             or self._lease is not None
         ):
             return False
         self.free -= 1
-        gate.in_flight += 1
+        queue.in_flight += 1
         return True
 
-    async def wait(self, gate: EndpointQueue, tokens: int, *, probe: bool = False) -> bool:
+    async def wait(self, queue: EndpointQueue, tokens: int, *, probe: bool = False) -> bool:
         """Wait until a request may be sent; it must then :meth:`leave`.
 
         Args:
-            gate: Where to.
+            queue: Where to.
             tokens: What it may come to; see :func:`estimate`.
             probe: Whether it is to find out if a closed endpoint is up.
 
         Returns:
             False if the gate closed meanwhile: try another one.
         """
-        gate.waiting += 1
+        queue.waiting += 1
         try:
-            if self._lease is None and not gate.quota.known:
-                return await self._slot(gate, probe=probe)
-            async with gate.turn:
-                if gate.closed and not probe:
+            if self._lease is None and not queue.rate_limits.known:
+                return await self._slot(queue, probe=probe)
+            async with queue.turn:
+                if queue.closed and not probe:
                     return False
-                await self._book(gate, tokens)
+                await self._book(queue, tokens)
                 try:
-                    entered = await self._slot(gate, probe=probe)
+                    entered = await self._slot(queue, probe=probe)
                 except BaseException:
-                    self._unbook(gate, tokens)
+                    self._unbook(queue, tokens)
                     raise
                 if not entered:
-                    self._unbook(gate, tokens)
+                    self._unbook(queue, tokens)
                     return False
-                gate.ahead = 0
+                queue.ahead = 0
                 return True
         finally:
-            gate.waiting -= 1
+            queue.waiting -= 1
 
-    def leave(self, gate: EndpointQueue, booked: int = 0, spent: int | None = None) -> None:
+    def leave(self, queue: EndpointQueue, booked: int = 0, spent: int | None = None) -> None:
         """Note that a request is over.
 
         Args:
-            gate: Where it had been let in.
+            queue: Where it had been let in.
             booked: The tokens it waited with; 0 if it entered at once.
             spent: The tokens it really took; None if that is not known.
         """
-        gate.in_flight -= 1
-        gate.tokens -= booked
-        if self.owed or gate.owed:
-            self._give_up(gate)
+        queue.in_flight -= 1
+        queue.tokens -= booked
+        if self.owed or queue.owed:
+            self._give_up(queue)
         else:
             self.free += 1
         if self._lease is not None and spent is not None:
             self._lease.acquire(0, spent - booked)
             self._refund.wake()
-        if self._parked:
+        if self._waiting:
             self.admit()
 
     def refunded(self) -> None:
         """Look again whether the rates that somebody waits for are there."""
         self._refund.wake()
 
-    def begun(self, gate: EndpointQueue) -> None:
+    def begun(self, queue: EndpointQueue) -> None:
         """Note that a request was sent through a narrow window, which opens a moment after the first."""
-        if gate not in self._openings:
+        if queue not in self._openings:
             later = self._later or asyncio.get_running_loop().call_later
-            self._openings[gate] = later(_MOMENT, self.open, gate)
+            self._openings[queue] = later(_MOMENT, self.open, queue)
 
-    def open(self, gate: EndpointQueue) -> None:
+    def open(self, queue: EndpointQueue) -> None:
         """Open a window that is still narrow: it has served, or will say nothing soon."""
-        gate.window.open()
-        opening = self._openings.pop(gate, None)
+        queue.window.open()
+        opening = self._openings.pop(queue, None)
         if opening is not None:
             opening.cancel()
             self.admit()
@@ -194,15 +194,15 @@ class Limiter:
         """Whether the run has rates, so that tokens must be estimated wherever a request goes."""
         return self._lease is not None
 
-    async def _book(self, gate: EndpointQueue, tokens: int) -> None:
+    async def _book(self, queue: EndpointQueue, tokens: int) -> None:
         """Take what the request needs out of all rates, as soon as it is there."""
         # Headers of answers correct the quota meanwhile, so the wait is not slept in one piece.
         slept = 0.0
-        while slept < LONGEST and gate.quota.known and (wait := gate.quota.acquire(1, tokens)) > 0:
+        while slept < LONGEST and queue.rate_limits.known and (wait := queue.rate_limits.acquire(1, tokens)) > 0:
             wait = min(wait, _LOOK)
             await self._sleep(wait)
             slept += wait
-        gate.ahead, gate.tokens = 1, gate.tokens + tokens
+        queue.ahead, queue.tokens = 1, queue.tokens + tokens
         if self._lease is None:
             return
         try:
@@ -210,75 +210,75 @@ class Limiter:
                 while (wait := self._lease.acquire(1, tokens)) > 0:
                     await self._refund.wait(wait)
         except BaseException:
-            self._unquote(gate, tokens)
+            self._unquote(queue, tokens)
             raise
 
-    def _unbook(self, gate: EndpointQueue, tokens: int) -> None:
-        self._unquote(gate, tokens)
+    def _unbook(self, queue: EndpointQueue, tokens: int) -> None:
+        self._unquote(queue, tokens)
         if self._lease is not None:
             self._lease.acquire(-1, -tokens)
             self._refund.wake()
 
     @staticmethod
-    def _unquote(gate: EndpointQueue, tokens: int) -> None:
-        gate.ahead, gate.tokens = 0, gate.tokens - tokens
-        if gate.quota.known:
-            gate.quota.acquire(-1, -tokens)
+    def _unquote(queue: EndpointQueue, tokens: int) -> None:
+        queue.ahead, queue.tokens = 0, queue.tokens - tokens
+        if queue.rate_limits.known:
+            queue.rate_limits.acquire(-1, -tokens)
 
-    async def _slot(self, gate: EndpointQueue, *, probe: bool) -> bool:
+    async def _slot(self, queue: EndpointQueue, *, probe: bool) -> bool:
         """Take a slot, now or when one is handed over; False if the gate is closed."""
-        if gate.closed and not probe:
+        if queue.closed and not probe:
             return False
-        if self.free > 0 and not self._held and gate.first() is None and self._fits(gate):
-            self._take(gate)
+        if self.free > 0 and not self._held and queue.first() is None and self._fits(queue):
+            self._take(queue)
             return True
-        parked: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        gate.row.append((next(self._numbers), parked))
-        self._parked[gate] = None
-        self.news()
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        queue.row.append((next(self._numbers), waiter))
+        self._waiting[queue] = None
+        self.on_change()
         try:
-            return await parked
+            return await waiter
         except asyncio.CancelledError:
             # A slot may have been handed over in the moment of the cancellation.
-            if parked.done() and not parked.cancelled() and parked.result():
-                self.leave(gate)
+            if waiter.done() and not waiter.cancelled() and waiter.result():
+                self.leave(queue)
             raise
 
     def admit(self) -> None:
         """Hand all free slots to those who wait for one, the longest wait first."""
         while self.free > 0 and not self._held:
-            waiting = [(number, gate) for gate in self._parked if (number := gate.first()) is not None]
+            waiting = [(number, queue) for queue in self._waiting if (number := queue.first()) is not None]
             fitting = [one for one in waiting if self._fits(one[1])]
             if not fitting:
                 break
-            _, gate = min(fitting, key=itemgetter(0))
-            self._take(gate)
-            gate.row.popleft()[1].set_result(True)
-        if not any(gate.row for gate in self._parked):
-            self._parked.clear()
+            _, queue = min(fitting, key=itemgetter(0))
+            self._take(queue)
+            queue.row.popleft()[1].set_result(True)
+        if not any(queue.row for queue in self._waiting):
+            self._waiting.clear()
 
-    def _fits(self, gate: EndpointQueue) -> bool:
-        window = gate.window
+    def _fits(self, queue: EndpointQueue) -> bool:
+        window = queue.window
         if window.size < window.cap:
             window.grow(self._clock())
-        return gate.in_flight < gate.slots and (gate.urgent or gate.in_flight < window.size)
+        return queue.in_flight < queue.slots and (queue.urgent or queue.in_flight < window.size)
 
-    def _give_up(self, gate: EndpointQueue) -> None:
+    def _give_up(self, queue: EndpointQueue) -> None:
         """Take the slots of a request that is over from this process, as far as they are owed."""
-        if gate.owed:
-            gate.owed -= 1
-            gate.slots -= 1
-            gate.back += 1
+        if queue.owed:
+            queue.owed -= 1
+            queue.slots -= 1
+            queue.back += 1
         if self.owed:
             self.owed -= 1
             self.back += 1
         else:
             self.free += 1
-        self.news()
+        self.on_change()
 
-    def _take(self, gate: EndpointQueue) -> None:
+    def _take(self, queue: EndpointQueue) -> None:
         self.free -= 1
-        gate.in_flight += 1
+        queue.in_flight += 1
 
 
 def _nobody() -> None:
@@ -290,7 +290,7 @@ class EndpointQueue:
 
     Args:
         window: How much may be in flight.
-        quota: The endpoint's own rates, as far as it told them.
+        rate_limits: The endpoint's own rates, as far as it told them.
 
     Attributes:
         in_flight: Requests let in and not back yet.
@@ -311,7 +311,7 @@ class EndpointQueue:
         "closed",
         "in_flight",
         "owed",
-        "quota",
+        "rate_limits",
         "row",
         "slots",
         "tokens",
@@ -321,9 +321,9 @@ class EndpointQueue:
         "window",
     )
 
-    def __init__(self, window: Window, quota: ServerRateLimits) -> None:
+    def __init__(self, window: Window, rate_limits: ServerRateLimits) -> None:
         self.window = window
-        self.quota = quota
+        self.rate_limits = rate_limits
         self.in_flight = self.ahead = self.tokens = self.waiting = 0
         self.closed = self.urgent = False
         self.row: deque[tuple[int, asyncio.Future[bool]]] = deque()
@@ -335,9 +335,9 @@ class EndpointQueue:
     def close(self) -> None:
         """Let nobody in, and send away who waits."""
         self.closed = True
-        for _, parked in self.row:
-            if not parked.done():
-                parked.set_result(False)
+        for _, waiter in self.row:
+            if not waiter.done():
+                waiter.set_result(False)
         self.row.clear()
 
     def first(self) -> int | None:
@@ -366,7 +366,7 @@ class SharedSlots:
 
     Args:
         limiter: Who lets requests in; from now on only through slots that were granted.
-        gates: The ways into the endpoints.
+        queues: The ways into the endpoints.
         fair: An equal part of the slots of the run, or of an endpoint's if that is less. An endpoint's window adapts
             on it, and beyond it only as far as more is held.
         limited: Whether the slots of each endpoint are limited, too.
@@ -376,36 +376,36 @@ class SharedSlots:
         most: The most slots that this process can make use of.
     """
 
-    def __init__(self, limiter: Limiter, gates: Sequence[EndpointQueue], fair: int, *, limited: bool) -> None:
+    def __init__(self, limiter: Limiter, queues: Sequence[EndpointQueue], fair: int, *, limited: bool) -> None:
         self.fair = fair
         self.most = sys.maxsize
         self._limiter = limiter
-        self._gates = tuple(gates)
-        self._limited = self._gates if limited else ()
+        self._queues = tuple(queues)
+        self._limited = self._queues if limited else ()
         self._idle = [0] * (1 + len(self._limited))
         limiter.free = 0
-        for gate in self._limited:
-            gate.slots = 0
+        for queue in self._limited:
+            queue.slots = 0
         self._resize()
 
     @property
     def held(self) -> list[int]:
         """The slots that are held, in use or not."""
-        run = self._limiter.free + sum(gate.in_flight for gate in self._gates)
-        return [run, *(gate.slots for gate in self._limited)]
+        run = self._limiter.free + sum(queue.in_flight for queue in self._queues)
+        return [run, *(queue.slots for queue in self._limited)]
 
     @property
     def wishes(self) -> list[int]:
         """The slots that are in use, and those that would be if they were held."""
-        ours = [gate.in_flight + gate.lacking() for gate in self._gates]
-        run = sum(min(want, max(gate.slots, gate.in_flight)) for want, gate in zip(ours, self._gates, strict=True))
+        ours = [queue.in_flight + queue.lacking() for queue in self._queues]
+        run = sum(min(want, max(queue.slots, queue.in_flight)) for want, queue in zip(ours, self._queues, strict=True))
         return [min(wish, self.most) for wish in (run, *(ours if self._limited else ()))]
 
     def grant(self, slots: Sequence[int]) -> None:
         """Take more slots; who waits for one gets it."""
         self._limiter.free += slots[0]
-        for gate, more in zip(self._limited, slots[1:], strict=True):
-            gate.slots += more
+        for queue, more in zip(self._limited, slots[1:], strict=True):
+            queue.slots += more
         self._resize()
         self._limiter.admit()
 
@@ -413,25 +413,25 @@ class SharedSlots:
         """Owe so many slots from now on; :meth:`repaid` says which are back."""
         limiter, held = self._limiter, self.held
         limiter.owed = min(limiter.owed + slots[0], held[0])
-        for gate, less in zip(self._limited, slots[1:], strict=True):
-            gate.owed = min(gate.owed + less, gate.slots)
+        for queue, less in zip(self._limited, slots[1:], strict=True):
+            queue.owed = min(queue.owed + less, queue.slots)
         free = min(limiter.owed, max(0, limiter.free))
         limiter.free -= free
         limiter.owed -= free
         limiter.back += free
-        for gate in self._limited:
-            free = min(gate.owed, gate.slots - gate.in_flight)
-            gate.slots -= free
-            gate.owed -= free
-            gate.back += free
+        for queue in self._limited:
+            free = min(queue.owed, queue.slots - queue.in_flight)
+            queue.slots -= free
+            queue.owed -= free
+            queue.back += free
         self._resize()
 
     def repaid(self) -> list[int]:
         """Return the slots that are back since the last call, of those that were owed; they are held no longer."""
-        back = [self._limiter.back, *(gate.back for gate in self._limited)]
+        back = [self._limiter.back, *(queue.back for queue in self._limited)]
         self._limiter.back = 0
-        for gate in self._limited:
-            gate.back = 0
+        for queue in self._limited:
+            queue.back = 0
         self._resize()
         return back
 
@@ -444,12 +444,12 @@ class SharedSlots:
 
     @property
     def _owed(self) -> list[int]:
-        return [self._limiter.owed, *(gate.owed for gate in self._limited)]
+        return [self._limiter.owed, *(queue.owed for queue in self._limited)]
 
     def _resize(self) -> None:
         """Let windows be as large as what is held, but no smaller than an equal part."""
         run = self.held[0]
-        for gate in self._gates:
-            cap = max(self.fair, min(run, gate.slots))
-            if cap != gate.window.cap:
-                gate.window.resize(cap)
+        for queue in self._queues:
+            cap = max(self.fair, min(run, queue.slots))
+            if cap != queue.window.cap:
+                queue.window.resize(cap)

@@ -61,11 +61,11 @@ class Router:
         self._routing = routing
         self._draw = draw
         self._clock = clock
-        self._homes: OrderedDict[int, Endpoint] = OrderedDict()
+        self._affinity: OrderedDict[int, Endpoint] = OrderedDict()
         self._closed = 0
         self._waiting = 0
         self._room = asyncio.Lock()
-        self._bell = InterruptibleSleep(sleep)
+        self._sleep = InterruptibleSleep(sleep)
 
     @property
     def reached(self) -> bool:
@@ -125,7 +125,7 @@ class Router:
                     delay = min((e.until - now for e in self.endpoints if not e.probing), default=math.inf)
                     if delay < math.inf and now + delay >= end:
                         return None
-                    passed = await self._bell.wait(delay)
+                    passed = await self._sleep.wait(delay)
                     # What was slept counts, also where the clock runs a little behind.
                     now = max(self._clock(), now + delay if passed else 0.0)
                 return endpoint
@@ -134,11 +134,11 @@ class Router:
         finally:
             self._waiting -= 1
 
-    def failed(self, endpoint: Endpoint, verdict: Outcome, *, probe: bool) -> None:
+    def failed(self, endpoint: Endpoint, outcome: Outcome, *, probe: bool) -> None:
         """Note that an endpoint did not serve; enough of it ejects it."""
         now, after = self._clock(), self._routing.eject_after
-        if endpoint.failed(verdict, probe=probe, after=after, now=now, draw=self._draw()):
-            logger.info("%s; it gets no requests for %.1f s", verdict.message, endpoint.until - now)
+        if endpoint.failed(outcome, probe=probe, after=after, now=now, draw=self._draw()):
+            logger.info("%s; it gets no requests for %.1f s", outcome.message, endpoint.until - now)
         self._count()
 
     def served(self, endpoint: Endpoint) -> None:
@@ -146,17 +146,17 @@ class Router:
         if endpoint.served():
             self._count()
 
-    def paused(self, endpoint: Endpoint, verdict: Outcome, seconds: float) -> None:
+    def paused(self, endpoint: Endpoint, outcome: Outcome, seconds: float) -> None:
         """Close an endpoint for as long as it asked for."""
-        endpoint.pause(verdict, self._clock() + seconds)
+        endpoint.pause(outcome, self._clock() + seconds)
         self._count()
 
     def released(self, endpoint: Endpoint) -> None:
         """Note that a probe was not sent after all."""
-        endpoint.probing = endpoint.gate.urgent = False
+        endpoint.probing = endpoint.queue.urgent = False
         self._count()
 
-    def struck(self, endpoint: Endpoint, verdict: Outcome) -> bool:
+    def struck(self, endpoint: Endpoint, outcome: Outcome) -> bool:
         """Take an endpoint out for good; the last one only for the calls that began before; see :meth:`renew`.
 
         Returns:
@@ -165,8 +165,8 @@ class Router:
         others = not all(other is endpoint or other.out for other in self.endpoints)
         if not endpoint.out:
             if others:
-                logger.warning("%s; going on without this endpoint", verdict.message)
-            endpoint.strike(verdict, math.inf if others else self._clock())
+                logger.warning("%s; going on without this endpoint", outcome.message)
+            endpoint.strike(outcome, math.inf if others else self._clock())
             self._count()
         return others
 
@@ -186,26 +186,26 @@ class Router:
                 return None
         if len(self.endpoints) == 1:
             return self.endpoints[0]
-        homes = self._homes
-        home = homes.get(key)
-        if home is not None and home is not avoid and not home.gate.closed:
-            homes.move_to_end(key)
-            if home.load <= self._routing.margin:
-                return home
+        affinity = self._affinity
+        preferred = affinity.get(key)
+        if preferred is not None and preferred is not avoid and not preferred.queue.closed:
+            affinity.move_to_end(key)
+            if preferred.load <= self._routing.margin:
+                return preferred
         else:
-            home = None
+            preferred = None
         least = self._least(key, avoid)
-        if home is not None and home.load - least.load <= self._routing.margin:
-            return home
-        if avoid is None or avoid.gate.closed or key not in homes:
+        if preferred is not None and preferred.load - least.load <= self._routing.margin:
+            return preferred
+        if avoid is None or avoid.queue.closed or key not in affinity:
             self._settle(key, least)
         return least
 
     def _settle(self, key: int, endpoint: Endpoint) -> None:
-        self._homes[key] = endpoint
-        self._homes.move_to_end(key)
-        if len(self._homes) > self._routing.memory:
-            self._homes.popitem(last=False)
+        self._affinity[key] = endpoint
+        self._affinity.move_to_end(key)
+        if len(self._affinity) > self._routing.memory:
+            self._affinity.popitem(last=False)
 
     def _least(self, key: int, avoid: Endpoint | None) -> Endpoint:
         """The least loaded open endpoint; there is one."""
@@ -213,7 +213,7 @@ class Router:
         found: Endpoint | None = None
         for step in range(count):
             endpoint = self.endpoints[(key + step) % count]
-            if endpoint.gate.closed or endpoint is avoid:
+            if endpoint.queue.closed or endpoint is avoid:
                 continue
             if found is None or endpoint.load < found.load:
                 found = endpoint
@@ -225,7 +225,7 @@ class Router:
     def _due(self, avoid: Endpoint | None, now: float) -> Endpoint | None:
         """Open what was paused and is due; return an ejected endpoint that wants a probe, if any."""
         for endpoint in self.endpoints:
-            if not endpoint.gate.closed or endpoint.out or endpoint.until > now or endpoint.probing:
+            if not endpoint.queue.closed or endpoint.out or endpoint.until > now or endpoint.probing:
                 continue
             if not endpoint.ejected:
                 endpoint.open()
@@ -237,8 +237,8 @@ class Router:
 
     def _count(self) -> None:
         """Count closed endpoints anew, and tell who waits for one that something has changed."""
-        self._closed = sum(endpoint.gate.closed for endpoint in self.endpoints)
-        self._bell.wake()
+        self._closed = sum(endpoint.queue.closed for endpoint in self.endpoints)
+        self._sleep.wake()
 
 
 EJECTED: Final = 1.0
@@ -266,10 +266,10 @@ class Endpoint:
         key_env: Name of the variable that holds the key, for messages.
         secret: The key, or all that is secret.
         window: How much may be in flight.
-        quota: What it says of its own limits.
+        rate_limits: What it says of its own limits.
 
     Attributes:
-        gate: Where requests enter.
+        queue: Where requests enter.
         reached: Whether it has ever answered.
         good: Whether it has ever completed.
         until: When it may be asked again; minus infinity while it is open, infinity when it is out.
@@ -289,18 +289,18 @@ class Endpoint:
         "base_url",
         "ejected",
         "ejections",
-        "gate",
         "good",
         "out",
         "plain",
         "probing",
+        "queue",
         "reached",
         "trouble",
         "until",
     )
 
     def __init__(
-        self, base_url: str, key_env: str, secret: str | tuple[str, ...], window: Window, quota: ServerRateLimits
+        self, base_url: str, key_env: str, secret: str | tuple[str, ...], window: Window, rate_limits: ServerRateLimits
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self._root = _VERSION.sub("", self.base_url)
@@ -308,7 +308,7 @@ class Endpoint:
         self._secret = secret
         self._targets: dict[str, tuple[str, RequestContext]] = {}
         self._failures = self.ejections = 0
-        self.gate = EndpointQueue(window, quota)
+        self.queue = EndpointQueue(window, rate_limits)
         self.plain = self.base_url.startswith("http://")
         self.reached = self.good = False
         self.until = -math.inf
@@ -318,7 +318,7 @@ class Endpoint:
     @property
     def load(self) -> int:
         """Requests in flight there or waiting to be."""
-        return self.gate.in_flight + self.gate.waiting
+        return self.queue.in_flight + self.queue.waiting
 
     def target(self, route: str) -> tuple[str, RequestContext]:
         """Where a route is.
@@ -337,13 +337,13 @@ class Endpoint:
             found = self._targets[route] = (url, RequestContext(shown, self._key_env, self._secret))
         return found
 
-    def failed(self, verdict: Outcome, *, probe: bool, after: int, now: float, draw: float) -> bool:
+    def failed(self, outcome: Outcome, *, probe: bool, after: int, now: float, draw: float) -> bool:
         """Note that it did not serve: refused, reset, too slow, or a 5xx.
 
         What comes late, after an ejection, is no news.
 
         Args:
-            verdict: What happened.
+            outcome: What happened.
             probe: Whether it was the probe that failed.
             after: Failures in a row, for a request that is alone, after which the endpoint is ejected.
             now: The present.
@@ -355,26 +355,26 @@ class Endpoint:
         if self.out:
             return False
         self._failures += 1
-        self.trouble = verdict
-        if not probe and (self.ejected or self._failures < after + self.gate.in_flight // _CROWD):
+        self.trouble = outcome
+        if not probe and (self.ejected or self._failures < after + self.queue.in_flight // _CROWD):
             return False
         if not self.ejected:
-            self.gate.window.restart()
+            self.queue.window.restart()
         seconds = min(EJECTED_CAP, EJECTED * 2.0 ** min(self.ejections, 60)) * (0.75 + 0.5 * draw)
         self.ejections += 1
         self.ejected, self.probing = True, False
         self.close(now + seconds)
         return True
 
-    def pause(self, verdict: Outcome, until: float) -> None:
+    def pause(self, outcome: Outcome, until: float) -> None:
         """Close it until a time that the server named."""
         if not self.out:
-            self.trouble = verdict
+            self.trouble = outcome
             self.close(max(until, self.until))
 
-    def strike(self, verdict: Outcome, until: float) -> None:
+    def strike(self, outcome: Outcome, until: float) -> None:
         """Take it out until a time, as it serves nobody."""
-        self.trouble = verdict
+        self.trouble = outcome
         self.ejected = self.probing = False
         self.out = True
         self.close(until)
@@ -382,8 +382,8 @@ class Endpoint:
     def close(self, until: float) -> None:
         """Let nobody in until a time; who waits at the gate leaves."""
         self.until = until
-        self.gate.urgent = False
-        self.gate.close()
+        self.queue.urgent = False
+        self.queue.close()
 
     def served(self) -> bool:
         """Note an answer that shows that it is up.
@@ -401,18 +401,18 @@ class Endpoint:
     def open(self) -> None:
         """Let requests in again."""
         self.until = -math.inf
-        self.ejected = self.probing = self.out = self.gate.urgent = False
-        self.gate.closed = False
+        self.ejected = self.probing = self.out = self.queue.urgent = False
+        self.queue.closed = False
 
     def probe(self) -> None:
         """Let one request in, to see whether it is up again."""
-        self.probing = self.gate.urgent = True
+        self.probing = self.queue.urgent = True
 
     def learn(self, status: int, headers: Mapping[str, str]) -> None:
         """Take in what an answer says of rate limits; the request is still counted as in flight.
 
         An endpoint that never says anything is asked no more, except by a 429.
         """
-        gate = self.gate
-        if gate.quota.silent < _SILENT or status == 429:
-            gate.quota.learn(headers, gate.in_flight - 1 + gate.ahead, gate.tokens)
+        queue = self.queue
+        if queue.rate_limits.silent < _SILENT or status == 429:
+            queue.rate_limits.learn(headers, queue.in_flight - 1 + queue.ahead, queue.tokens)

@@ -86,18 +86,18 @@ class ModelTurn:
         note: What the program noted of it when it came.
     """
 
-    __slots__ = ("_choice", "_kit", "finish", "generated", "node", "note", "prompt", "reasoning", "text")
+    __slots__ = ("_choice", "_compiled", "finish", "generated", "node", "note", "prompt", "reasoning", "text")
 
     def __init__(
         self,
-        kit: CompiledAgent,
+        compiled: CompiledAgent,
         choice: ReplyChoice,
         node: int,
         prompt: int | None,
         generated: int | None,
         note: Any = None,
     ) -> None:
-        self._kit = kit
+        self._compiled = compiled
         self._choice = choice
         self.text = choice.content
         self.reasoning = choice.reasoning
@@ -114,7 +114,7 @@ class ModelTurn:
         Raises:
             LLMError: They cannot be read.
         """
-        return self._kit.speech.read(self._choice).calls
+        return self._compiled.dialect.read(self._choice).calls
 
     @property
     def answer(self) -> str | None:
@@ -123,7 +123,7 @@ class ModelTurn:
         Raises:
             LLMError: It cannot be read.
         """
-        return self._kit.speech.read(self._choice).answer
+        return self._compiled.dialect.read(self._choice).answer
 
     def __str__(self) -> str:
         return self.text
@@ -139,7 +139,7 @@ class ProgramContext(ReplayState):
 
     Args:
         rollout: The rollout.
-        errands: Does what it asks for.
+        executor: Does what it asks for.
         journal: What is on record in its tree.
         program: What it shares with other rollouts of the run.
         seed: The run's seed.
@@ -153,11 +153,11 @@ class ProgramContext(ReplayState):
     """
 
     def __init__(
-        self, rollout: Rollout, errands: ProgramExecutor, journal: Journal, program: Program, seed: int
+        self, rollout: Rollout, executor: ProgramExecutor, journal: Journal, program: Program, seed: int
     ) -> None:
-        super().__init__(rollout, errands, journal, seed)
+        super().__init__(rollout, executor, journal, seed)
         self.task: Task = rollout.task
-        self.agent: Agent = program.kit.agent
+        self.agent: Agent = program.compiled.agent
         self.turn = 0
         self.step = 0
         self._program = program
@@ -187,55 +187,55 @@ class ProgramContext(ReplayState):
             LLMError: No usable reply came. That is on record, too; a program may catch it.
         """
         self._check()
-        kit = self._program.of(self.agent if agent is None else agent, sampling)
+        compiled = self._program.of(self.agent if agent is None else agent, sampling)
         leaf, context = self._leaf, self._sent(messages)
-        with self._replay.place("ask", kit.agent.name) as place:
+        with self._replay.place("ask", compiled.agent.name) as place:
             if (record := place.record) is not None:
-                return await self._asked_before(kit, place, record, leaf, context)
+                return await self._asked_before(compiled, place, record, leaf, context)
             await self._watched(self._replay.caught_up(place))
             if self._asked >= self.agent.max_turns:
                 await self._turn(place)
                 self.finish(None, Termination.MAX_TURNS)
             self._asked += 1
-            kit = self._errands.next_kit(kit)
-            asked = AskRecord(self._errands.asked, leaf, context, self._errands.name(kit.namespace))
+            compiled = self._executor.next_agent(compiled)
+            asked = AskRecord(self._executor.asked, leaf, context, self._executor.name(compiled.namespace))
             place.data = asked, None
             try:
-                parked = await self._in_order(
-                    place, self._errands.send(kit, leaf, context, place.nth, joins=place.joins)
+                pending = await self._in_order(
+                    place, self._executor.send(compiled, leaf, context, place.nth, joins=place.joins)
                 )
             except LLMError as error:
                 await self._turn(place)
                 failure = Failure.of(error).encode()
                 self._write(place, [], asked, failure)
-                self._errands.grew()
+                self._executor.grew()
                 raise failed(failure) from error
             try:
                 await self._turn(place)
-                noted = None if note is None else note(parked.choice)
+                noted = None if note is None else note(pending.choice)
                 kept = None if note is None else as_json(noted, "what is noted of a reply")
                 sent = self._path(leaf) if context is None and leaf != self._rollout.leaf else context
-                landed = self._errands.land(parked, sent, place.nth, asked, kept, alone=place.alone)
+                appended = self._executor.land(pending, sent, place.nth, asked, kept, alone=place.alone)
             except BaseException:
-                self._errands.drop(parked)
+                self._executor.drop(pending)
                 raise
-            self._errands.grew(landed.size, 1)
-            choice = parked.choice
-            if not landed.first or choice.tool_calls or choice.reasoning is not None:
+            self._executor.grew(appended.size, 1)
+            choice = pending.choice
+            if not appended.first or choice.tool_calls or choice.reasoning is not None:
                 # As whoever runs it again reads it from the tree.
-                choice = self._errands.recorded(kit, landed.node)
-            return self._said(kit, landed.node, choice, landed, noted)
+                choice = self._executor.recorded(compiled, appended.node)
+            return self._said(compiled, appended.node, choice, appended, noted)
 
     async def _asked_before(
-        self, kit: CompiledAgent, place: ReplaySlot, record: Record, leaf: int, context: int | None
+        self, compiled: CompiledAgent, place: ReplaySlot, record: Record, leaf: int, context: int | None
     ) -> ModelTurn:
         """Give out a turn that is on record, if it was asked for in the same way."""
-        role = kit.agent.name
+        role = compiled.agent.name
         if not record.data:
             await self._turn(place)  # it was given up before it began
         (asked, was_leaf, was_context, how), failure, *noted = record.data
         if record.rollout == self._rollout.id:
-            self._errands.asked = max(self._errands.asked, asked + 1)
+            self._executor.asked = max(self._executor.asked, asked + 1)
         self._asked += 1
         if context != was_context or (context is None and leaf != was_leaf):
             # The same text may have been cut into other pieces.
@@ -243,21 +243,21 @@ class ProgramContext(ReplayState):
             if was != now:
                 differs = difference(was, now)
                 raise self._ended(ReplayDiverged(f"run again, the program asks {shown(role)} {differs}"))
-        if asked and how != self._errands.name(kit.namespace):
+        if asked and how != self._executor.name(compiled.namespace):
             what = "with another model, sampling or tools"
             raise self._ended(ReplayDiverged(f"run again, the program asks {shown(role)} {what}"))
         await self._turn(place)
         if failure is not None:
             raise failed(failure)
         (node,) = record.nodes
-        return self._said(kit, node, self._errands.recorded(kit, node), self._core.node(node), *noted)
+        return self._said(compiled, node, self._executor.recorded(compiled, node), self._core.node(node), *noted)
 
     def _said(
-        self, kit: CompiledAgent, node: int, choice: ReplyChoice, facts: AppendedTurn | Node, note: Any = None
+        self, compiled: CompiledAgent, node: int, choice: ReplyChoice, facts: AppendedTurn | Node, note: Any = None
     ) -> ModelTurn:
         self._leaf, self._moved = node, True
         self.turn += 1
-        return ModelTurn(kit, usable(choice), node, facts.prompt, facts.generated, note)
+        return ModelTurn(compiled, usable(choice), node, facts.prompt, facts.generated, note)
 
     async def use(self, agent: Agent | None, reply: ModelTurn) -> list[ContextMessage]:
         """Run the tool calls of a turn at once; what they say is appended in call order.
@@ -273,11 +273,11 @@ class ProgramContext(ReplayState):
             LLMError: The calls cannot be read.
         """
         self._check()
-        kit = self._program.of(self.agent if agent is None else agent, {})
+        compiled = self._program.of(self.agent if agent is None else agent, {})
         calls = reply.calls
         if not calls:
             return []
-        with self._replay.place("use", kit.agent.name) as place:
+        with self._replay.place("use", compiled.agent.name) as place:
             if (record := place.record) is not None:
                 await self._turn(place)
                 turn, oks = record.data
@@ -286,12 +286,12 @@ class ProgramContext(ReplayState):
                     raise self._ended(ReplayDiverged(f"run again, the program {what}"))
                 return self._seen(record.nodes, oks)
             await self._watched(self._replay.caught_up(place))
-            seen = await self._in_order(place, self._errands.run(kit, calls, reply.node))
+            seen = await self._in_order(place, self._executor.run(compiled, calls, reply.node))
             await self._turn(place)
-            nodes = self._errands.observed(kit, calls, seen, reply.node)
+            nodes = self._executor.observed(compiled, calls, seen, reply.node)
             oks = [one.ok for one in seen]
             self._write(place, nodes, reply.node, oks)
-            self._errands.grew()
+            self._executor.grew()
             return self._seen(nodes, oks)
 
     async def observe(
@@ -320,9 +320,9 @@ class ProgramContext(ReplayState):
                 return noted
             await self._watched(self._replay.caught_up(place))
             await self._turn(place)
-            node = self._errands.tell(message, by, seen)
+            node = self._executor.tell(message, by, seen)
             self._write(place, [node])
-            self._errands.grew()
+            self._executor.grew()
             (noted,) = self._seen([node], [True])
             return noted
 
@@ -344,11 +344,11 @@ class ProgramContext(ReplayState):
         number, self._direct = self._direct, self._direct + 1
 
         async def run() -> list[Any]:
-            seen = await self._errands.direct(tool, toolbox, number, given.decode())
+            seen = await self._executor.direct(tool, toolbox, number, given.decode())
             return [seen.text, seen.ok, seen.micros]
 
         def known(made: Sequence[Any]) -> None:
-            self._errands.known(tool, number, Observation(*made))
+            self._executor.known(tool, number, Observation(*made))
 
         return Observation(*await self._recorded("tool", tool.name, given, run, known))
 

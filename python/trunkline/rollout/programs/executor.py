@@ -47,18 +47,18 @@ class ProgramExecutor:
         self.asked = 0
         self.core = core = rollout.core
         self._rollout = rollout
-        self._desk = rollout.sampler
-        self._outlet = rollout.sink
+        self._sampler = rollout.sampler
+        self._sink = rollout.sink
         self._sampling = rollout.first_sampling
         self._between = rollout.between
-        self._purse = rollout.task_budget
+        self._task_budget = rollout.task_budget
         *trunk, start, draw = core.rollout(rollout.id).path
         self._first_seed = base_seed(rollout.seed, rollout.task.id, trunk, start) + draw
         self._run_seed = rollout.seed
         self._gate = asyncio.Lock()
         # When tool calls began that are not on record yet, by their turn, or their number beyond those of turns.
         self._started: dict[int, int] = {}
-        self._flights: set[asyncio.Task[PendingTurn]] = set()
+        self._requests: set[asyncio.Task[PendingTurn]] = set()
         self._out: list[str] = []
         self._waiting: asyncio.Task[Any] | None = None
         self._nobody_waits = asyncio.Event()
@@ -67,21 +67,23 @@ class ProgramExecutor:
 
     def name(self, text: str) -> int:
         """Intern a string in the tree."""
-        return self._desk.name(text)
+        return self._sampler.name(text)
 
-    def recorded(self, kit: CompiledAgent, node: int) -> ReplyChoice:
+    def recorded(self, compiled: CompiledAgent, node: int) -> ReplyChoice:
         """Return a turn of the tree."""
-        return self._desk.recorded(kit, node)
+        return self._sampler.recorded(compiled, node)
 
-    def next_kit(self, kit: CompiledAgent) -> CompiledAgent:
+    def next_agent(self, compiled: CompiledAgent) -> CompiledAgent:
         """Return who is asked for the next turn: the first may be sampled in another way."""
-        return kit if self._sampling is None or self.asked else kit.sampled(self._sampling)
+        return compiled if self._sampling is None or self.asked else compiled.sampled(self._sampling)
 
-    async def send(self, kit: CompiledAgent, leaf: int, context: int | None, step: int, *, joins: bool) -> PendingTurn:
+    async def send(
+        self, compiled: CompiledAgent, leaf: int, context: int | None, step: int, *, joins: bool
+    ) -> PendingTurn:
         """Ask for a turn, and keep it off the tree until :meth:`land`.
 
         Args:
-            kit: Who is asked.
+            compiled: Who is asked.
             leaf: The node whose path is the conversation.
             context: What is sent instead; None where it is that path.
             step: How many turns of the same role were asked for before.
@@ -98,14 +100,18 @@ class ProgramExecutor:
         path, turn = self.core.rollout(rollout.id).path, rollout.start + number
         seed = base_seed(self._run_seed, rollout.task.id, path, turn) if number else self._first_seed
         async with self._gate:
-            hold = await self._allowed(kit, leaf, context, joins=joins)
-            said = self._desk.conversation(leaf)
-            flight = self._start(TurnRequest(kit, rollout.id, leaf, turn, seed, said, None, hold, context, step))
-            if self._purse is not None and self._purse.orders_turns:
-                await self._arrived(flight)
-        return await self._arrived(flight)
+            reservation = await self._allowed(compiled, leaf, context, joins=joins)
+            said = self._sampler.conversation(leaf)
+            request = self._start(
+                TurnRequest(compiled, rollout.id, leaf, turn, seed, said, None, reservation, context, step)
+            )
+            if self._task_budget is not None and self._task_budget.orders_turns:
+                await self._arrived(request)
+        return await self._arrived(request)
 
-    async def _allowed(self, kit: CompiledAgent, leaf: int, context: int | None, *, joins: bool) -> Reservation | None:
+    async def _allowed(
+        self, compiled: CompiledAgent, leaf: int, context: int | None, *, joins: bool
+    ) -> Reservation | None:
         """Wait for the next step, and for who pays; once a limit has ended the rollout, nothing more is asked."""
         if self._end is not None:
             raise self._end
@@ -113,9 +119,9 @@ class ProgramExecutor:
         self._nobody_waits.clear()
         try:
             if self._between is not None and rollout.turn > rollout.start and not joins:
-                rollout.lane.leave()
+                rollout.activity.leave()
                 await self._between(rollout)
-            return None if self._purse is None else await self._pay(self._purse, leaf, kit, context)
+            return None if self._task_budget is None else await self._pay(self._task_budget, leaf, compiled, context)
         except Exception as end:
             self._end = end
             raise
@@ -125,71 +131,73 @@ class ProgramExecutor:
 
     def _start(self, ask: TurnRequest) -> asyncio.Task[PendingTurn]:
         """Let a request fly; what was set aside for one that never does is given back."""
-        flight = asyncio.get_running_loop().create_task(self._fly(ask))
-        self._flights.add(flight)
-        flight.add_done_callback(self._flights.discard)
-        if (hold := ask.hold) is not None:
-            flight.add_done_callback(lambda _: hold.drop() if flight.cancelled() else None)
-        return flight
+        request = asyncio.get_running_loop().create_task(self._fly(ask))
+        self._requests.add(request)
+        request.add_done_callback(self._requests.discard)
+        if (reservation := ask.reservation) is not None:
+            request.add_done_callback(lambda _: reservation.drop() if request.cancelled() else None)
+        return request
 
-    async def _arrived(self, flight: asyncio.Task[PendingTurn]) -> PendingTurn:
+    async def _arrived(self, request: asyncio.Task[PendingTurn]) -> PendingTurn:
         """Wait for a reply; nothing comes of one that is given up, but it may have come."""
         try:
-            return await flight
+            return await request
         except asyncio.CancelledError:
-            flight.cancel()
-            flight.add_done_callback(lambda _: self.drop(flight.result()) if _came(flight) else None)
+            request.cancel()
+            request.add_done_callback(lambda _: self.drop(request.result()) if _came(request) else None)
             raise
 
-    async def _pay(self, purse: TaskBudget, leaf: int, kit: CompiledAgent, context: int | None) -> Reservation:
-        if not self._flights:
-            self._rollout.lane.leave()
-        return await purse.turn(self._rollout.id, leaf, kit, context=context)
+    async def _pay(
+        self, task_budget: TaskBudget, leaf: int, compiled: CompiledAgent, context: int | None
+    ) -> Reservation:
+        if not self._requests:
+            self._rollout.activity.leave()
+        return await task_budget.turn(self._rollout.id, leaf, compiled, context=context)
 
     async def _fly(self, ask: TurnRequest) -> PendingTurn:
-        self._out.append(ask.kit.agent.llm)
-        self._rollout.lane.ask(*self._out)
+        self._out.append(ask.compiled.agent.llm)
+        self._rollout.activity.ask(*self._out)
         try:
-            await self._outlet.reserve()
+            await self._sink.reserve()
             try:
-                return await self._desk.ask_later(ask)
+                return await self._sampler.ask_later(ask)
             except BaseException:
-                self._outlet.release()
+                self._sink.release()
                 raise
         except BaseException:
-            if ask.hold is not None:
-                ask.hold.drop()
+            if ask.reservation is not None:
+                ask.reservation.drop()
             raise
         finally:
-            self._out.remove(ask.kit.agent.llm)
-            if len(self._flights) <= 1:
-                self._rollout.lane.run()
+            self._out.remove(ask.compiled.agent.llm)
+            if len(self._requests) <= 1:
+                self._rollout.activity.run()
             elif self._out:
-                self._rollout.lane.ask(*self._out)
+                self._rollout.activity.ask(*self._out)
 
     def land(
-        self, parked: PendingTurn, sent: int | None, nth: int, asked: AskRecord, note: bytes | None, *, alone: bool
+        self, pending: PendingTurn, sent: int | None, nth: int, asked: AskRecord, note: bytes | None, *, alone: bool
     ) -> AppendedTurn:
         """Put a turn onto the tree with its record; :meth:`grew` says so. See :meth:`~trunkline.rollout.sampling.turns.PendingTurn.land`."""
         rollout = self._rollout
-        landed = parked.land(self.core, rollout.id, sent, nth, asked, note, alone=alone)
-        rollout.leaf, rollout.turn = landed.node, landed.turns
-        return landed
+        appended = pending.land(self.core, rollout.id, sent, nth, asked, note, alone=alone)
+        rollout.leaf, rollout.turn = appended.node, appended.turns
+        return appended
 
     def grew(self, size: int = 0, turns: int = 0) -> None:
         """Say that the tree grew: by turns, or by a record alone."""
-        self._outlet.grew(size, turns)
+        self._sink.grew(size, turns)
 
-    def drop(self, parked: PendingTurn) -> None:
+    def drop(self, pending: PendingTurn) -> None:
         """Give up a turn that will not land; what it did cost is counted all the same."""
-        parked.drop()
-        self._outlet.release()
+        pending.drop()
+        self._sink.release()
 
-    async def run(self, kit: CompiledAgent, calls: Sequence[ToolCall], turn: int) -> list[Observation]:
+    async def run(self, compiled: CompiledAgent, calls: Sequence[ToolCall], turn: int) -> list[Observation]:
         """Run tool calls of a turn.
 
         Args:
-            kit: Whose tools they are.
+            compiled: Whose tools they are.
             calls: The calls.
             turn: The node of the turn that made them.
 
@@ -198,7 +206,7 @@ class ProgramExecutor:
             InfrastructureError: That one with side effects will begin cannot be written down.
         """
         begin, origin = self._rollout.effects.begin, self._origin(self.core.node(turn).turns - 1)
-        work = kit.toolbox.call_all(list(calls), None, origin, begin)
+        work = compiled.toolbox.call_all(list(calls), None, origin, begin)
         self._started[turn] = TraceRecorder.now()
         return await self._away([call.name for call in calls], work)
 
@@ -237,9 +245,9 @@ class ProgramExecutor:
         self._rollout.effects.known(0, [_DIRECT + number])
 
     def _used(self, tools: Collection[str], names: Sequence[str], seen: Sequence[Observation], began: int) -> None:
-        started, diary = self._started.pop(began), self._desk.diary
-        if diary is not None:
-            diary.used(self._rollout.id, tools, names, seen, started)
+        started, recorder = self._started.pop(began), self._sampler.recorder
+        if recorder is not None:
+            recorder.used(self._rollout.id, tools, names, seen, started)
 
     def _origin(self, turn: int) -> Origin:
         rollout = self._rollout
@@ -250,34 +258,34 @@ class ProgramExecutor:
         """Pay for some tool calls, and make them."""
         try:
             async with self._gate:
-                if not self._flights:
-                    self._rollout.lane.leave()
-                if self._purse is not None:
-                    await self._purse.tools(self._rollout.id, len(calls))
-            await self._desk.underway.enter()
-            with self._desk.underway.calling(calls):
+                if not self._requests:
+                    self._rollout.activity.leave()
+                if self._task_budget is not None:
+                    await self._task_budget.tools(self._rollout.id, len(calls))
+            await self._sampler.turn_gate.enter()
+            with self._sampler.turn_gate.calling(calls):
                 return await work
         finally:
             work.close()
-            if not self._flights:
-                self._rollout.lane.run()
+            if not self._requests:
+                self._rollout.activity.run()
 
     def observed(
-        self, kit: CompiledAgent, calls: Sequence[ToolCall], seen: Sequence[Observation], turn: int
+        self, compiled: CompiledAgent, calls: Sequence[ToolCall], seen: Sequence[Observation], turn: int
     ) -> list[int]:
         """Append the observations of a turn and return their nodes.
 
         Args:
-            kit: Whose tools they are.
+            compiled: Whose tools they are.
             calls: The calls.
             seen: What came of them.
             turn: The node of the turn that made them.
         """
-        agent, number = self.name(kit.agent.name), self.core.node(turn).turns - 1
-        self._used(kit.toolbox.names, [call.name for call in calls], seen, turn)
+        agent, number = self.name(compiled.agent.name), self.core.node(turn).turns - 1
+        self._used(compiled.toolbox.names, [call.name for call in calls], seen, turn)
         nodes = []
         for index, (call, one) in enumerate(zip(calls, seen, strict=True)):
-            message = kit.speech.observation(call, one.text, messages.call_id(number, index))
+            message = compiled.dialect.observation(call, one.text, messages.call_id(number, index))
             nodes.append(self.core.observe(self._rollout.id, message, agent, one.micros, not one.ok))
             self._rollout.tool_calls += 1
         self._rollout.leaf = nodes[-1]
@@ -306,12 +314,12 @@ class ProgramExecutor:
         if self._waiting is not None:
             self._waiting.cancel()
         await self._nobody_waits.wait()
-        flights = list(self._flights)
-        for flight in flights:
-            flight.cancel()
-        await asyncio.gather(*flights, return_exceptions=True)
+        requests = list(self._requests)
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
 
 
-def _came(flight: asyncio.Task[PendingTurn]) -> bool:
+def _came(request: asyncio.Task[PendingTurn]) -> bool:
     """Whether a request that is over brought a reply."""
-    return not flight.cancelled() and flight.exception() is None
+    return not request.cancelled() and request.exception() is None

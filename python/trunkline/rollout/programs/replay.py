@@ -393,7 +393,7 @@ class ReplayState:
 
     Args:
         rollout: The rollout.
-        errands: Does what the program asks for.
+        executor: Does what the program asks for.
         journal: What is on record in its tree.
         seed: The run's seed.
 
@@ -401,11 +401,11 @@ class ReplayState:
         random: Chance that is the same whenever the program is run again.
     """
 
-    def __init__(self, rollout: Rollout, errands: ProgramExecutor, journal: Journal, seed: int) -> None:
+    def __init__(self, rollout: Rollout, executor: ProgramExecutor, journal: Journal, seed: int) -> None:
         self.random = random.Random()
         self._rollout = rollout
-        self._errands = errands
-        self._core = errands.core
+        self._executor = executor
+        self._core = executor.core
         self._journal = journal
         self._seed = seed
         self._leaf = 0
@@ -461,7 +461,7 @@ class ReplayState:
             await self._turn(place)
             self._write(place, [], *mark, *made)
             noted(made)
-            self._errands.grew()
+            self._executor.grew()
             return list(made)
 
     def _write(self, place: ReplaySlot, nodes: Sequence[int], *data: Any) -> None:
@@ -474,7 +474,7 @@ class ReplayState:
         if self._closed or self._end is not None or (self._task is not None and self._task.cancelling()):
             return
         self._journal.write(Record(self._rollout.id, place.kind, place.key, place.nth, place.data, (), "given up"))
-        self._errands.grew()
+        self._executor.grew()
 
     async def _turn(self, place: ReplaySlot) -> None:
         """Wait for its turn."""
@@ -517,7 +517,7 @@ class ReplayState:
         """Give up what the program left behind: nothing comes of it any more."""
         self._closed = True
         self._replay.close()
-        await self._errands.close()
+        await self._executor.close()
 
     def over(self) -> BaseException | None:
         """Return how the rollout ended, where it is not the program that says so."""

@@ -52,17 +52,17 @@ class Program:
 
     Args:
         function: The program.
-        kit: The run's agent.
+        compiled: The run's agent.
         llms: The names of the LLMs that agents may ask.
     """
 
     def __init__(
-        self, function: Callable[[Any], Awaitable[str | None]], kit: CompiledAgent, llms: Collection[str] = (MAIN,)
+        self, function: Callable[[Any], Awaitable[str | None]], compiled: CompiledAgent, llms: Collection[str] = (MAIN,)
     ) -> None:
         self.function = function
-        self.kit = kit
+        self.compiled = compiled
         self._llms = llms
-        self._kits: dict[tuple[Any, ...], CompiledAgent] = {_same(kit.agent): kit}
+        self._compiled_agents: dict[tuple[Any, ...], CompiledAgent] = {_same(compiled.agent): compiled}
         self._seen: dict[int, tuple[Agent, CompiledAgent]] = {}
         self._toolboxes: dict[int, tuple[Tool[..., Any], Toolbox]] = {}
 
@@ -73,15 +73,15 @@ class Program:
             ProgramError: It is no agent, there are too many, or the sampling cannot be.
         """
         seen = self._seen.get(id(agent))
-        kit = self._kit(agent) if seen is None else seen[1]
+        compiled = self._compiled(agent) if seen is None else seen[1]
         if not sampling:
-            return kit
+            return compiled
         try:
-            return kit.sampled(msgspec.convert(dict(sampling), Sampling))
+            return compiled.sampled(msgspec.convert(dict(sampling), Sampling))
         except (msgspec.ValidationError, ConfigError) as problem:
             raise ProgramError(f"sampling: {format_error(problem)}") from None
 
-    def _kit(self, agent: Agent) -> CompiledAgent:
+    def _compiled(self, agent: Agent) -> CompiledAgent:
         """Return what an agent shares with those that are equal to it: programs may make theirs anew each time."""
         if not isinstance(agent, Agent):
             raise ProgramError(f"an Agent is asked, not {short_repr(agent)}")
@@ -95,14 +95,14 @@ class Program:
             raise ProgramError(
                 f"agent {short_repr(agent.name)} asks the LLM {short_repr(agent.llm)}; the run has {there_is(self._llms)}"
             )
-        kit = self._kits.get(key := _same(agent))
-        if kit is None:
+        compiled = self._compiled_agents.get(key := _same(agent))
+        if compiled is None:
             self._room()
-            kit = self._kits[key] = CompiledAgent(agent)
+            compiled = self._compiled_agents[key] = CompiledAgent(agent)
         if len(self._seen) >= _MOST:
             self._seen.clear()
-        self._seen[id(agent)] = agent, kit
-        return kit
+        self._seen[id(agent)] = agent, compiled
+        return compiled
 
     def toolbox(self, tool: Tool[..., Any]) -> Toolbox:
         """Return a tool, ready to be run.
@@ -121,14 +121,14 @@ class Program:
         return known[1]
 
     def _room(self) -> None:
-        if len(self._kits) + len(self._toolboxes) >= _MOST:
+        if len(self._compiled_agents) + len(self._toolboxes) >= _MOST:
             raise ProgramError(f"the program uses more than {_MOST:,} agents and tools: make them once, outside of it")
 
     async def close(self) -> None:
         """Let go of the tools; those of the run's agent are not the program's."""
-        for kit in self._kits.values():
-            if kit is not self.kit:
-                await kit.toolbox.close()
+        for compiled in self._compiled_agents.values():
+            if compiled is not self.compiled:
+                await compiled.toolbox.close()
         for _, toolbox in self._toolboxes.values():
             await toolbox.close()
 

@@ -47,7 +47,7 @@ class SharedRequest:
 
     def __init__(self, body: bytes) -> None:
         self.body = body
-        self.landed = asyncio.Event()
+        self.done = asyncio.Event()
         self.outcome: Reply | RolloutError | None = None
         self.data: bytes | None = None
 
@@ -64,25 +64,25 @@ class SingleFlight:
 
     def find(self, request: Request) -> SharedRequest | None:
         """Return the flight that has what a request asks for."""
-        flights = self._out.get(_key(request))
-        if not flights:
+        single_flight = self._out.get(_key(request))
+        if not single_flight:
             return None
         start = request.body[: request.constant]
-        return next((flight for flight in flights if flight.body.startswith(start)), None)
+        return next((shared for shared in single_flight if shared.body.startswith(start)), None)
 
     @contextmanager
     def lead(self, request: Request) -> Iterator[SharedRequest]:
         """Let others find a request while it is out; it lands at the end of the block."""
-        key, flight = _key(request), SharedRequest(request.body)
-        flights = self._out.setdefault(key, [])
-        flights.append(flight)
+        key, shared = _key(request), SharedRequest(request.body)
+        single_flight = self._out.setdefault(key, [])
+        single_flight.append(shared)
         try:
-            yield flight
+            yield shared
         finally:
-            flights.remove(flight)
-            if not flights:
+            single_flight.remove(shared)
+            if not single_flight:
                 self._out.pop(key, None)
-            flight.landed.set()
+            shared.done.set()
 
 
 def _key(request: Request) -> tuple[str, int, bytes, str | None]:
@@ -103,41 +103,41 @@ class CompletionClient:
     Args:
         llm: Who answers.
         cache: Answers to look up and to keep; None for none.
-        exact: Makes prompts whose every token is known; None where tokens do not matter.
+        token_prompts: Makes prompts whose every token is known; None where tokens do not matter.
         weights: The version of the weights that is asked under; none when None.
         name: The LLM's name, where there are several.
-        underway: Where to note what was sent; a list of its own when None.
+        turn_gate: Where to note what was sent; a list of its own when None.
 
     Attributes:
-        exact: The same.
+        token_prompts: The same.
         weights: The same.
         gathers: Whether the LLM wants to know what rollouts do.
-        underway: What was sent and has not come back; tool calls too.
-        lanes: Where rollouts say whether they run, ask or are in a tool; for an LLM that wants to know (a batcher).
+        turn_gate: What was sent and has not come back; tool calls too.
+        activity: Where rollouts say whether they run, ask or are in a tool; for an LLM that wants to know (a batcher).
     """
 
     def __init__(
         self,
         llm: LLM,
         cache: Cache | None = None,
-        exact: TokenPromptBuilder | None = None,
+        token_prompts: TokenPromptBuilder | None = None,
         weights: WeightGate | None = None,
         *,
         name: str = MAIN,
-        underway: TurnGate | None = None,
+        turn_gate: TurnGate | None = None,
     ) -> None:
-        lanes = getattr(llm, "lanes", None)
-        self.gathers = isinstance(lanes, Activity)
-        self.lanes = lanes if isinstance(lanes, Activity) else Activity()
-        self.underway = underway or TurnGate()
-        self.exact = exact
+        activity = getattr(llm, "activity", None)
+        self.gathers = isinstance(activity, Activity)
+        self.activity = activity if isinstance(activity, Activity) else Activity()
+        self.turn_gate = turn_gate or TurnGate()
+        self.token_prompts = token_prompts
         self.weights = weights or WeightGate()
         self._llm = llm
         self._key = name
         self._name = type(llm).__name__
         self._together = bool(getattr(llm, "siblings", False))
         self._cache = cache
-        self._flights = SingleFlight()
+        self._shared = SingleFlight()
 
     def of(self, _llm: str) -> CompletionClient:
         """Return who asks an LLM: there is one. See :class:`~trunkline.rollout.sampling.completions.CompletionClients`."""
@@ -185,13 +185,13 @@ class CompletionClient:
     async def _greedy(self, request: Request, turns: TurnReader, first: int) -> None:
         """Ask once for what temperature 0 makes equal, whoever else asks for it meanwhile."""
         start = time.perf_counter_ns()
-        flight = self._flights.find(request)
-        if flight is None:
-            with self._flights.lead(request) as flight:
-                flight.outcome = await self._send(tap(part(request, 0, 1), flight.keep), turns, first)
+        shared = self._shared.find(request)
+        if shared is None:
+            with self._shared.lead(request) as shared:
+                shared.outcome = await self._send(tap(part(request, 0, 1), shared.keep), turns, first)
         else:
-            await flight.landed.wait()
-        outcome = flight.outcome
+            await shared.done.wait()
+        outcome = shared.outcome
         if outcome is None:
             # Whoever led was stopped; one of those who waited leads now.
             await self._greedy(request, turns, first)
@@ -199,12 +199,12 @@ class CompletionClient:
             turns.fail(first, request.n, outcome.shared())
         else:
             for draw in turns.missing(first, request.n):
-                self._share(flight, outcome, request, turns, first, draw, _micros(start))
+                self._share(shared, outcome, request, turns, first, draw, _micros(start))
             turns.tell(first, request.n)
 
     def _share(
         self,
-        flight: SharedRequest,
+        shared: SharedRequest,
         reply: Reply,
         request: Request,
         turns: TurnReader,
@@ -213,8 +213,8 @@ class CompletionClient:
         micros: int,
     ) -> None:
         """Give a draw what came of an equal one; nothing was sent for it."""
-        if flight.data is not None:
-            again = (request.take or turns)(flight.data, draw, 0, micros, 1)
+        if shared.data is not None:
+            again = (request.take or turns)(shared.data, draw, 0, micros, 1)
             again.endpoint = reply.endpoint
         else:
             again = msgspec.structs.replace(reply, attempts=0, micros=micros, queue=0, first=-1)
@@ -268,8 +268,8 @@ class CompletionClient:
     async def _complete(self, request: Request) -> Reply:
         """Ask the LLM. Whatever somebody's own LLM raises ends the rollouts that asked, and no other."""
         try:
-            await self.underway.enter()
-            with self.underway.request():
+            await self.turn_gate.enter()
+            with self.turn_gate.request():
                 return await self._llm.complete(request)
         except TrunklineError:
             raise
@@ -314,23 +314,23 @@ class CompletionClients:
     """Several LLMs where one could be: see :class:`CompletionClient`, whose place it takes.
 
     Args:
-        draws: Who asks each LLM, by its name; they share what is underway, and the weights.
+        clients: Who asks each LLM, by its name; they share what is underway, and the weights.
         main: Which of them the run's agent asks.
 
     Attributes:
-        exact: As of the one that the run's agent asks.
+        token_prompts: As of the one that the run's agent asks.
         weights: As of all.
-        underway: As of all.
-        lanes: Where rollouts say what they do, and whom they ask.
+        turn_gate: As of all.
+        activity: Where rollouts say what they do, and whom they ask.
     """
 
-    def __init__(self, draws: Mapping[str, CompletionClient], main: str) -> None:
-        self._draws = dict(draws)
-        first = draws[main]
-        self.exact = first.exact
+    def __init__(self, clients: Mapping[str, CompletionClient], main: str) -> None:
+        self._clients = dict(clients)
+        first = clients[main]
+        self.token_prompts = first.token_prompts
         self.weights = first.weights
-        self.underway = first.underway
-        self.lanes = CombinedActivity({name: one.lanes for name, one in draws.items() if one.gathers})
+        self.turn_gate = first.turn_gate
+        self.activity = CombinedActivity({name: one.activity for name, one in clients.items() if one.gathers})
 
     def of(self, llm: str) -> CompletionClient:
         """Return who asks an LLM.
@@ -338,4 +338,4 @@ class CompletionClients:
         Args:
             llm: Its name.
         """
-        return self._draws[llm]
+        return self._clients[llm]

@@ -141,7 +141,7 @@ class WeightGate:
     def __init__(self, version: str | None = None) -> None:
         self.version = version
         self.aborting = False
-        self._asked: set[TurnInFlight] = set()
+        self._turns: set[TurnInFlight] = set()
         self._held = False
         self._free = asyncio.Event()
         self._quiet: Callable[[], None] | None = None
@@ -152,14 +152,14 @@ class WeightGate:
             await self._free.wait()
         return TurnInFlight(self)
 
-    def enter(self, asked: TurnInFlight) -> None:
+    def enter(self, turn: TurnInFlight) -> None:
         """Note that a turn is in flight."""
-        self._asked.add(asked)
+        self._turns.add(turn)
 
-    def leave(self, asked: TurnInFlight) -> None:
+    def leave(self, turn: TurnInFlight) -> None:
         """Note that a turn is not in flight any more."""
-        self._asked.discard(asked)
-        if self._quiet is not None and not self._asked:
+        self._turns.discard(turn)
+        if self._quiet is not None and not self._turns:
             quiet, self._quiet = self._quiet, None
             quiet()
 
@@ -174,12 +174,12 @@ class WeightGate:
         self._free.clear()
         self._quiet = quiet
         self.aborting = abort
-        if not self._asked:
+        if not self._turns:
             self._quiet = None
             quiet()
         elif abort:
-            for asked in self._asked:
-                asked.give_up()
+            for turn in self._turns:
+                turn.give_up()
 
     def change(self, version: str | None) -> None:
         """Put a version in force, and let turns begin."""
@@ -262,7 +262,7 @@ class SpanRecord(msgspec.Struct, array_like=True, frozen=True):
     generated: int = -1
     finish: str = ""
     error: str = ""
-    said: str = ""
+    output: str = ""
 
 
 class TraceRecorder:
@@ -279,7 +279,7 @@ class TraceRecorder:
         self._content = traced == "content"
         self.traced = bool(traced)
         self._tools: list[ToolRow] = []
-        self._legs: list[SpanRecord] = []
+        self._records: list[SpanRecord] = []
         self._epoch = time.time_ns() // 1000 - self.now()
 
     @staticmethod
@@ -305,7 +305,7 @@ class TraceRecorder:
             if self.traced:
                 said = _safe(one.text) if self._content else ""
                 error = "" if one.ok else "tool_error"
-                self._legs.append(
+                self._records.append(
                     SpanRecord(
                         rollout,
                         "tool",
@@ -313,12 +313,12 @@ class TraceRecorder:
                         self._epoch + started,
                         one.micros,
                         error=error,
-                        said=said,
+                        output=said,
                     )
                 )
 
     def turned(
-        self, rollout: int, kit: CompiledAgent, started: int, node: int | None, error: BaseException | None
+        self, rollout: int, compiled: CompiledAgent, started: int, node: int | None, error: BaseException | None
     ) -> None:
         """Note a turn, for whoever traces it, or why there is none."""
         finish, said, prompt, generated = "", "", -1, -1
@@ -327,26 +327,26 @@ class TraceRecorder:
             finish, prompt, generated = facts.finish, _known(facts.prompt), _known(facts.generated)
             said = _safe(self._core.message(node).decode()) if self._content else ""
         kind = "" if error is None else type(error).__name__
-        leg = SpanRecord(
+        record = SpanRecord(
             rollout,
             "chat",
-            kit.agent.name,
+            compiled.agent.name,
             self._epoch + started,
             self.now() - started,
-            kit.agent.model,
+            compiled.agent.model,
             prompt,
             generated,
             _safe(finish)[:_MAX_SPAN_NAME],
             kind,
             said,
         )
-        self._legs.append(leg)
+        self._records.append(record)
 
     def ended(self, rollout: int, name: str, began: float, termination: str, error: str | None) -> None:
         """Note a rollout that is over, for whoever traces it."""
         started = int(began * 1e6)
         finish, failure = termination, "" if error is None else termination
-        self._legs.append(
+        self._records.append(
             SpanRecord(
                 rollout, "rollout", name, self._epoch + started, self.now() - started, finish=finish, error=failure
             )
@@ -354,8 +354,8 @@ class TraceRecorder:
 
     def take(self) -> tuple[list[ToolRow], list[SpanRecord]]:
         """Take what was noted since the last time."""
-        taken = self._tools, self._legs
-        self._tools, self._legs = [], []
+        taken = self._tools, self._records
+        self._tools, self._records = [], []
         return taken
 
 

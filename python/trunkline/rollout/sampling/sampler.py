@@ -40,7 +40,7 @@ class TurnRequest(NamedTuple):
     """One rollout's question.
 
     Attributes:
-        kit: Who is asked.
+        compiled: Who is asked.
         rollout: The rollout's id.
         leaf: The node whose path is the conversation.
         turn: Model turns on it.
@@ -52,20 +52,20 @@ class TurnRequest(NamedTuple):
         step: See :class:`~trunkline.llm.types.Request`.
     """
 
-    kit: CompiledAgent
+    compiled: CompiledAgent
     rollout: int
     leaf: int
     turn: int
     seed: int
     said: PromptBuilder
     kept: KeptPrefix | None = None
-    hold: Reservation | None = None
+    reservation: Reservation | None = None
     context: int | None = None
     step: int = 0
 
     def follows(self, other: TurnRequest) -> bool:
         """Whether it is for the next draw of the same state."""
-        same = self.kit is other.kit and self.leaf == other.leaf and self.turn == other.turn
+        same = self.compiled is other.compiled and self.leaf == other.leaf and self.turn == other.turn
         return same and self.kept == other.kept and self.seed == other.seed + 1
 
 
@@ -75,12 +75,12 @@ class Sampler:
     Args:
         core: The tree.
         task_id: Id of its task.
-        draws: Who answers; a switchboard where there are several LLMs.
-        outlet: Where it says what a request cost.
-        diary: Where rollouts note what they do; None where nobody asks.
+        client: Who answers; a switchboard where there are several LLMs.
+        sink: Where it says what a request cost.
+        recorder: Where rollouts note what they do; None where nobody asks.
 
     Attributes:
-        diary: The same.
+        recorder: The same.
         lanes: See :class:`CompletionClient`.
         underway: See :class:`CompletionClient`.
         sent: Requests for draws of several rollouts that are out.
@@ -90,18 +90,18 @@ class Sampler:
         self,
         core: Core,
         task_id: str,
-        draws: CompletionClient | CompletionClients,
-        outlet: TurnSink,
-        diary: TraceRecorder | None = None,
+        client: CompletionClient | CompletionClients,
+        sink: TurnSink,
+        recorder: TraceRecorder | None = None,
     ) -> None:
         self.name = cache(core.name)
-        self.diary = diary
-        self.lanes = draws.lanes
-        self.underway = draws.underway
+        self.recorder = recorder
+        self.activity = client.activity
+        self.turn_gate = client.turn_gate
         self.sent: set[asyncio.Task[None]] = set()
         self._core = core
-        self._draws = draws
-        self._outlet = outlet
+        self._client = client
+        self._sink = sink
         # What rollouts of one fork have in common is kept once.
         self._point, self._trunk = ROOT, PromptBuilder(core)
         # The same for every request of this tree, so that they meet the endpoint that holds its prefix.
@@ -110,7 +110,7 @@ class Sampler:
     @property
     def inside(self) -> bool:
         """Whether a rollout can fork inside a turn."""
-        return self._draws.exact is not None and self._draws.exact.inside
+        return self._client.token_prompts is not None and self._client.token_prompts.inside
 
     def conversation(self, point: int) -> PromptBuilder:
         """Return the conversation up to a fork point, for a rollout that grows from there to go on with."""
@@ -119,15 +119,15 @@ class Sampler:
             self._trunk.to(point)
         return self._trunk.fork()
 
-    def recorded(self, kit: CompiledAgent, turn: int) -> ReplyChoice:
+    def recorded(self, compiled: CompiledAgent, turn: int) -> ReplyChoice:
         """Return a turn of the tree as the program was given it, or would have been."""
-        choice, exact = recorded(self._core, turn), self._draws.exact
-        return choice if exact is None else exact.recorded(kit, choice)
+        choice, token_prompts = recorded(self._core, turn), self._client.token_prompts
+        return choice if token_prompts is None else token_prompts.recorded(compiled, choice)
 
-    def calls(self, kit: CompiledAgent, turn: int) -> Sequence[ToolCall]:
+    def calls(self, compiled: CompiledAgent, turn: int) -> Sequence[ToolCall]:
         """Return the tool calls of a turn; a dialect that cannot read it finds none."""
         try:
-            return kit.speech.read(self.recorded(kit, turn)).calls
+            return compiled.dialect.read(self.recorded(compiled, turn)).calls
         except LLMError:
             return ()
 
@@ -144,10 +144,10 @@ class Sampler:
         Raises:
             EndpointError: The endpoint serves nobody.
         """
-        if asks[0].hold is None:
-            return await self._ask(asks, self._outlet.called, told)
-        with Meter([ask.hold for ask in asks if ask.hold is not None], self._outlet.called, told) as meter:
-            return await self._ask(asks, meter.called, meter.told)
+        if asks[0].reservation is None:
+            return await self._ask(asks, self._sink.called, told)
+        with Meter([ask.reservation for ask in asks if ask.reservation is not None], self._sink.called, told) as meter:
+            return await self._ask(asks, meter.called, meter.settled)
 
     async def ask_later(self, ask: TurnRequest) -> PendingTurn:
         """Ask for one draw, which goes onto the tree later.
@@ -156,49 +156,52 @@ class Sampler:
             LLMError: If no usable reply came.
             EndpointError: The endpoint serves nobody.
         """
-        weights = self._draws.weights
+        weights = self._client.weights
         while True:
             with await weights.begin():
-                return await self._ask_later(ask._replace(kit=ask.kit.under(weights.version)))
+                return await self._ask_later(ask._replace(compiled=ask.compiled.under(weights.version)))
 
     async def _ask_later(self, ask: TurnRequest) -> PendingTurn:
-        parked, draws = PendingTurn(ask.kit, ask.turn, self._outlet.called), self._draws.of(ask.kit.agent.llm)
-        if ask.hold is None:
-            await draws.ask(self._apart(ask, parked), parked)
+        pending, client = (
+            PendingTurn(ask.compiled, ask.turn, self._sink.called),
+            self._client.of(ask.compiled.agent.llm),
+        )
+        if ask.reservation is None:
+            await client.ask(self._apart(ask, pending), pending)
         else:
-            with Meter([ask.hold], parked.keep, None) as parked.meter:
-                await draws.ask(self._apart(ask, parked), parked)
-        (found,) = parked.found
+            with Meter([ask.reservation], pending.keep, None) as pending.meter:
+                await client.ask(self._apart(ask, pending), pending)
+        (found,) = pending.found
         if isinstance(found, RolloutError):
             raise found
-        return parked
+        return pending
 
-    def _apart(self, ask: TurnRequest, parked: PendingTurn) -> Request:
+    def _apart(self, ask: TurnRequest, pending: PendingTurn) -> Request:
         """The request for a draw that is parked."""
         end = ending(ask.seed, 1)
-        tail = ask.kit.constant + end
+        tail = ask.compiled.constant + end
         if ask.context is None:
-            content = self._core.request(ask.leaf, ask.kit.head, tail)
+            content = self._core.request(ask.leaf, ask.compiled.head, tail)
         else:
-            content = self._core.request_context(ask.context, ask.kit.head, tail)
+            content = self._core.request_context(ask.context, ask.compiled.head, tail)
         constant = len(content) - len(end)
-        return self._request(ask.kit, content, 1, ask.seed, constant, parked, ask.step)
+        return self._request(ask.compiled, content, 1, ask.seed, constant, pending, ask.step)
 
     async def _ask(
         self, asks: Sequence[TurnRequest], called: Callable[[Reply], None], told: Told | None
     ) -> list[Turn | RolloutError]:
         """Ask under the weights in force; what is given up for others is asked again under these."""
-        exact, weights = self._draws.exact, self._draws.weights
+        token_prompts, weights = self._client.token_prompts, self._client.weights
         found: list[Turn | RolloutError | None] = [None] * len(asks)
         with await weights.begin() as asked:
-            kit = asks[0].kit.under(weights.version)
+            compiled = asks[0].compiled.under(weights.version)
             request, turns = (
-                self._plain(kit, asks, called, told)
-                if exact is None
-                else await self._exact(exact, kit, asks, called, told)
+                self._plain(compiled, asks, called, told)
+                if token_prompts is None
+                else await self._exact(token_prompts, compiled, asks, called, told)
             )
             found = turns.found
-            await self._draws.of(kit.agent.llm).ask(request, turns)
+            await self._client.of(compiled.agent.llm).ask(request, turns)
         if asked.given_up:
             await self._again(asks, found, called, told)
         return [outcome for outcome in found if outcome is not None]
@@ -220,21 +223,21 @@ class Sampler:
         await gathered(once_more(first, count) for first, count in runs(missing))
 
     def _plain(
-        self, kit: CompiledAgent, asks: Sequence[TurnRequest], called: Callable[[Reply], None], told: Told | None
+        self, compiled: CompiledAgent, asks: Sequence[TurnRequest], called: Callable[[Reply], None], told: Told | None
     ) -> tuple[Request, TurnReader]:
         """The request for some draws, with messages."""
         _, _, leaf, turn, seed, said, *_ = asks[0]
         end = ending(seed, len(asks))
-        content = said.body(leaf, kit.head, kit.constant + end)
+        content = said.body(leaf, compiled.head, compiled.constant + end)
         rollouts = [ask.rollout for ask in asks]
-        turns = TurnReader(self._core, kit, rollouts, turn, self.name, called, told)
+        turns = TurnReader(self._core, compiled, rollouts, turn, self.name, called, told)
         constant = _size(content) - len(end)
-        return self._request(kit, content, len(asks), seed, constant, turns, turn), turns
+        return self._request(compiled, content, len(asks), seed, constant, turns, turn), turns
 
     async def _exact(
         self,
-        exact: TokenPromptBuilder,
-        kit: CompiledAgent,
+        token_prompts: TokenPromptBuilder,
+        compiled: CompiledAgent,
         asks: Sequence[TurnRequest],
         called: Callable[[Reply], None],
         told: Told | None,
@@ -243,17 +246,17 @@ class Sampler:
         _, _, leaf, turn, seed, said, kept, *_ = asks[0]
         n = len(asks)
         if kept is None:
-            prompt = await exact.prompt(self._core, kit, leaf, said, seed, n)
+            prompt = await token_prompts.prompt(self._core, compiled, leaf, said, seed, n)
         else:
-            prompt = await exact.within(self._core, kit, leaf, kept, seed, n)
+            prompt = await token_prompts.within(self._core, compiled, leaf, kept, seed, n)
         rollouts = [ask.rollout for ask in asks]
-        turns = TokenTurnReader(prompt, leaf, self._core, kit, rollouts, turn, self.name, called, told)
+        turns = TokenTurnReader(prompt, leaf, self._core, compiled, rollouts, turn, self.name, called, told)
         constant = _size(prompt.content) - prompt.end
-        return self._request(kit, prompt.content, n, seed, constant, turns, turn, prompt.form.route), turns
+        return self._request(compiled, prompt.content, n, seed, constant, turns, turn, prompt.form.route), turns
 
     def _request(
         self,
-        kit: CompiledAgent,
+        compiled: CompiledAgent,
         content: bytes | list[bytes],
         n: int,
         seed: int,
@@ -263,9 +266,20 @@ class Sampler:
         route: str = CHAT,
     ) -> Request:
         """A request of this tree."""
-        who = kit.agent
+        who = compiled.agent
         return Request(
-            content, self._key, n, seed, constant, kit.greedy, take, route, kit.version, who.model, who.name, step
+            content,
+            self._key,
+            n,
+            seed,
+            constant,
+            compiled.greedy,
+            take,
+            route,
+            compiled.version,
+            who.model,
+            who.name,
+            step,
         )
 
 
@@ -273,14 +287,14 @@ def _size(content: bytes | list[bytes]) -> int:
     return len(content) if isinstance(content, bytes) else sum(map(len, content))
 
 
-def together(desk: Sampler, points: Iterable[int]) -> dict[int, SampleBatcher]:
+def together(sampler: Sampler, points: Iterable[int]) -> dict[int, SampleBatcher]:
     """Return where more than one draw is taken: these are asked for together, whoever takes them.
 
     Args:
-        desk: Where the requests go.
+        sampler: Where the requests go.
         points: Where draws are taken, one after the other.
     """
-    return {point: SampleBatcher(desk) for point, draws in Counter(points).items() if draws > 1}
+    return {point: SampleBatcher(sampler) for point, draws in Counter(points).items() if draws > 1}
 
 
 class _Waiter(NamedTuple):
@@ -295,11 +309,11 @@ class SampleBatcher:
     different things, are asked for apart; their seeds, and so their replies, are the same either way.
 
     Args:
-        desk: Where the requests go.
+        sampler: Where the requests go.
     """
 
-    def __init__(self, desk: Sampler) -> None:
-        self._desk = desk
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
         self._waiting: list[_Waiter] = []
 
     async def ask(self, ask: TurnRequest) -> Turn | RolloutError:
@@ -316,8 +330,8 @@ class SampleBatcher:
         waiting, self._waiting = self._waiting, []
         for run in _runs(waiting):
             task = asyncio.get_running_loop().create_task(self._run(run))
-            self._desk.sent.add(task)
-            task.add_done_callback(self._desk.sent.discard)
+            self._sampler.sent.add(task)
+            task.add_done_callback(self._sampler.sent.discard)
             _Watch(task, run)
 
     async def _run(self, run: list[_Waiter]) -> None:
@@ -328,7 +342,7 @@ class SampleBatcher:
                 turn.set_result(outcome)
 
         try:
-            await self._desk.ask([waiter.ask for waiter in run], told)
+            await self._sampler.ask([waiter.ask for waiter in run], told)
         except Exception as error:  # noqa: BLE001 - it is raised again where the rollouts wait
             for waiter in run:
                 if not waiter.turn.done():

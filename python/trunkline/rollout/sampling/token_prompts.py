@@ -62,14 +62,14 @@ class _Way(NamedTuple):
     """How an agent's model is asked.
 
     Attributes:
-        kit: The agent; it is kept here, so that its id is not used again.
+        compiled: The agent; it is kept here, so that its id is not used again.
         form: The constant parts of its requests.
         renderer: Writes its prompts; None where the server does.
         tools: Tool definitions, for the renderer.
         parting: What to do with a prompt that drifts.
     """
 
-    kit: CompiledAgent
+    compiled: CompiledAgent
     form: Form
     renderer: Renderer | None
     tools: Sequence[JSON]
@@ -95,13 +95,13 @@ class TokenPromptBuilder:
         return self._mode.api != "chat"
 
     async def prompt(
-        self, core: Core, kit: CompiledAgent, leaf: int, said: PromptBuilder, seed: int, n: int
+        self, core: Core, compiled: CompiledAgent, leaf: int, said: PromptBuilder, seed: int, n: int
     ) -> TokenPrompt:
         """Make the prompt of a turn; where it is sent as ids, every node up to ``leaf`` has its own after that.
 
         Args:
             core: The tree.
-            kit: Who is asked.
+            compiled: Who is asked.
             leaf: The node whose path is the conversation.
             said: The conversation in pieces.
             seed: Seed of the first draw.
@@ -111,7 +111,7 @@ class TokenPromptBuilder:
             BadRequest: The template does not take this conversation.
             LLMError: A server that renders gave no answer.
         """
-        way = self._way(kit)
+        way = self._way(compiled)
         form = way.form
         end = bodies.draws(seed, n, form.route)
         tail = form.constant + end
@@ -123,17 +123,17 @@ class TokenPromptBuilder:
             raise BadRequest(f"the prompt cannot be rendered: {error}") from None
         return TokenPrompt(request_ids(core, leaf, form.head, tail, context), len(end), form, context, None)
 
-    def recorded(self, kit: CompiledAgent, choice: ReplyChoice) -> ReplyChoice:
+    def recorded(self, compiled: CompiledAgent, choice: ReplyChoice) -> ReplyChoice:
         """Return a turn that is on a tree as the program was given it.
 
         Args:
-            kit: Who said it.
+            compiled: Who said it.
             choice: The turn.
         """
-        return _apart(self._way(kit).form, kit, choice)
+        return _apart(self._way(compiled).form, compiled, choice)
 
     async def within(
-        self, core: Core, kit: CompiledAgent, leaf: int, kept: KeptPrefix, seed: int, n: int
+        self, core: Core, compiled: CompiledAgent, leaf: int, kept: KeptPrefix, seed: int, n: int
     ) -> TokenPrompt:
         """Make the prompt of a turn that goes on from the beginning of an earlier one.
 
@@ -142,7 +142,7 @@ class TokenPromptBuilder:
 
         Args:
             core: The tree.
-            kit: Who is asked.
+            compiled: Who is asked.
             leaf: The node whose path is the conversation; the turn follows it.
             kept: What is kept.
             seed: Seed of the first draw.
@@ -152,29 +152,32 @@ class TokenPromptBuilder:
             BadRequest: What the kept tokens say is not how the turn begins, or they are as many as a turn may have.
             LLMError: A server that decodes gave no answer.
         """
-        way = self._way(kit)
+        way = self._way(compiled)
         if way.renderer is None:
             raise BadRequest(f"the first {kept.tokens} tokens of a turn cannot be gone on from in a chat")
         ids, text = await _beginning(core, kept, way.renderer)
-        form = _shorter(self._mode, kit, len(ids))
+        form = _shorter(self._mode, compiled, len(ids))
         end = bodies.draws(seed, n, form.route)
         tail = b"".join((*(b",%d" % token for token in ids), form.constant, end))
         context = core.node(kept.turn).context
         content = request_ids(core, leaf, form.head, tail, context)
         return TokenPrompt(content, len(end), form, context, None, (kept.turn, len(ids), text))
 
-    def _way(self, kit: CompiledAgent) -> _Way:
-        known = self._ways.get(id(kit))
+    def _way(self, compiled: CompiledAgent) -> _Way:
+        known = self._ways.get(id(compiled))
         if known is None:
-            model, definitions = kit.agent.model, kit.toolbox.definitions() if kit.speech.native else b""
-            mode, sampling = self._mode, kit.speech.sampling
-            form = form_of(mode, model, sampling, definitions, kit.version)
+            model, definitions = (
+                compiled.agent.model,
+                compiled.toolbox.definitions() if compiled.dialect.native else b"",
+            )
+            mode, sampling = self._mode, compiled.dialect.sampling
+            form = form_of(mode, model, sampling, definitions, compiled.version)
             renderer = None if mode.api == "chat" else self._renderer(model)
             tools = msgspec.json.decode(definitions) if definitions else ()
             # Where a text stops turns, their last ids are words, and say not where a server's own rendering ends them.
             blind = mode.api == "chat" and mode.drift == "bridge" and sampling.stop is not None
             parting = "realign" if blind else mode.drift, mode.realign_limit
-            known = self._ways[id(kit)] = _Way(kit, form, renderer, tools, parting)
+            known = self._ways[id(compiled)] = _Way(compiled, form, renderer, tools, parting)
         return known
 
 
@@ -224,15 +227,17 @@ async def _beginning(core: Core, kept: KeptPrefix, renderer: Renderer) -> tuple[
     )
 
 
-def _shorter(mode: TokenMode, kit: CompiledAgent, tokens: int) -> Form:
+def _shorter(mode: TokenMode, compiled: CompiledAgent, tokens: int) -> Form:
     """The form of a request for the rest of a turn, of which so many tokens are there: all of it has one limit."""
-    sampling = kit.speech.sampling
+    sampling = compiled.dialect.sampling
     left = (sampling.max_tokens or 0) - tokens
     if left < 1:
         raise BadRequest(
             f"{tokens} tokens are kept of a turn that may have {sampling.max_tokens} (sampling.max_tokens)"
         )
-    return form_of(mode, kit.agent.model, msgspec.structs.replace(sampling, max_tokens=left), version=kit.version)
+    return form_of(
+        mode, compiled.agent.model, msgspec.structs.replace(sampling, max_tokens=left), version=compiled.version
+    )
 
 
 class TokenTurnReader(TurnReader):
@@ -250,14 +255,14 @@ class TokenTurnReader(TurnReader):
         self._leaf = leaf
 
     def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
-        kit, name, prompt = self._kit, self._name, self._prompt
+        compiled, name, prompt = self._compiled, self._name, self._prompt
         return take_ids(
             self._core,
             rollouts,
             prompt.form.reading,
             data,
-            name(kit.agent.name),
-            name(kit.namespace),
+            name(compiled.agent.name),
+            name(compiled.namespace),
             self._turn,
             max(0, attempts - 1),
             micros,
@@ -271,12 +276,12 @@ class TokenTurnReader(TurnReader):
         """A choice for the program, whole."""
         if self._prompt.kept is not None:
             choice.content = self._prompt.kept[2] + choice.content
-        return _apart(self._prompt.form, self._kit, choice)
+        return _apart(self._prompt.form, self._compiled, choice)
 
 
-def _apart(form: Form, kit: CompiledAgent, choice: ReplyChoice) -> ReplyChoice:
+def _apart(form: Form, compiled: CompiledAgent, choice: ReplyChoice) -> ReplyChoice:
     """Read native calls where no server has taken them out of the text."""
-    if form.route == bodies.CHAT or not kit.speech.native:
+    if form.route == bodies.CHAT or not compiled.dialect.native:
         return choice
     parsed = _RAW.parse(choice, ())
     choice.content, choice.tool_calls = parsed.answer or "", parsed.calls

@@ -42,7 +42,7 @@ class TurnReader:
 
     Args:
         core: The tree.
-        kit: Who speaks.
+        compiled: Who speaks.
         rollouts: Ids of the rollouts, in the order of their draws.
         turn: Model turns on the path so far.
         name: Interns a string in the tree.
@@ -58,7 +58,7 @@ class TurnReader:
     def __init__(
         self,
         core: Core,
-        kit: CompiledAgent,
+        compiled: CompiledAgent,
         rollouts: Sequence[int],
         turn: int,
         name: Callable[[str], int],
@@ -68,7 +68,7 @@ class TurnReader:
     ) -> None:
         self.found: list[Turn | RolloutError | None] = [None] * len(rollouts)
         self._core = core
-        self._kit = kit
+        self._compiled = compiled
         self._rollouts = rollouts
         self._turn = turn
         self._name = name
@@ -97,7 +97,7 @@ class TurnReader:
 
     def _tell(self, reply: Reply) -> None:
         """Tell of a reply: who asked whom for it, and that it is over."""
-        agent = self._kit.agent
+        agent = self._compiled.agent
         reply.agent, reply.llm = agent.name, agent.llm
         # One clock for all processes of a machine, so that their calls can be compared.
         reply.ended = time.monotonic_ns() // 1000
@@ -105,14 +105,14 @@ class TurnReader:
 
     def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
         """Read the bytes and put their choices on the tree."""
-        kit, name = self._kit, self._name
+        compiled, name = self._compiled, self._name
         return take(
             self._core,
             rollouts,
-            kit.reading,
+            compiled.reading,
             data,
-            name(kit.agent.name),
-            name(kit.namespace),
+            name(compiled.agent.name),
+            name(compiled.namespace),
             self._turn,
             max(0, attempts - 1),
             micros,
@@ -194,12 +194,12 @@ class TurnReader:
         """Append one choice as a turn; only the leading one had its prompt computed."""
         choice = reply.choices[sibling]
         message = self._message(choice)
-        kit, name = self._kit, self._name
+        compiled, name = self._compiled, self._name
         node = self._core.turn(
             self._rollouts[place],
             message,
-            name(kit.agent.name),
-            name(kit.namespace),
+            name(compiled.agent.name),
+            name(compiled.namespace),
             name(choice.finish),
             reply.prompt,
             reply.cached if lead else reply.prompt,
@@ -295,33 +295,33 @@ class PendingTurn(TurnReader):
     """Reads the reply to one draw, so that it is known to be usable, and puts it on a tree later.
 
     Args:
-        kit: Who speaks.
+        compiled: Who speaks.
         turn: Model turns before it.
         called: Told of a request that brought nothing at once, and of the reply in the step in which its turn lands.
     """
 
-    def __init__(self, kit: CompiledAgent, turn: int, called: Callable[[Reply], None]) -> None:
+    def __init__(self, compiled: CompiledAgent, turn: int, called: Callable[[Reply], None]) -> None:
         self.found: list[Turn | RolloutError | None] = [None]
         self.meter: Meter | None = None
-        self._kit = kit
+        self._compiled = compiled
         self._turn = turn
         self._rollouts = _DRAW
         self._called = self.account
         self._told = self.over
         self._told_of = called
         self._reply: Reply | None = None
-        self._heard: Heard | None = None
+        self._parsed: Heard | None = None
 
     def _take(self, rollouts: Sequence[int], data: bytes, attempts: int, micros: int) -> Any:
         """Read the bytes."""
-        self._heard, told = hear(self._kit.reading, data, self._turn)
+        self._parsed, told = hear(self._compiled.reading, data, self._turn)
         return told
 
     def _append(self, place: int, reply: Reply, sibling: int, *, lead: bool) -> Turn:
         """Keep a reply that an LLM made itself."""
         choice = reply.choices[sibling]
         message = self._message(choice)
-        self._heard = Heard(
+        self._parsed = Heard(
             choice.content,
             choice.reasoning.encode("utf-8", "replace").decode() if choice.reasoning else None,
             [("", call.name, call.arguments) for call in choice.tool_calls],
@@ -342,7 +342,7 @@ class PendingTurn(TurnReader):
     def over(self, place: int, outcome: Turn | RolloutError) -> None:
         """Settle what was set aside for the draw."""
         if self.meter is not None:
-            self.meter.told(place, outcome)
+            self.meter.settled(place, outcome)
 
     def keep(self, reply: Reply) -> None:
         """Note what a request brought; who answered may be filled in later."""
@@ -372,13 +372,15 @@ class PendingTurn(TurnReader):
             note: What it noted of the reply, as JSON.
             alone: Whether nothing else was under way.
         """
-        heard, reply, kit = self._heard, self._reply, self._kit
-        assert heard is not None
+        parsed, reply, compiled = self._parsed, self._reply, self._compiled
+        assert parsed is not None
         assert reply is not None
-        agent, retries = kit.agent.name, max(0, reply.attempts - 1)
-        landed = heard.land(core, rollout, agent, kit.namespace, sent, retries, reply.micros, nth, *asked, note, alone)
+        agent, retries = compiled.agent.name, max(0, reply.attempts - 1)
+        appended = parsed.land(
+            core, rollout, agent, compiled.namespace, sent, retries, reply.micros, nth, *asked, note, alone
+        )
         self._told_of(reply)
-        return AppendedTurn._make(landed)
+        return AppendedTurn._make(appended)
 
     def drop(self) -> None:
         """Tell of the reply, which lands nowhere."""

@@ -233,7 +233,7 @@ class Group:
             # It was not readable when it came, either: the rollout broke there, unless another's went on.
             return Parsed(problem=str(problem))
 
-    def said(self, turn: Node) -> str:
+    def output(self, turn: Node) -> str:
         """All that the model wrote in a turn: its reasoning, its text, the arguments of its calls."""
         choice = recorded(self.tree.core, turn.id)
         arguments = (call.arguments for call in choice.tool_calls)

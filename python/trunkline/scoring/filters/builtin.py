@@ -219,7 +219,7 @@ class Repetition(msgspec.Struct, frozen=True, kw_only=True):
     def _found(self, group: Group, turn: Node, known: dict[int, bool]) -> bool:
         """Look at a turn, once for all rollouts that share it."""
         if turn.id not in known:
-            known[turn.id] = repeats(group.said(turn), self.window, self.times)
+            known[turn.id] = repeats(group.output(turn), self.window, self.times)
         return known[turn.id]
 
 

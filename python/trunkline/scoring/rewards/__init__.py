@@ -69,8 +69,8 @@ def find(name: str, *, options: bool = False) -> Any:
     Raises:
         ConfigError: It cannot be imported.
     """
-    home = REWARDS[name]
+    entry = REWARDS[name]
     try:
-        return getattr(importlib.import_module(home.module), (options and home.options) or home.plain)
+        return getattr(importlib.import_module(entry.module), (options and entry.options) or entry.plain)
     except (ImportError, AttributeError) as problem:
         raise ConfigError(f"reward {name} cannot be imported: {problem}") from problem

@@ -343,7 +343,7 @@ class OpenJudge:
         # What is the same for every answer. Who serves the model is not part of it.
         constant = [judge.model, self._head, msgspec.json.encode(judge.sampling, order="sorted").decode()]
         self._constant = [*constant, str(judge.scale), str(judge.seed)]
-        self._flights: dict[bytes, _SharedQuestion] = {}
+        self._in_flight: dict[bytes, _SharedQuestion] = {}
         self._tasks: set[asyncio.Task[Scored | float]] = set()
 
     @property
@@ -399,22 +399,22 @@ class OpenJudge:
 
     async def _shared(self, key: bytes, asked: list[Message]) -> Scored | float:
         """Ask, or wait for somebody else's reply to the same; the last to give up takes the question back."""
-        flight = self._flights.get(key)
-        if flight is None:
+        shared = self._in_flight.get(key)
+        if shared is None:
             task = asyncio.get_running_loop().create_task(self._ask(key, asked))
-            flight = self._flights[key] = _SharedQuestion(task)
+            shared = self._in_flight[key] = _SharedQuestion(task)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        flight.waiting += 1
+        shared.waiting += 1
         try:
-            return await asyncio.shield(flight.task)
+            return await asyncio.shield(shared.task)
         finally:
-            flight.waiting -= 1
-            if not flight.waiting:
+            shared.waiting -= 1
+            if not shared.waiting:
                 # Nobody may join it any more; a later one may already be under way.
-                if self._flights.get(key) is flight:
-                    del self._flights[key]
-                flight.task.cancel()
+                if self._in_flight.get(key) is shared:
+                    del self._in_flight[key]
+                shared.task.cancel()
 
     async def _ask(self, key: bytes, asked: list[Message]) -> Scored | float:
         try:

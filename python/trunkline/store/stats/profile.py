@@ -302,7 +302,7 @@ def profile(
     agent: str,
     seconds: float,
     calls: Iterable[tuple[int, CallRow]],
-    uses: Iterable[tuple[int, ToolRow]],
+    tool_calls: Iterable[tuple[int, ToolRow]],
     rollouts: Iterable[tuple[int, RolloutRow]],
     names: Sequence[str],
     rows: Mapping[str, RoleRows] | None = None,
@@ -313,7 +313,7 @@ def profile(
         agent: Who plays: the agent of calls that name none.
         seconds: Wall time of the run.
         calls: Its model calls, each with its task's number; so are the tool calls and the rollouts.
-        uses: Its tool calls.
+        tool_calls: Its tool calls.
         rollouts: Its rollouts.
         names: Ids of the tasks, by their numbers.
         rows: What became of a team's rows, by role.
@@ -323,7 +323,7 @@ def profile(
         if call.attempts:
             asked.setdefault(call.agent or agent, _CallSum()).call(call)
     used: dict[str, _Sum] = {}
-    for _, use in uses:
+    for _, use in tool_calls:
         used.setdefault(use.tool, _Sum()).add(use.micros, failed=use.failed)
     every = sum(sum(found.micros) for found in (*asked.values(), *used.values()))
     spans = [one.spans for one in asked.values()]

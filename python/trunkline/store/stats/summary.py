@@ -360,7 +360,7 @@ def summarise(
     """
     trees = list(trees)
     settings = _settings(meta)
-    judgements = FilterStats(scored=settings.reward is not None)
+    filter_stats = FilterStats(scored=settings.reward is not None)
     rows: list[RolloutRow] = []
     tries: dict[int, list[Try]] = {}
     terminations: Counter[str] = Counter()
@@ -373,7 +373,7 @@ def summarise(
         terminations["growing" if row.termination is None else row.termination] += 1
         if row.termination in FAILED and row.error:
             failures[Failure.decode(row.error).message] += 1
-        judgements.add(task, row)
+        filter_stats.add(task, row)
         if row.termination == Termination.CANCELLED and row.error:
             failure = Failure.decode(row.error)
             refusals.update([failure.message] if failure.kind == ForkRefused.__name__ else [])
@@ -413,9 +413,9 @@ def summarise(
         spent=total(endpoints),
         called=len(called),
         solved=sum(any(reward >= 1 for reward in task) for task in worth),
-        filters=judgements.filtered(),
+        filters=filter_stats.filtered(),
         groups=settings.refill.get("groups") if settings.refill else None,
-        groups_kept=len(judgements.kept.difference(broken)),
+        groups_kept=len(filter_stats.kept.difference(broken)),
         strategy=_strategy(meta),
         ids=tokens([tree for tree in trees if tree.exact == 1]),
         paths=sum(row.turns for row in rows) - sum(row.paths for row in carried),

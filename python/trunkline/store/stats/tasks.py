@@ -198,10 +198,10 @@ def kept(error: str | None, rollouts: Iterable[RolloutRow], *, scored: bool) -> 
         rollouts: Its rows.
         scored: Whether the run has a reward, which a rollout then needs.
     """
-    judgements = FilterStats(scored=scored)
+    filter_stats = FilterStats(scored=scored)
     for row in rollouts:
-        judgements.add(0, row)
-    return error is None and judgements.kept == {0}
+        filter_stats.add(0, row)
+    return error is None and filter_stats.kept == {0}
 
 
 class FilterStats:

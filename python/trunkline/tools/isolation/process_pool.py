@@ -93,9 +93,9 @@ class ToolProcess:
         pairs = []
         try:
             pairs = [socket.socketpair() for _ in range(2)]
-            helper = cls(_spawned([theirs.fileno() for _, theirs in pairs]))
+            process = cls(_spawned([theirs.fileno() for _, theirs in pairs]))
             for ours, _ in pairs:
-                helper._ways.append(await asyncio.open_connection(sock=ours))
+                process._ways.append(await asyncio.open_connection(sock=ours))
         except OSError as error:
             for ours, _ in pairs:
                 ours.close()
@@ -103,7 +103,7 @@ class ToolProcess:
         finally:
             for _, theirs in pairs:
                 theirs.close()
-        return helper
+        return process
 
     async def load(self, setup: ToolSetup) -> None:
         """Let the process load the tool.
@@ -244,7 +244,7 @@ class ToolProcessPool:
         self._preload = preload
         self._memory = MEMORY if tool.policy.memory is None else tool.policy.memory
         try:
-            self._crossing = pack(tool, f"tool {tool.name!r}")
+            self._serialized = pack(tool, f"tool {tool.name!r}")
         except CrossingError as error:
             raise ConfigError(
                 f"tool {tool.name!r}: isolated=True runs it in a process of its own, where it must be found: define it "
@@ -281,7 +281,7 @@ class ToolProcessPool:
             if self._closed:
                 raise RuntimeError("the toolbox is closed")
             try:
-                helper = await self._taken()
+                process = await self._taken()
             except FailedStart as error:
                 return (
                     f"Error: {name} gave no result: no process could be started for it: {printable(str(error))}.",
@@ -290,7 +290,7 @@ class ToolProcessPool:
             kept = False
             try:
                 async with asyncio.timeout(timeout):
-                    ran = await helper.run(run)
+                    ran = await process.run(run)
                 kept = not ran.worn
             except TimeoutError:
                 return f"Error: {name} took longer than {timeout:g} s and was killed.", False
@@ -299,10 +299,10 @@ class ToolProcessPool:
                 return f"Error: {name} {gone.how}.", False
             finally:
                 if kept:
-                    self._keep(helper)
+                    self._keep(process)
                 else:
                     # Whoever is cancelled meanwhile need not wait until it is gone.
-                    await asyncio.shield(self._drop(helper))
+                    await asyncio.shield(self._drop(process))
         return self._told(ran)
 
     async def close(self) -> None:
@@ -310,19 +310,19 @@ class ToolProcessPool:
         self._closed = True
         self._idle.clear()
         while self._starting or self._all or self._ending:
-            for helper in list(self._all):
-                self._drop(helper)
+            for process in list(self._all):
+                self._drop(process)
             await asyncio.wait(self._ending | self._starting)
 
     async def _taken(self) -> ToolProcess:
         """Return a process: the one that was used last, or a new one."""
         while self._idle:
-            helper = self._idle.pop()
-            if helper.timer is not None:
-                helper.timer.cancel()
-            if helper.alive:
-                return helper
-            self._drop(helper)
+            process = self._idle.pop()
+            if process.timer is not None:
+                process.timer.cancel()
+            if process.alive:
+                return process
+            self._drop(process)
         task = asyncio.get_running_loop().create_task(self._start())
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
@@ -334,37 +334,37 @@ class ToolProcessPool:
 
     async def _start(self) -> ToolProcess:
         """Start a process that is ready for a call."""
-        helper = await ToolProcess.start()
-        self._all.add(helper)
+        process = await ToolProcess.start()
+        self._all.add(process)
         try:
-            await helper.load(ToolSetup(self._crossing, _path(), self._memory, self._preload))
+            await process.load(ToolSetup(self._serialized, _path(), self._memory, self._preload))
         except BaseException:
-            self._drop(helper)
+            self._drop(process)
             raise
-        return helper
+        return process
 
     def _spare(self, task: asyncio.Task[ToolProcess]) -> None:
         """Keep a process that was started for a call that is given up."""
         if not task.cancelled() and task.exception() is None:
             self._keep(task.result())
 
-    def _keep(self, helper: ToolProcess) -> None:
+    def _keep(self, process: ToolProcess) -> None:
         """Keep a process for a while."""
         if self._closed:
-            self._drop(helper)
+            self._drop(process)
             return
-        self._idle.append(helper)
-        helper.timer = asyncio.get_running_loop().call_later(IDLE, self._expire, helper)
+        self._idle.append(process)
+        process.timer = asyncio.get_running_loop().call_later(IDLE, self._expire, process)
 
-    def _expire(self, helper: ToolProcess) -> None:
-        if helper in self._idle:
-            self._idle.remove(helper)
-            self._drop(helper)
+    def _expire(self, process: ToolProcess) -> None:
+        if process in self._idle:
+            self._idle.remove(process)
+            self._drop(process)
 
-    def _drop(self, helper: ToolProcess) -> asyncio.Task[Any]:
+    def _drop(self, process: ToolProcess) -> asyncio.Task[Any]:
         """Let a process end."""
-        self._all.discard(helper)
-        task = helper.hang_up()
+        self._all.discard(process)
+        task = process.hang_up()
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         return task

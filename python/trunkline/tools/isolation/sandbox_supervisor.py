@@ -330,9 +330,9 @@ class SandboxSupervisor:
         """Feed a program and hear it out, until it ends or must."""
         deadline = time.monotonic() + limits.seconds
         pidfd = os.pidfd_open(child)
-        heard: dict[int, bytearray] = {ours.stdout: bytearray(), ours.stderr: bytearray(), ours.word: bytearray()}
+        output: dict[int, bytearray] = {ours.stdout: bytearray(), ours.stderr: bytearray(), ours.word: bytearray()}
         watched = select.poll()
-        for descriptor in (*heard, pidfd, 0, self._alarm):
+        for descriptor in (*output, pidfd, 0, self._alarm):
             watched.register(descriptor, select.POLLIN)
         watched.register(ours.stdin, select.POLLOUT)
         ended, rest = "", memoryview(text)
@@ -347,10 +347,10 @@ class SandboxSupervisor:
                     if not rest:
                         watched.unregister(ours.stdin)
                         _hang_up(ours.stdin)
-                for descriptor in heard.keys() & ready:
-                    if not _hear(descriptor, heard[descriptor]):
+                for descriptor in output.keys() & ready:
+                    if not _hear(descriptor, output[descriptor]):
                         watched.unregister(descriptor)
-                if sum(map(len, heard.values())) > limits.output:
+                if sum(map(len, output.values())) > limits.output:
                     ended = "output"
                 else:
                     ended = "exit" if pidfd in ready else "time" if left <= 0 else ""
@@ -358,9 +358,9 @@ class SandboxSupervisor:
         finally:
             os.close(pidfd)
         status = self._end(place).get(child, 0)
-        for descriptor, kept in heard.items():
+        for descriptor, kept in output.items():
             _drain(descriptor, kept, limits.output + _TAIL)
-        word = bytes(heard[ours.word])
+        word = bytes(output[ours.word])
         refused = word[1:].partition(b"\n")[0].decode("utf-8", "replace") if word.startswith(b"!") else ""
         if place.way.spaces and ended == "exit" and not refused:
             # Killed from outside, as by a system without memory, it says nothing.
@@ -370,8 +370,8 @@ class SandboxSupervisor:
             "status": status,
             "refused": refused,
             "many": many,
-            "out": base64.b64encode(heard[ours.stdout][: limits.output]).decode(),
-            "err": base64.b64encode(heard[ours.stderr][-_TAIL:]).decode(),
+            "out": base64.b64encode(output[ours.stdout][: limits.output]).decode(),
+            "err": base64.b64encode(output[ours.stderr][-_TAIL:]).decode(),
         }
 
     def _end(self, place: ProgramPlace) -> dict[int, int]:
@@ -411,19 +411,19 @@ def _fed(stdin: int, rest: memoryview) -> memoryview:
         return rest[:0]
 
 
-def _hear(descriptor: int, heard: bytearray) -> bool:
+def _hear(descriptor: int, output: bytearray) -> bool:
     """Read what there is in a pipe; whether there may be more."""
     data = os.read(descriptor, _READ)
-    heard += data
+    output += data
     return bool(data)
 
 
-def _drain(descriptor: int, heard: bytearray, most: int) -> None:
+def _drain(descriptor: int, output: bytearray, most: int) -> None:
     """Read what is left in a pipe; nobody writes any more."""
     os.set_blocking(descriptor, False)
     with contextlib.suppress(BlockingIOError):
-        while len(heard) < most and (data := os.read(descriptor, _READ)):
-            heard += data
+        while len(output) < most and (data := os.read(descriptor, _READ)):
+            output += data
 
 
 def _send(message: dict[str, Any]) -> None:
