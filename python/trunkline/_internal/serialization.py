@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trunkline._internal.old_names import current_name
 from trunkline.errors import CrossingError
 
 if TYPE_CHECKING:
@@ -92,16 +93,17 @@ def load(serialized: SerializedObject) -> Any:
             raise CrossingError(
                 f"{serialized.what}: the worker cannot rebuild it: {type(error).__name__}: {error}"
             ) from error
+    name, qualname = current_name(serialized.module, serialized.qualname)
     if serialized.script:
         module = _script_module(serialized.script, serialized.what)
     else:
         try:
-            module = importlib.import_module(serialized.module)
+            module = importlib.import_module(name)
         except (Exception, SystemExit) as error:
             raise CrossingError(
-                f"{serialized.what}: the worker cannot import {serialized.module!r}: {type(error).__name__}: {error}"
+                f"{serialized.what}: the worker cannot import {name!r}: {type(error).__name__}: {error}"
             ) from error
-    found = resolve(module, serialized.qualname)
+    found = resolve(module, qualname)
     if found is None:
         raise CrossingError(
             f"{serialized.what}: {serialized.script or serialized.module} has no {serialized.qualname!r} in the worker"

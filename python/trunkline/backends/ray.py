@@ -44,7 +44,7 @@ class Actor:
     def __init__(self) -> None:
         self._host = Host(self._keep)
         self._kept: list[bytes] = []
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def tell(self, payloads: list[bytes]) -> None:
         """Take messages of the controller.
@@ -59,8 +59,8 @@ class Actor:
     async def collect(self) -> list[bytes]:
         """Wait until there are messages for the controller, and hand them over."""
         while not self._kept:
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         payloads = portion(self._kept)
         del self._kept[: len(payloads)]
         return payloads
@@ -71,7 +71,7 @@ class Actor:
 
     def _keep(self, payload: bytes) -> None:
         self._kept.append(payload)
-        self._news.set()
+        self._changed.set()
 
 
 def portion(payloads: list[bytes]) -> list[bytes]:
@@ -108,14 +108,14 @@ class ActorHandle:
         self._why: str | None = None
         self._failed: Exception | None = None
         self._out: list[bytes] = []
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._telling = asyncio.ensure_future(self._tell())
         self._collecting = asyncio.ensure_future(self._collect())
 
     def send(self, payload: bytes) -> None:
         """Send one message; what is sent while a call is out shares the next."""
         self._out.append(payload)
-        self._news.set()
+        self._changed.set()
 
     def kill(self, why: str) -> None:
         """Kill the actor, for a reason that is given when it is gone."""
@@ -155,8 +155,8 @@ class ActorHandle:
                     await asyncio.sleep(_LAST_WORDS)
                     self._collecting.cancel()
                     return
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _collect(self) -> None:
         """Deliver what the actor sends, until it is gone. What it says after that, nobody hears."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_orig
 import click
 import msgspec
 
+from trunkline._internal.old_names import current_name
 from trunkline._internal.text import format_error
 from trunkline._internal.validation import short_repr
 from trunkline.errors import ConfigError, UsageError
@@ -127,6 +128,7 @@ def load_named(name: str, what: str) -> Any:
         if here not in sys.path:
             sys.path.insert(0, here)
     try:
+        module_name, attribute = current_name(module_name, attribute)
         found = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{what} {name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error

@@ -145,7 +145,7 @@ class _Shown(NamedTuple):
 
     path: str
     summary: Summary
-    scorings: list[Scoring]
+    rescorings: list[Scoring]
     tasks: list[TaskSummary] | None
     metrics: RunMetrics | None
     confidence: str | None
@@ -157,8 +157,8 @@ class _Shown(NamedTuple):
 def _data(shown: _Shown, *, time: bool) -> dict[str, Any]:
     """Return it as one JSON object."""
     data: dict[str, Any] = {"run": shown.path, "summary": summary_data(shown.summary), "metrics": plain(shown.metrics)}
-    if shown.scorings:
-        data["scorings"] = plain(shown.scorings)
+    if shown.rescorings:
+        data["scorings"] = plain(shown.rescorings)
     if shown.confidence is not None:
         data["calibration"] = {"confidence": shown.confidence} | (plain(shown.calibration) or {})
     if shown.tasks is not None:
@@ -173,8 +173,8 @@ def _data(shown: _Shown, *, time: bool) -> dict[str, Any]:
 def _print(shown: _Shown, *, calls: bool, time: bool) -> None:
     """Print it for people: the totals, and below them what else was asked for."""
     put(f"run file  {printable(shown.path)}")
-    if shown.scorings:
-        last = shown.scorings[-1]
+    if shown.rescorings:
+        last = shown.rescorings[-1]
         part = "" if last.finished else ", in part: trunkline score goes on with it"
         put(f"scored    again, by {printable(last.reward, 80)}{part}")
     print_summary(shown.summary)

@@ -513,7 +513,7 @@ def _lines(profile: Profile) -> Iterator[str]:
     for agent in profile.agents:
         yield f"agent {printable(agent.name, _TIMES_CELLS)}"
         yield from _stretch_figures(agent)
-        yield from _said(agent)
+        yield from _note(agent)
     for tool in profile.tools:
         yield f"tool {printable(tool.name, _TIMES_CELLS)}"
         yield from _stretch_figures(tool)
@@ -530,7 +530,7 @@ def _stretch_figures(one: Stretch) -> Iterator[str]:
         yield f"  one call  p50 {_seconds(times.p50)}, p95 {_seconds(times.p95)}, max {_seconds(times.max)}"
 
 
-def _said(agent: AgentProfile) -> Iterator[str]:
+def _note(agent: AgentProfile) -> Iterator[str]:
     if agent.calls:
         yield f"  out       in {percent(agent.busy)} of the wall time"
         unreported = f"; {agent.unreported:,} calls without usage" if agent.unreported else ""

@@ -198,12 +198,12 @@ def _tools(kind: type, names: tuple[str, ...]) -> dict[str, Any]:
 def _fill(fields: dict[str, Any], role: Role, sampling: Sampling) -> None:
     """Add to the changes of a role what is said of sampling, where the role says nothing."""
     known = msgspec.convert(fields.get("sampling", role.sampling), Sampling, from_attributes=True)
-    filled = {name: value for name, value in _said(sampling).items() if getattr(known, name) is None}
+    filled = {name: value for name, value in _sampling_fields(sampling).items() if getattr(known, name) is None}
     if filled:
-        fields["sampling"] = _said(known) | filled
+        fields["sampling"] = _sampling_fields(known) | filled
 
 
-def _said(sampling: Sampling) -> dict[str, Any]:
+def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
     """What sampling parameters say, as data."""
     return {name: value for name, value in msgspec.to_builtins(sampling).items() if value is not None}
 
@@ -234,7 +234,7 @@ def _change(changes: dict[str, dict[str, Any]], roles: Mapping[str, Role], text:
     if field.startswith(_SAMPLING):
         field = field.removeprefix(_SAMPLING)
         read = _value(text, field, value, get_type_hints(Sampling), _SAMPLING)
-        known = fields.get("sampling", _said(roles[name].sampling))
+        known = fields.get("sampling", _sampling_fields(roles[name].sampling))
         fields["sampling"] = msgspec.to_builtins(known) | {field: read}
     else:
         hints = {hint: kind for hint, kind in get_type_hints(Role).items() if hint not in (*_OF_CODE, "sampling")}

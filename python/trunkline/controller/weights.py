@@ -31,7 +31,7 @@ class WeightCoordinator:
         self, version: str | None, send: Callable[[int, ToWorker], None], note: Callable[[list[str | None]], None]
     ) -> None:
         self.version = version
-        self._versions = [version]
+        self._current = [version]
         self._send = send
         self._note = note
         self._workers: set[int] = set()
@@ -58,14 +58,14 @@ class WeightCoordinator:
         self._holding = None
         if version != self.version and not self._over:
             self.version = version
-            self._versions.append(version)
-            self._note(self._versions)
+            self._current.append(version)
+            self._note(self._current)
         await self._all(SetWeights(version))
 
     def add_worker(self, worker_id: int) -> None:
         """Tell an engine that is up what has changed since the job was made."""
         self._workers.add(worker_id)
-        if len(self._versions) > 1:
+        if len(self._current) > 1:
             self._send(worker_id, SetWeights(self.version))
         if self._holding is not None:
             self._send(worker_id, self._holding)

@@ -250,13 +250,13 @@ class _Probe:
 
     async def _seeds(self) -> dict[str, bool | None]:
         # Several pairs: a model that says few things may say one of them twice by chance.
-        said, again = [[await self._said(seed) for seed in (7, 8, 9, 10)] for _ in range(2)]
+        said, again = [[await self._reply_to_seed(seed) for seed in (7, 8, 9, 10)] for _ in range(2)]
         if said != again:
             return {"seeds": False}
         # Where everything is alike, whatever the seed, nothing follows.
         return {"seeds": True if len(set(said)) > 1 else None}
 
-    async def _said(self, seed: int) -> object:
+    async def _reply_to_seed(self, seed: int) -> object:
         """What the model says to a seed."""
         body = self._chat(_ASK, seed=seed, temperature=1.0, tools=[_TOOL])
         reply = await self._ask(request.CHAT, body) or await self._ask(request.CHAT, self._chat(_ASK, seed=seed))

@@ -249,19 +249,19 @@ class EnvironmentHandle:
             EnvironmentFailed: It could not be made.
             ForkRefused: The state cannot be had.
         """
-        lane = self._rollout.activity
-        lane.leave()
+        activity = self._rollout.activity
+        activity.leave()
         environment = self._made()
         try:
             await self._bring(environment)
             self.environment = environment
-            lane.run()
+            activity.run()
             yield
         except ForkRefused as refusal:
             self._manager.warn("fork refused", refusal)
             raise
         finally:
-            lane.leave()
+            activity.leave()
             await self._manager.close(environment)
 
     async def passed(self) -> None:

@@ -33,8 +33,8 @@ def write_prompt(tree: Tree, agent: Agent) -> None:
     core, node = tree.core, ROOT
     if len(core) > 1:
         return
-    speech = BoundDialect(agent.dialect, agent.tools, agent.sampling)
-    for message in speech.opening(agent.system, tree.task.messages):
+    dialect = BoundDialect(agent.dialect, agent.tools, agent.sampling)
+    for message in dialect.opening(agent.system, tree.task.messages):
         node = core.append(node, PROMPT, message)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.budget import Amounts, Budget
     from trunkline.rollout.checkpoint import Checkpoint
     from trunkline.rollout.growth import Barrier
-    from trunkline.rollout.types import Told, Turn
+    from trunkline.rollout.types import DrawCallback, Turn
     from trunkline.strategies.base import Fork
 
 
@@ -114,7 +114,9 @@ class Meter:
         told: Told of each draw what became of it.
     """
 
-    def __init__(self, reservations: Sequence[Reservation], called: Callable[[Reply], None], told: Told | None) -> None:
+    def __init__(
+        self, reservations: Sequence[Reservation], called: Callable[[Reply], None], told: DrawCallback | None
+    ) -> None:
         self._reservations = reservations
         self._called = called
         self._told = told

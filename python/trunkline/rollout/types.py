@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trunkline.llm.types import Reply, ReplyChoice
 
-__all__ = ["Ending", "Finished", "KeptPrefix", "Told", "Turn", "TurnSink", "ending_of"]
+__all__ = ["DrawCallback", "Ending", "Finished", "KeptPrefix", "Turn", "TurnSink", "ending_of"]
 
 _ENDS: tuple[tuple[type[RolloutError], Termination], ...] = (
     (ContextTooLong, Termination.MAX_CONTEXT),
@@ -135,5 +135,5 @@ class Turn(NamedTuple):
     size: int
 
 
-Told: TypeAlias = "Callable[[int, Turn | RolloutError], None]"
+DrawCallback: TypeAlias = "Callable[[int, Turn | RolloutError], None]"
 """Is told of each draw what became of it."""

@@ -29,7 +29,7 @@ from trunkline.scoring.rewards.grading import Grader
 from trunkline.store.amend import Amender, copied
 from trunkline.store.reader import RunReader
 from trunkline.store.sqlite import is_stub
-from trunkline.store.state import SCORINGS, Scoring, rescorings, reward_of, under_way
+from trunkline.store.state import RESCORINGS, Scoring, rescorings, reward_of, under_way
 from trunkline.types import UNSCORED
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class _Scoring:
     def _stands(self, **changed: Any) -> dict[str, Any]:
         """What stands in the file of all scorings, with what has changed of this one."""
         self._known[-1] = msgspec.structs.replace(self._known[-1], **changed)
-        return {SCORINGS: msgspec.to_builtins(self._known)}
+        return {RESCORINGS: msgspec.to_builtins(self._known)}
 
     async def execute(self, grader: Grader) -> None:
         """Score what is not scored yet, some tasks at a time.

@@ -158,7 +158,7 @@ class SourceRun:
 
     def _trees(self, job: Job, tasks: Sequence[Task]) -> Iterator[tuple[int, Core, list[bytes]]]:
         """Yield the trees that have begun, each with its number in the new run and its deltas; refuse what is unfit."""
-        speech = BoundDialect(job.agent.dialect, job.agent.tools, job.agent.sampling)
+        dialect = BoundDialect(job.agent.dialect, job.agent.tools, job.agent.sampling)
         numbers = {name: number for number, name in enumerate(self._reader.task_ids())}
         region = region_of(job.strategy)
         turns = known = False
@@ -167,7 +167,7 @@ class SourceRun:
             if not deltas:
                 continue
             core = self._reader.tree(task.id).core
-            self._same_prompt(task, core, speech.opening(job.agent.system, task.messages))
+            self._same_prompt(task, core, dialect.opening(job.agent.system, task.messages))
             yield number, core, deltas
             turns |= any(core.rollout(rollout).turns for rollout in range(core.rollouts))
             known = known or _known(core, region)

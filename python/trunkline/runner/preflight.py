@@ -171,27 +171,27 @@ async def ready(job: Job) -> None:
     """
     check(job)
     for agent, llm in _asked(job):
-        mode, speech = llm.tokens, BoundDialect(agent.dialect, agent.tools, agent.sampling)
+        mode, dialect = llm.tokens, BoundDialect(agent.dialect, agent.tools, agent.sampling)
         if mode is not None:
-            await _exact(job, agent, llm, mode, speech)
+            await _exact(job, agent, llm, mode, dialect)
         # Where prompts are sent as ids, the server takes nothing apart, and log-probs come for every token or none.
         if region_of(job.strategy) is not None and (mode is None or mode.api == "chat"):
-            await _uncertain(job, agent, llm, speech)
+            await _uncertain(job, agent, llm, dialect)
 
 
-async def _exact(job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, speech: BoundDialect) -> None:
+async def _exact(job: Job, agent: Agent, llm: EndpointSpec, mode: TokenMode, dialect: BoundDialect) -> None:
     """What token-exact mode needs."""
     # Here, because a controller whose workers do the talking needs none of it.
     from trunkline.llm.capabilities import needs, probe, require  # noqa: PLC0415
 
-    tools = bool(agent.tools) and speech.native
+    tools = bool(agent.tools) and dialect.native
     wanted = needs(mode, tools=tools, inside=forks_inside(job.strategy))
     for url in llm.base_urls:
         one = msgspec.structs.replace(llm, base_urls=(url,))
         require(await probe(partial(EndpointSpec.open, one), agent.model, tuple(wanted)), wanted)
 
 
-async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, speech: BoundDialect) -> None:
+async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, dialect: BoundDialect) -> None:
     """What a strategy needs that looks at how sure the model was, asked for as the agent would ask."""
     from trunkline.llm.capabilities import (  # noqa: PLC0415
         QUESTION,
@@ -200,11 +200,11 @@ async def _uncertain(job: Job, agent: Agent, llm: EndpointSpec, speech: BoundDia
     )
 
     region = region_of(job.strategy)
-    opening = speech.opening(agent.system, [{"role": "user", "content": QUESTION}])
-    tools = Toolbox(agent.tools).definitions() if speech.native else b""
+    opening = dialect.opening(agent.system, [{"role": "user", "content": QUESTION}])
+    tools = Toolbox(agent.tools).definitions() if dialect.native else b""
     for url in llm.base_urls:
         one = msgspec.structs.replace(llm, base_urls=(url,))
-        found = await find_regions(partial(EndpointSpec.open, one), agent.model, speech.sampling, opening, tools)
+        found = await find_regions(partial(EndpointSpec.open, one), agent.model, dialect.sampling, opening, tools)
         require_region(found, region or "all", type(job.strategy).__name__)
 
 

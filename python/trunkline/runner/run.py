@@ -176,14 +176,14 @@ async def stream(
             for tree in plan.result():
                 yield tree
             return
-        news = CompletionStream(plan, loop_thread)
+        completions = CompletionStream(plan, loop_thread)
         try:
             for before in plan.finished:
                 yield _tree(plan, before)
-            async for done in news:
+            async for done in completions:
                 yield _tree(plan, done)
         finally:
-            await news.close()
+            await completions.close()
 
 
 @contextlib.contextmanager

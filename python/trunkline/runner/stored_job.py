@@ -170,8 +170,8 @@ def _pack(job: Job) -> tuple[EncodedJob | None, str]:
 
 def _openly(packed: EncodedJob) -> tuple[EncodedJob | None, str]:
     """Return a job as data, or why it may not be in a file."""
-    serialized = [packed.strategy, packed.program, packed.reward, packed.environment, *packed.tools, *packed.filters]
-    fields = [fields_of(serialized) for serialized in serialized if serialized is not None]
+    parts = [packed.strategy, packed.program, packed.reward, packed.environment, *packed.tools, *packed.filters]
+    fields = [fields_of(part) for part in parts if part is not None]
     # As it would stand in the file, and what does so as bytes.
     seen = msgspec.json.decode(msgspec.json.encode([packed, fields]))
     if redact(seen) != seen:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "SCORINGS",
+    "RESCORINGS",
     "Resumed",
     "Resumption",
     "RunProgress",
@@ -281,7 +281,7 @@ def _number(text: str) -> float:
     return value
 
 
-SCORINGS: Final = "scorings"
+RESCORINGS: Final = "scorings"
 """Key of the file's ``meta`` table under which they stand."""
 
 
@@ -310,7 +310,7 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
 def rescorings(meta: Mapping[str, str]) -> list[Scoring]:
     """The times that a run was scored again, by its table ``meta``, in their order; none where that cannot be read."""
     try:
-        return msgspec.json.decode(meta.get(SCORINGS, "[]"), type=list[Scoring])
+        return msgspec.json.decode(meta.get(RESCORINGS, "[]"), type=list[Scoring])
     except (msgspec.MsgspecError, UnicodeError):
         return []
 

@@ -163,11 +163,11 @@ class Toolbox:
                 await begin(risky)
         if len(turn) == 1:
             return [await self._run(turn[0], environment, known[0])]
-        gate, line = asyncio.Semaphore(self._parallel), asyncio.Lock()
+        lock, line = asyncio.Semaphore(self._parallel), asyncio.Lock()
 
         async def gated(mended: RepairedCall, call: Call | None) -> Observation:
             # A lock is handed on in the order in which it was asked for.
-            async with line if self._stateful(mended) else nullcontext(), gate:
+            async with line if self._stateful(mended) else nullcontext(), lock:
                 return await self._run(mended, environment, call)
 
         try:

@@ -319,7 +319,7 @@ class _MadeCall(NamedTuple):
 
     chosen: Chosen
     call: AgentCall
-    worth: TurnValue
+    value: TurnValue
 
 
 def _facts(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> Iterator[dict[str, Any]]:
@@ -340,7 +340,7 @@ def _facts(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> Iter
 def _of_call(tree: Tree, made: list[_MadeCall]) -> dict[str, Any]:
     """Describe a call for the rollouts that it stands for."""
     core = tree.core
-    trained = [one for one in made if one.worth.trained]
+    trained = [one for one in made if one.value.trained]
     chosen, call, _ = (trained or made)[0]
     facts, length = core.node(call.node), generated(core, call.node)
     path = core.rollout(chosen.rollout).path
@@ -359,7 +359,7 @@ def _of_call(tree: Tree, made: list[_MadeCall]) -> dict[str, Any]:
         "reward": reward,
         "penalty": call.penalty,
         "score": reward - call.penalty,
-        "advantage": _mean([one.worth.advantage for one in trained]) if trained else 0.0,
+        "advantage": _mean([one.value.advantage for one in trained]) if trained else 0.0,
         "weight": len(trained),
         "trained": bool(trained),
         "length": -1 if length is None else length,

@@ -116,7 +116,7 @@ class _Passing(NamedTuple):
 
     chosen: Chosen
     turn: int
-    worth: TurnValue
+    value: TurnValue
 
 
 def _samples(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> Iterator[TurnSample]:
@@ -134,7 +134,7 @@ def _samples(trees: Iterable[Tree], advantages: Advantages, *, once: bool) -> It
 def _sample(tree: Tree, group: int, node: int, rollouts: list[_Passing]) -> TurnSample:
     """Make the sample of a turn for the rollouts that it stands for."""
     core = tree.core
-    trained = [passing for passing in rollouts if passing.worth.trained]
+    trained = [passing for passing in rollouts if passing.value.trained]
     chosen, turn, _ = (trained or rollouts)[0]
     facts = core.rollout(chosen.rollout)
     path = turns_of(tree, chosen.rollout)
@@ -151,7 +151,7 @@ def _sample(tree: Tree, group: int, node: int, rollouts: list[_Passing]) -> Turn
         reply=msgspec.Raw(core.message(node)),
         aside=core.aside(node),
         reward=_mean([one.chosen.reward for one in rollouts if one.chosen.counted or len(rollouts) == 1]),
-        advantage=_mean([one.worth.advantage for one in trained]) if trained else 0.0,
+        advantage=_mean([one.value.advantage for one in trained]) if trained else 0.0,
         weight=len(trained),
         trained=bool(trained),
         weights=version_in(core.node(node).namespace),

@@ -338,7 +338,7 @@ class Engine:
             job = self._job
             recorder = TraceRecorder(core, job.traced)
             sink = TreeSink(self._outbox, index, Tree(task, core), len(known.deltas), recorder, named=job.profiled)
-            allowance = (
+            sources = (
                 BudgetSources(job.task_budget, self._budget_client, job.prices, job.prices_of_llm)
                 if self._pays
                 else None
@@ -353,7 +353,7 @@ class Engine:
                 sink,
                 filters=job.filters,
                 stopping=job.stopping,
-                sources=allowance,
+                sources=sources,
                 taken=taken,
                 program=self._program,
                 recorder=recorder,

@@ -224,7 +224,7 @@ class ProgramContext(ReplayState):
             if not appended.first or choice.tool_calls or choice.reasoning is not None:
                 # As whoever runs it again reads it from the tree.
                 choice = self._executor.recorded(compiled, appended.node)
-            return self._said(compiled, appended.node, choice, appended, noted)
+            return self._model_turn(compiled, appended.node, choice, appended, noted)
 
     async def _asked_before(
         self, compiled: CompiledAgent, place: ReplaySlot, record: Record, leaf: int, context: int | None
@@ -250,9 +250,9 @@ class ProgramContext(ReplayState):
         if failure is not None:
             raise failed(failure)
         (node,) = record.nodes
-        return self._said(compiled, node, self._executor.recorded(compiled, node), self._core.node(node), *noted)
+        return self._model_turn(compiled, node, self._executor.recorded(compiled, node), self._core.node(node), *noted)
 
-    def _said(
+    def _model_turn(
         self, compiled: CompiledAgent, node: int, choice: ReplyChoice, facts: AppendedTurn | Node, note: Any = None
     ) -> ModelTurn:
         self._leaf, self._moved = node, True

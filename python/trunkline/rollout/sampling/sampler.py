@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trunkline.rollout.sampling.inflight import TraceRecorder
     from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
     from trunkline.rollout.task_budget import Reservation
-    from trunkline.rollout.types import KeptPrefix, Told, Turn, TurnSink
+    from trunkline.rollout.types import DrawCallback, KeptPrefix, Turn, TurnSink
 
 
 __all__ = ["SampleBatcher", "Sampler", "TurnRequest", "together"]
@@ -131,7 +131,7 @@ class Sampler:
         except LLMError:
             return ()
 
-    async def ask(self, asks: Sequence[TurnRequest], told: Told | None = None) -> list[Turn | RolloutError]:
+    async def ask(self, asks: Sequence[TurnRequest], told: DrawCallback | None = None) -> list[Turn | RolloutError]:
         """Ask for draws of one state, whose seeds follow one another.
 
         Args:
@@ -188,7 +188,7 @@ class Sampler:
         return self._request(ask.compiled, content, 1, ask.seed, constant, pending, ask.step)
 
     async def _ask(
-        self, asks: Sequence[TurnRequest], called: Callable[[Reply], None], told: Told | None
+        self, asks: Sequence[TurnRequest], called: Callable[[Reply], None], told: DrawCallback | None
     ) -> list[Turn | RolloutError]:
         """Ask under the weights in force; what is given up for others is asked again under these."""
         token_prompts, weights = self._client.token_prompts, self._client.weights
@@ -211,7 +211,7 @@ class Sampler:
         asks: Sequence[TurnRequest],
         found: list[Turn | RolloutError | None],
         called: Callable[[Reply], None],
-        told: Told | None,
+        told: DrawCallback | None,
     ) -> None:
         """Ask again for the draws that have no outcome."""
 
@@ -223,7 +223,11 @@ class Sampler:
         await gathered(once_more(first, count) for first, count in runs(missing))
 
     def _plain(
-        self, compiled: CompiledAgent, asks: Sequence[TurnRequest], called: Callable[[Reply], None], told: Told | None
+        self,
+        compiled: CompiledAgent,
+        asks: Sequence[TurnRequest],
+        called: Callable[[Reply], None],
+        told: DrawCallback | None,
     ) -> tuple[Request, TurnReader]:
         """The request for some draws, with messages."""
         _, _, leaf, turn, seed, said, *_ = asks[0]
@@ -240,7 +244,7 @@ class Sampler:
         compiled: CompiledAgent,
         asks: Sequence[TurnRequest],
         called: Callable[[Reply], None],
-        told: Told | None,
+        told: DrawCallback | None,
     ) -> tuple[Request, TurnReader]:
         """The request for some draws whose every token will be known."""
         _, _, leaf, turn, seed, said, kept, *_ = asks[0]

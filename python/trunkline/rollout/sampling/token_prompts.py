@@ -272,7 +272,7 @@ class TokenTurnReader(TurnReader):
             prompt.kept,
         )
 
-    def _said(self, choice: ReplyChoice) -> ReplyChoice:
+    def _program_choice(self, choice: ReplyChoice) -> ReplyChoice:
         """A choice for the program, whole."""
         if self._prompt.kept is not None:
             choice.content = self._prompt.kept[2] + choice.content

@@ -14,7 +14,7 @@ from trunkline.errors import LLMError, ReplyError, RolloutError
 from trunkline.llm import messages
 from trunkline.llm.dialects.base import MOST_CALLS
 from trunkline.llm.types import Reply, ReplyChoice, ToolCall
-from trunkline.rollout.types import Told, Turn
+from trunkline.rollout.types import DrawCallback, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ class TurnReader:
         turn: int,
         name: Callable[[str], int],
         called: Callable[[Reply], None],
-        told: Told | None = None,
+        told: DrawCallback | None = None,
         context: int | None = None,
     ) -> None:
         self.found: list[Turn | RolloutError | None] = [None] * len(rollouts)
@@ -88,7 +88,7 @@ class TurnReader:
             raise ReplyError("its choices are empty")
         choices = []
         for place, (content, reasoning, calls, finish, node, size, fault) in enumerate(taken, first):
-            choice = self._said(ReplyChoice(content, reasoning, [ToolCall(*call) for call in calls], finish))
+            choice = self._program_choice(ReplyChoice(content, reasoning, [ToolCall(*call) for call in calls], finish))
             choices.append(choice)
             self.found[place] = LLMError(fault) if fault else Turn(choice, node, size)
         reply = Reply(choices, prompt, cached, generated, attempts, micros, served)
@@ -119,7 +119,7 @@ class TurnReader:
             self._context,
         )
 
-    def _said(self, choice: ReplyChoice) -> ReplyChoice:
+    def _program_choice(self, choice: ReplyChoice) -> ReplyChoice:
         """A choice for the program, as the tree's reader has it."""
         return choice
 

@@ -138,7 +138,7 @@ def _read(name: Callable[[], str], result: object) -> Scored:
     if result is None:
         return Scored(math.nan)
     if isinstance(result, Scored):
-        return _said(name, result)
+        return _stated(name, result)
     try:
         # Through __float__, so that NumPy's and Decimal's numbers count; text does not, whatever it spells.
         value = math.nan if isinstance(result, (str, bytes, bytearray)) else float(cast("float", result))
@@ -151,7 +151,7 @@ def _read(name: Callable[[], str], result: object) -> Scored:
     return Scored(value)
 
 
-def _said(name: Callable[[], str], result: Scored) -> Scored:
+def _stated(name: Callable[[], str], result: Scored) -> Scored:
     """Read what a reward itself said of its value: it may be anybody's, and is to be printed and noted."""
     try:
         for part in result.parts:

@@ -247,7 +247,7 @@ class ChoiceOptions:
 
     def _readings(self, plain: str, lines: Sequence[str]) -> Iterator[set[str]]:
         """What an answer names, by ever less certain readings."""
-        stated = self._said(plain, r"\s*(?:(?:is|are|must be|would be|should be)\b\s*[:=]?|[:=])")
+        stated = self._stated_labels(plain, r"\s*(?:(?:is|are|must be|would be|should be)\b\s*[:=]?|[:=])")
         # A label on a line of its own: the answer after its reasons, or before them.
         first, last = ({label} if (label := self._line(line)) else set() for line in (lines[0], lines[-1]))
         yield first | last if last or not first else first | stated
@@ -258,7 +258,7 @@ class ChoiceOptions:
             # "(B) Paris": where the text is that of another option, the answer says two things.
             yield {self._known(begins[1] or begins[2]), *self._saying(begins[3])}
         # "Option B" alone says less than "the answer is B": it may be turned down.
-        yield self._said(plain, "")
+        yield self._stated_labels(plain, "")
         alone = re.finditer(
             rf"(?i:{_DENIED})(?:[(\[]\s*({self._label})\s*[)\]]|(?<![\w'\u2019\\-])({self._alone}){_SIGN}(?!-))", plain
         )
@@ -269,7 +269,7 @@ class ChoiceOptions:
         found = re.fullmatch(rf"[(\[\"'\u201c\u2018]*\s*({self._label})\s*[)\]\"'\u201d\u2019]*[.:,;]?", line)
         return self._known(found[1]) if found else None
 
-    def _said(self, plain: str, verb: str) -> set[str]:
+    def _stated_labels(self, plain: str, verb: str) -> set[str]:
         """The labels after "the answer", "choice" or "option" and a verb."""
         stated = re.finditer(
             rf"(?i:{_DENIED}\b(?:answer|choice|option)s?\b{verb})\s*(?i:(?:option|choice)\s+)?"

@@ -86,18 +86,18 @@ class _Parts:
     """What the parts of a run's reward said."""
 
     def __init__(self) -> None:
-        self._said: dict[str, dict[int, list[float]]] = {}
+        self._stated: dict[str, dict[int, list[float]]] = {}
 
     def add(self, task: int, row: RolloutRow) -> None:
         """Take up what a rollout's note says."""
         for one in graded(row.note):
             if one.weight is not None:
                 value = math.nan if one.value is None else one.value
-                self._said.setdefault(one.reward, {}).setdefault(task, []).append(value)
+                self._stated.setdefault(one.reward, {}).setdefault(task, []).append(value)
 
     def means(self) -> dict[str, Estimate]:
         """The mean of each; the whole reward, of which a note may say why it has no value, has no mean here."""
-        found = {name: accuracy(list(by_task.values())) for name, by_task in self._said.items()}
+        found = {name: accuracy(list(by_task.values())) for name, by_task in self._stated.items()}
         return {name: mean for name, mean in found.items() if mean is not None}
 
 

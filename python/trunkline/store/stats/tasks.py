@@ -214,7 +214,7 @@ class FilterStats:
     def __init__(self, *, scored: bool) -> None:
         self._scored = scored
         self._rollouts: Counter[int] = Counter()
-        self._said: Counter[tuple[str, str]] = Counter()
+        self._stated: Counter[tuple[str, str]] = Counter()
         self._dropped: Counter[tuple[str, int]] = Counter()
         self._left: set[int] = set()
         self._unjudged: set[int] = set()
@@ -230,7 +230,7 @@ class FilterStats:
         self._rollouts[task] += 1
         # A filter that says the same twice about a rollout has taken it out once.
         for name, action in {(verdict.filter, verdict.action): None for verdict in said}:
-            self._said[name, action] += 1
+            self._stated[name, action] += 1
             if action == "drop":
                 self._dropped[name, task] += 1
             elif action == "failed":
@@ -250,11 +250,11 @@ class FilterStats:
         return [
             Filtered(
                 name,
-                masked=self._said[name, "mask"],
-                dropped=self._said[name, "drop"],
-                penalised=self._said[name, "penalty"],
+                masked=self._stated[name, "mask"],
+                dropped=self._stated[name, "drop"],
+                penalised=self._stated[name, "penalty"],
                 groups=whole[name],
-                failed=self._said[name, "failed"],
+                failed=self._stated[name, "failed"],
             )
-            for name in sorted({name for name, _ in self._said})
+            for name in sorted({name for name, _ in self._stated})
         ]

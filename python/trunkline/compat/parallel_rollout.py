@@ -1,0 +1,7 @@
+"""The functions of :mod:`trunkline.compat` under the name that they were documented by first."""
+
+from __future__ import annotations
+
+from trunkline.compat import Node, agentic_loop, aggregate_results, integrate, run_parallel_rollouts
+
+__all__ = ["Node", "agentic_loop", "aggregate_results", "integrate", "run_parallel_rollouts"]
