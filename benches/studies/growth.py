@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.llm.token_ids.server import renderers
+from trunkline.llm.token_ids.renderers import renderers
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.rollout.tree_runner import TreeRunner

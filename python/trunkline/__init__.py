@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trunkline.llm.pricing import Price
     from trunkline.llm.request import Sampling
     from trunkline.llm.token_ids.base import TokenMode
-    from trunkline.llm.token_ids.local import tokens_with
+    from trunkline.llm.token_ids.renderers import tokens_with
     from trunkline.llm.types import Limits, Routing, ToolCall
     from trunkline.observability.logging import log_to
     from trunkline.observability.observers import Snapshot
@@ -196,7 +196,7 @@ _MODULES = {
     "run": "runner.run",
     "sample_groups": "runner.dynamic_sampling",
     "stream": "runner.run",
-    "tokens_with": "llm.token_ids.local",
+    "tokens_with": "llm.token_ids.renderers",
     "tool": "tools.tool",
     "train": "train:",
     "weighted": "scoring.rewards",

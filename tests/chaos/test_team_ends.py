@@ -90,7 +90,7 @@ async def test_a_budget_of_calls_ends_a_team_in_the_order_of_its_program(calls: 
     digests = set()
     for slow in ("left", "right", "clerk"):
         llm = Cast(lambda model, slow=slow: 50 * (model == slow))
-        made, recorder = session(TEAMS["council"], llm, allowance=BudgetSources(Budget(calls=calls), None, {}))
+        made, recorder = session(TEAMS["council"], llm, sources=BudgetSources(Budget(calls=calls), None, {}))
         await made.run()
         assert recorder.core.rollout(0).termination == "censored"
         assert recorder.core.rollout(0).turns == calls == len(llm.asked), "not one is asked beyond it"
@@ -106,7 +106,7 @@ async def test_a_budget_of_tokens_counts_what_a_role_is_sent_and_not_the_path() 
             return await rollout.ask(self.writer)
 
     llm = Cast()
-    made, recorder = session(Long(model="m"), llm, allowance=BudgetSources(Budget(tokens=3000), None, {}))
+    made, recorder = session(Long(model="m"), llm, sources=BudgetSources(Budget(tokens=3000), None, {}))
     await made.run()
     assert recorder.core.rollout(0).termination == "censored"
     assert llm.asked == []
@@ -114,7 +114,7 @@ async def test_a_budget_of_tokens_counts_what_a_role_is_sent_and_not_the_path() 
 
 async def test_a_deadline_ends_a_team_whose_roles_are_out() -> None:
     llm = Cast(lambda model: NEVER * (model == "right"))
-    made, recorder = session(TEAMS["council"], llm, allowance=BudgetSources(Budget(seconds=0.1), None, {}))
+    made, recorder = session(TEAMS["council"], llm, sources=BudgetSources(Budget(seconds=0.1), None, {}))
     await asyncio.wait_for(made.run(), 10)
     assert recorder.core.rollout(0).termination == "censored"
     assert "deadline" in (recorder.core.rollout(0).error or "")

@@ -165,9 +165,9 @@ def test_no_stderr_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 LIVE = """
 import sys, time
-from trunkline.cli.live import Progress
+from trunkline.cli.live import ProgressLine
 from trunkline.observability.observers import Snapshot
-with Progress() as progress:
+with ProgressLine() as progress:
     for done in range(10):
         progress.update(Snapshot(tasks=10, rollouts=10, rollouts_done=done))
         print("result", done, flush=True)

@@ -40,7 +40,7 @@ async def rollouts(llm, count, turns):
 
 def idle(llm, concurrency=16):
     return llm.limiter.free == concurrency and all(
-        each.load == 0 and each.gate.tokens == 0 and not each.gate.turn.locked() for each in llm.endpoints
+        each.load == 0 and each.queue.tokens == 0 and not each.queue.turn.locked() for each in llm.endpoints
     )
 
 

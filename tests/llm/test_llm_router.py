@@ -35,7 +35,7 @@ def test_new_trees_go_to_the_least_loaded_and_stay_there():
     homes = {}
     for key in range(9):
         homes[key] = route.choose(key)
-        homes[key].gate.in_flight += 1
+        homes[key].queue.in_flight += 1
     assert [place.load for place in places] == [3, 3, 3]
     assert all(route.choose(key) is homes[key] for key in range(9))
 
@@ -69,7 +69,7 @@ def test_only_so_many_trees_are_remembered_and_the_idle_ones_are_forgotten():
         route.choose(key)
     route.choose(0)
     route.choose(3)
-    assert list(route._homes) == [2, 0, 3]
+    assert list(route._affinity) == [2, 0, 3]
 
 
 def test_a_repeated_request_goes_elsewhere_and_its_tree_does_not_move():
@@ -282,12 +282,12 @@ class Traffic(RuleBasedStateMachine):
 
     async def enter(self, name, place, probe):
         row = self.rows[place]
-        if self.limiter.enter(place.gate):
+        if self.limiter.enter(place.queue):
             assert not row, "somebody was overtaken"
             return True
         row.append(name)
         try:
-            entered = await self.limiter.wait(place.gate, 0, probe=probe)
+            entered = await self.limiter.wait(place.queue, 0, probe=probe)
             assert not entered or row[0] == name, "somebody was overtaken"
             return entered
         finally:
@@ -307,7 +307,7 @@ class Traffic(RuleBasedStateMachine):
                 self.router.failed(place, DOWN, probe=probe)
         finally:
             del self.flying[name]
-            self.limiter.leave(place.gate)
+            self.limiter.leave(place.queue)
 
     def settle(self):
         self.loop.run_until_complete(self.time.settle())

@@ -112,13 +112,13 @@ def test_what_a_server_says_is_left_is_believed_in_equal_parts():
 async def test_a_process_wishes_for_no_more_than_it_has_descriptors(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trunkline.llm.config.make_room", lambda least, wanted: least + 2)
     llm = EndpointSpec("http://h/v1", max_concurrency=40).open(4)
-    assert (llm.tenant.fair, llm.tenant.most) == (10, 12)
-    llm.tenant.grant([10])
+    assert (llm.shared_slots.fair, llm.shared_slots.most) == (10, 12)
+    llm.shared_slots.grant([10])
     for endpoint in llm.endpoints:
-        endpoint.gate.window.open()
-    asked = [asyncio.ensure_future(llm.limiter.wait(llm.endpoints[0].gate, 0)) for _ in range(30)]
+        endpoint.queue.window.open()
+    asked = [asyncio.ensure_future(llm.limiter.wait(llm.endpoints[0].queue, 0)) for _ in range(30)]
     await asyncio.sleep(0)
-    assert llm.tenant.wishes == [12]
+    assert llm.shared_slots.wishes == [12]
     for one in asked:
         one.cancel()
     await asyncio.gather(*asked, return_exceptions=True)

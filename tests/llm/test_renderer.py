@@ -16,8 +16,7 @@ from trunkline.errors import ConfigError, LLMError
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.messages import call_id
 from trunkline.llm.token_ids.base import Renderer, Suffix
-from trunkline.llm.token_ids.local import ChatTemplate, LocalRenderer, tokens_with
-from trunkline.llm.token_ids.server import ServerRenderer
+from trunkline.llm.token_ids.renderers import ChatTemplate, LocalRenderer, ServerRenderer, tokens_with
 from trunkline.sim.model.tokenizer import default_bpe
 from trunkline.sim.server.app import start_server
 

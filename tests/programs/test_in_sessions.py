@@ -148,7 +148,7 @@ async def test_a_budget_of_calls_ends_a_program_in_order(calls: int):
         tree = Tree(Task.ask("what?", "yes", id="q"))
         kit = CompiledAgent(Agent(model="lead", name="lead"))
         llm = Actors(says, lambda model, slow=slow: 50 if model == slow else 0)
-        allowance = BudgetSources(Budget(calls=calls), None, {})
+        sources = BudgetSources(Budget(calls=calls), None, {})
         session = TreeRunner(
             tree,
             kit,
@@ -158,7 +158,7 @@ async def test_a_budget_of_calls_ends_a_program_in_order(calls: int):
             CompletionClient(llm),
             Silent(),
             program=Program(talk, kit),
-            allowance=allowance,
+            sources=sources,
         )
         await session.run()
         assert tree.core.rollout(0).termination == "censored"

@@ -14,7 +14,7 @@ from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm import messages
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.llm.token_ids.server import renderers
+from trunkline.llm.token_ids.renderers import renderers
 from trunkline.rollout.sampling.prompt import PromptBuilder
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.sim.model.tokenizer import default_bpe

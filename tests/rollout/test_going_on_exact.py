@@ -12,7 +12,7 @@ from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.llm.token_ids.server import renderers
+from trunkline.llm.token_ids.renderers import renderers
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder
 from trunkline.rollout.tree_runner import TreeRunner

@@ -22,7 +22,7 @@ def kept(most: int, most_bytes: int, rounds: list[list[tuple[int, int, int]]]) -
             snapshots.put(100 * rollout + turns, rollout, turns, bytes(size))
             assert len(snapshots) <= most
             assert snapshots.size <= most_bytes
-    found = {use: held.size for use, held in snapshots._held.items()}
+    found = {use: held.size for use, held in snapshots._kept.items()}
     assert snapshots.size == sum(found.values())
     return found
 

@@ -312,7 +312,7 @@ async def test_a_server_that_does_not_decode_fails_the_branches_alone(
     async def refuses(*_: object) -> str:
         raise ConfigError("the server does not decode these ids")
 
-    monkeypatch.setattr("trunkline.llm.token_ids.server.ServerRenderer.decode", refuses)
+    monkeypatch.setattr("trunkline.llm.token_ids.renderers.ServerRenderer.decode", refuses)
     mode = TokenMode(api="completions")
     async with serving(mode) as (llm, _):
         (tree,) = await grow(mode, llm, tasks[:1], strategy=Within(0, 3, 2))

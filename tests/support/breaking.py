@@ -20,7 +20,7 @@ from trunkline._core import Tree as Core
 from trunkline.agent import Agent, CompiledAgent
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.llm.token_ids.server import renderers
+from trunkline.llm.token_ids.renderers import renderers
 from trunkline.llm.types import LLM
 from trunkline.rollout.budget import Budget
 from trunkline.rollout.checkpoint import CarriedOver
@@ -135,7 +135,7 @@ class Setting(NamedTuple):
             recorder,
             filters=self.filters,
             stopping=self.stopping,
-            allowance=None if self.budget is None else BudgetSources(self.budget, None, self.prices),
+            sources=None if self.budget is None else BudgetSources(self.budget, None, self.prices),
             taken=taken,
         )
         async with asyncio.timeout(30):

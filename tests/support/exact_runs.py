@@ -16,7 +16,7 @@ from trunkline.llm.http.client import HttpLLM
 from trunkline.llm.http.transport import Answer
 from trunkline.llm.request import Sampling
 from trunkline.llm.token_ids.base import TokenMode
-from trunkline.llm.token_ids.server import renderers
+from trunkline.llm.token_ids.renderers import renderers
 from trunkline.llm.types import Reply
 from trunkline.rollout.sampling.completions import CompletionClient
 from trunkline.rollout.sampling.token_prompts import TokenPromptBuilder

@@ -126,9 +126,9 @@ async def spend(
     book, tree = Book(), Tree(Task.ask("what?", "yes", id="q"), core)
     agent = {"tools": [look], "sampling": Sampling(max_tokens=MOST)} | agent
     kit = CompiledAgent(Agent(model="clerk", max_turns=max_turns, **agent))
-    allowance = None if task is None and run is None else BudgetSources(task, run, prices or {})
+    sources = None if task is None and run is None else BudgetSources(task, run, prices or {})
     session = TreeRunner(
-        tree, kit, strategy, reward, 7, CompletionClient(clerk), book, stopping=stopping, allowance=allowance
+        tree, kit, strategy, reward, 7, CompletionClient(clerk), book, stopping=stopping, sources=sources
     )
     made(session)
     async with asyncio.timeout(20):

@@ -7,10 +7,10 @@ import pytest
 from trunkline.tools.isolation import sandbox
 
 _REFUSING = """\
-from trunkline.tools.isolation import sandbox_supervisor as begin, sandbox_supervisor as supervisor, confinement as walls
-def no(*given): raise walls.Refused("namespaces: not permitted")
-begin.namespaces = no
-supervisor.unused = no
+from trunkline.tools.isolation import confinement, sandbox_supervisor
+def no(*given): raise confinement.ConfinementError("namespaces: not permitted")
+sandbox_supervisor.namespaces = no
+sandbox_supervisor.unused = no
 """
 
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.tools.result_cache import Results, key_of
 from trunkline.tools.tool import tool
-from trunkline.tools.toolbox import Toolbox
+from trunkline.tools.toolbox import Results, Toolbox, key_of
 
 
 class Counted:

@@ -242,10 +242,10 @@ WORKER = """
 import asyncio, os, sys
 from trunkline.tools.isolation.sandbox_supervisor import descendants
 from trunkline.tools.isolation.sandbox import Sandbox
-from trunkline.tools.isolation.confinement import Limits
+from trunkline.tools.isolation.confinement import ResourceLimits
 
 async def main():
-    async with Sandbox(Limits(600.0, 512 << 20, 24, 16 << 20, 100_000), (sys.argv[1],)) as box:
+    async with Sandbox(ResourceLimits(600.0, 512 << 20, 24, 16 << 20, 100_000), (sys.argv[1],)) as box:
         await box.run(sys.argv[2])
 
 asyncio.run(main())

@@ -40,8 +40,8 @@ def stalled(quiet: float = 34.0, **changes: object) -> Snapshot:
 
 
 def test_requests_that_nobody_answers_are_named_with_their_endpoint_and_the_next_try():
-    doors = [EndpointState("http://a/v1", 64, 3, "http://a/v1 answered 503")]
-    shot = stalled(engines={0: state(doors=doors, retry=8.2)}, silent={1: 12.0})
+    endpoints = [EndpointState("http://a/v1", 64, 3, "http://a/v1 answered 503")]
+    shot = stalled(engines={0: state(endpoints=endpoints, retry=8.2)}, silent={1: 12.0})
     assert explain(shot) == (
         "no progress for 34 s: 64 requests wait at http://a/v1, the oldest for 34 s; 3 of them wait to be let in at "
         "http://a/v1; http://a/v1 gets no requests for now: http://a/v1 answered 503; worker 1 has not answered for "

@@ -66,8 +66,7 @@ llm.pricing: llm.names llm.price
 llm.response: llm.recorded llm.reply
 llm.token_ids: llm.renderer
 llm.token_ids.base: llm.renderer.protocol llm.renderer.suffix llm.tokens
-llm.token_ids.local: llm.renderer.local llm.renderer.template
-llm.token_ids.server: llm.renderer.choose llm.renderer.server
+llm.token_ids.renderers: llm.renderer.choose llm.renderer.local llm.renderer.server llm.renderer.template
 llm.types: llm.limits llm.protocol
 observability.logging: runtime.logs
 observability.observers: runtime.audience runtime.observer runtime.snapshot runtime.stall
@@ -205,10 +204,9 @@ tools.isolation.sandbox: tools.sandbox.sandbox
 tools.isolation.sandbox_supervisor: tools.sandbox.begin tools.sandbox.family tools.sandbox.supervisor
 tools.json_repair: tools.repair
 tools.openai_definition: tools.defined
-tools.result_cache: tools.cache
 tools.schema: tools.docstring
 tools.tool: tools.policy
-tools.toolbox: tools.runner
+tools.toolbox: tools.cache tools.runner
 train.rows: train.table
 train.selection: train.calls train.records
 tree.answers: tree.vote
@@ -264,7 +262,7 @@ llm.limits.rate_limiter: llm.gate:Gate=EndpointQueue llm.tenant:Tenant=SharedSlo
 llm.limits.token_bucket: llm.bucket:Bucket=TokenBucket llm.bucket:Lease=RateLease llm.bucket:LocalLease=LocalRates
     llm.quota:Quota=ServerRateLimits
 llm.response: llm.recorded:Step=RecordedStep
-llm.token_ids.local: llm.renderer.template:Template=ChatTemplate
+llm.token_ids.renderers: llm.renderer.template:Template=ChatTemplate
 llm.types: llm.protocol:Choice=ReplyChoice llm.protocol:Take=ReplyReader
 observability.logging: runtime.relay:relog=relog
 observability.observers: runtime.audience:Audience=ObserverHub runtime.stall:Stalls=StallDetector

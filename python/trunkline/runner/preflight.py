@@ -156,7 +156,7 @@ def _check_tokens(agent: Agent, mode: TokenMode) -> None:
 
     form_of(mode, agent.model, BoundDialect(agent.dialect, agent.tools, agent.sampling).sampling)
     if mode.tokenizer is not None:
-        from trunkline.llm.token_ids.local import LocalRenderer  # noqa: PLC0415
+        from trunkline.llm.token_ids.renderers import LocalRenderer  # noqa: PLC0415
 
         LocalRenderer(mode.tokenizer, mode.template)
 

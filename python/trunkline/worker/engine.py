@@ -15,7 +15,7 @@ from trunkline.llm.batch.batcher import BatchLLM
 from trunkline.llm.cache import Cache
 from trunkline.llm.config import EndpointSpec
 from trunkline.llm.pricing import MAIN
-from trunkline.llm.token_ids.server import renderers
+from trunkline.llm.token_ids.renderers import renderers
 from trunkline.protocol import messages as wire
 from trunkline.protocol.job import slots_for
 from trunkline.protocol.messages import (
