@@ -94,7 +94,7 @@ def whole(engine: Engine) -> bool:
     """Whether nothing is left of an engine: no task, no turn in flight, and all permits but those of unread batches."""
     unread = sum(engine._outbox._unacked.values()) + engine._outbox._turns
     permits = engine._outbox._free._free + unread
-    return not engine._tasks and not engine._weights._asked and permits == CONCURRENCY + IN_FLIGHT
+    return not engine._tasks and not engine._weights._turns and permits == CONCURRENCY + IN_FLIGHT
 
 
 async def test_nothing_is_left_wherever_a_run_is_cancelled(engines: list[Engine], tmp_path: Path):

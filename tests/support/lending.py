@@ -103,7 +103,7 @@ class Desk:
         self.number = parties(self.llm, engines)
         self.lender = LimitLeaseServer(self.llm, engines, lambda seat, message: self.down[seat].append(message))
         if rpm or tpm:
-            self.lender._flow = RateAllocator(*limits_of(rpm, tpm, self.time), self.lender._allot, self.time.later)
+            self.lender._rates = RateAllocator(*limits_of(rpm, tpm, self.time), self.lender._allot, self.time.later)
         self.engines: dict[int, Engine] = {}
         self.up: dict[int, deque[object]] = {}
         self.down: dict[int, deque[object]] = {}
@@ -183,5 +183,5 @@ class Desk:
         assert all(flying.count(gate) <= (limits.endpoint_concurrency or len(flying)) for gate in range(len(URLS)))
         for seat, engine in self.engines.items():
             assert engine.borrower.llm.limiter.free >= 0
-            if seat in self.lender._seats:
+            if seat in self.lender._workers:
                 assert len(engine.flying) <= self.lender.held(seat)

@@ -7,7 +7,7 @@ import math
 import threading
 from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import uvloop
 
@@ -21,6 +21,7 @@ __all__ = [
     "LoopThread",
     "PerLoopSemaphore",
     "ShrinkableSemaphore",
+    "Timer",
     "close_loop",
     "wait_uninterrupted",
 ]
@@ -51,6 +52,13 @@ async def wait_uninterrupted(future: asyncio.Future[Any], stop: Callable[[], obj
         # Looked at, so that nobody complains that it was not.
         _ = future.cancelled() or future.exception()
         raise cancelled
+
+
+class Timer(Protocol):
+    """A call that an event loop, or a clock of a test, makes later."""
+
+    def cancel(self) -> None:
+        """Do not make it."""
 
 
 class InterruptibleSleep:

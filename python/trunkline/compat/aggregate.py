@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Node", "Settings", "aggregate_results", "as_client", "integrate", "settings"]
 
 
-class Node:
+class SearchNode:
     """A state of a search, with what is known of it.
 
     It is no view of a tree of the library: its owner links it, fills it and reads it. Making one with a parent does not
@@ -124,6 +124,9 @@ class Node:
             node = node.parent
         return path
 
+
+Node = SearchNode
+"""The name that examples know it by."""
 
 SAMPLING: Final = tuple(name for name in Sampling.__struct_fields__ if name != "extra")
 """Fields of a request that the library knows, by their own names."""

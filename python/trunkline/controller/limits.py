@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,6 +27,7 @@ from trunkline.protocol.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from trunkline._internal.aio import Timer
     from trunkline.llm.limits.token_bucket import TokenBucket
     from trunkline.protocol.messages import ToWorker
 
@@ -150,10 +151,6 @@ _GATHER = 0.05
 """Seconds at least from one portion to the next where all is taken as it flows, so that few messages are needed."""
 
 
-class _Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
 class _Draw(msgspec.Struct):
     """What an engine waits for: at least so much, and at most so much, of requests and tokens."""
 
@@ -181,14 +178,14 @@ class RateAllocator:
         requests: TokenBucket | None,
         tokens: TokenBucket | None,
         give: Callable[[int, int, int], None],
-        later: Callable[[float, Callable[[], None]], _Timer] | None = None,
+        later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
         self._buckets = (requests, tokens)
         self._give = give
         self._later = later
         self._waiting: deque[_Draw] = deque()
         self._workers: set[int] = set()
-        self._timer: _Timer | None = None
+        self._timer: Timer | None = None
         self._long = False
 
     def join(self, worker_id: int) -> None:

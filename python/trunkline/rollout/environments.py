@@ -145,16 +145,21 @@ class EnvironmentManager:
         tree: The tree.
         compiled: The agent that plays it.
         strategy: Who forks it.
-        hear: Returns a turn of the tree as the program was given it.
+        read_turn: Returns a turn of the tree as the program was given it.
         seed: The run's seed.
     """
 
     def __init__(
-        self, tree: Tree, compiled: CompiledAgent, strategy: Strategy, hear: Callable[[int], ReplyChoice], seed: int
+        self,
+        tree: Tree,
+        compiled: CompiledAgent,
+        strategy: Strategy,
+        read_turn: Callable[[int], ReplyChoice],
+        seed: int,
     ) -> None:
         self.tree = tree
         self.compiled = compiled
-        self.hear = hear
+        self.read_turn = read_turn
         self._seed = seed
         # Without these hooks nothing forks but the prompt.
         hooks = hasattr(strategy, "ended") or hasattr(strategy, "stepped")
@@ -299,7 +304,7 @@ class EnvironmentHandle:
     async def _again(self, step: RecordedStep, environment: Environment) -> int:
         """Run the calls of a step again, and compare what they say with the record; returns how many there were."""
         compiled, tree = self._manager.compiled, self._manager.tree
-        calls = compiled.dialect.read(self._manager.hear(step.turn)).calls
+        calls = compiled.dialect.read(self._manager.read_turn(step.turn)).calls
         if not calls or not step.observations:  # calls that have not run yet are not on record
             return 0
         if len(calls) != len(step.observations):

@@ -310,7 +310,7 @@ def go_on(
     rollout: Rollout,
     core: Core,
     compiled: CompiledAgent,
-    hear: Callable[[int], ReplyChoice],
+    read_turn: Callable[[int], ReplyChoice],
     calls: Callable[[int], Sequence[ToolCall]],
 ) -> None:
     """Put a rollout where it stands on its tree.
@@ -323,9 +323,9 @@ def go_on(
         rollout: One that has been made for a rollout of the tree, and was asked nothing yet.
         core: The tree.
         compiled: The agent that plays it.
-        hear: Returns a turn of the tree as the program is to see it.
+        read_turn: Returns a turn of the tree as the program is to see it.
         calls: Returns the tool calls of a turn.
     """
     facts = core.rollout(rollout.id)
-    waiting = hear(facts.leaf) if core.node(facts.leaf).kind == TURN else None
+    waiting = read_turn(facts.leaf) if core.node(facts.leaf).kind == TURN else None
     rollout.take_up(waiting, calls_before(core, facts.leaf, compiled, calls))

@@ -237,7 +237,7 @@ class View:
         numbers: Ids of the rollouts that the hook is asked about.
         seed: The run's seed.
         taken: How many rollouts, the first ones, an earlier run has grown.
-        hear: Returns the tool calls of a model turn; those of the message's own field when not given.
+        read_turn: Returns the tool calls of a model turn; those of the message's own field when not given.
 
     Attributes:
         taken: How many rollouts, the first ones, were taken over from an earlier run.
@@ -251,11 +251,11 @@ class View:
         numbers: Sequence[int],
         seed: int,
         taken: int = 0,
-        hear: Callable[[int], Sequence[ToolCall]] | None = None,
+        read_turn: Callable[[int], Sequence[ToolCall]] | None = None,
     ) -> None:
         self.tree = tree
         self.taken = taken
-        self._hear = hear
+        self._read_turn = read_turn
         self.rollouts = [Trajectory(tree, number) for number in sorted(numbers)]
         self._seed = seed
 
@@ -286,4 +286,4 @@ class View:
         Args:
             turn: The turn's node.
         """
-        return recorded(self.tree.core, turn).tool_calls if self._hear is None else self._hear(turn)
+        return recorded(self.tree.core, turn).tool_calls if self._read_turn is None else self._read_turn(turn)

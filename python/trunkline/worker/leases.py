@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from trunkline._core import Ledger, Refusal
 from trunkline.protocol.messages import (
@@ -25,6 +25,7 @@ from trunkline.rollout.task_budget import BudgetDenied, LedgerAccount
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from trunkline._internal.aio import Timer
     from trunkline.llm.config import EndpointSpec
     from trunkline.llm.http.client import HttpLLM
     from trunkline.llm.limits.rate_limiter import Limiter, SharedSlots
@@ -292,10 +293,6 @@ _MOMENT = 0.25
 """Seconds from one look for what nobody uses to the next."""
 
 
-class _Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
 class SlotLeaseClient:
     """Asks for slots when requests wait for them, and gives back what is reclaimed, or not used for a moment.
 
@@ -313,7 +310,7 @@ class SlotLeaseClient:
         parties: int,
         send: Callable[[FromWorker], None],
         resized: Callable[[int], None],
-        later: Callable[[float, Callable[[], None]], _Timer] | None = None,
+        later: Callable[[float, Callable[[], None]], Timer] | None = None,
     ) -> None:
         limits = llm.limits
         rated = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
@@ -327,7 +324,7 @@ class SlotLeaseClient:
         self._resized = resized
         self._later = later or asyncio.get_running_loop().call_later
         self._told = self._shared_slots.held
-        self._rest: _Timer | None = None
+        self._rest: Timer | None = None
         self._stirred = False
         self._limiter.on_change = self._stir
         if self._rates is not None:

@@ -348,7 +348,7 @@ class SandboxSupervisor:
                         watched.unregister(ours.stdin)
                         _hang_up(ours.stdin)
                 for descriptor in output.keys() & ready:
-                    if not _hear(descriptor, output[descriptor]):
+                    if not _read_output(descriptor, output[descriptor]):
                         watched.unregister(descriptor)
                 if sum(map(len, output.values())) > limits.output:
                     ended = "output"
@@ -411,7 +411,7 @@ def _fed(stdin: int, rest: memoryview) -> memoryview:
         return rest[:0]
 
 
-def _hear(descriptor: int, output: bytearray) -> bool:
+def _read_output(descriptor: int, output: bytearray) -> bool:
     """Read what there is in a pipe; whether there may be more."""
     data = os.read(descriptor, _READ)
     output += data
