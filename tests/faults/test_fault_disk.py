@@ -31,7 +31,7 @@ try:
         writer = RunWriter.open(path, durable=durable)
     else:
         writer = RunWriter.create(path, {"seed": 7}, ROWS.tasks, durable=durable, over_stub=True)
-    for task in set(range(len(ROWS.tasks))) - set(writer.standing.finished):
+    for task in set(range(len(ROWS.tasks))) - set(writer.progress.finished):
         ROWS.commit(writer, task)
         acked.append(task)
     writer.finish("done")
