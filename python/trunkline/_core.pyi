@@ -62,7 +62,6 @@ __all__ = [
     "align_ids",
     "branch_probability",
     "branch_rows",
-    "capped_segment_costs",
     "choose_leaves",
     "draw_points",
     "drift",
@@ -75,7 +74,6 @@ __all__ = [
     "hear",
     "initial_chains",
     "last_ids",
-    "next_width",
     "node_values",
     "pack_padded",
     "pack_ragged",
@@ -84,10 +82,7 @@ __all__ = [
     "presets",
     "read_reply",
     "request_ids",
-    "segment_costs",
     "settle_ids",
-    "split_by_score",
-    "split_by_weight",
     "split_evenly",
     "step_returns",
     "surprising_tokens",
@@ -1926,24 +1921,6 @@ class Search:
                 4,096 picks.
         """
 
-    def frontier(self, room: Buffer | Sequence[int], k: int, seed: int, *, policy: str = "sampled") -> memoryview:
-        """Pick ``k`` nodes to expand (u32) out of all that have room, none twice, in the order picked.
-
-        The picks are not put in flight. By score, nodes that score infinity, roots among them, come first.
-
-        Args:
-            room: How many children every node may still get (u32).
-            k: How many picks; fewer come back where fewer nodes have room.
-            seed: Any unsigned 64-bit integer: equal seeds and columns give equal picks.
-            policy: ``"greedy"``: the highest scores. ``"sampled"``: by chance in proportion to the score.
-                ``"pairwise"``: the higher one of a pair, drawn in proportion to the gap between its scores.
-                ``"uniform"``: any, whatever it scores.
-
-        Raises:
-            ArgumentError: If ``room`` has another length; if a score is negative under ``"sampled"``; or if more than
-                4,096 are to be picked under ``"sampled"`` or ``"pairwise"``.
-        """
-
     def __len__(self) -> int:
         """How many nodes there are."""
 
@@ -2123,45 +2100,11 @@ def choose_leaves(
         ArgumentError: If there are fewer leaves than ``k``, or an option is out of range or of no use.
     """
 
-def next_width(target: int, finished: int, ended: int, live: int, branches: int) -> int:
-    """Return how many paths a TreePO task should have in the next round.
-
-    ``max(live, min(target - finished, branches * (ended + live)))``.
-
-    Args:
-        target: Rollouts wanted.
-        finished: Rollouts there are.
-        ended: Those of them that ended since the last round.
-        live: Paths that go on; 0 gives 0.
-        branches: How many each may become.
-    """
-
 def split_evenly(total: int, paths: int) -> memoryview:
     """Split ``total`` evenly over ``paths`` (u32), the remainder going to the last.
 
     Raises:
         ArgumentError: If there are more paths than ``total`` or than 16,777,216, or none.
-    """
-
-def split_by_score(total: int, scores: Buffer | Sequence[float], temperature: float = 1.0) -> memoryview:
-    """Split ``total`` over paths by score (f64), such as mean log-probabilities; as :func:`split_by_weight` by softmax.
-
-    Args:
-        total: What is split.
-        scores: One finite number a path.
-        temperature: Scores are divided by it; negative to prefer low ones.
-
-    Raises:
-        ArgumentError: If there are more paths than ``total``, or none, or a number is not finite, or the temperature 0.
-    """
-
-def split_by_weight(total: int, weights: Buffer | Sequence[float]) -> memoryview:
-    """Split ``total`` over paths by weight (f64): one each, and the rest by the largest remainder (u32).
-
-    The earlier path wins where two remainders are equal; weights that are all 0 count as equal.
-
-    Raises:
-        ArgumentError: If there are more paths than ``total``, or none, or a weight is negative or not finite.
     """
 
 def tree_leaves(starts: int, points: int, rounds: int, samples: int = 1) -> int:
@@ -2197,22 +2140,6 @@ def partial_top_up(budget: int, branched: Buffer | Sequence[int], top_k: int, ro
     Raises:
         ArgumentError: If the budget is less than ``I (1 + K R T)``, an option is 0, ``branched`` is empty, or a b is
             above ``K R``.
-    """
-
-def segment_costs(widths: Buffer | Sequence[int]) -> tuple[float, float]:
-    """Return the segments of an SPO tree, and of as many chains.
-
-    Args:
-        widths: Children below each node at depth 0, 1, ... (u32).
-
-    Raises:
-        ArgumentError: If it is more than 64 bits hold.
-    """
-
-def capped_segment_costs(target: int, branches: int, depth: int) -> tuple[float, float]:
-    """Return the segments of ``target`` paths that branch until they are enough, and of as many chains: TreePO.
-
-    The sum over k from 1 to ``depth`` of ``min(branches ** k, target)``, and ``target * depth``.
     """
 
 def presets() -> dict[str, dict[str, str | float | bool]]:

@@ -63,10 +63,7 @@ mod _core {
     #[pymodule_export]
     use crate::schedule::{Refused, Scheduler, Start};
     #[pymodule_export]
-    use crate::select::budget::{
-        capped_segment_costs, next_width, partial_top_up, segment_costs, split_by_score, split_by_weight, split_evenly,
-        tree_leaves, tree_ratio, tree_steps,
-    };
+    use crate::select::budget::{partial_top_up, split_evenly, tree_leaves, tree_ratio, tree_steps};
     #[pymodule_export]
     use crate::select::search::Search;
     #[pymodule_export]

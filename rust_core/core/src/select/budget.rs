@@ -1,8 +1,8 @@
-//! What a strategy is going to cost: leaves, steps and segments before anything is run.
+//! What a strategy is going to cost: leaves and steps before anything is run, and a total split evenly.
 
 use crate::error::{Error, Result};
 
-use super::option::{at_least_one, need};
+use super::option::{at_least_one, many, need};
 
 /// Leaves of `starts` chains of which each is continued `samples` times from each of `points` places in each of `rounds`
 /// rounds: `M (1 + N L T)`.
@@ -16,7 +16,7 @@ pub fn leaves(starts: u32, points: u32, rounds: u32, samples: u32) -> Result<u64
     fits(each.and_then(|each| each.checked_mul(u64::from(starts))), "leaves")
 }
 
-/// Steps, segments or whatever is generated, as a tree and as chains with the same leaves.
+/// Steps or whatever is generated, as a tree and as chains with the same leaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// As a tree.
@@ -77,37 +77,19 @@ pub fn top_up(budget: u32, branched: &[u32], [top_k, rounds, samples]: [u32; 3])
     fresh.collect()
 }
 
-/// Segments of a tree with `widths[d]` children below each node at depth d, against those of as many chains: SPO.
+/// Split `total` evenly over `paths`, the remainder going to the last.
 ///
 /// # Errors
-/// [`Error::Value`] if it is more than 64 bits hold.
-pub fn segments(widths: &[u32]) -> Result<Cost> {
-    let mut level = Some(1u64);
-    let mut tree = Some(0u64);
-    for &width in widths {
-        level = level.and_then(|level| level.checked_mul(u64::from(width)));
-        tree = tree.zip(level).and_then(|(tree, level)| tree.checked_add(level));
+/// [`Error::Value`] if there are more paths than `total` or than 16,777,216, or none to split over.
+pub fn split_evenly(total: u32, paths: u32) -> Result<Vec<u32>> {
+    let value = || format!("a total of {total} is split over {paths} paths");
+    need(paths > 0 && paths <= total, value, "at least one for each of one or more paths")?;
+    many("the number of paths", paths as usize)?;
+    let mut shares = vec![total / paths; paths as usize];
+    if let Some(last) = shares.last_mut() {
+        *last += total % paths;
     }
-    let flat = level.and_then(|leaves| leaves.checked_mul(widths.len() as u64));
-    Ok(Cost { tree: real(fits(tree, "segments")?), flat: real(fits(flat, "segments")?) })
-}
-
-/// Segments of `target` paths of `depth` segments that branch `branches`-fold until they are enough: the sum over depths
-/// k = 1, 2, ... of `min(d^k, W)`, against `W depth`. `TreePO`, where nothing stops early.
-#[must_use]
-pub fn capped_segments(target: u32, branches: u32, depth: u32) -> Cost {
-    let mut level = 1u64;
-    let mut tree = 0u64;
-    for left in (1..=u64::from(depth)).rev() {
-        let next = (level * u64::from(branches)).min(u64::from(target));
-        if next == level {
-            tree += level * left;
-            break;
-        }
-        level = next;
-        tree += level;
-    }
-    Cost { tree: real(tree), flat: f64::from(target) * f64::from(depth) }
+    Ok(shares)
 }
 
 fn product(factors: &[u32]) -> Option<u64> {
@@ -121,15 +103,10 @@ fn fits(count: Option<u64>, what: &str) -> Result<u64> {
     })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a figure to be shown, exact up to 2^53")]
-const fn real(count: u64) -> f64 {
-    count as f64
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::{capped_segments, ideal_ratio, leaves, segments, steps, top_up};
+    use super::{ideal_ratio, leaves, split_evenly, steps, top_up};
 
     fn near(found: f64, expected: f64) {
         assert!((found - expected).abs() < 1e-4, "{found} is not {expected}");
@@ -181,19 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_those_of_the_published_settings() {
-        let cost = segments(&[6, 6, 6]).unwrap();
-        assert_eq!((cost.tree, cost.flat), (258.0, 648.0));
-        for (depth, tree, flat, saved) in
-            [(4, 30.0, 64.0, 53.0), (6, 62.0, 96.0, 35.0), (8, 94.0, 128.0, 27.0), (14, 190.0, 224.0, 15.0)]
-        {
-            let cost = capped_segments(16, 2, depth);
-            assert_eq!((cost.tree, cost.flat), (tree, flat));
-            assert!((100.0 * (1.0 - 1.0 / cost.ratio()) - saved).abs() < 0.5, "{depth}");
-        }
-        near(capped_segments(5, 1, u32::MAX).tree, f64::from(u32::MAX));
-        near(capped_segments(5, 0, 9).tree, 0.0);
-        assert!(segments(&[u32::MAX; 3]).is_err());
-        assert!(segments(&[]).unwrap().ratio().is_nan());
+    fn a_total_is_split_evenly_or_refused() {
+        assert_eq!(split_evenly(8, 3).unwrap(), [2, 2, 4]);
+        assert_eq!(split_evenly(3, 3).unwrap(), [1, 1, 1]);
+        let text = split_evenly(2, 3).unwrap_err().to_string();
+        assert_eq!(text, "a total of 2 is split over 3 paths; it must be at least one for each of one or more paths");
+        let text = split_evenly(u32::MAX, u32::MAX).unwrap_err().to_string();
+        assert_eq!(text, "the number of paths is 4294967295; it must be 16777216 or less");
+        assert!(split_evenly(0, 0).is_err());
     }
 }

@@ -1,10 +1,10 @@
 //! Where to fork next, and what to keep: decisions as pure functions of columns, options and a seed.
 //!
 //! * [`fork_points`] and [`uniform`]: any state in which the model moves next (Tree-GRPO).
-//! * [`Search`]: UCT and UCB1 with virtual loss, down a tree or over all that can be expanded (MCTS).
+//! * [`Search`]: UCT and UCB1 with virtual loss, down a tree (MCTS).
 //! * [`top_turns`]: the most uncertain turns (`ParallelMuse`). [`surprising`]: the most surprising tokens (`EPTree`).
 //! * [`Adaptive`]: after tool rounds whose entropy rose (ARPO, AEPO).
-//! * [`Choice`]: which leaves to keep. [`width`]: how many paths go on (`TreePO`). [`budget`]: what all this costs.
+//! * [`Choice`]: which leaves to keep. [`budget`]: what all this costs.
 //!
 //! Equal inputs give equal picks on every machine: chance comes from [`crate::Random`], logarithms and exponentials from
 //! `libm` in software, and whatever ties is taken in the order it is given.
@@ -18,13 +18,11 @@ mod perplexity;
 mod points;
 mod search;
 mod surprisal;
-pub mod width;
 
 pub use adaptive::{Adaptive, Row, Rule, initial_chains};
 pub use leaves::Choice;
 pub use perplexity::{Ranking, top_turns};
 pub use points::{fork_points, uniform};
 pub use search::Search;
-pub use search::frontier::Policy;
 pub use search::score::{Formula, Scoring};
 pub use surprisal::{Position, Runs, surprising};

@@ -9,8 +9,7 @@ mod model;
 
 use proptest::prelude::*;
 use trunkline_core::select::{
-    Adaptive, Choice, Policy, Position, Ranking, Row, Rule, Runs, Scoring, Search, fork_points, surprising, top_turns,
-    uniform, width,
+    Adaptive, Choice, Position, Ranking, Row, Rule, Runs, Search, budget, fork_points, surprising, top_turns, uniform,
 };
 use trunkline_core::{Forest, Kind, Random, Region};
 
@@ -41,27 +40,6 @@ proptest! {
             prop_assert!(known.follows(start, pick as usize, scoring), "{pick}");
         }
         prop_assert_eq!(search.in_flight(), known.in_flight);
-    }
-
-    #[test]
-    fn a_frontier_has_room_and_no_node_twice(known in known(), scoring in scorings(), k in 0usize..9, seed: u64) {
-        let search = known.search(Scoring { offset: 1.0, loss: 0.0, ..scoring });
-        let open = known.room.iter().filter(|room| **room > 0).count();
-        for policy in [Policy::Greedy, Policy::Sampled, Policy::Pairwise, Policy::Uniform] {
-            let picks = search.frontier(&known.room, k, policy, &mut Random::new(seed)).unwrap();
-            prop_assert_eq!(picks.len(), k.min(open));
-            prop_assert!(picks.iter().all(|&pick| known.room[pick as usize] > 0));
-            let mut once = picks.clone();
-            once.sort_unstable();
-            once.dedup();
-            prop_assert_eq!(once.len(), picks.len());
-            prop_assert_eq!(&picks, &search.frontier(&known.room, k, policy, &mut Random::new(seed)).unwrap());
-            if policy == Policy::Greedy {
-                let scores = search.scores();
-                let order = |node: u32| (scores[node as usize], std::cmp::Reverse(node));
-                prop_assert!(picks.windows(2).all(|two| order(two[0]) > order(two[1])));
-            }
-        }
     }
 
     #[test]
@@ -202,10 +180,6 @@ proptest! {
         let turned = moved(&numbers, &column);
         let values = moved(&numbers, &values);
         let mut again = Search::new(other.clone(), turned.clone(), values, turned.clone(), scoring).unwrap();
-        for policy in [Policy::Greedy, Policy::Pairwise, Policy::Uniform] {
-            let picks = search.frontier(&column, k, policy, &mut Random::new(seed)).unwrap();
-            prop_assert_eq!(renamed(picks), again.frontier(&turned, k, policy, &mut Random::new(seed)).unwrap());
-        }
         let picks = search.descend(0, &column, k).unwrap();
         prop_assert_eq!(renamed(picks), again.descend(0, &turned, k).unwrap());
 
@@ -268,32 +242,8 @@ proptest! {
     }
 
     #[test]
-    fn whole_weights_are_split_by_exact_remainders(weights in prop::collection::vec(0u64..9, 1..8), more in 0u64..40) {
-        let sum: u64 = weights.iter().sum();
-        prop_assume!(sum > 0);
-        let mut expected: Vec<u64> = weights.iter().map(|weight| 1 + more * weight / sum).collect();
-        let mut order: Vec<usize> = (0..weights.len()).collect();
-        order.sort_by_key(|&path| std::cmp::Reverse(more * weights[path] % sum));
-        let left = more + weights.len() as u64 - expected.iter().sum::<u64>();
-        order.iter().take(left as usize).for_each(|&path| expected[path] += 1);
-        let weights: Vec<f64> = weights.iter().map(|&weight| weight as f64 / 4.0).collect();
-        let found = width::weighted(more as u32 + weights.len() as u32, &weights).unwrap();
-        prop_assert_eq!(found.into_iter().map(u64::from).collect::<Vec<_>>(), expected);
-    }
-
-    #[test]
-    fn a_split_keeps_its_total_and_everybody_has_one(
-        weights in prop::collection::vec(0.0..3.0f64, 1..9), more in 0u32..60,
-    ) {
-        let paths = weights.len() as u32;
-        let shares = width::weighted(paths + more, &weights).unwrap();
-        prop_assert_eq!(shares.iter().sum::<u32>(), paths + more);
-        let sum: f64 = weights.iter().sum();
-        for (share, weight) in shares.iter().zip(&weights) {
-            let quota = if sum > 0.0 { f64::from(more) * weight / sum } else { f64::from(more) / weights.len() as f64 };
-            prop_assert!((f64::from(*share) - 1.0 - quota).abs() < 1.0 + 1e-9);
-        }
-        let even = width::even(paths + more, paths).unwrap();
+    fn a_split_keeps_its_total_and_everybody_has_one(paths in 1u32..9, more in 0u32..60) {
+        let even = budget::split_evenly(paths + more, paths).unwrap();
         prop_assert_eq!(even.iter().sum::<u32>(), paths + more);
         prop_assert!(even.iter().all(|share| *share >= 1));
     }

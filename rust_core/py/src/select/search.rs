@@ -1,14 +1,14 @@
 //! `Search`.
 
 use pyo3::prelude::*;
-use trunkline_core::select::{self, Formula, Policy, Scoring};
-use trunkline_core::{Forest, Random};
+use trunkline_core::Forest;
+use trunkline_core::select::{self, Formula, Scoring};
 
 use crate::buffer::{Column, view};
 use crate::guard::{Guard, call};
 use crate::input::number;
 
-use super::{LARGE, View, named, real, seed};
+use super::{LARGE, View, named, real};
 
 /// A search over a forest: what is known of every node, and the picks in flight.
 #[pyclass(frozen, module = "trunkline._core")]
@@ -67,21 +67,6 @@ impl Search {
         #[pyo3(from_py_with = number)] start: u32,
     ) -> View<'py> {
         view(py, &self.0.with_long(py, large, |search| search.descend(start, &room, k as usize))?)
-    }
-
-    /// Nodes to expand, out of all that have room.
-    #[pyo3(signature = (room, k, seed, *, policy=Policy::Sampled))]
-    #[pyo3(text_signature = "($self, room, k, seed, *, policy='sampled')")]
-    fn frontier<'py>(
-        &self,
-        py: Python<'py>,
-        room: Column<u32>,
-        #[pyo3(from_py_with = number)] k: u32,
-        #[pyo3(from_py_with = seed)] seed: u64,
-        #[pyo3(from_py_with = named)] policy: Policy,
-    ) -> View<'py> {
-        let work = |search: &mut select::Search| search.frontier(&room, k as usize, policy, &mut Random::new(seed));
-        view(py, &self.0.with_long(py, large, work)?)
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

@@ -1,7 +1,6 @@
 //! Tree search: what is known of every node, and where to expand next.
 
 mod descend;
-pub mod frontier;
 pub mod score;
 
 use crate::error::{Result, length};
