@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use hashbrown::HashTable;
 
-use crate::hash;
 use crate::id;
+use crate::storage::hash;
 
 /// The group of each row, as numbers below `count`. Some of the groups may be empty.
 pub(super) struct Groups<'a> {

@@ -6,7 +6,7 @@ use super::batch::Advantages;
 use super::values::NodeValues;
 use crate::error::{Error, Result, length};
 use crate::forest::Forest;
-use crate::offsets::bounds;
+use crate::forest::offsets::bounds;
 use crate::pack::sampled;
 
 /// Advantages of rollouts on the nodes they share: per node the mean over the rollouts that pass through it or end

@@ -1,9 +1,9 @@
 //! Lanes: which of many rows are still active, one bit each. Termination is monotone: a lane that is out stays out.
 
+pub mod activity;
 mod bits;
 pub mod plan;
-pub mod roster;
-pub mod waiting;
+pub mod queue;
 
 use crate::error::{Error, Result};
 use bits::Bits;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::tokens::TokenBuffer;
+use crate::storage::tokens::TokenBuffer;
 
 /// Log-probability and version of the few tokens that stand in a layout with others, by place in the layout.
 #[derive(Clone, Debug, Default, PartialEq)]

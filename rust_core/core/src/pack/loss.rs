@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::rows::Row;
-use super::runs::{Runs, sampled};
+use super::tokens::{Runs, sampled};
 use super::{Export, Landing, Report, Unknown, narrow};
 use crate::error::{Error, Result};
 

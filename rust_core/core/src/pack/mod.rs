@@ -13,22 +13,22 @@
 
 mod bins;
 mod hidden;
+mod layout;
 mod loss;
-mod order;
 mod padded;
 mod ragged;
 mod rows;
-mod runs;
 mod segments;
 mod shares;
+mod tokens;
 mod tree;
 
 pub use padded::Padded;
 pub use ragged::Ragged;
 pub use rows::Rows;
-pub use runs::Runs;
-pub(crate) use runs::sampled;
 pub use segments::Segments;
+pub use tokens::Runs;
+pub(crate) use tokens::sampled;
 pub use tree::TreePacked;
 
 use std::hint::black_box;

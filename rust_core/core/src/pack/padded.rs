@@ -3,10 +3,10 @@
 use super::hidden::Hidden;
 use super::loss::{Loss, Piece, gather, pieces};
 use super::rows::{Plan, Row, Rows};
-use super::runs::Runs;
+use super::tokens::Runs;
 use super::{Export, Fit, Report, afford, room};
 use crate::error::Result;
-use crate::tokens::TokenBuffer;
+use crate::storage::tokens::TokenBuffer;
 
 /// Rows of one width. With B rows, prompts of width P and responses of width R, `input_ids`, `attention_mask`,
 /// `position_ids` and `flags` are \[B, P+R\], and `response_mask`, `logprobs`, `versions` and `advantages` \[B, R\], all

@@ -3,10 +3,10 @@
 use super::hidden::Hidden;
 use super::loss::{Loss, gather, pieces};
 use super::rows::{Plan, Row, Rows};
-use super::runs::Runs;
+use super::tokens::Runs;
 use super::{Export, Fit, Report, afford, room};
 use crate::error::Result;
-use crate::tokens::TokenBuffer;
+use crate::storage::tokens::TokenBuffer;
 
 /// Rows end to end: row i has the tokens `offsets[i]..offsets[i + 1]` of every column, as `cu_seqlens` says it elsewhere.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -4,8 +4,8 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
-use super::order::Places;
-use super::runs::Runs;
+use super::layout::Places;
+use super::tokens::Runs;
 use super::{Export, Fit, Landing, Over, Report, narrow};
 use crate::error::{Error, Result};
 use crate::id;

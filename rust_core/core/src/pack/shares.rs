@@ -1,7 +1,7 @@
 //! Shares: how many rollouts pass a node of a tree, and what they train it with.
 
 use super::rows::Plan;
-use super::runs::Runs;
+use super::tokens::Runs;
 use super::{Export, narrow};
 
 /// Columns over nodes. They are sums from the leaves up, so that rollouts of any depth cost one step each.

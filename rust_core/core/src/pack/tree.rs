@@ -2,16 +2,16 @@
 
 use super::bins::first_fit_decreasing;
 use super::hidden::Hidden;
+use super::layout::{Part, Places, parts};
 use super::loss::{Landed, Loss, Piece};
-use super::order::{Part, Places, parts};
 use super::rows::Plan;
-use super::runs::Runs;
 use super::segments::Segments;
 use super::shares::Shares;
+use super::tokens::Runs;
 use super::{Export, Fit, Oversize, Report, Weighting, afford, narrow, room};
 use crate::error::{Error, Result};
 use crate::id;
-use crate::tokens::TokenBuffer;
+use crate::storage::tokens::TokenBuffer;
 
 /// Rows in which every token of a tree stands once, depth first. Row i has the tokens `offsets[i]..offsets[i + 1]`; all
 /// places are counted from the row's first token. Trees in one row see nothing of one another.
@@ -259,8 +259,8 @@ impl<'a> Writer<'a> {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::TreePacked;
-    use crate::memory::columns::SAMPLED;
     use crate::pack::{Export, Fit, Landing, Oversize, Ragged, Runs, Weighting};
+    use crate::storage::columns::SAMPLED;
     use crate::{Forest, TokenBuffer};
 
     /// q -> A{A1, A2, A3}, B{B1{B1a, B1b}, B2}: a prompt of 20 tokens, 10 sampled ones a node.

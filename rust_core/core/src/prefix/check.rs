@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::id::PrefixId;
-use crate::prefix::node::{Node, sampled};
+use crate::prefix::nodes::{Node, sampled};
 use crate::prefix::spaces::Space;
 use crate::prefix::{Prefix, Reuse};
 
@@ -102,7 +102,7 @@ impl Prefix {
 mod tests {
     use crate::id::PrefixId;
     use crate::prefix::Prefix;
-    use crate::tokens::TokenBuffer;
+    use crate::storage::tokens::TokenBuffer;
 
     type Damage = fn(&mut Prefix);
 

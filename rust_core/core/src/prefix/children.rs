@@ -4,8 +4,8 @@
 
 use hashbrown::HashTable;
 
-use crate::hash::half;
 use crate::id::PrefixId;
+use crate::storage::hash::half;
 
 /// A child under its parent and its own first token.
 #[derive(Clone, Copy, Debug)]

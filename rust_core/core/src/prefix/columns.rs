@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::id::{self, NONE, PrefixId};
 use crate::prefix::Prefix;
-use crate::tokens::TokenBuffer;
+use crate::storage::tokens::TokenBuffer;
 
 /// The nodes on some paths as a forest, parents first, with a run of tokens each: what paths share stands once. Every
 /// space is one tree, below a root without tokens.

@@ -10,23 +10,23 @@ mod check;
 mod children;
 mod columns;
 mod common;
-mod node;
+mod nodes;
 mod read;
 mod reuse;
 mod spaces;
 
 use crate::error::{Error, Result};
 use crate::id::{self, PrefixId, SpaceId};
-use crate::memory::chunks::Span;
-use crate::memory::columns::{Columns, TokenSlice};
+use crate::storage::chunks::Span;
+use crate::storage::columns::{Columns, TokenSlice};
 use children::Children;
 use common::common;
-use node::{Node, sampled};
+use nodes::{Node, sampled};
 use reuse::Run;
 use spaces::Spaces;
 
 pub use columns::PrefixColumns;
-pub use node::{PrefixMatch, PrefixNode};
+pub use nodes::{PrefixMatch, PrefixNode};
 pub use reuse::Reuse;
 
 /// An exact radix tree over token ids. One serves a task or many: what must never share is kept in spaces.
@@ -217,8 +217,8 @@ impl Prefix {
 mod tests {
     use super::Prefix;
     use crate::error::Error;
-    use crate::memory::columns::TokenSlice;
-    use crate::tokens::TokenBuffer;
+    use crate::storage::columns::TokenSlice;
+    use crate::storage::tokens::TokenBuffer;
 
     #[test]
     fn what_32_bits_cannot_count_is_refused() {

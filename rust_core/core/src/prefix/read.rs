@@ -2,10 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::id::{self, PrefixId, SpaceId};
-use crate::memory::columns::TokenSlice;
-use crate::prefix::node::{Node, PrefixNode};
+use crate::prefix::nodes::{Node, PrefixNode};
 use crate::prefix::{Prefix, Reuse};
-use crate::tokens::TokenBuffer;
+use crate::storage::columns::TokenSlice;
+use crate::storage::tokens::TokenBuffer;
 
 impl Prefix {
     /// How many nodes there are, the roots of spaces included; ids are `0..nodes()`.

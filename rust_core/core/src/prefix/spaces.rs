@@ -3,9 +3,9 @@
 use hashbrown::HashTable;
 
 use crate::error::{Error, Result};
-use crate::hash::{fingerprint, half};
 use crate::id::{self, PrefixId, SpaceId};
 use crate::prefix::reuse::Reuse;
+use crate::storage::hash::{fingerprint, half};
 
 /// One space.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! A model's turn as it is sent again: the canonical assistant message.
 
 use super::message::ToolCall;
-use super::scan::is_object;
+use super::scanner::is_object;
 use crate::error::{Error, Result};
 
 const TURNS: u32 = 36 * 36 * 36 * 36;

@@ -5,9 +5,9 @@ use super::error::{Result, fail};
 use super::form::Form;
 use super::logprobs::{Listed, Logprobs, logprobs};
 use super::message::{Message, label};
-use super::scan::Scanner;
-use crate::memory::columns::{SAMPLED, TRUNCATED};
-use crate::tokens::{TokenBuffer, Uncertainty};
+use super::scanner::Scanner;
+use crate::storage::columns::{SAMPLED, TRUNCATED};
+use crate::storage::tokens::{TokenBuffer, Uncertainty};
 
 /// Characters that are kept of a short text.
 const SHORT: usize = 64;

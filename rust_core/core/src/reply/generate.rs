@@ -5,11 +5,11 @@
 //! "output_top_logprobs": [[[logprob, id, text or null], ...], ...]}}`
 
 use super::choice::{cut, integer, token_ids};
-use super::counts::count;
 use super::error::{Result, fail};
 use super::logprobs::{Listed, Reader, logprob};
 use super::message::{Message, label};
-use super::scan::Scanner;
+use super::scanner::Scanner;
+use super::usage::count;
 use super::{Choice, Counts, Options, Reply};
 
 /// Read the body.
@@ -182,8 +182,8 @@ fn likeliest(scan: &mut Scanner<'_>) -> Result<Vec<Vec<f64>>> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use crate::memory::columns::{SAMPLED, TRUNCATED};
     use crate::reply::{Form, Options, Reply, ReplyError, read};
+    use crate::storage::columns::{SAMPLED, TRUNCATED};
 
     fn found(json: &str) -> Result<Reply, ReplyError> {
         read(json.as_bytes(), &Options { form: Form::Generate, ..Options::default() })

@@ -4,7 +4,7 @@
 use super::Options;
 use super::error::{Result, fail};
 use super::logprobs::{Reader, logprob};
-use super::scan::Scanner;
+use super::scanner::Scanner;
 
 /// The lists, in any order; those that are missing or null are None.
 #[derive(Default)]
@@ -78,7 +78,7 @@ fn likeliest(scan: &mut Scanner<'_>) -> Result<Vec<f64>> {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use crate::reply::logprobs::{Listed, logprobs};
-    use crate::reply::scan::Scanner;
+    use crate::reply::scanner::Scanner;
     use crate::reply::{Options, ReplyError};
 
     fn read(json: &str) -> Result<Option<Listed>, Box<ReplyError>> {

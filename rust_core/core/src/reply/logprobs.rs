@@ -7,9 +7,9 @@ use super::error::{Result, fail};
 use super::lists::Lists;
 use super::number::Number;
 use super::regions::uncertainty;
-use super::scan::{Scanner, integers};
+use super::scanner::{Scanner, integers};
 use super::string::plain;
-use crate::tokens::Uncertainty;
+use crate::storage::tokens::Uncertainty;
 
 /// What stands for a probability of zero, as vLLM writes it.
 const FLOOR: f64 = -9999.0;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::canonical::assistant;
 use super::error::{Result, fail};
-use super::scan::Scanner;
+use super::scanner::Scanner;
 
 /// A call that a model asked for, as it came: the name may name no tool, and the arguments may be no JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -202,7 +202,7 @@ pub fn loose<'a>(scan: &mut Scanner<'a>) -> Result<Option<Cow<'a, str>>> {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::{Message, ToolCall};
-    use crate::reply::scan::Scanner;
+    use crate::reply::scanner::Scanner;
 
     fn message(json: &str) -> Message {
         Message::read(&mut Scanner::new(json.as_bytes()).unwrap()).unwrap()

@@ -5,7 +5,6 @@
 
 mod canonical;
 mod choice;
-mod counts;
 mod entropy;
 mod error;
 mod form;
@@ -15,23 +14,24 @@ mod logprobs;
 mod message;
 mod number;
 mod regions;
-mod scan;
+mod scanner;
 mod string;
+mod usage;
 
 pub(crate) use canonical::escape;
 pub use choice::Choice;
-pub use counts::Counts;
 pub use entropy::{Arpo, Entropy, per_vocabulary};
 pub use error::ReplyError;
 pub use form::Form;
 pub use logprobs::Logprobs;
 pub use message::{Message, ToolCall};
 pub use regions::Tags;
+pub use usage::Counts;
 
 use choice::{Numbered, cut, token_ids};
 use error::{Result, fail};
 use message::loose;
-use scan::Scanner;
+use scanner::Scanner;
 
 use crate::error::Error;
 

@@ -3,7 +3,7 @@
 use libm::exp;
 
 use crate::error::{Error, Result};
-use crate::tokens::{Region, Uncertainty};
+use crate::storage::tokens::{Region, Uncertainty};
 
 /// The tags around a region.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::error::{Result, fail};
-use super::scan::Scanner;
+use super::scanner::Scanner;
 
 /// What takes the place of half a surrogate pair, which UTF-8 cannot hold.
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;

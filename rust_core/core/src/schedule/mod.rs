@@ -3,7 +3,8 @@
 pub mod amount;
 pub mod ledger;
 mod order;
-pub mod ready;
+pub mod scheduler;
 mod task;
+pub mod votes;
 mod window;
 pub mod work;

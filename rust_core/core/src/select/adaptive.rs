@@ -5,7 +5,7 @@ use std::str::FromStr;
 use libm::exp;
 
 use crate::error::{Error, Result, length};
-use crate::random::Random;
+use crate::select::random::Random;
 
 use super::option::{at_least_one, few, finite, named, need, probability};
 
@@ -152,7 +152,7 @@ pub fn initial_chains(total: u32, root: f64, tool: &[f64]) -> Result<u32> {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::{Adaptive, Row, Rule, initial_chains};
-    use crate::random::Random;
+    use crate::select::random::Random;
 
     const ARPO: Adaptive = Adaptive { rule: Rule::Arpo, probability: 0.5, weight: 0.2, beam: 2 };
     const AEPO: Adaptive = Adaptive { rule: Rule::Aepo, ..ARPO };

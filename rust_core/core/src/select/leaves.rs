@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
-use crate::random::Random;
+use crate::select::random::Random;
 
 use super::option::{enough, named, need};
 
@@ -88,7 +88,7 @@ fn share(count: usize, ratio: f64) -> usize {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::Choice;
-    use crate::random::Random;
+    use crate::select::random::Random;
 
     const CORRECT: [u8; 8] = [0, 1, 0, 0, 1, 0, 0, 1];
 

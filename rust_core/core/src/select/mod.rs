@@ -16,6 +16,7 @@ mod option;
 mod order;
 mod perplexity;
 mod points;
+pub(crate) mod random;
 mod search;
 mod surprisal;
 

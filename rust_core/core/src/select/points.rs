@@ -2,7 +2,7 @@
 
 use crate::error::{Result, length};
 use crate::forest::Forest;
-use crate::random::Random;
+use crate::select::random::Random;
 use crate::tree::key::Kind;
 
 use super::option::{enough, many};
@@ -59,7 +59,7 @@ pub fn uniform(points: &[u32], count: usize, replace: bool, random: &mut Random)
 mod tests {
     use super::{fork_points, uniform};
     use crate::forest::Forest;
-    use crate::random::Random;
+    use crate::select::random::Random;
 
     #[test]
     fn fork_points_are_where_a_turn_followed() {

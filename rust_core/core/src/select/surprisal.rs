@@ -5,8 +5,8 @@ use std::collections::BinaryHeap;
 
 use crate::error::{Result, length};
 use crate::forest::Forest;
-use crate::memory::columns::SAMPLED;
-use crate::offsets::bounds;
+use crate::forest::offsets::bounds;
+use crate::storage::columns::SAMPLED;
 
 use super::option::{few, need};
 use super::order;

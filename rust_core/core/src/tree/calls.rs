@@ -1,11 +1,11 @@
 //! What only model turns have: what their model calls said beside the message.
 
 use crate::error::Result;
-use crate::hash::fingerprint;
 use crate::id::{self, ContextId, NONE, NameId, RolloutId, Tokens};
-use crate::memory::held;
-use crate::memory::pool::Pool;
-use crate::tokens::Uncertainty;
+use crate::storage::hash::fingerprint;
+use crate::storage::held;
+use crate::storage::intern::Pool;
+use crate::storage::tokens::Uncertainty;
 use crate::wire::op::Call;
 
 /// One turn's part, 32 bytes. What few turns have is a number of a store beside.

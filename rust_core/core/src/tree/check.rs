@@ -3,9 +3,9 @@
 use crate::error::{Error, Result};
 use crate::id::{NameId, NodeId, RolloutId};
 use crate::tree::Tree;
-use crate::tree::counts::Totals;
 use crate::tree::digest;
 use crate::tree::key::{Key, Kind};
+use crate::tree::statistics::Totals;
 
 type Finding = std::result::Result<(), String>;
 
@@ -154,7 +154,7 @@ impl Tree {
 pub(super) mod tests {
     use super::*;
     use crate::id::FragmentId;
-    use crate::tokens::TokenBuffer;
+    use crate::storage::tokens::TokenBuffer;
     use crate::tree::fragments::Message;
     use crate::tree::key::Said;
     use crate::tree::rollouts::Usage;

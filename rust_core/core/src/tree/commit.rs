@@ -4,11 +4,11 @@ use crate::error::Result;
 use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, RunId};
 use crate::tree::Tree;
 use crate::tree::digest::{self, NodeContent};
-use crate::tree::drift::Policy;
 use crate::tree::fragments::Message;
 use crate::tree::key::{Key, Kind, Said};
 use crate::tree::rollouts::Usage;
 use crate::tree::termination::Termination;
+use crate::turn::drift::Policy;
 use crate::wire::op::{Call, Op};
 use crate::wire::rules::{Counts, View};
 

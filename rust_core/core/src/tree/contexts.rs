@@ -1,14 +1,14 @@
 //! What was really sent, where it is not a path: ordered lists of fragments, or a drift, interned.
 
 use crate::error::Result;
-use crate::hash::{fingerprint_joined, fingerprint_list, fingerprint_words};
 use crate::id::{ContextId, FragmentId};
-use crate::memory::held;
-use crate::memory::pool::Pool;
-use crate::tree::drift::Drift;
+use crate::storage::hash::{fingerprint_joined, fingerprint_list, fingerprint_words};
+use crate::storage::held;
+use crate::storage::intern::Pool;
 use crate::tree::fragments::Fragments;
 use crate::tree::pieces::{self, Part};
 use crate::tree::runs::Runs;
+use crate::turn::drift::Drift;
 
 /// The recorded contexts of a tree.
 #[derive(Clone, Debug)]

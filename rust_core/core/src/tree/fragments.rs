@@ -1,9 +1,9 @@
 //! Messages, encoded once and interned: history is never encoded, copied or hashed again.
 
 use crate::error::{Error, Result};
-use crate::hash::fingerprint;
 use crate::id::FragmentId;
-use crate::memory::pool::Pool;
+use crate::storage::hash::fingerprint;
+use crate::storage::intern::Pool;
 use crate::tree::pieces::{self, Part};
 
 /// A message or a piece of one, and its hash, on its way into a tree.

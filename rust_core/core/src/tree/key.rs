@@ -1,8 +1,8 @@
 //! What makes two nodes one.
 
 use crate::error::{Error, Result};
-use crate::hash;
 use crate::id::{self, ContextId, FragmentId, NONE, NameId, NodeId, RunId};
+use crate::storage::hash;
 use crate::tree::runs::Runs;
 use crate::wire::op::Call;
 

@@ -1,16 +1,12 @@
 //! The tree of one task: how it changes. How it is read is in `read`, `body`, `counts`, `check` and `delta`.
 
-pub(crate) mod align;
-pub(crate) mod body;
 pub(crate) mod calls;
 mod check;
 mod commit;
 pub(crate) mod contexts;
-pub(crate) mod counts;
 pub(crate) mod digest;
-pub(crate) mod drift;
+pub(crate) mod fork_points;
 pub(crate) mod fragments;
-pub(crate) mod ids;
 pub(crate) mod key;
 pub(crate) mod names;
 pub(crate) mod nodes;
@@ -19,8 +15,7 @@ pub(crate) mod read;
 pub(crate) mod reports;
 pub(crate) mod rollouts;
 pub(crate) mod runs;
-pub(crate) mod settle;
-pub(crate) mod state;
+pub(crate) mod statistics;
 pub(crate) mod termination;
 pub(crate) mod visits;
 
@@ -28,7 +23,7 @@ use std::borrow::Cow;
 
 use crate::error::Result;
 use crate::id::{ContextId, FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
-use crate::memory::columns::TokenSlice;
+use crate::storage::columns::TokenSlice;
 use crate::tree::contexts::Contexts;
 use crate::tree::fragments::{Fragments, Message};
 use crate::tree::key::{Key, Kind, Said};
@@ -333,7 +328,7 @@ impl Tree {
     }
 
     /// The same for operations that build on one another: all or none. What the last one made or reached.
-    fn perform_all(&mut self, ops: &[Option<Op<'_>>]) -> Result<u32> {
+    pub(crate) fn perform_all(&mut self, ops: &[Option<Op<'_>>]) -> Result<u32> {
         let mut counts = self.counts();
         for op in ops.iter().flatten() {
             rules::check(self, op, &counts)?;

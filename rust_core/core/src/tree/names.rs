@@ -3,9 +3,9 @@
 use hashbrown::HashTable;
 
 use crate::error::Result;
-use crate::hash::{fingerprint, half};
 use crate::id::{self, NameId};
-use crate::memory::held;
+use crate::storage::hash::{fingerprint, half};
+use crate::storage::held;
 
 /// The names of a tree. Id 0 is always the empty string.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 
 use crate::error::Result;
 use crate::id::{self, FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
-use crate::memory::held;
+use crate::storage::held;
 use crate::tree::calls::Calls;
 use crate::tree::digest;
 use crate::tree::key::{Key, Kind, Said};
@@ -279,7 +279,7 @@ impl Nodes {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::*;
-    use crate::tokens::TokenBuffer;
+    use crate::storage::tokens::TokenBuffer;
     use crate::tree::Tree;
     use crate::tree::runs::Run;
 

@@ -2,9 +2,9 @@
 
 use crate::error::Result;
 use crate::id::{ContextId, NameId, NodeId, RolloutId, Tokens};
-use crate::memory::columns::TokenSlice;
-use crate::memory::held;
-use crate::tokens::Uncertainty;
+use crate::storage::columns::TokenSlice;
+use crate::storage::held;
+use crate::storage::tokens::Uncertainty;
 use crate::tree::Tree;
 use crate::tree::digest;
 use crate::tree::key::Kind;

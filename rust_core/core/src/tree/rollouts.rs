@@ -1,11 +1,11 @@
 //! The rollouts of a tree, as columns. Nodes merge, rollouts never do.
 
 use crate::error::Result;
-use crate::hash::fingerprint_words;
 use crate::id::{NodeId, RolloutId};
 use crate::lanes::Lanes;
-use crate::memory::held;
-use crate::memory::pool::Pool;
+use crate::storage::hash::fingerprint_words;
+use crate::storage::held;
+use crate::storage::intern::Pool;
 use crate::tree::termination::Termination;
 
 /// Usage: counts, which come in a fixed order, and times. Nothing else names all of its fields.

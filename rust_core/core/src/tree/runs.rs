@@ -6,12 +6,12 @@
 use hashbrown::HashTable;
 
 use crate::error::Result;
-use crate::hash::{fingerprint_words, half};
 use crate::id::{self, RunId};
-use crate::memory::chunks::Span;
-use crate::memory::columns::{Columns, SAMPLED, TokenSlice};
-use crate::memory::held;
-use crate::tokens::TokenBuffer;
+use crate::storage::chunks::Span;
+use crate::storage::columns::{Columns, SAMPLED, TokenSlice};
+use crate::storage::hash::{fingerprint_words, half};
+use crate::storage::held;
+use crate::storage::tokens::TokenBuffer;
 
 /// A run on its way into a tree, and the hash of its ids.
 #[derive(Clone, Debug)]
@@ -176,7 +176,7 @@ fn sampled(tokens: &TokenSlice<'_>) -> u32 {
 mod tests {
     use super::{Run, Runs};
     use crate::id::RunId;
-    use crate::tokens::TokenBuffer;
+    use crate::storage::tokens::TokenBuffer;
 
     fn sampled(ids: &[u32], logprob: f32) -> TokenBuffer {
         TokenBuffer::sampled(ids.to_vec(), vec![logprob; ids.len()], 3).unwrap()

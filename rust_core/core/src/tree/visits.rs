@@ -8,7 +8,7 @@
 //! [`STEPS`] for is counted afterwards in one sweep over the tree, whose sums may differ in rounding from the writer's.
 
 use crate::id::NodeId;
-use crate::memory::held;
+use crate::storage::held;
 use crate::tree::nodes::Nodes;
 use crate::tree::rollouts::Rollouts;
 

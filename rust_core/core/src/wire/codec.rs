@@ -2,8 +2,8 @@
 //!
 //! A missing number or text is 0, a present one is its value or length plus one. Tokens are columns of fixed width.
 
-use crate::memory::columns::TokenSlice;
-use crate::tokens::TokenBuffer;
+use crate::storage::columns::TokenSlice;
+use crate::storage::tokens::TokenBuffer;
 
 /// Why bytes cannot be read; the reader knows where.
 pub(crate) type Reason = &'static str;

@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{DeltaError, Error, Result};
 use crate::id::{FragmentId, RunId};
-use crate::memory::held;
+use crate::storage::held;
 use crate::tree::Tree;
 use crate::wire::codec::{self, Reader, TOKEN};
 use crate::wire::op::Op;

@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use crate::id::{FragmentId, NodeId, RolloutId, RunId};
 use crate::tree::Tree;
-use crate::tree::drift::Drift;
 use crate::tree::fragments::Message;
 use crate::tree::key::{Key, Kind, Said};
 use crate::tree::pieces::{self, Part};
 use crate::tree::runs::Run;
 use crate::tree::termination::Termination;
+use crate::turn::drift::Drift;
 use crate::wire::op::Op;
 use crate::wire::rules::{Counts, View};
 

@@ -2,11 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::id::{FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
-use crate::tree::drift::Drift;
 use crate::tree::fragments::Message;
 use crate::tree::key::Kind;
 use crate::tree::pieces;
 use crate::tree::termination::Termination;
+use crate::turn::drift::Drift;
 use crate::wire::op::{Call, Op};
 
 /// What the rules must know about a state: a tree, or a tree with some operations imagined on top.

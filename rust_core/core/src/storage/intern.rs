@@ -5,11 +5,11 @@
 use hashbrown::HashTable;
 
 use crate::error::Result;
-use crate::hash::half;
 use crate::id;
-use crate::memory::chunks::Span;
-use crate::memory::held;
-use crate::memory::slab::Slab;
+use crate::storage::chunks::Span;
+use crate::storage::hash::half;
+use crate::storage::held;
+use crate::storage::slab::Slab;
 
 /// A set of distinct runs of `T`, numbered in the order they came.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NameId, NodeId, RolloutId};
 use crate::reply::{Reply, escape};
-use crate::take::{Asked, Taken};
 use crate::tree::Tree;
+use crate::turn::append::{Asked, Taken};
 
 /// What a program's record says of a turn, besides its node. The turn's agent is its key.
 #[derive(Clone, Copy, Debug)]

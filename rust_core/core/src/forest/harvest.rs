@@ -1,11 +1,9 @@
 //! Many trees as columns side by side: what estimators, selection and packing are fed with.
 
-mod drift;
-
 use crate::error::Result;
 use crate::forest::Forest;
 use crate::id;
-use crate::tokens::TokenBuffer;
+use crate::storage::tokens::TokenBuffer;
 use crate::tree::Tree;
 
 /// The code that stands for a rollout that has not ended, where a termination is expected.

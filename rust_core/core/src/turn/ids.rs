@@ -1,11 +1,11 @@
 //! What a model is given at a node, as token ids: those of the path, or what took their place where a prompt drifted.
 
-use crate::decimal;
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NodeId, RunId};
 use crate::tree::Tree;
-use crate::tree::drift::{Drift, Policy};
 use crate::tree::key::Kind;
+use crate::turn::decimal;
+use crate::turn::drift::{Drift, Policy};
 use crate::wire::rules::known;
 
 /// Ids that are stored together.

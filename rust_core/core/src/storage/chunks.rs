@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::id;
-use crate::memory::held;
+use crate::storage::held;
 
 /// Elements in the first chunk; a further one has half of what is stored, up to [`MAX_CHUNK`], or is as long as what must go
 /// into it. Nothing is copied when storage grows, so it can grow by little, and a third of it at most lies idle.

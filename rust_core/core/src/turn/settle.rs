@@ -2,13 +2,13 @@
 
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NodeId, RunId, count};
-use crate::memory::columns::{TRUNCATED, TokenSlice};
-use crate::take::Asked;
-use crate::tokens::TokenBuffer;
+use crate::storage::columns::{TRUNCATED, TokenSlice};
+use crate::storage::tokens::TokenBuffer;
 use crate::tree::Tree;
-use crate::tree::align::Alignment;
-use crate::tree::drift::Policy;
-use crate::tree::ids::Known;
+use crate::turn::align::Alignment;
+use crate::turn::append::Asked;
+use crate::turn::drift::Policy;
+use crate::turn::ids::Known;
 use crate::wire::rules;
 
 /// What to do with a prompt that drifts.

@@ -1,7 +1,7 @@
 //! Tokens on their way into a tree or a prefix index, and how sure the model was of them.
 
 use crate::error::{Error, Result};
-use crate::memory::columns::{SAMPLED, TokenSlice};
+use crate::storage::columns::{SAMPLED, TokenSlice};
 
 /// A part of a model turn for which uncertainty is told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

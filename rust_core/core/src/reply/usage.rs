@@ -1,7 +1,7 @@
 //! The `usage` of a completion.
 
 use super::error::Result;
-use super::scan::Scanner;
+use super::scanner::Scanner;
 
 /// Token figures from here on cannot be true.
 const ABSURD: u64 = 1 << 31;
@@ -77,7 +77,7 @@ pub fn count(scan: &mut Scanner<'_>) -> Result<Option<u32>> {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::Counts;
-    use crate::reply::scan::Scanner;
+    use crate::reply::scanner::Scanner;
 
     fn read(json: &str) -> [Option<u32>; 4] {
         let counts = Counts::read(&mut Scanner::new(json.as_bytes()).unwrap()).unwrap();

@@ -1,11 +1,11 @@
 //! A reply on a tree: its choices become turns of the rollouts that asked.
 
 use crate::error::{Error, Result};
-use crate::exact;
 use crate::id::{ContextId, NameId, NodeId, RolloutId};
 use crate::reply::{Choice, Reply};
-use crate::tokens::{TokenBuffer, Uncertainty};
+use crate::storage::tokens::{TokenBuffer, Uncertainty};
 use crate::tree::Tree;
+use crate::turn::exact;
 use crate::wire::op::Call;
 
 /// Tool calls a turn may make; no model means more.

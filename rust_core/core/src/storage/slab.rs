@@ -1,7 +1,7 @@
 //! Append-only storage of runs of one type.
 
 use crate::error::Result;
-use crate::memory::chunks::{Chunks, Span};
+use crate::storage::chunks::{Chunks, Span};
 
 /// Append-only storage for runs of `T`.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ mod tests {
 
     use super::Slab;
     use crate::Random;
-    use crate::memory::chunks::MAX_CHUNK;
+    use crate::storage::chunks::MAX_CHUNK;
 
     proptest! {
         #[test]

@@ -3,6 +3,10 @@
 //! Estimators, selection and packing are functions of a shape and of columns beside it, so that they serve a tree, many
 //! trees, and arrays that never were a tree alike.
 
+pub mod harvest;
+pub mod offsets;
+mod segments;
+
 use crate::error::{Error, Result};
 use crate::id;
 

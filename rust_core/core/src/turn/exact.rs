@@ -3,9 +3,9 @@
 use crate::error::Result;
 use crate::id::NodeId;
 use crate::reply::{Choice, Reply};
-use crate::take::{Asked, Taken};
 use crate::tree::Tree;
-use crate::tree::settle::Parting;
+use crate::turn::append::{Asked, Taken};
+use crate::turn::settle::Parting;
 
 impl Tree {
     /// Like [`Tree::take`], for a reply to the conversation at `node` whose every token must be known.

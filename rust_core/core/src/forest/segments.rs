@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::Harvest;
+use super::harvest::Harvest;
 use crate::id::{NodeId, RolloutId};
-use crate::tokens::TokenBuffer;
+use crate::storage::tokens::TokenBuffer;
 use crate::tree::Tree;
-use crate::tree::drift::{Drift, Policy};
+use crate::turn::drift::{Drift, Policy};
 
 impl Harvest {
     /// The node that a node's tokens come after. Of a drifted turn, what the model was given after that is put down too, as

@@ -1,8 +1,8 @@
 //! The columns of tokens: id, log-probability, weight version and flags, 13 bytes a token, in chunks that never move.
 
 use crate::error::{Error, Result};
-use crate::memory::chunks::{Chunk, Chunks, Span};
-use crate::memory::held;
+use crate::storage::chunks::{Chunk, Chunks, Span};
+use crate::storage::held;
 
 /// Flag of a token that the model sampled.
 pub const SAMPLED: u8 = 1;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Oversize;
-use super::runs::Runs;
+use super::tokens::Runs;
 use crate::error::{Error, Result};
 
 /// Where every node of a forest stands depth first: every tree in one piece, every node before what is below it, children

@@ -1,9 +1,9 @@
 //! One node of a prefix index, and what is said of it.
 
 use crate::id::{PrefixId, SpaceId};
-use crate::memory::chunks::Span;
-use crate::memory::columns::SAMPLED;
 use crate::prefix::reuse::Run;
+use crate::storage::chunks::Span;
+use crate::storage::columns::SAMPLED;
 
 /// A node as it is kept. A walk reads most of it at every step, so it lies in one piece.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ pub(super) fn sampled(flags: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::sampled;
-    use crate::memory::columns::{SAMPLED, SYNTHETIC, TRUNCATED};
+    use crate::storage::columns::{SAMPLED, SYNTHETIC, TRUNCATED};
 
     #[test]
     fn only_sampled_tokens_count_as_generated() {

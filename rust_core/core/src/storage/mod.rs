@@ -2,8 +2,10 @@
 
 pub(crate) mod chunks;
 pub(crate) mod columns;
-pub(crate) mod pool;
+pub(crate) mod hash;
+pub(crate) mod intern;
 pub(crate) mod slab;
+pub(crate) mod tokens;
 
 /// Bytes that a column holds memory for.
 pub(crate) const fn held<T>(column: &Vec<T>) -> usize {

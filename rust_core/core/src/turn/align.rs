@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::id::NodeId;
 use crate::tree::Tree;
-use crate::tree::ids::Known;
+use crate::turn::ids::Known;
 
 /// A prompt beside a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
