@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::forest::Forest;
 use crate::forest::offsets::bounds;
 use crate::id::{self, NONE};
-use crate::storage::columns::{SAMPLED, SYNTHETIC, TokenSlice};
+use crate::storage::tokens::{SAMPLED, SYNTHETIC, TokenSlice};
 
 /// Whether a model chose this token, so that it can be trained.
 pub(crate) const fn sampled(flags: u8) -> bool {

@@ -260,7 +260,7 @@ impl<'a> Writer<'a> {
 mod tests {
     use super::TreePacked;
     use crate::pack::{Export, Fit, Landing, Oversize, Ragged, Runs, Weighting};
-    use crate::storage::columns::SAMPLED;
+    use crate::storage::tokens::SAMPLED;
     use crate::{Forest, TokenBuffer};
 
     /// q -> A{A1, A2, A3}, B{B1{B1a, B1b}, B2}: a prompt of 20 tokens, 10 sampled ones a node.

@@ -18,7 +18,7 @@ mod spaces;
 use crate::error::{Error, Result};
 use crate::id::{self, PrefixId, SpaceId};
 use crate::storage::chunks::Span;
-use crate::storage::columns::{Columns, TokenSlice};
+use crate::storage::tokens::{Columns, TokenSlice};
 use children::Children;
 use common::common;
 use nodes::{Node, sampled};
@@ -217,8 +217,7 @@ impl Prefix {
 mod tests {
     use super::Prefix;
     use crate::error::Error;
-    use crate::storage::columns::TokenSlice;
-    use crate::storage::tokens::TokenBuffer;
+    use crate::storage::tokens::{TokenBuffer, TokenSlice};
 
     #[test]
     fn what_32_bits_cannot_count_is_refused() {

@@ -3,7 +3,7 @@
 use crate::id::{PrefixId, SpaceId};
 use crate::prefix::reuse::Run;
 use crate::storage::chunks::Span;
-use crate::storage::columns::SAMPLED;
+use crate::storage::tokens::SAMPLED;
 
 /// A node as it is kept. A walk reads most of it at every step, so it lies in one piece.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ pub(super) fn sampled(flags: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::sampled;
-    use crate::storage::columns::{SAMPLED, SYNTHETIC, TRUNCATED};
+    use crate::storage::tokens::{SAMPLED, SYNTHETIC, TRUNCATED};
 
     #[test]
     fn only_sampled_tokens_count_as_generated() {

@@ -4,8 +4,7 @@ use crate::error::{Error, Result};
 use crate::id::{self, PrefixId, SpaceId};
 use crate::prefix::nodes::{Node, PrefixNode};
 use crate::prefix::{Prefix, Reuse};
-use crate::storage::columns::TokenSlice;
-use crate::storage::tokens::TokenBuffer;
+use crate::storage::tokens::{TokenBuffer, TokenSlice};
 
 impl Prefix {
     /// How many nodes there are, the roots of spaces included; ids are `0..nodes()`.

@@ -6,8 +6,8 @@ use super::form::Form;
 use super::logprobs::{Listed, Logprobs, logprobs};
 use super::message::{Message, label};
 use super::scanner::Scanner;
-use crate::storage::columns::{SAMPLED, TRUNCATED};
-use crate::storage::tokens::{TokenBuffer, Uncertainty};
+use crate::reply::Uncertainty;
+use crate::storage::tokens::{SAMPLED, TRUNCATED, TokenBuffer};
 
 /// Characters that are kept of a short text.
 const SHORT: usize = 64;

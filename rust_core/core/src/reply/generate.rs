@@ -183,7 +183,7 @@ fn likeliest(scan: &mut Scanner<'_>) -> Result<Vec<Vec<f64>>> {
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use crate::reply::{Form, Options, Reply, ReplyError, read};
-    use crate::storage::columns::{SAMPLED, TRUNCATED};
+    use crate::storage::tokens::{SAMPLED, TRUNCATED};
 
     fn found(json: &str) -> Result<Reply, ReplyError> {
         read(json.as_bytes(), &Options { form: Form::Generate, ..Options::default() })

@@ -9,7 +9,7 @@ use super::number::Number;
 use super::regions::uncertainty;
 use super::scanner::{Scanner, integers};
 use super::string::plain;
-use crate::storage::tokens::Uncertainty;
+use crate::reply::Uncertainty;
 
 /// What stands for a probability of zero, as vLLM writes it.
 const FLOOR: f64 = -9999.0;

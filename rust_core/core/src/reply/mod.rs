@@ -25,7 +25,7 @@ pub use error::ReplyError;
 pub use form::Form;
 pub use logprobs::Logprobs;
 pub use message::{Message, ToolCall};
-pub use regions::Tags;
+pub use regions::{Region, Tags, Uncertainty};
 pub use usage::Counts;
 
 use choice::{Numbered, cut, token_ids};

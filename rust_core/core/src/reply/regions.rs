@@ -1,9 +1,9 @@
-//! Which tokens of a turn are thinking and which are of a tool call, by the tags in the text that the tokens spell.
+//! How sure the model was of a turn, by region: thinking, tool calls and all of it. Regions are found by the tags in the text
+//! that the tokens spell.
 
 use libm::exp;
 
 use crate::error::{Error, Result};
-use crate::storage::tokens::{Region, Uncertainty};
 
 /// The tags around a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,6 +160,85 @@ pub fn uncertainty(text: &[u8], ends: &[usize], entropies: &[f32], think: &Tags,
     let [entropy, perplexity] =
         [means.map(|mean| mean as f32), means.map(|mean| exp(mean).clamp(0.0, f64::from(f32::MAX)) as f32)];
     Uncertainty { entropy, perplexity, ..Uncertainty::UNKNOWN }
+}
+
+/// A part of a model turn for which uncertainty is told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Region {
+    /// Between think tags.
+    Think = 0,
+    /// Between the tags of a tool call.
+    Tool = 1,
+    /// The whole turn.
+    All = 2,
+}
+
+impl Region {
+    /// Every region, in the order of the columns.
+    pub const ALL: [Self; 3] = [Self::Think, Self::Tool, Self::All];
+
+    /// The name that Python uses.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Think => "think",
+            Self::Tool => "tool",
+            Self::All => "all",
+        }
+    }
+}
+
+/// How uncertain a turn was, by region in the order of [`Region::ALL`]; NaN where a region has no token or no log-probs.
+#[derive(Clone, Copy, Debug)]
+pub struct Uncertainty {
+    /// Mean entropy of a token, in nats.
+    pub entropy: [f32; 3],
+    /// Its exponential.
+    pub perplexity: [f32; 3],
+    /// What ARPO sums up over how the turn begins, before it is divided: see [`crate::reply::Arpo`].
+    pub opening: f32,
+}
+
+impl Uncertainty {
+    /// Nothing is known.
+    pub const UNKNOWN: Self = Self { entropy: [f32::NAN; 3], perplexity: [f32::NAN; 3], opening: f32::NAN };
+
+    /// Whether every figure is one that can be measured.
+    ///
+    /// # Errors
+    /// [`Error::Value`] naming the first that is negative or infinite.
+    pub fn check(&self) -> Result<()> {
+        for (what, figures) in [("entropy", &self.entropy), ("perplexity", &self.perplexity)] {
+            for (region, &figure) in Region::ALL.iter().zip(figures) {
+                if figure < 0.0 || figure.is_infinite() {
+                    let value = format!("the {what} of region {} is {figure}", region.as_str());
+                    return Err(Error::Value { value, want: "0 or more and finite, or NaN where it is not known" });
+                }
+            }
+        }
+        if self.opening < 0.0 || self.opening.is_infinite() {
+            let value = format!("the entropy of the opening is {}", self.opening);
+            return Err(Error::Value { value, want: "0 or more and finite, or NaN where it is not known" });
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.entropy.iter().chain(&self.perplexity).chain([&self.opening]).all(|figure| figure.is_nan())
+    }
+}
+
+/// NaN equals NaN here: both say that a figure is not known.
+impl PartialEq for Uncertainty {
+    fn eq(&self, other: &Self) -> bool {
+        let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
+        self.entropy.iter().zip(&other.entropy).all(same)
+            && self.perplexity.iter().zip(&other.perplexity).all(same)
+            && same((&self.opening, &other.opening))
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
-use crate::storage::tokens::Region;
+use crate::reply::Region;
 
 use super::option::{named, need};
 
@@ -94,7 +94,7 @@ fn ranked(turns: &[[f32; REGIONS]], region: Region) -> impl Iterator<Item = u32>
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::{Ranking, top_turns};
-    use crate::storage::tokens::Region;
+    use crate::reply::Region;
 
     const NAN: f32 = f32::NAN;
     /// Message ids of the five turns of the worked example; the last one called no tool.

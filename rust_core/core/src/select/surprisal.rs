@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use crate::error::{Result, length};
 use crate::forest::Forest;
 use crate::forest::offsets::bounds;
-use crate::storage::columns::SAMPLED;
+use crate::storage::tokens::SAMPLED;
 
 use super::option::{few, need};
 use super::order;

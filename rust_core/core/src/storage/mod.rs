@@ -1,10 +1,8 @@
 //! Storage: chunks that never move, interned runs, and the columns of tokens.
 
 pub(crate) mod chunks;
-pub(crate) mod columns;
 pub(crate) mod hash;
 pub(crate) mod intern;
-pub(crate) mod slab;
 pub(crate) mod tokens;
 
 /// Bytes that a column holds memory for.

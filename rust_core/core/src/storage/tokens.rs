@@ -1,84 +1,230 @@
-//! Tokens on their way into a tree or a prefix index, and how sure the model was of them.
+//! Tokens: their columns (id, log-probability, weight version and flags, 13 bytes a token) in chunks that never move, and
+//! the buffers in which they come and go.
 
 use crate::error::{Error, Result};
-use crate::storage::columns::{SAMPLED, TokenSlice};
+use crate::storage::chunks::{Chunk, Chunks, Span};
+use crate::storage::held;
 
-/// A part of a model turn for which uncertainty is told apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Region {
-    /// Between think tags.
-    Think = 0,
-    /// Between the tags of a tool call.
-    Tool = 1,
-    /// The whole turn.
-    All = 2,
+/// Flag of a token that the model sampled.
+pub const SAMPLED: u8 = 1;
+/// Flag of a token that nobody sampled and no text holds: put in by a template or a bridge between turns.
+pub const SYNTHETIC: u8 = 2;
+/// Flag of the last token of what was cut off.
+pub const TRUNCATED: u8 = 4;
+
+/// A run of tokens as four slices of one length.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TokenSlice<'a> {
+    /// Token ids.
+    pub ids: &'a [u32],
+    /// Log-probabilities under the weights that sampled them, in nats; 0 where not sampled, NaN where not known.
+    pub logprobs: &'a [f32],
+    /// Weight version that sampled them; -1 where not known or not sampled.
+    pub versions: &'a [i32],
+    /// [`SAMPLED`], [`SYNTHETIC`], [`TRUNCATED`].
+    pub flags: &'a [u8],
 }
 
-impl Region {
-    /// Every region, in the order of the columns.
-    pub const ALL: [Self; 3] = [Self::Think, Self::Tool, Self::All];
-
-    /// The name that Python uses.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Think => "think",
-            Self::Tool => "tool",
-            Self::All => "all",
-        }
-    }
-}
-
-/// How uncertain a turn was, by region in the order of [`Region::ALL`]; NaN where a region has no token or no log-probs.
-#[derive(Clone, Copy, Debug)]
-pub struct Uncertainty {
-    /// Mean entropy of a token, in nats.
-    pub entropy: [f32; 3],
-    /// Its exponential.
-    pub perplexity: [f32; 3],
-    /// What ARPO sums up over how the turn begins, before it is divided: see [`crate::reply::Arpo`].
-    pub opening: f32,
-}
-
-impl Uncertainty {
-    /// Nothing is known.
-    pub const UNKNOWN: Self = Self { entropy: [f32::NAN; 3], perplexity: [f32::NAN; 3], opening: f32::NAN };
-
-    /// Whether every figure is one that can be measured.
+impl<'a> TokenSlice<'a> {
+    /// Four slices that must have one length.
     ///
     /// # Errors
-    /// [`Error::Value`] naming the first that is negative or infinite.
-    pub fn check(&self) -> Result<()> {
-        for (what, figures) in [("entropy", &self.entropy), ("perplexity", &self.perplexity)] {
-            for (region, &figure) in Region::ALL.iter().zip(figures) {
-                if figure < 0.0 || figure.is_infinite() {
-                    let value = format!("the {what} of region {} is {figure}", region.as_str());
-                    return Err(Error::Value { value, want: "0 or more and finite, or NaN where it is not known" });
-                }
+    /// [`Error::Length`] naming the column that differs from the ids.
+    pub fn new(ids: &'a [u32], logprobs: &'a [f32], versions: &'a [i32], flags: &'a [u8]) -> Result<Self> {
+        let need = ids.len();
+        for (what, have) in
+            [("log-probabilities", logprobs.len()), ("weight versions", versions.len()), ("flags", flags.len())]
+        {
+            if have != need {
+                return Err(Error::Length { what, need, have });
             }
         }
-        if self.opening < 0.0 || self.opening.is_infinite() {
-            let value = format!("the entropy of the opening is {}", self.opening);
-            return Err(Error::Value { value, want: "0 or more and finite, or NaN where it is not known" });
+        Ok(Self { ids, logprobs, versions, flags })
+    }
+
+    /// How many tokens.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The first of them, as many as there are up to `most`.
+    #[must_use]
+    pub fn first(&self, most: usize) -> Self {
+        let end = most.min(self.len());
+        let Self { ids, logprobs, versions, flags } = *self;
+        Self { ids: &ids[..end], logprobs: &logprobs[..end], versions: &versions[..end], flags: &flags[..end] }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Whether every column holds what it may.
+    ///
+    /// # Errors
+    /// [`Error::Value`] naming the first log-probability that is infinite, version below -1, or flag that does not exist.
+    pub fn check(&self) -> Result<()> {
+        if let Some(at) = first(self.logprobs, f32::is_infinite) {
+            let value = format!("the log-probability of token {at} is {}", self.logprobs[at]);
+            return Err(Error::Value { value, want: "finite, or NaN where it is not known" });
+        }
+        if let Some(at) = first(self.versions, |version| version < -1) {
+            let value = format!("the weight version of token {at} is {}", self.versions[at]);
+            return Err(Error::Value { value, want: "0 or more, or -1 where it is not known" });
+        }
+        if let Some(at) = first(self.flags, |flags| flags & !(SAMPLED | SYNTHETIC | TRUNCATED) != 0) {
+            let value = format!("the flags of token {at} are {}", self.flags[at]);
+            return Err(Error::Value { value, want: "a sum of SAMPLED, SYNTHETIC and TRUNCATED" });
         }
         Ok(())
     }
 
-    /// Whether nothing is known.
+    /// Whether two runs are alike to the last bit: a NaN equals itself, and 0 and -0 differ.
     #[must_use]
-    pub fn is_unknown(&self) -> bool {
-        self.entropy.iter().chain(&self.perplexity).chain([&self.opening]).all(|figure| figure.is_nan())
+    pub fn same(&self, other: &Self) -> bool {
+        let bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+        self.ids == other.ids
+            && self.versions == other.versions
+            && self.flags == other.flags
+            && self.logprobs.iter().zip(other.logprobs).all(bits)
+    }
+
+    /// The tokens from `at` on.
+    ///
+    /// # Panics
+    /// If `at` is beyond the end.
+    #[must_use]
+    pub fn after(&self, at: usize) -> Self {
+        Self {
+            ids: &self.ids[at..],
+            logprobs: &self.logprobs[at..],
+            versions: &self.versions[at..],
+            flags: &self.flags[at..],
+        }
     }
 }
 
-/// NaN equals NaN here: both say that a figure is not known.
-impl PartialEq for Uncertainty {
-    fn eq(&self, other: &Self) -> bool {
-        let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
-        self.entropy.iter().zip(&other.entropy).all(same)
-            && self.perplexity.iter().zip(&other.perplexity).all(same)
-            && same((&self.opening, &other.opening))
+/// The first cell that is bad. There almost never is one, and looking at all without stopping is several times faster.
+fn first<T: Copy>(cells: &[T], bad: impl Fn(T) -> bool) -> Option<usize> {
+    let any = cells.iter().fold(false, |any, &cell| any | bad(cell));
+    any.then(|| cells.iter().position(|&cell| bad(cell))).flatten()
+}
+
+/// Four columns that are filled side by side.
+#[derive(Clone, Debug)]
+struct Store {
+    ids: Vec<u32>,
+    logprobs: Vec<f32>,
+    versions: Vec<i32>,
+    flags: Vec<u8>,
+}
+
+impl Chunk for Store {
+    fn with_capacity(len: usize) -> Self {
+        Self {
+            ids: Vec::with_capacity(len),
+            logprobs: Vec::with_capacity(len),
+            versions: Vec::with_capacity(len),
+            flags: Vec::with_capacity(len),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The columns were given one capacity, the allocator may have given more.
+    fn capacity(&self) -> usize {
+        let (a, b) = (self.ids.capacity(), self.logprobs.capacity());
+        a.min(b).min(self.versions.capacity()).min(self.flags.capacity())
+    }
+
+    fn clear(&mut self) {
+        self.ids.clear();
+        self.logprobs.clear();
+        self.versions.clear();
+        self.flags.clear();
+    }
+
+    fn memory(&self) -> usize {
+        held(&self.ids) + held(&self.logprobs) + held(&self.versions) + held(&self.flags)
+    }
+}
+
+/// Append-only storage of tokens. What was stored stays where it is; a reset keeps the memory for the next tree.
+#[derive(Clone, Debug, Default)]
+pub struct Columns {
+    chunks: Chunks<Store>,
+}
+
+impl Columns {
+    /// Store a copy of a run in one piece.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] or [`Error::Full`] if no span can address it.
+    pub fn push(&mut self, tokens: &TokenSlice<'_>) -> Result<Span> {
+        let (store, span) = self.chunks.room("run of tokens", tokens.len())?;
+        store.ids.extend_from_slice(tokens.ids);
+        store.logprobs.extend_from_slice(tokens.logprobs);
+        store.versions.extend_from_slice(tokens.versions);
+        store.flags.extend_from_slice(tokens.flags);
+        Ok(span)
+    }
+
+    /// The tokens of a span made here since the last reset.
+    ///
+    /// # Panics
+    /// If the span is of other columns and out of bounds here.
+    #[must_use]
+    pub fn get(&self, span: Span) -> TokenSlice<'_> {
+        let (store, range) = (self.chunks.of(span), span.range());
+        TokenSlice {
+            ids: &store.ids[range.clone()],
+            logprobs: &store.logprobs[range.clone()],
+            versions: &store.versions[range.clone()],
+            flags: &store.flags[range],
+        }
+    }
+
+    /// The ids of a span alone.
+    ///
+    /// # Panics
+    /// Like [`Columns::get`].
+    #[must_use]
+    pub fn ids(&self, span: Span) -> &[u32] {
+        &self.chunks.of(span).ids[span.range()]
+    }
+
+    /// Whether the span lies inside what was stored.
+    #[must_use]
+    pub fn holds(&self, span: Span) -> bool {
+        self.chunks.holds(span)
+    }
+
+    /// Tokens stored.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Whether nothing is stored.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.chunks.len() == 0
+    }
+
+    /// Bytes that memory is held for.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.chunks.memory()
+    }
+
+    /// Forget everything and keep the memory. Spans made before are void.
+    pub fn reset(&mut self) {
+        self.chunks.reset();
     }
 }
 
@@ -143,5 +289,90 @@ impl From<TokenSlice<'_>> for TokenBuffer {
         let mut copy = Self::default();
         copy.extend(&tokens);
         copy
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Columns, SAMPLED, TokenSlice};
+    use crate::error::Error;
+
+    proptest! {
+        #[test]
+        fn columns_keep_what_they_are_given_where_they_put_it(
+            lengths in prop::collection::vec(0usize..3000, 0..40),
+        ) {
+            let mut columns = Columns::default();
+            let mut held = 0;
+            for round in 0u32..3 {
+                columns.reset();
+                let mut placed = Vec::new();
+                for (run, &len) in (0u32..).zip(&lengths) {
+                    let ids: Vec<u32> = (0..len).map(|i| round ^ run << 16 ^ u32::try_from(i).unwrap()).collect();
+                    let logprobs: Vec<f32> = ids.iter().map(|&id| -f32::from(u8::try_from(id % 251).unwrap())).collect();
+                    let versions: Vec<i32> = ids.iter().map(|&id| i32::try_from(id % 7).unwrap() - 1).collect();
+                    let flags = vec![SAMPLED; len];
+                    let tokens = TokenSlice::new(&ids, &logprobs, &versions, &flags).unwrap();
+                    let span = columns.push(&tokens).unwrap();
+                    placed.push((span, columns.ids(span).as_ptr(), ids, logprobs, versions, flags));
+                }
+                for (span, pointer, ids, logprobs, versions, flags) in &placed {
+                    let tokens = TokenSlice::new(ids, logprobs, versions, flags).unwrap();
+                    prop_assert_eq!(columns.get(*span), tokens);
+                    prop_assert!(columns.holds(*span));
+                    prop_assert_eq!(columns.ids(*span).as_ptr(), *pointer, "a stored run moved");
+                    let at = span.len() / 2;
+                    let (head, tail) = span.split(u32::try_from(at).unwrap());
+                    prop_assert_eq!((columns.ids(head), columns.get(tail)), (&ids[..at], tokens.after(at)));
+                }
+                prop_assert_eq!(columns.len(), lengths.iter().sum::<usize>());
+                prop_assert!(round == 0 || columns.memory() == held, "reset columns asked for memory they had");
+                held = columns.memory();
+            }
+        }
+    }
+
+    #[test]
+    fn columns_hold_what_they_may() {
+        let check = |logprob: f32, version: i32, flags: u8| {
+            let (logprobs, versions, flags) = ([0.0, logprob], [0, version], [0, flags]);
+            let tokens = TokenSlice::new(&[1, 2], &logprobs, &versions, &flags).unwrap();
+            tokens.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(check(f32::NAN, -1, 7), Ok(()));
+        for (found, text) in [
+            (check(f32::NEG_INFINITY, 0, 0), "the log-probability of token 1 is -inf"),
+            (check(0.0, -2, 0), "the weight version of token 1 is -2"),
+            (check(0.0, 0, 8), "the flags of token 1 are 8"),
+        ] {
+            assert!(found.unwrap_err().starts_with(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn alike_is_alike_to_the_last_bit() {
+        let same = |one: f32, other: f32| {
+            let (one, other) = ([one], [other]);
+            let tokens = |logprobs| TokenSlice { ids: &[1], logprobs, versions: &[0], flags: &[0] };
+            tokens(&one).same(&tokens(&other))
+        };
+        assert!(same(f32::NAN, f32::NAN) && same(-0.5, -0.5));
+        assert!(!same(0.0, -0.0) && !same(-0.5, f32::NAN));
+        let base = TokenSlice { ids: &[1], logprobs: &[0.0], versions: &[3], flags: &[SAMPLED] };
+        let others = [
+            TokenSlice { ids: &[2], ..base },
+            TokenSlice { versions: &[4], ..base },
+            TokenSlice { flags: &[0], ..base },
+        ];
+        assert!(base.same(&base) && others.iter().all(|other| !base.same(other)));
+    }
+
+    #[test]
+    fn columns_of_two_lengths_are_refused() {
+        let found = TokenSlice::new(&[1, 2], &[0.0; 2], &[0], &[0; 2]);
+        assert_eq!(found, Err(Error::Length { what: "weight versions", need: 2, have: 1 }));
     }
 }

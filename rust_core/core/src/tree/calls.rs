@@ -2,10 +2,10 @@
 
 use crate::error::Result;
 use crate::id::{self, ContextId, NONE, NameId, RolloutId, Tokens};
+use crate::reply::Uncertainty;
 use crate::storage::hash::fingerprint;
 use crate::storage::held;
 use crate::storage::intern::Pool;
-use crate::storage::tokens::Uncertainty;
 use crate::wire::op::Call;
 
 /// One turn's part, 32 bytes. What few turns have is a number of a store beside.

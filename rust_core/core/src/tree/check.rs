@@ -2,10 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::id::{NameId, NodeId, RolloutId};
-use crate::tree::Tree;
-use crate::tree::digest;
 use crate::tree::key::{Key, Kind};
 use crate::tree::statistics::Totals;
+use crate::tree::{Tree, digest};
 
 type Finding = std::result::Result<(), String>;
 

@@ -2,14 +2,13 @@
 
 use crate::error::Result;
 use crate::id::{ContextId, NameId, NodeId, RolloutId, Tokens};
-use crate::storage::columns::TokenSlice;
+use crate::reply::Uncertainty;
 use crate::storage::held;
-use crate::storage::tokens::Uncertainty;
-use crate::tree::Tree;
-use crate::tree::digest;
+use crate::storage::tokens::TokenSlice;
 use crate::tree::key::Kind;
 use crate::tree::rollouts::Usage;
 use crate::tree::termination::Termination;
+use crate::tree::{Tree, digest};
 use crate::wire::rules::known;
 
 /// One node, read.

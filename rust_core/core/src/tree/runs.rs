@@ -8,10 +8,9 @@ use hashbrown::HashTable;
 use crate::error::Result;
 use crate::id::{self, RunId};
 use crate::storage::chunks::Span;
-use crate::storage::columns::{Columns, SAMPLED, TokenSlice};
 use crate::storage::hash::{fingerprint_words, half};
 use crate::storage::held;
-use crate::storage::tokens::TokenBuffer;
+use crate::storage::tokens::{Columns, SAMPLED, TokenBuffer, TokenSlice};
 
 /// A run on its way into a tree, and the hash of its ids.
 #[derive(Clone, Debug)]

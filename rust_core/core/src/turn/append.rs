@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NameId, NodeId, RolloutId};
-use crate::reply::{Choice, Reply};
-use crate::storage::tokens::{TokenBuffer, Uncertainty};
+use crate::reply::{Choice, Reply, Uncertainty};
+use crate::storage::tokens::TokenBuffer;
 use crate::tree::Tree;
 use crate::turn::exact;
 use crate::wire::op::Call;

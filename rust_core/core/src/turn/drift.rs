@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NONE, NodeId, RunId};
-use crate::storage::columns::TokenSlice;
+use crate::storage::tokens::TokenSlice;
 use crate::tree::Tree;
 use crate::tree::runs::Run;
 use crate::wire::op::Op;

@@ -2,8 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NodeId, RunId, count};
-use crate::storage::columns::{TRUNCATED, TokenSlice};
-use crate::storage::tokens::TokenBuffer;
+use crate::storage::tokens::{TRUNCATED, TokenBuffer, TokenSlice};
 use crate::tree::Tree;
 use crate::turn::align::Alignment;
 use crate::turn::append::Asked;

@@ -2,8 +2,7 @@
 //!
 //! A missing number or text is 0, a present one is its value or length plus one. Tokens are columns of fixed width.
 
-use crate::storage::columns::TokenSlice;
-use crate::storage::tokens::TokenBuffer;
+use crate::storage::tokens::{TokenBuffer, TokenSlice};
 
 /// Why bytes cannot be read; the reader knows where.
 pub(crate) type Reason = &'static str;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, RunId, Tokens};
-use crate::storage::tokens::Uncertainty;
+use crate::reply::Uncertainty;
 use crate::tree::fragments::Message;
 use crate::tree::key::Kind;
 use crate::tree::runs::Run;
