@@ -1,11 +1,9 @@
 //! One choice of a completion: its message, its tokens and why it ended.
 
-use super::Options;
-use super::error::{Result, fail};
-use super::form::Form;
 use super::logprobs::{Listed, Logprobs, logprobs};
 use super::message::{Message, label};
 use super::scanner::Scanner;
+use super::{Form, Options, ReplyResult, fail};
 use crate::reply::Uncertainty;
 use crate::storage::tokens::{SAMPLED, TRUNCATED, TokenBuffer};
 
@@ -63,7 +61,7 @@ pub struct Numbered {
 
 impl Numbered {
     /// Read an element of `choices`.
-    pub fn read(scan: &mut Scanner<'_>, options: &Options) -> Result<Self> {
+    pub fn read(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<Self> {
         let offset = scan.offset();
         let mut choice = Choice::default();
         let (mut index, mut message, mut listed, mut ids, mut prompt_ids) = (None, None, None, None, None);
@@ -104,7 +102,7 @@ fn sampled(ids: Vec<u32>, choice: &Choice, version: i32) -> TokenBuffer {
 }
 
 /// Read a list of token ids.
-pub fn token_ids(scan: &mut Scanner<'_>) -> Result<Vec<u32>> {
+pub fn token_ids(scan: &mut Scanner<'_>) -> ReplyResult<Vec<u32>> {
     let mut ids = Vec::new();
     scan.list(|scan| {
         ids.push(integer(scan, "a token id")?);
@@ -114,7 +112,7 @@ pub fn token_ids(scan: &mut Scanner<'_>) -> Result<Vec<u32>> {
 }
 
 /// Read a number that fits 32 bits.
-pub fn integer(scan: &mut Scanner<'_>, what: &str) -> Result<u32> {
+pub fn integer(scan: &mut Scanner<'_>, what: &str) -> ReplyResult<u32> {
     let start = scan.offset();
     match scan.number()?.below(1 << 32) {
         Some(value) => Ok(value),

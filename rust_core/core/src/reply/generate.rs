@@ -5,15 +5,14 @@
 //! "output_top_logprobs": [[[logprob, id, text or null], ...], ...]}}`
 
 use super::choice::{cut, integer, token_ids};
-use super::error::{Result, fail};
 use super::logprobs::{Listed, Reader, logprob};
 use super::message::{Message, label};
 use super::scanner::Scanner;
 use super::usage::count;
-use super::{Choice, Counts, Options, Reply};
+use super::{Choice, Counts, Options, Reply, ReplyResult, fail};
 
 /// Read the body.
-pub fn body(mut scan: Scanner<'_>, options: &Options) -> Result<Reply> {
+pub fn body(mut scan: Scanner<'_>, options: &Options) -> ReplyResult<Reply> {
     let mut reply = Reply::default();
     let mut take = |scan: &mut Scanner<'_>| {
         let index = u32::try_from(reply.choices.len()).unwrap_or(u32::MAX);
@@ -53,7 +52,7 @@ struct Entry {
     text: String,
 }
 
-fn completion(scan: &mut Scanner<'_>, options: &Options) -> Result<(Choice, Counts)> {
+fn completion(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<(Choice, Counts)> {
     let start = scan.offset();
     let (mut text, mut ids, mut meta, mut error) = (None, None, None, None);
     scan.object(&["text", "output_ids", "meta_info", "error"], |scan, name| {
@@ -83,7 +82,7 @@ fn completion(scan: &mut Scanner<'_>, options: &Options) -> Result<(Choice, Coun
 }
 
 /// The columns of the sampled tokens.
-fn listed(own: Vec<Entry>, tops: Option<Vec<Vec<f64>>>, at: usize, options: &Options) -> Result<Listed> {
+fn listed(own: Vec<Entry>, tops: Option<Vec<Vec<f64>>>, at: usize, options: &Options) -> ReplyResult<Listed> {
     if let Some(count) = tops.as_ref().map(Vec::len).filter(|count| *count != own.len()) {
         return fail(at, format!("there are {count} lists of likeliest tokens and {} log-probabilities", own.len()));
     }
@@ -98,7 +97,7 @@ fn listed(own: Vec<Entry>, tops: Option<Vec<Vec<f64>>>, at: usize, options: &Opt
 }
 
 impl Meta {
-    fn read(scan: &mut Scanner<'_>) -> Result<Self> {
+    fn read(scan: &mut Scanner<'_>) -> ReplyResult<Self> {
         let mut meta = Self::default();
         let names = [
             "finish_reason",
@@ -126,7 +125,7 @@ impl Meta {
 }
 
 /// Why it ended: the `type` of an object, or a string.
-fn finish(scan: &mut Scanner<'_>) -> Result<String> {
+fn finish(scan: &mut Scanner<'_>) -> ReplyResult<String> {
     if scan.peek() != b'{' {
         return label(scan).map(|reason| cut(&reason));
     }
@@ -138,7 +137,7 @@ fn finish(scan: &mut Scanner<'_>) -> Result<String> {
     Ok(reason)
 }
 
-fn entries(scan: &mut Scanner<'_>) -> Result<Vec<Entry>> {
+fn entries(scan: &mut Scanner<'_>) -> ReplyResult<Vec<Entry>> {
     let mut found = Vec::new();
     scan.list(|scan| {
         found.push(entry(scan)?);
@@ -148,7 +147,7 @@ fn entries(scan: &mut Scanner<'_>) -> Result<Vec<Entry>> {
 }
 
 /// A token: `[logprob, id]` or `[logprob, id, text or null]`.
-fn entry(scan: &mut Scanner<'_>) -> Result<Entry> {
+fn entry(scan: &mut Scanner<'_>) -> ReplyResult<Entry> {
     let start = scan.offset();
     let (mut own, mut id, mut text) = (None, None, String::new());
     let mut place = 0;
@@ -169,7 +168,7 @@ fn entry(scan: &mut Scanner<'_>) -> Result<Entry> {
 }
 
 /// The log-probabilities of the likeliest tokens at each place; those that are not known do not count.
-fn likeliest(scan: &mut Scanner<'_>) -> Result<Vec<Vec<f64>>> {
+fn likeliest(scan: &mut Scanner<'_>) -> ReplyResult<Vec<Vec<f64>>> {
     let mut found = Vec::new();
     scan.list(|scan| {
         let top = scan.optional(entries)?.unwrap_or_default();

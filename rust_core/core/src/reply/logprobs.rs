@@ -1,15 +1,13 @@
-//! The `logprobs` of a choice: one entry a token, straight into columns.
+//! The `logprobs` of a choice, straight into columns: one entry a token, or lists side by side (`tokens`, `token_logprobs` and
+//! `top_logprobs`), as completions had them before chats. Together lists those of chats so.
 
-use super::Options;
-use super::choice::token_ids;
-use super::entropy::{Arpo, sort};
-use super::error::{Result, fail};
-use super::lists::Lists;
-use super::number::Number;
-use super::regions::uncertainty;
-use super::scanner::{Scanner, integers};
-use super::string::plain;
-use crate::reply::Uncertainty;
+use crate::reply::choice::token_ids;
+use crate::reply::entropy::{Arpo, sort};
+use crate::reply::number::Number;
+use crate::reply::regions::uncertainty;
+use crate::reply::scanner::{Scanner, integers};
+use crate::reply::string::plain;
+use crate::reply::{Options, ReplyResult, Uncertainty, fail};
 
 /// What stands for a probability of zero, as vLLM writes it.
 const FLOOR: f64 = -9999.0;
@@ -39,7 +37,7 @@ pub struct Listed {
 }
 
 /// Read the value of `logprobs`; None where it lists no tokens.
-pub fn logprobs(scan: &mut Scanner<'_>, options: &Options) -> Result<Option<Listed>> {
+pub fn logprobs(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<Option<Listed>> {
     let start = scan.offset();
     let mut found = None;
     let mut lists = Lists::default();
@@ -63,7 +61,7 @@ pub fn logprobs(scan: &mut Scanner<'_>, options: &Options) -> Result<Option<List
     }))
 }
 
-fn entries(scan: &mut Scanner<'_>, options: &Options) -> Result<Reader> {
+fn entries(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<Reader> {
     let mut reader = Reader::default();
     scan.list(|scan| reader.entry(scan, options))?;
     Ok(reader)
@@ -85,7 +83,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    fn entry(&mut self, scan: &mut Scanner<'_>, options: &Options) -> Result<()> {
+    fn entry(&mut self, scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<()> {
         let start = scan.offset();
         let mut token = None;
         let mut own = None;
@@ -147,7 +145,7 @@ impl Reader {
 }
 
 /// One of the likeliest tokens. Where the server does not know its log-probability it does not count.
-fn alternative(scan: &mut Scanner<'_>, top: &mut Vec<f64>) -> Result<()> {
+fn alternative(scan: &mut Scanner<'_>, top: &mut Vec<f64>) -> ReplyResult<()> {
     let start = scan.offset();
     if let Some((own, end)) = usual(scan.text, start) {
         top.push(own);
@@ -202,7 +200,7 @@ fn member<const N: usize>(bytes: &[u8], at: usize, signs: &[u8; N]) -> Option<us
 }
 
 /// A log-probability: at most 0. `null` and `NaN` are not known, all below [`FLOOR`] and `-Infinity` are [`FLOOR`].
-pub fn logprob(scan: &mut Scanner<'_>) -> Result<f64> {
+pub fn logprob(scan: &mut Scanner<'_>) -> ReplyResult<f64> {
     match scan.peek() {
         b'n' => return scan.word("null").map(|()| f64::NAN),
         b'N' => return scan.word("NaN").map(|()| f64::NAN),
@@ -219,7 +217,7 @@ pub fn logprob(scan: &mut Scanner<'_>) -> Result<f64> {
     Ok(value.clamp(FLOOR, 0.0))
 }
 
-fn byte(scan: &mut Scanner<'_>) -> Result<u8> {
+fn byte(scan: &mut Scanner<'_>) -> ReplyResult<u8> {
     let start = scan.offset();
     match scan.number()?.below(256).and_then(|value| u8::try_from(value).ok()) {
         Some(byte) => Ok(byte),
@@ -227,13 +225,82 @@ fn byte(scan: &mut Scanner<'_>) -> Result<u8> {
     }
 }
 
+/// The lists, in any order; those that are missing or null are None.
+#[derive(Default)]
+pub struct Lists {
+    tokens: Option<Vec<String>>,
+    logprobs: Option<Vec<f64>>,
+    tops: Option<Vec<Vec<f64>>>,
+}
+
+impl Lists {
+    /// Read the list of this name.
+    pub fn read(&mut self, scan: &mut Scanner<'_>, name: &str) -> ReplyResult<()> {
+        match name {
+            "tokens" => {
+                self.tokens = scan.optional(|scan| {
+                    items(scan, |scan| Ok(scan.optional(Scanner::string)?.unwrap_or_default().into_owned()))
+                })?;
+            }
+            "token_logprobs" => self.logprobs = scan.optional(|scan| items(scan, logprob))?,
+            _ => self.tops = scan.optional(|scan| items(scan, likeliest))?,
+        }
+        Ok(())
+    }
+
+    /// The columns; None without log-probabilities of the tokens. `start` is where the lists stand.
+    pub fn into_reader(self, start: usize, options: &Options) -> ReplyResult<Option<Reader>> {
+        let Some(logprobs) = self.logprobs else {
+            return Ok(None);
+        };
+        let len = logprobs.len();
+        let tokens = self.tokens.as_ref().map(Vec::len);
+        let tops = self.tops.as_ref().map(Vec::len);
+        for (what, count) in [("tokens", tokens), ("lists of likeliest tokens", tops)] {
+            if let Some(count) = count.filter(|count| *count != len) {
+                return fail(start, format!("there are {count} {what} and {len} log-probabilities"));
+            }
+        }
+        let mut tokens = self.tokens.unwrap_or_default().into_iter();
+        let mut tops = self.tops.unwrap_or_default().into_iter();
+        let mut reader = Reader::default();
+        for own in logprobs {
+            reader.top = tops.next().unwrap_or_default();
+            reader.push(&tokens.next().unwrap_or_default(), own, options);
+        }
+        Ok(Some(reader))
+    }
+}
+
+fn items<T>(scan: &mut Scanner<'_>, mut read: impl FnMut(&mut Scanner<'_>) -> ReplyResult<T>) -> ReplyResult<Vec<T>> {
+    let mut found = Vec::new();
+    scan.list(|scan| {
+        found.push(read(scan)?);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The log-probabilities of the likeliest tokens at one place, by their text; null where there are none.
+fn likeliest(scan: &mut Scanner<'_>) -> ReplyResult<Vec<f64>> {
+    let mut top = Vec::new();
+    scan.optional(|scan| {
+        scan.values(|scan| {
+            top.extend(Some(logprob(scan)?).filter(|own| !own.is_nan()));
+            Ok(())
+        })
+    })?;
+    Ok(top)
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::{Scanner, alternative, usual};
+    use super::{Listed, Scanner, alternative, logprobs, usual};
+    use crate::reply::{Options, ReplyError};
 
     /// What an alternative says, or where it is wrong.
-    fn read(json: &str) -> std::result::Result<Vec<f64>, usize> {
+    fn read(json: &str) -> Result<Vec<f64>, usize> {
         let mut top = Vec::new();
         let mut scan = Scanner::new(json.as_bytes()).unwrap();
         let read = alternative(&mut scan, &mut top).and_then(|()| scan.end());
@@ -273,5 +340,44 @@ mod tests {
         ] {
             assert_eq!(read(json), Err(offset), "{json}");
         }
+    }
+
+    fn columns(json: &str) -> Result<Option<Listed>, Box<ReplyError>> {
+        logprobs(&mut Scanner::new(json.as_bytes()).unwrap(), &Options::default())
+    }
+
+    #[test]
+    fn lists_are_columns() {
+        let json = r#"{"token_ids":[7,8,9],"text_offset":[0,7,8],"token_logprobs":[null,-0.5,-1e300],
+            "tokens":["<think>","a","b"],"top_logprobs":[null,{"a":-1,"b":-1},{"c":null,"":0}]}"#;
+        let Listed { logprobs, ids } = columns(json).unwrap().unwrap();
+        assert_eq!(ids, Some(vec![7, 8, 9]));
+        assert!(logprobs.logprobs[0].is_nan() && logprobs.entropies[0].is_nan());
+        assert_eq!(logprobs.logprobs[1..], [-0.5, -9999.0]);
+        let expected = [2f32.ln(), 0.0];
+        assert_eq!(logprobs.entropies[1..], expected);
+        assert!((logprobs.uncertainty.entropy[0] - expected[0] / 2.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn lists_may_be_missing_but_not_differ_in_length() {
+        for none in ["{}", r#"{"tokens":["a"]}"#, r#"{"token_logprobs":null,"token_ids":[1]}"#] {
+            assert!(columns(none).unwrap().is_none(), "{none}");
+        }
+        let alone = columns(r#"{"token_logprobs":[-1,-2]}"#).unwrap().unwrap();
+        assert_eq!((alone.logprobs.logprobs, alone.ids), (vec![-1.0, -2.0], None));
+        let refused = |json: &str| columns(json).err().unwrap().to_string();
+        let error = refused(r#"  {"token_logprobs":[-1,-2],"tokens":["a"]}"#);
+        assert_eq!(error, "there are 1 tokens and 2 log-probabilities (byte 2)");
+        assert!(refused(r#"{"token_logprobs":[-1],"tokens":["a","b"]}"#).contains("2 tokens and 1"));
+        assert!(refused(r#"{"token_logprobs":[-1],"top_logprobs":[]}"#).contains("0 lists of likeliest tokens and 1"));
+        assert!(refused(r#"{"token_logprobs":[1]}"#).contains("token_logprobs[0]: a log-probability is 1"));
+        assert!(refused(r#"{"token_logprobs":[],"top_logprobs":[{"a" -1}]}"#).contains("a colon is needed"));
+    }
+
+    #[test]
+    fn entries_come_before_lists() {
+        let both = columns(r#"{"token_logprobs":[-1,-2],"content":[{"token":"a","logprob":-3}]}"#).unwrap().unwrap();
+        assert_eq!(both.logprobs.logprobs, [-3.0]);
     }
 }

@@ -1,10 +1,10 @@
-//! The message of a choice: text, thinking and tool calls, as a server sends them.
+//! The message of a choice: text, thinking and tool calls, as a server sends them, and as a turn of the history is sent again.
 
 use std::borrow::Cow;
 
-use super::canonical::assistant;
-use super::error::{Result, fail};
-use super::scanner::Scanner;
+use crate::error::{Error, Result};
+use crate::reply::scanner::{Scanner, is_object};
+use crate::reply::{ReplyResult, fail};
 
 /// A call that a model asked for, as it came: the name may name no tool, and the arguments may be no JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Message {
     ///
     /// # Errors
     /// [`crate::Error::Value`] if there are calls and `turn` is 36^4 or more, or there are more than 36^3 calls.
-    pub fn canonical(&self, turn: u32) -> crate::error::Result<Vec<u8>> {
+    pub fn canonical(&self, turn: u32) -> Result<Vec<u8>> {
         assistant(self.text(), &self.tool_calls, turn)
     }
 
@@ -56,12 +56,12 @@ impl Message {
     }
 
     /// Read a text that no server has taken apart.
-    pub(super) fn raw(scan: &mut Scanner<'_>) -> Result<Self> {
+    pub(super) fn raw(scan: &mut Scanner<'_>) -> ReplyResult<Self> {
         Ok(Self { content: scan.string()?.into_owned(), ..Self::default() })
     }
 
     /// Read one.
-    pub(super) fn read(scan: &mut Scanner<'_>) -> Result<Self> {
+    pub(super) fn read(scan: &mut Scanner<'_>) -> ReplyResult<Self> {
         let mut message = Self::default();
         let mut parts = Parts::default();
         // Servers call it one or the other; the first that is not null counts.
@@ -101,7 +101,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn read(&mut self, scan: &mut Scanner<'_>) -> Result<()> {
+    fn read(&mut self, scan: &mut Scanner<'_>) -> ReplyResult<()> {
         if scan.peek() == b'[' {
             self.listed = true;
             return scan.list(|scan| self.part(scan));
@@ -110,7 +110,7 @@ impl Parts {
         Ok(())
     }
 
-    fn part(&mut self, scan: &mut Scanner<'_>) -> Result<()> {
+    fn part(&mut self, scan: &mut Scanner<'_>) -> ReplyResult<()> {
         if scan.peek() == b'"' {
             self.content.push_str(&scan.string()?);
             return Ok(());
@@ -127,7 +127,7 @@ impl Parts {
 }
 
 /// One piece of thinking; what is no object with a text says nothing.
-fn thought(scan: &mut Scanner<'_>, out: &mut String) -> Result<()> {
+fn thought(scan: &mut Scanner<'_>, out: &mut String) -> ReplyResult<()> {
     if scan.peek() != b'{' {
         return scan.skip();
     }
@@ -137,7 +137,7 @@ fn thought(scan: &mut Scanner<'_>, out: &mut String) -> Result<()> {
     })
 }
 
-fn tool_calls(scan: &mut Scanner<'_>) -> Result<Vec<ToolCall>> {
+fn tool_calls(scan: &mut Scanner<'_>) -> ReplyResult<Vec<ToolCall>> {
     let mut calls = Vec::new();
     scan.list(|scan| {
         let mut call = ToolCall::default();
@@ -155,7 +155,7 @@ fn tool_calls(scan: &mut Scanner<'_>) -> Result<Vec<ToolCall>> {
 }
 
 /// The one call of servers from before there were several; no name, no call.
-fn function_call(scan: &mut Scanner<'_>) -> Result<Option<ToolCall>> {
+fn function_call(scan: &mut Scanner<'_>) -> ReplyResult<Option<ToolCall>> {
     if scan.peek() != b'{' {
         return scan.skip().map(|()| None);
     }
@@ -164,7 +164,7 @@ fn function_call(scan: &mut Scanner<'_>) -> Result<Option<ToolCall>> {
     Ok(Some(call).filter(|call| !call.name.is_empty()))
 }
 
-fn function(scan: &mut Scanner<'_>, call: &mut ToolCall) -> Result<()> {
+fn function(scan: &mut Scanner<'_>, call: &mut ToolCall) -> ReplyResult<()> {
     scan.object(&["name", "arguments"], |scan, name| {
         match name {
             "name" => call.name = text(scan)?.unwrap_or_default(),
@@ -176,12 +176,12 @@ fn function(scan: &mut Scanner<'_>, call: &mut ToolCall) -> Result<()> {
 }
 
 /// Read a string or null.
-fn text(scan: &mut Scanner<'_>) -> Result<Option<String>> {
+fn text(scan: &mut Scanner<'_>) -> ReplyResult<Option<String>> {
     scan.optional(Scanner::string).map(|text| text.map(Cow::into_owned))
 }
 
 /// Read a string, or an integer as its digits.
-pub fn label<'a>(scan: &mut Scanner<'a>) -> Result<Cow<'a, str>> {
+pub fn label<'a>(scan: &mut Scanner<'a>) -> ReplyResult<Cow<'a, str>> {
     if !matches!(scan.peek(), b'-' | b'0'..=b'9') {
         return scan.string();
     }
@@ -194,14 +194,114 @@ pub fn label<'a>(scan: &mut Scanner<'a>) -> Result<Cow<'a, str>> {
 }
 
 /// Read a value that is used where it is a string; any other counts as there, but says nothing.
-pub fn loose<'a>(scan: &mut Scanner<'a>) -> Result<Option<Cow<'a, str>>> {
+pub fn loose<'a>(scan: &mut Scanner<'a>) -> ReplyResult<Option<Cow<'a, str>>> {
     if scan.peek() == b'"' { scan.string().map(Some) } else { scan.skip().map(|()| None) }
+}
+
+const TURNS: u32 = 36 * 36 * 36 * 36;
+const CALLS: usize = 36 * 36 * 36;
+/// Characters that are kept of a tool's name.
+const NAME: usize = 64;
+
+/// The message of a turn in canonical bytes, the same as `trunkline.llm.messages.assistant` writes.
+///
+/// Equal turns must be equal bytes and every server must take them, so calls get ids of our own, made from their place; a
+/// name keeps only `[a-zA-Z0-9_-]`; empty arguments become `{}`, and those that are no JSON object travel as
+/// `{"malformed": "<what the model wrote>"}`.
+pub fn assistant(content: &str, calls: &[ToolCall], turn: u32) -> Result<Vec<u8>> {
+    let mut out =
+        Vec::with_capacity(64 + content.len() + calls.iter().map(|call| 128 + call.arguments.len()).sum::<usize>());
+    out.extend_from_slice(br#"{"role":"assistant","content":"#);
+    if content.is_empty() && !calls.is_empty() {
+        out.extend_from_slice(b"null");
+    } else {
+        quote(&mut out, content);
+    }
+    for (index, call) in calls.iter().enumerate() {
+        out.extend_from_slice(if index == 0 { br#","tool_calls":[{"id":""# } else { br#",{"id":""# });
+        out.extend_from_slice(&call_id(turn, index)?);
+        out.extend_from_slice(br#"","type":"function","function":{"name":""#);
+        out.extend_from_slice(name(&call.name).as_bytes());
+        out.extend_from_slice(br#"","arguments":"#);
+        arguments(&mut out, &call.arguments);
+        out.extend_from_slice(b"}}");
+    }
+    out.extend_from_slice(if calls.is_empty() { b"}" } else { b"]}" });
+    Ok(out)
+}
+
+/// The id of a call: `t`, the turn, `c`, the call, both in base 36.
+fn call_id(turn: u32, index: usize) -> Result<[u8; 9]> {
+    if turn >= TURNS || index >= CALLS {
+        let value = format!("turn {turn}, call {index} has no tool call id");
+        return Err(Error::Value { value, want: "a turn below 1679616 and a call below 46656" });
+    }
+    let mut id = *b"t0000c000";
+    base36(&mut id[1..5], turn as usize);
+    base36(&mut id[6..], index);
+    Ok(id)
+}
+
+fn base36(out: &mut [u8], mut value: usize) {
+    for digit in out.iter_mut().rev() {
+        *digit = b"0123456789abcdefghijklmnopqrstuvwxyz"[value % 36];
+        value /= 36;
+    }
+}
+
+fn name(written: &str) -> String {
+    if written.is_empty() {
+        return "unknown".to_owned();
+    }
+    let kept = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
+    written.chars().take(NAME).map(kept).collect()
+}
+
+fn arguments(out: &mut Vec<u8>, written: &str) {
+    // What Python calls white space: four separators more than Unicode does.
+    if written.chars().all(|c| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)) {
+        out.extend_from_slice(br#""{}""#);
+    } else if is_object(written) {
+        quote(out, written);
+    } else {
+        let mut object = br#"{"malformed":"#.to_vec();
+        quote(&mut object, written);
+        object.push(b'}');
+        quote(out, &String::from_utf8_lossy(&object));
+    }
+}
+
+/// Write a JSON string.
+fn quote(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    escape(out, text);
+    out.push(b'"');
+}
+
+/// Write what stands between the quotes of a JSON string: only quotes, backslashes and control characters are escaped.
+pub fn escape(out: &mut Vec<u8>, text: &str) {
+    let mut rest = text.as_bytes();
+    while let Some(plain) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)) {
+        let (run, special) = rest.split_at(plain);
+        out.extend_from_slice(run);
+        match special[0] {
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0x8 => out.extend_from_slice(b"\\b"),
+            0xc => out.extend_from_slice(b"\\f"),
+            control @ 0..=0x1f => out.extend_from_slice(format!("\\u{control:04x}").as_bytes()),
+            other => out.extend_from_slice(&[b'\\', other]),
+        }
+        rest = &special[1..];
+    }
+    out.extend_from_slice(rest);
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::{Message, ToolCall};
+    use super::{Message, ToolCall, assistant};
     use crate::reply::scanner::Scanner;
 
     fn message(json: &str) -> Message {
@@ -266,5 +366,45 @@ mod tests {
         {
             assert!(calls(none).is_empty(), "{none}");
         }
+    }
+
+    fn written(content: &str, calls: &[(&str, &str)], turn: u32) -> String {
+        let call = |&(name, arguments): &(&str, &str)| ToolCall {
+            id: "theirs".to_owned(),
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+        };
+        let calls: Vec<ToolCall> = calls.iter().map(call).collect();
+        String::from_utf8(assistant(content, &calls, turn).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn text_is_escaped_no_more_than_needed() {
+        let json = r#"{"role":"assistant","content":"\u0000\b\t\n\u000b\f\r\u001f \"\\/é😀"}"#;
+        assert_eq!(written("\0\u{8}\t\n\u{b}\u{c}\r\u{1f} \"\\/\u{7f}é😀", &[], 0), json.replace("/é", "/\u{7f}é"));
+        assert_eq!(written("", &[], 0), r#"{"role":"assistant","content":""}"#);
+    }
+
+    #[test]
+    fn calls_are_made_acceptable() {
+        let calls = [("search", r#"{"q": "a"}"#), ("wéb search!", "not json"), ("", " \u{1c}")];
+        let json = concat!(
+            r#"{"role":"assistant","content":null,"tool_calls":["#,
+            r#"{"id":"t0010c000","type":"function","function":{"name":"search","arguments":"{\"q\": \"a\"}"}},"#,
+            r#"{"id":"t0010c001","type":"function","function":{"name":"w_b_search_","arguments":"{\"malformed\":\"not json\"}"}},"#,
+            r#"{"id":"t0010c002","type":"function","function":{"name":"unknown","arguments":"{}"}}]}"#,
+        );
+        assert_eq!(written("", &calls, 36), json);
+        assert!(written("x", &calls, 36).contains(r#""content":"x","#));
+        let long = "é".repeat(3) + &"a".repeat(70);
+        assert!(written("", &[(&long, "{}")], 0).contains(&format!(r#""name":"___{}","#, "a".repeat(61))));
+    }
+
+    #[test]
+    fn ids_run_out() {
+        let call = [ToolCall { id: String::new(), name: "f".to_owned(), arguments: String::new() }];
+        assert!(String::from_utf8_lossy(&assistant("", &call, 36u32.pow(4) - 1).unwrap()).contains("tzzzzc000"));
+        assert!(assistant("", &call, 36u32.pow(4)).unwrap_err().to_string().contains("turn 1679616, call 0"));
+        assert!(assistant("text", &[], u32::MAX).is_ok());
     }
 }

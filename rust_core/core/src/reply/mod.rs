@@ -3,13 +3,9 @@
 //! What is read is checked, and what is wrong with it is an error with its byte; what is not read is skipped, checked only
 //! for being JSON. `docs/design/reply.md` lists what unusual input means.
 
-mod canonical;
 mod choice;
 mod entropy;
-mod error;
-mod form;
 mod generate;
-mod lists;
 mod logprobs;
 mod message;
 mod number;
@@ -18,22 +14,50 @@ mod scanner;
 mod string;
 mod usage;
 
-pub(crate) use canonical::escape;
 pub use choice::Choice;
 pub use entropy::{Arpo, Entropy, per_vocabulary};
-pub use error::ReplyError;
-pub use form::Form;
 pub use logprobs::Logprobs;
+pub(crate) use message::escape;
 pub use message::{Message, ToolCall};
 pub use regions::{Region, Tags, Uncertainty};
 pub use usage::Counts;
 
-use choice::{Numbered, cut, token_ids};
-use error::{Result, fail};
-use message::loose;
-use scanner::Scanner;
+use std::borrow::Cow;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::reply::choice::{Numbered, cut, token_ids};
+use crate::reply::message::loose;
+use crate::reply::scanner::Scanner;
+
+/// What kind of reply the bytes are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// A chat completion: choices with a message.
+    #[default]
+    Chat,
+    /// A completion: choices with a text.
+    Completion,
+    /// What `SGLang`'s `/generate` answers: a text with `meta_info`, or a list of such.
+    Generate,
+}
+
+impl Form {
+    /// The form of this name: `chat`, `completion` or `generate`.
+    ///
+    /// # Errors
+    /// [`Error::Value`] naming all there are.
+    pub fn named(name: &str) -> Result<Self> {
+        match name {
+            "chat" => Ok(Self::Chat),
+            "completion" => Ok(Self::Completion),
+            "generate" => Ok(Self::Generate),
+            _ => {
+                let value = format!("form is {name:?}");
+                Err(Error::Value { value, want: "chat, completion or generate" })
+            }
+        }
+    }
+}
 
 /// How to read a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +95,7 @@ impl Options {
     ///
     /// # Errors
     /// [`Error::Value`] if `top` is 0 or `version` is below -1.
-    pub fn check(&self) -> crate::error::Result<()> {
+    pub fn check(&self) -> Result<()> {
         let refuse = |value, want| Err(Error::Value { value, want });
         if self.top == 0 {
             return refuse("top is 0".to_owned(), "at least 1");
@@ -112,7 +136,7 @@ pub fn read(data: &[u8], options: &Options) -> std::result::Result<Reply, ReplyE
 }
 
 /// Read what has `choices`.
-fn completion(mut scan: Scanner<'_>, options: &Options) -> Result<Reply> {
+fn completion(mut scan: Scanner<'_>, options: &Options) -> ReplyResult<Reply> {
     let mut reply = Reply::default();
     let (mut model, mut fingerprint, mut found, mut error) = (None, None, None, None);
     let names = ["choices", "usage", "model", "system_fingerprint", "prompt_token_ids", "error"];
@@ -145,7 +169,7 @@ fn completion(mut scan: Scanner<'_>, options: &Options) -> Result<Reply> {
 }
 
 /// Refuse what a server sends instead of JSON, saying what to do.
-fn refuse_no_json(scan: &mut Scanner<'_>) -> Result<()> {
+fn refuse_no_json(scan: &mut Scanner<'_>) -> ReplyResult<()> {
     let start = scan.offset();
     if scan.is_done() {
         return fail(start, "there is nothing but white space");
@@ -160,7 +184,7 @@ fn refuse_no_json(scan: &mut Scanner<'_>) -> Result<()> {
 }
 
 /// Read the value of `choices`, and the token ids of the prompt where a choice has them.
-fn choices(scan: &mut Scanner<'_>, options: &Options) -> Result<(Vec<Choice>, Option<Vec<u32>>)> {
+fn choices(scan: &mut Scanner<'_>, options: &Options) -> ReplyResult<(Vec<Choice>, Option<Vec<u32>>)> {
     let mut found = Vec::new();
     let mut prompt_ids = None;
     scan.list(|scan| {
@@ -174,7 +198,7 @@ fn choices(scan: &mut Scanner<'_>, options: &Options) -> Result<(Vec<Choice>, Op
 
 /// Choices by their number. Numbers must be those from 0 on; no choice has one, or every choice. Of one choice alone the
 /// number does not matter.
-fn in_order(mut found: Vec<Numbered>) -> Result<Vec<Choice>> {
+fn in_order(mut found: Vec<Numbered>) -> ReplyResult<Vec<Choice>> {
     if found.len() > 1 && found.iter().any(|numbered| numbered.index.is_some()) {
         if let Some(bare) = found.iter().find(|numbered| numbered.index.is_none()) {
             return fail(bare.offset, "the member \"index\" is missing, though other choices have it");
@@ -191,4 +215,32 @@ fn in_order(mut found: Vec<Numbered>) -> Result<Vec<Choice>> {
     let number =
         |(place, numbered): (u32, Numbered)| Choice { index: numbered.index.unwrap_or(place), ..numbered.choice };
     Ok((0..).zip(found).map(number).collect())
+}
+
+/// What reading returns. The error is boxed, so that most results fit into a register: it saves a tenth of the time.
+type ReplyResult<T> = std::result::Result<T, Box<ReplyError>>;
+
+/// The bytes are no chat completion.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{}{reason} (byte {offset})", place, if place.is_empty() { "" } else { ": " })]
+pub struct ReplyError {
+    /// Byte at which what is wrong starts.
+    pub offset: usize,
+    /// Which part of the reply it is, such as `choices[0].message.content`; empty where that is not known.
+    pub place: String,
+    /// What is wrong. It quotes at most one character and one number of the reply.
+    pub reason: Cow<'static, str>,
+}
+
+/// An error at a byte.
+fn fail<T>(offset: usize, reason: impl Into<Cow<'static, str>>) -> ReplyResult<T> {
+    Err(Box::new(ReplyError { offset, place: String::new(), reason: reason.into() }))
+}
+
+impl ReplyError {
+    /// Say that the place is inside of `outer`.
+    pub(super) fn nest(&mut self, outer: &str) {
+        let dot = if self.place.is_empty() || self.place.starts_with('[') { "" } else { "." };
+        self.place = format!("{outer}{dot}{}", self.place);
+    }
 }

@@ -1,8 +1,8 @@
 //! One walk over JSON text: every value is read or skipped where it stands, and no tree of values is made.
 
-use super::error::{Result, fail};
 use super::number::Number;
 use super::string::plain;
+use super::{ReplyResult, fail};
 
 /// Objects and lists may lie this deep in one another.
 const DEPTH: u32 = 256;
@@ -17,7 +17,7 @@ pub struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     /// Start at the beginning of a text; a byte order mark is passed over.
-    pub fn new(data: &'a [u8]) -> Result<Self> {
+    pub fn new(data: &'a [u8]) -> ReplyResult<Self> {
         let text = match std::str::from_utf8(data) {
             Ok(text) => text,
             Err(error) => return fail(error.valid_up_to(), "the bytes are not UTF-8"),
@@ -50,7 +50,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// The error that something else was needed here.
-    pub fn wrong<T>(&mut self, want: &str) -> Result<T> {
+    pub fn wrong<T>(&mut self, want: &str) -> ReplyResult<T> {
         let found = match self.peek() {
             0 if self.at >= self.text.len() => return fail(self.at, format!("it ends where {want} is needed")),
             b'"' => "a string".to_owned(),
@@ -71,7 +71,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Nothing but white space may follow.
-    pub fn end(&mut self) -> Result<()> {
+    pub fn end(&mut self) -> ReplyResult<()> {
         if self.is_done() { Ok(()) } else { self.wrong("the end") }
     }
 
@@ -82,8 +82,8 @@ impl<'a> Scanner<'a> {
     pub fn object(
         &mut self,
         names: &[&'static str],
-        mut member: impl FnMut(&mut Self, &'static str) -> Result<()>,
-    ) -> Result<()> {
+        mut member: impl FnMut(&mut Self, &'static str) -> ReplyResult<()>,
+    ) -> ReplyResult<()> {
         let mut seen = 0u32;
         let mut more = self.enter(b'{', b'}', "an object")?;
         while more {
@@ -108,7 +108,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Read an object whose names do not matter: `value` is called at every value and must read it.
-    pub fn values(&mut self, mut value: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+    pub fn values(&mut self, mut value: impl FnMut(&mut Self) -> ReplyResult<()>) -> ReplyResult<()> {
         let mut more = self.enter(b'{', b'}', "an object")?;
         while more {
             self.key(&[])?;
@@ -119,7 +119,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Pass over the name of a member and its colon, and return its place among `names`.
-    fn key(&mut self, names: &[&'static str]) -> Result<Option<usize>> {
+    fn key(&mut self, names: &[&'static str]) -> ReplyResult<Option<usize>> {
         if self.peek() != b'"' {
             return self.wrong("a string");
         }
@@ -141,7 +141,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Read a list: `item` is called at every element and must read it.
-    pub fn list(&mut self, mut item: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+    pub fn list(&mut self, mut item: impl FnMut(&mut Self) -> ReplyResult<()>) -> ReplyResult<()> {
         let mut count = 0usize;
         let mut more = self.enter(b'[', b']', "a list")?;
         while more {
@@ -155,7 +155,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    fn enter(&mut self, open: u8, close: u8, want: &str) -> Result<bool> {
+    fn enter(&mut self, open: u8, close: u8, want: &str) -> ReplyResult<bool> {
         if self.peek() != open {
             return self.wrong(want);
         }
@@ -171,7 +171,7 @@ impl<'a> Scanner<'a> {
         Ok(true)
     }
 
-    fn another(&mut self, close: u8, want: &str) -> Result<bool> {
+    fn another(&mut self, close: u8, want: &str) -> ReplyResult<bool> {
         match self.peek() {
             b',' => {
                 self.at += 1;
@@ -187,7 +187,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Read a value, or None for `null`.
-    pub fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
+    pub fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> ReplyResult<T>) -> ReplyResult<Option<T>> {
         if self.peek() == b'n' {
             return self.word("null").map(|()| None);
         }
@@ -195,7 +195,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Read a literal.
-    pub fn word(&mut self, word: &str) -> Result<()> {
+    pub fn word(&mut self, word: &str) -> ReplyResult<()> {
         if !self.text[self.offset()..].starts_with(word) {
             return self.wrong("a value");
         }
@@ -205,7 +205,7 @@ impl<'a> Scanner<'a> {
 
     /// Read a number.
     #[inline]
-    pub fn number(&mut self) -> Result<Number<'a>> {
+    pub fn number(&mut self) -> ReplyResult<Number<'a>> {
         if !matches!(self.peek(), b'-' | b'0'..=b'9') {
             return self.wrong("a number");
         }
@@ -222,7 +222,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Pass over one value, checking that it is one.
-    pub fn skip(&mut self) -> Result<()> {
+    pub fn skip(&mut self) -> ReplyResult<()> {
         match self.peek() {
             b'"' => self.walk(None),
             b'{' => self.object(&[], |_, _| Ok(())),
@@ -246,7 +246,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Pass over one value and return its text as it stands.
-    pub fn raw(&mut self) -> Result<&'a str> {
+    pub fn raw(&mut self) -> ReplyResult<&'a str> {
         let start = self.offset();
         self.skip()?;
         Ok(&self.text[start..self.at])

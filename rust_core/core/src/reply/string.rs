@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 
-use super::error::{Result, fail};
 use super::scanner::Scanner;
+use super::{ReplyResult, fail};
 
 /// What takes the place of half a surrogate pair, which UTF-8 cannot hold.
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
 impl<'a> Scanner<'a> {
     /// Read a string, decoded.
-    pub fn string(&mut self) -> Result<Cow<'a, str>> {
+    pub fn string(&mut self) -> ReplyResult<Cow<'a, str>> {
         if self.peek() != b'"' {
             return self.wrong("a string");
         }
@@ -26,7 +26,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Walk over a string, and append what it says to `decoded`.
-    pub(super) fn walk(&mut self, mut decoded: Option<&mut String>) -> Result<()> {
+    pub(super) fn walk(&mut self, mut decoded: Option<&mut String>) -> ReplyResult<()> {
         let bytes = self.text.as_bytes();
         let open = self.at;
         self.at += 1;
@@ -53,7 +53,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn escape(&mut self) -> Result<char> {
+    fn escape(&mut self) -> ReplyResult<char> {
         let start = self.at;
         self.at += 2;
         Ok(match self.text.as_bytes().get(start + 1) {
@@ -74,7 +74,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// The four hex digits after the `\u` at `start`.
-    fn hex(&mut self, start: usize) -> Result<u32> {
+    fn hex(&mut self, start: usize) -> ReplyResult<u32> {
         let digits = self.text.as_bytes().get(start + 2..start + 6).unwrap_or_default();
         let unit = digits.iter().try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?));
         let Some(unit) = unit.filter(|_| digits.len() == 4) else {
@@ -85,7 +85,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// The character of a UTF-16 unit and, where it is the first half of a pair, of the escape after it.
-    fn scalar(&mut self, start: usize, unit: u32) -> Result<char> {
+    fn scalar(&mut self, start: usize, unit: u32) -> ReplyResult<char> {
         if let Some(scalar) = char::from_u32(unit) {
             return Ok(scalar);
         }

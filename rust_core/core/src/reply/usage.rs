@@ -1,6 +1,6 @@
 //! The `usage` of a completion.
 
-use super::error::Result;
+use super::ReplyResult;
 use super::scanner::Scanner;
 
 /// Token figures from here on cannot be true.
@@ -21,7 +21,7 @@ pub struct Counts {
 
 impl Counts {
     /// Read them; what is no object says nothing.
-    pub(super) fn read(scan: &mut Scanner<'_>) -> Result<Self> {
+    pub(super) fn read(scan: &mut Scanner<'_>) -> ReplyResult<Self> {
         let mut counts = Self::default();
         if scan.peek() != b'{' {
             return scan.skip().map(|()| counts);
@@ -53,7 +53,7 @@ impl Counts {
     }
 }
 
-fn detail(scan: &mut Scanner<'_>, name: &'static str) -> Result<Option<u32>> {
+fn detail(scan: &mut Scanner<'_>, name: &'static str) -> ReplyResult<Option<u32>> {
     if scan.peek() != b'{' {
         return scan.skip().map(|()| None);
     }
@@ -66,7 +66,7 @@ fn detail(scan: &mut Scanner<'_>, name: &'static str) -> Result<Option<u32>> {
 }
 
 /// Read a figure; what cannot be one is None.
-pub fn count(scan: &mut Scanner<'_>) -> Result<Option<u32>> {
+pub fn count(scan: &mut Scanner<'_>) -> ReplyResult<Option<u32>> {
     match scan.peek() {
         b'-' | b'0'..=b'9' => scan.number().map(|number| number.below(ABSURD)),
         _ => scan.skip().map(|()| None),
