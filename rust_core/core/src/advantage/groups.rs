@@ -1,15 +1,15 @@
-//! Advantages of rows within groups: the one engine behind GRPO and its many relatives.
+//! Advantages of rows within groups: the one engine behind GRPO and its many relatives. A subtree is a group as well: every
+//! node that a rollout passes through is a group it is in.
 
 use std::borrow::Cow;
 
-use super::batch::{Advantages, Batch};
-use super::keys::Groups;
-use super::moments::Moments;
-use super::options::{Centre, Combine, Options, Unit, Whiten};
-use super::rule::Line;
-use super::scope::{Scope, need};
-use super::subtrees;
+use crate::advantage::batch::{Advantages, Batch};
+use crate::advantage::keys::Groups;
+use crate::advantage::moments::Moments;
+use crate::advantage::options::{Centre, Combine, Options, Scope, Unit, Whiten, need};
+use crate::advantage::rule::Line;
 use crate::error::{Error, Result, length};
+use crate::forest::Forest;
 
 /// Per row what the scopes have given it so far.
 pub(super) struct Sums {
@@ -94,7 +94,7 @@ pub(super) fn within(batch: &Batch, scopes: &[Scope], options: &Options) -> Resu
         }
         match scope {
             Scope::Keys(columns) => flat(batch, columns, &values, options, at > 0, &mut sums)?,
-            Scope::Subtrees(forest) => subtrees::add(forest, &values, options, at > 0, &mut sums)?,
+            Scope::Subtrees(forest) => add(forest, &values, options, at > 0, &mut sums)?,
         }
     }
     Ok(finish(batch, sums, options))
@@ -208,4 +208,65 @@ fn whiten(values: &mut [f64], kept: &[u8], tokens: Option<&[u32]>) {
     for (value, _) in values.iter_mut().zip(kept).filter(|(_, kept)| **kept == 1) {
         *value = (*value - all.mean) / std;
     }
+}
+
+/// Sums over the lines of a node and of all nodes above it. Since each is linear in the reward, so is their sum, and a
+/// rollout needs that of its leaf only, however deep it is.
+#[derive(Clone, Copy, Default)]
+struct Path {
+    slope: f64,
+    offset: f64,
+    weight: f64,
+}
+
+/// Add to every rollout what all subtrees it is in give it. Linear in nodes and rollouts.
+pub(super) fn add(forest: &Forest, values: &[f64], options: &Options, inner: bool, sums: &mut Sums) -> Result<()> {
+    length("leaves", values.len(), forest.leaves().len())?;
+    if options.unit != Unit::Row || options.centre == Centre::RunnerUp {
+        let value = "unit is \"trajectory\" or centre is \"runner_up\" over subtrees".to_owned();
+        return Err(Error::Value { value, want: "\"row\" and another centre" });
+    }
+    let mut moments = moments(forest, values);
+    Moments::settle(&mut moments, options.rounding(values, inner));
+    let roots = forest.roots();
+    let batch = options.batch_deviation(&[Moments::over(values)]);
+    let mut paths: Vec<Path> = Vec::with_capacity(moments.len());
+    for (node, &parent) in forest.parents().iter().enumerate() {
+        let root = parent as usize == node;
+        let above = if root { Path::default() } else { paths[parent as usize] };
+        let inner = inner || !root;
+        if let Some(refusal) = options.refusal(&moments[node], inner) {
+            return Err(refusal.of(&format!("the subtree of node {node}")));
+        }
+        let line = options.line(&moments[node], 0.0, batch, inner);
+        // Relative to the mean of the tree, so that a large common part of all rewards costs no precision.
+        let offset = line.slope * (line.centre - moments[roots[node] as usize].mean);
+        paths.push(Path {
+            slope: above.slope + line.slope,
+            offset: above.offset + offset,
+            weight: above.weight + line.weight,
+        });
+    }
+    for (row, (&leaf, &value)) in
+        forest.leaves().iter().zip(values).enumerate().filter(|(_, (_, value))| !value.is_nan())
+    {
+        let (path, pivot) = (paths[leaf as usize], moments[roots[leaf as usize] as usize].mean);
+        sums.add(row, (value - pivot) * path.slope - path.offset, path.weight);
+    }
+    Ok(())
+}
+
+/// Per node the moments of the rollouts that pass through it or end there.
+fn moments(forest: &Forest, values: &[f64]) -> Vec<Moments> {
+    let mut moments = vec![Moments::default(); forest.parents().len()];
+    for (&leaf, &value) in forest.leaves().iter().zip(values).filter(|(_, value)| !value.is_nan()) {
+        moments[leaf as usize].push(value);
+    }
+    for (node, &parent) in forest.parents().iter().enumerate().rev() {
+        if parent as usize != node {
+            let below = moments[node];
+            moments[parent as usize].merge(below);
+        }
+    }
+    moments
 }

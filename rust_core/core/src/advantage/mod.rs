@@ -8,23 +8,19 @@ mod batch;
 mod estimator;
 mod groups;
 mod keys;
-mod land;
 mod moments;
 mod options;
-mod preset;
 mod process;
 mod rule;
-mod scope;
 mod steps;
-mod subtrees;
 mod treerl;
 mod values;
 
-pub use batch::{Advantages, Batch};
+pub use batch::{Advantages, Batch, Trained, to_nodes, to_tokens};
 pub use estimator::Estimator;
 pub use groups::group_advantages;
-pub use land::{Trained, to_nodes, to_tokens};
-pub use options::{Centre, Combine, Damping, Options, Scale, Setting, Signal, Singleton, Unit, Whiten, ZeroVariance};
-pub use scope::{Scope, Scopes};
+pub use options::{
+    Centre, Combine, Damping, Options, Scale, Scope, Scopes, Setting, Signal, Singleton, Unit, Whiten, ZeroVariance,
+};
 pub use steps::step_returns;
 pub use values::NodeValues;

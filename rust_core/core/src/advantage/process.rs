@@ -2,9 +2,8 @@
 
 use super::batch::Batch;
 use super::groups::within;
-use super::options::{Combine, Options, Scale, Singleton};
+use super::options::{Combine, Options, Scale, Scope, Singleton};
 use super::rule::inverse;
-use super::scope::Scope;
 use super::values::NodeValues;
 use crate::error::Result;
 use crate::forest::Forest;

@@ -3,8 +3,7 @@
 use super::batch::{Advantages, Batch};
 use super::groups::{drop_zero, within};
 use super::keys::Groups;
-use super::options::{Combine, Options, Unit};
-use super::scope::{Scope, need};
+use super::options::{Combine, Options, Scope, Unit, need};
 use crate::error::{Error, Result};
 
 /// `G = r + gamma * G(next step)` of every row, within its trajectory.

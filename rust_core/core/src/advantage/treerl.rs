@@ -2,8 +2,7 @@
 
 use super::batch::Batch;
 use super::groups::within;
-use super::options::{Centre, Damping, Options, Scale, Signal};
-use super::scope::Scope;
+use super::options::{Centre, Damping, Options, Scale, Scope, Signal};
 use super::values::NodeValues;
 use crate::error::Result;
 use crate::forest::Forest;

@@ -4,8 +4,6 @@
 //! trees, and arrays that never were a tree alike.
 
 pub mod harvest;
-pub mod offsets;
-mod segments;
 
 use crate::error::{Error, Result};
 use crate::id;
@@ -83,6 +81,65 @@ impl Forest {
         }
         passes
     }
+
+    /// Nodes as rollouts pass them: rollout by rollout, each from the root down. A parent comes before its children.
+    ///
+    /// Nodes are numbered as they arrive, and of rollouts that grow side by side now this one is first and now that one. A
+    /// choice among numbers, or a tie that the smaller one wins, would differ from run to run; one in this order does not.
+    #[must_use]
+    pub fn passed(&self) -> Vec<u32> {
+        self.walk().0
+    }
+
+    /// All nodes: those that rollouts pass, then the others by number. Here, too, a parent comes before its children.
+    #[must_use]
+    pub fn order(&self) -> Vec<u32> {
+        let (mut order, seen) = self.walk();
+        order.extend((0u32..).zip(seen).filter_map(|(node, seen)| (!seen).then_some(node)));
+        order
+    }
+
+    /// What rollouts pass, in order, and per node whether any does.
+    fn walk(&self) -> (Vec<u32>, Vec<bool>) {
+        let mut order = Vec::new();
+        let mut seen = vec![false; self.parents.len()];
+        for &leaf in &self.leaves {
+            let start = order.len();
+            let mut node = leaf;
+            // A root is its own parent.
+            while !std::mem::replace(&mut seen[node as usize], true) {
+                order.push(node);
+                node = self.parents[node as usize];
+            }
+            order[start..].reverse();
+        }
+        (order, seen)
+    }
+}
+
+/// Offsets that have been checked: one more than `nodes`, from 0 to `tokens`, never descending.
+///
+/// # Errors
+/// [`Error::Length`], or [`Error::Value`] naming the first offset that does not fit.
+pub fn bounds(nodes: usize, offsets: &[u64], tokens: usize) -> Result<Vec<usize>> {
+    if offsets.len() != nodes + 1 {
+        return Err(Error::Length { what: "offsets", need: nodes + 1, have: offsets.len() });
+    }
+    let refuse = |at: usize| Error::Value {
+        value: format!("offset {at} of the runs is {}", offsets[at]),
+        want: "0 for the first, the number of tokens for the last, and ascending between",
+    };
+    let mut bounds = Vec::with_capacity(offsets.len());
+    let mut last = 0;
+    for (at, &offset) in offsets.iter().enumerate() {
+        let bound = usize::try_from(offset).map_err(|_| refuse(at))?;
+        if bound < last || bound > tokens || (at == 0 && bound != 0) {
+            return Err(refuse(at));
+        }
+        bounds.push(bound);
+        last = bound;
+    }
+    if last == tokens { Ok(bounds) } else { Err(refuse(nodes)) }
 }
 
 #[cfg(test)]
@@ -104,5 +161,14 @@ mod tests {
         assert!(text.starts_with("the parent of node 1 is 2"), "{text}");
         let text = Forest::new(vec![0], vec![0, 1]).unwrap_err().to_string();
         assert!(text.starts_with("the leaf of rollout 1 is 1"), "{text}");
+    }
+    #[test]
+    fn nodes_come_as_rollouts_pass_them_whenever_they_arrived() {
+        // 0 root, 1 prompt; rollout 0 is 1-3-5, rollout 1 is 1-2-4, rollout 2 ends at 3; 6 is a root nobody passes.
+        let forest = Forest::new(vec![0, 0, 1, 1, 2, 3, 6], vec![5, 4, 3]).unwrap();
+        assert_eq!(forest.passed(), [0, 1, 3, 5, 2, 4]);
+        assert_eq!(forest.order(), [0, 1, 3, 5, 2, 4, 6]);
+        let bare = Forest::new(vec![0, 0, 1], vec![]).unwrap();
+        assert_eq!((bare.passed(), bare.order()), (vec![], vec![0, 1, 2]));
     }
 }

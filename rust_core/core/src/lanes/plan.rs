@@ -3,7 +3,7 @@
 //! Nothing here reads the row of a lane that is not in the plan, and no row is ever filled with another's: the fill is
 //! explicit and the mask travels beside it.
 
-use super::bits::zeros;
+use super::zeros;
 use crate::error::{Error, Result, length};
 
 /// Some of the lanes of a batch, in order. It does not change when lanes finish later.

@@ -1,8 +1,7 @@
 //! Lanes that wait at a named point, until a batch of them is worth a call.
 
-use super::Lanes;
-use super::bits::Bits;
 use super::plan::Plan;
+use super::{Bits, Lanes};
 use crate::error::{Error, Result};
 
 /// Lanes that run until each waits at one of several queues: an agent, a role, a model. When no active lane runs any more,

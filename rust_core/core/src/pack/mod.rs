@@ -11,25 +11,20 @@
 //!
 //! What is cut, dropped, left out or taken out of the loss is counted in a [`Report`].
 
-mod bins;
-mod hidden;
 mod layout;
 mod loss;
 mod padded;
 mod ragged;
 mod rows;
-mod segments;
-mod shares;
 mod tokens;
 mod tree;
 
 pub use padded::Padded;
 pub use ragged::Ragged;
 pub use rows::Rows;
-pub use segments::Segments;
 pub use tokens::Runs;
 pub(crate) use tokens::sampled;
-pub use tree::TreePacked;
+pub use tree::{Segments, TreePacked};
 
 use std::hint::black_box;
 

@@ -1,8 +1,7 @@
 //! Rectangles: prompts padded on the left, responses on the right.
 
-use super::hidden::Hidden;
 use super::loss::{Loss, Piece, gather, pieces};
-use super::rows::{Plan, Row, Rows};
+use super::rows::{Hidden, Plan, Row, Rows};
 use super::tokens::Runs;
 use super::{Export, Fit, Report, afford, room};
 use crate::error::Result;

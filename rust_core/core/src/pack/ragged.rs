@@ -1,8 +1,7 @@
 //! Rows end to end, without padding.
 
-use super::hidden::Hidden;
 use super::loss::{Loss, gather, pieces};
-use super::rows::{Plan, Row, Rows};
+use super::rows::{Hidden, Plan, Row, Rows};
 use super::tokens::Runs;
 use super::{Export, Fit, Report, afford, room};
 use crate::error::Result;

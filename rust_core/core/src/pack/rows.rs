@@ -2,13 +2,15 @@
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
+use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
-use super::layout::Places;
-use super::tokens::Runs;
-use super::{Export, Fit, Landing, Over, Report, narrow};
 use crate::error::{Error, Result};
 use crate::id;
+use crate::pack::layout::Places;
+use crate::pack::tokens::Runs;
+use crate::pack::{Export, Fit, Landing, Over, Report, narrow};
+use crate::storage::tokens::TokenBuffer;
 
 /// One row on its way. Places are tokens of its path.
 #[derive(Clone, Copy, Debug)]
@@ -223,4 +225,30 @@ fn fitted(mut row: Row, fit: &Fit, report: &mut Report) -> Result<Option<Row>> {
     row.from = row.prompt - row.prompt.min(fit.max_prompt.unwrap_or(u32::MAX));
     row.to = row.prompt + (row.to - row.prompt).min(fit.max_response.unwrap_or(u32::MAX));
     Ok(Some(row))
+}
+
+/// Log-probability and version of the few tokens that stand in a layout with others, by place in the layout.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Hidden {
+    places: Vec<usize>,
+    figures: Vec<(f32, i32)>,
+}
+
+impl Hidden {
+    /// Note what a token had. Places ascend.
+    pub(super) fn push(&mut self, place: usize, logprob: f32, version: i32) {
+        self.places.push(place);
+        self.figures.push((logprob, version));
+    }
+
+    /// Put back what the tokens at these places had; the first of them is token `start` of `tokens`.
+    pub(super) fn restore(&self, places: Range<usize>, start: usize, tokens: &mut TokenBuffer) {
+        let from = self.places.partition_point(|&place| place < places.start);
+        let noted = self.places[from..].iter().zip(&self.figures[from..]);
+        for (&place, &(logprob, version)) in noted.take_while(|(place, _)| **place < places.end) {
+            let at = start + place - places.start;
+            tokens.logprobs[at] = logprob;
+            tokens.versions[at] = version;
+        }
+    }
 }

@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::forest::Forest;
-use crate::forest::offsets::bounds;
+use crate::forest::{Forest, bounds};
 use crate::id::{self, NONE};
 use crate::storage::tokens::{SAMPLED, SYNTHETIC, TokenSlice};
 

@@ -1,16 +1,12 @@
 //! Rows of trees: what rollouts share stands once.
 
-use super::bins::first_fit_decreasing;
-use super::hidden::Hidden;
-use super::layout::{Part, Places, parts};
-use super::loss::{Landed, Loss, Piece};
-use super::rows::Plan;
-use super::segments::Segments;
-use super::shares::Shares;
-use super::tokens::Runs;
-use super::{Export, Fit, Oversize, Report, Weighting, afford, narrow, room};
 use crate::error::{Error, Result};
 use crate::id;
+use crate::pack::layout::{Part, Places, first_fit_decreasing, parts};
+use crate::pack::loss::{Landed, Loss, Piece};
+use crate::pack::rows::{Hidden, Plan};
+use crate::pack::tokens::Runs;
+use crate::pack::{Export, Fit, Oversize, Report, Weighting, afford, narrow, room};
 use crate::storage::tokens::TokenBuffer;
 
 /// Rows in which every token of a tree stands once, depth first. Row i has the tokens `offsets[i]..offsets[i + 1]`; all
@@ -252,6 +248,113 @@ impl<'a> Writer<'a> {
             Weighting::Once => 1.0,
             Weighting::Count => narrow(f64::from(rollouts)),
         }
+    }
+}
+
+/// One segment of a row: the tokens of one node. Places are tokens of the row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Segments {
+    /// Where the segments of rows start; one more than rows.
+    pub offsets: Vec<usize>,
+    /// The node whose tokens they are.
+    pub nodes: Vec<u32>,
+    /// First token.
+    pub starts: Vec<u32>,
+    /// End.
+    pub ends: Vec<u32>,
+    /// End of what is below it: tokens from its start to here see it.
+    pub subtree_ends: Vec<u32>,
+    /// The segment before it on the path, counted from the row's first; -1 for none.
+    pub parents: Vec<i32>,
+    /// Rollouts that pass through it.
+    pub rollouts: Vec<u32>,
+    /// 1 where another part of a split tree has trained it.
+    pub repeated: Vec<u8>,
+}
+
+impl Segments {
+    /// The first segment of the row that is being written.
+    fn first(&self) -> usize {
+        self.offsets.last().copied().unwrap_or_default()
+    }
+
+    /// Segments of the row that is being written.
+    fn len_of_row(&self) -> i32 {
+        id::count(self.nodes.len() - self.first()).cast_signed()
+    }
+
+    /// Tokens of the row that is being written.
+    fn end_of_row(&self) -> u32 {
+        if self.len_of_row() == 0 { 0 } else { self.ends.last().copied().unwrap_or_default() }
+    }
+
+    /// Work out where the subtrees of the segments from `first` on end.
+    fn close(&mut self, first: usize) {
+        let row = self.first();
+        self.subtree_ends.extend_from_slice(&self.ends[first..]);
+        for segment in (first..self.nodes.len()).rev() {
+            if let Ok(parent) = usize::try_from(self.parents[segment]) {
+                let end = self.subtree_ends[segment].max(self.subtree_ends[row + parent]);
+                self.subtree_ends[row + parent] = end;
+            }
+        }
+    }
+
+    /// The last token of the segment before this one on the path; -1 for none.
+    fn last_of_parent(&self, segment: usize) -> i32 {
+        let row = self.first();
+        let parent = usize::try_from(self.parents[segment]);
+        parent.map_or(-1, |parent| self.ends[row + parent].cast_signed() - 1)
+    }
+}
+
+/// Columns over nodes. They are sums from the leaves up, so that rollouts of any depth cost one step each.
+#[derive(Clone, Debug)]
+struct Shares {
+    /// The rollouts that pass through a node or end there.
+    pub passes: Vec<u32>,
+    /// Those of them that train its sampled tokens.
+    pub trained: Vec<u32>,
+    /// Sum of the values of those.
+    values: Vec<f64>,
+}
+
+impl Shares {
+    fn new(runs: &Runs<'_>, export: &Export<'_>, plan: &Plan) -> Self {
+        let parents = runs.forest().parents();
+        let mut sums =
+            Self { passes: vec![0; parents.len()], trained: vec![0; parents.len()], values: vec![0.0; parents.len()] };
+        // What ends at the last node of a given prompt. Elsewhere a prompt has nothing that could be trained.
+        let (mut stopped, mut stopped_values) = (vec![0; parents.len()], vec![0.0; parents.len()]);
+        for row in &plan.rows {
+            sums.passes[row.leaf as usize] += 1;
+            if row.masked {
+                continue;
+            }
+            sums.trained[row.leaf as usize] += 1;
+            sums.values[row.leaf as usize] += row.value;
+            if let Some(splits) = export.splits {
+                let split = splits[row.rollout as usize] as usize;
+                stopped[split] += 1;
+                stopped_values[split] += row.value;
+            }
+        }
+        for (node, &parent) in parents.iter().enumerate().rev() {
+            sums.trained[node] -= stopped[node];
+            sums.values[node] -= stopped_values[node];
+            if node != parent as usize {
+                sums.passes[parent as usize] += sums.passes[node];
+                sums.trained[parent as usize] += sums.trained[node];
+                sums.values[parent as usize] += sums.values[node];
+            }
+        }
+        sums
+    }
+
+    /// The mean value of the rollouts that train a node.
+    fn means(&self) -> Vec<f32> {
+        let mean = |(sum, &trained): (&f64, &u32)| narrow(sum / f64::from(trained.max(1)));
+        self.values.iter().zip(&self.trained).map(mean).collect()
     }
 }
 

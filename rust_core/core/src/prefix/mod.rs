@@ -7,27 +7,20 @@
 //!   removed but by [`Prefix::reset`].
 
 mod check;
-mod children;
-mod columns;
-mod common;
 mod nodes;
 mod read;
-mod reuse;
 mod spaces;
+
+pub use nodes::{PrefixMatch, PrefixNode};
+pub use read::PrefixColumns;
+pub use spaces::Reuse;
 
 use crate::error::{Error, Result};
 use crate::id::{self, PrefixId, SpaceId};
+use crate::prefix::nodes::{Children, Node, sampled};
+use crate::prefix::spaces::{Run, Spaces};
 use crate::storage::chunks::Span;
 use crate::storage::tokens::{Columns, TokenSlice};
-use children::Children;
-use common::common;
-use nodes::{Node, sampled};
-use reuse::Run;
-use spaces::Spaces;
-
-pub use columns::PrefixColumns;
-pub use nodes::{PrefixMatch, PrefixNode};
-pub use reuse::Reuse;
 
 /// An exact radix tree over token ids. One serves a task or many: what must never share is kept in spaces.
 #[derive(Clone, Debug, Default)]
@@ -212,10 +205,23 @@ impl Prefix {
     }
 }
 
+/// Tokens compared at a time: wide enough for vector instructions, short enough to find the place of a difference.
+const BLOCK: usize = 16;
+
+/// How many tokens at the start of both runs are equal.
+fn common(left: &[u32], right: &[u32]) -> usize {
+    let len = left.len().min(right.len());
+    let (left, right) = (&left[..len], &right[..len]);
+    let (blocks, others) = (left.as_chunks::<BLOCK>().0, right.as_chunks::<BLOCK>().0);
+    let start = BLOCK * blocks.iter().zip(others).take_while(|(left, right)| left == right).count();
+    let rest = left[start..].iter().zip(&right[start..]);
+    start + rest.take_while(|(left, right)| left == right).count()
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
-    use super::Prefix;
+    use super::{Prefix, common};
     use crate::error::Error;
     use crate::storage::tokens::{TokenBuffer, TokenSlice};
 
@@ -233,5 +239,18 @@ mod tests {
         assert_eq!(prefix.insert(space, &TokenSlice::default()), Err(full.clone()));
         assert_eq!(prefix.fork(end), Err(full));
         assert_eq!((prefix.nodes(), prefix.total().paths), (2, 1));
+    }
+
+    #[test]
+    fn runs_are_compared_up_to_their_first_difference() {
+        let run: Vec<u32> = (0..100).collect();
+        for len in 0..100 {
+            assert_eq!(common(&run[..len], &run), len);
+            assert_eq!(common(&run, &run[..len]), len);
+            let mut other = run.clone();
+            other[len] = u32::MAX;
+            assert_eq!(common(&run, &other), len);
+        }
+        assert_eq!(common(&run, &run), 100);
     }
 }

@@ -2,9 +2,5 @@
 
 pub mod amount;
 pub mod ledger;
-mod order;
 pub mod scheduler;
-mod task;
 pub mod votes;
-mod window;
-pub mod work;

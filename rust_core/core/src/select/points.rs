@@ -6,7 +6,6 @@ use crate::select::random::Random;
 use crate::tree::key::Kind;
 
 use super::option::{enough, many};
-use super::order;
 
 /// The fork points on the paths of a forest's rollouts: the nodes after which one of them took a model turn.
 ///
@@ -20,7 +19,7 @@ use super::order;
 pub fn fork_points(forest: &Forest, kinds: &[u8]) -> Result<Vec<u32>> {
     let parents = forest.parents();
     length("kinds", parents.len(), kinds.len())?;
-    let mut points = order::passed(forest);
+    let mut points = forest.passed();
     let mut forks = vec![false; parents.len()];
     for &node in &points {
         let parent = parents[node as usize];

@@ -4,12 +4,10 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use crate::error::{Result, length};
-use crate::forest::Forest;
-use crate::forest::offsets::bounds;
+use crate::forest::{Forest, bounds};
 use crate::storage::tokens::SAMPLED;
 
 use super::option::{few, need};
-use super::order;
 
 /// The tokens of a forest's nodes.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +54,7 @@ pub fn surprising(forest: &Forest, runs: &Runs<'_>, count: usize, limit: u32, di
         few("k", count)?;
     }
     let mut leaders = Leaders::new(if diverse { 2 * count } else { count });
-    let order = order::passed(forest);
+    let order = forest.passed();
     // Per node, tokens from the root to its end.
     let mut ends = vec![0; forest.parents().len()];
     for (rank, &node) in (0u32..).zip(&order) {
