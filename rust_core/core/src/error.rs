@@ -3,6 +3,9 @@
 /// What every fallible operation returns.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// What a check of invariants finds: nothing, or what is wrong.
+pub(crate) type Finding = std::result::Result<(), String>;
+
 /// A column of the right length.
 pub(crate) fn length(what: &'static str, need: usize, have: usize) -> Result<()> {
     if need == have { Ok(()) } else { Err(Error::Length { what, need, have }) }

@@ -1,12 +1,10 @@
 //! Every invariant of a prefix index, walked. Slow on purpose: it trusts nothing that was kept incrementally.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Finding, Result};
 use crate::id::PrefixId;
 use crate::prefix::nodes::{Node, sampled};
 use crate::prefix::spaces::Space;
 use crate::prefix::{Prefix, Reuse};
-
-type Finding = std::result::Result<(), String>;
 
 fn holds(fact: bool, what: impl FnOnce() -> String) -> Finding {
     if fact { Ok(()) } else { Err(what()) }

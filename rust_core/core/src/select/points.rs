@@ -3,7 +3,7 @@
 use crate::error::{Result, length};
 use crate::forest::Forest;
 use crate::select::random::Random;
-use crate::tree::key::Kind;
+use crate::tree::nodes::Kind;
 
 use super::option::{enough, many};
 

@@ -4,7 +4,7 @@
 
 use hashbrown::HashTable;
 
-use crate::error::Result;
+use crate::error::{Finding, Result};
 use crate::id::{self, NameId};
 use crate::storage::chunks::{Slab, Span};
 use crate::storage::hash::{fingerprint, half};
@@ -68,7 +68,7 @@ impl<T: Copy + Eq> Pool<T> {
     }
 
     /// Walk the pool's own invariants: spans in bounds, hashes recomputed, every run found under its own number.
-    pub(crate) fn check(&self, hash: impl Fn(&[T]) -> u128) -> std::result::Result<(), String> {
+    pub(crate) fn check(&self, hash: impl Fn(&[T]) -> u128) -> Finding {
         let what = self.what;
         if self.index.len() != self.spans.len() {
             return Err(format!("{} {what}s are indexed, {} exist", self.index.len(), self.spans.len()));
@@ -157,7 +157,7 @@ impl Names {
     }
 
     /// Walk the invariants of the names.
-    pub(crate) fn check(&self) -> std::result::Result<(), String> {
+    pub(crate) fn check(&self) -> Finding {
         for (id, text) in (0u32..).zip(&self.texts) {
             if self.find(text) != Some(NameId::new(id)) || self.hashes[id as usize] != fingerprint(text.as_bytes()) {
                 return Err(format!("name {id} is not found under its number"));

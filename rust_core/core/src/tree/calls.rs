@@ -1,6 +1,6 @@
 //! What only model turns have: what their model calls said beside the message.
 
-use crate::error::Result;
+use crate::error::{Finding, Result};
 use crate::id::{self, ContextId, NONE, NameId, RolloutId, Tokens};
 use crate::reply::Uncertainty;
 use crate::storage::hash::fingerprint;
@@ -128,7 +128,7 @@ impl Calls {
     }
 
     /// Walk the invariants of the calls. `names` and `contexts` are how many of each the tree has.
-    pub(crate) fn check(&self, names: u32, contexts: u32) -> std::result::Result<(), String> {
+    pub(crate) fn check(&self, names: u32, contexts: u32) -> Finding {
         self.asides.check(fingerprint)?;
         for (at, row) in self.rows.iter().enumerate() {
             let missing = |what| Err(format!("turn {at} uses {what} that does not exist"));

@@ -1,12 +1,10 @@
 //! Every invariant of a tree, walked. Slow on purpose: it trusts nothing that was kept incrementally.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Finding, Result};
 use crate::id::{NameId, NodeId, RolloutId};
-use crate::tree::key::{Key, Kind};
+use crate::tree::nodes::{Key, Kind};
 use crate::tree::statistics::Totals;
 use crate::tree::{Tree, digest};
-
-type Finding = std::result::Result<(), String>;
 
 impl Tree {
     /// Walk every invariant.
@@ -155,7 +153,7 @@ pub(super) mod tests {
     use crate::id::FragmentId;
     use crate::storage::tokens::TokenBuffer;
     use crate::tree::fragments::Message;
-    use crate::tree::key::Said;
+    use crate::tree::nodes::Said;
     use crate::tree::rollouts::Usage;
     use crate::tree::termination::Termination;
 

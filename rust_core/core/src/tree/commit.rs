@@ -5,7 +5,7 @@ use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, RunId};
 use crate::tree::Tree;
 use crate::tree::digest::{self, NodeContent};
 use crate::tree::fragments::Message;
-use crate::tree::key::{Key, Kind, Said};
+use crate::tree::nodes::{Key, Kind, Said};
 use crate::tree::rollouts::Usage;
 use crate::tree::termination::Termination;
 use crate::turn::drift::Policy;

@@ -1,12 +1,11 @@
 //! What was really sent, where it is not a path: ordered lists of fragments, or a drift, interned.
 
-use crate::error::Result;
+use crate::error::{Finding, Result};
 use crate::id::{ContextId, FragmentId};
 use crate::storage::hash::{fingerprint_joined, fingerprint_list, fingerprint_words};
 use crate::storage::held;
 use crate::storage::intern::Pool;
-use crate::tree::fragments::Fragments;
-use crate::tree::pieces::{self, Part};
+use crate::tree::fragments::{self, Fragments, Part};
 use crate::tree::runs::Runs;
 use crate::turn::drift::Drift;
 
@@ -63,7 +62,7 @@ impl Contexts {
     }
 
     /// Walk the invariants of the contexts.
-    pub(crate) fn check(&self, store: &Fragments, runs: &Runs) -> std::result::Result<(), String> {
+    pub(crate) fn check(&self, store: &Fragments, runs: &Runs) -> Finding {
         self.lists.check(fingerprint_words)?;
         for id in 0..self.count() {
             let list = self.lists.get(id);
@@ -71,7 +70,7 @@ impl Contexts {
                 None if list.iter().any(|&fragment| fragment >= store.count()) => {
                     return Err(format!("context {id} holds a fragment that does not exist"));
                 }
-                None if pieces::check_all(list, |fragment| store.get(fragment.into())).is_err() => {
+                None if fragments::check_all(list, |fragment| store.get(fragment.into())).is_err() => {
                     return Err(format!("context {id} holds pieces that make no message"));
                 }
                 Some(Ok(drift)) if drift.run.is_none_or(|run| run.get() < runs.count()) => (),
@@ -98,13 +97,13 @@ fn content(list: &[u32], store: &Fragments, runs: &Runs) -> u128 {
         let place = fingerprint_words(&[policy as u32, keep]);
         return fingerprint_list([place].into_iter().chain(run.map(|run| runs.hash(run))));
     }
-    let messages = pieces::messages(list, |fragment| store.get(fragment.into()));
+    let messages = fragments::messages(list, |fragment| store.get(fragment.into()));
     fingerprint_list(messages.map(|message| said(message, store)))
 }
 
 /// The hash of a message, however it was cut.
 fn said(message: &[u32], store: &Fragments) -> u128 {
-    let parts = message.iter().map(|&fragment| pieces::part(store.get(fragment.into())));
+    let parts = message.iter().map(|&fragment| fragments::part(store.get(fragment.into())));
     match *message {
         [whole] if parts.clone().all(|(part, _)| part == Part::Whole) => store.hash(FragmentId::new(whole)),
         _ => fingerprint_joined(parts.map(|(_, text)| text)),

@@ -5,8 +5,7 @@
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use crate::tree::key::Kind;
-use crate::tree::nodes::Nodes;
+use crate::tree::nodes::{Kind, Nodes};
 use crate::tree::rollouts::Rollouts;
 
 /// Version of the digest's format.

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::id::{NodeId, RolloutId};
 use crate::tree::Tree;
-use crate::tree::key::Kind;
+use crate::tree::nodes::Kind;
 use crate::tree::termination::Termination;
 
 /// A state of a tree.

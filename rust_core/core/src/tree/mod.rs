@@ -1,4 +1,4 @@
-//! The tree of one task: how it changes. How it is read is in `read`, `body`, `counts`, `check` and `delta`.
+//! The tree of one task: how it changes. How it is read is in `read`, `statistics` and `check`, how it travels in `wire`.
 
 pub(crate) mod calls;
 mod check;
@@ -7,11 +7,8 @@ pub(crate) mod contexts;
 pub(crate) mod digest;
 pub(crate) mod fork_points;
 pub(crate) mod fragments;
-pub(crate) mod key;
 pub(crate) mod nodes;
-pub(crate) mod pieces;
 pub(crate) mod read;
-pub(crate) mod reports;
 pub(crate) mod rollouts;
 pub(crate) mod runs;
 pub(crate) mod statistics;
@@ -26,9 +23,7 @@ use crate::storage::intern::Names;
 use crate::storage::tokens::TokenSlice;
 use crate::tree::contexts::Contexts;
 use crate::tree::fragments::{Fragments, Message};
-use crate::tree::key::{Key, Kind, Said};
-use crate::tree::nodes::Nodes;
-use crate::tree::reports::Reports;
+use crate::tree::nodes::{Key, Kind, Nodes, Reports, Said};
 use crate::tree::rollouts::Rollouts;
 use crate::tree::runs::{Run, Runs};
 use crate::tree::termination::Termination;

@@ -1,16 +1,16 @@
-//! The nodes of a tree, as columns.
+//! The nodes of a tree, as columns, what makes two nodes one, and the few reports on nodes, which are kept apart.
 //!
 //! Ids are given in order of arrival, so a parent always comes before its children and every statistic of the tree is one
 //! forward or one backward sweep. Nodes are never removed, renamed or moved.
 
 use hashbrown::HashTable;
+use std::collections::BTreeMap;
 
-use crate::error::Result;
-use crate::id::{self, FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
-use crate::storage::held;
+use crate::error::{Error, Finding, Result};
+use crate::id::{self, ContextId, FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
+use crate::storage::{hash, held};
 use crate::tree::calls::Calls;
 use crate::tree::digest;
-use crate::tree::key::{Key, Kind, Said};
 use crate::tree::runs::Runs;
 use crate::wire::op::Call;
 
@@ -275,10 +275,157 @@ impl Nodes {
     }
 }
 
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// The empty node above everything.
+    Root = 0,
+    /// A message the model is shown first.
+    Prompt = 1,
+    /// A model turn.
+    Turn = 2,
+    /// What a tool gave back.
+    Observation = 3,
+    /// A message between agents.
+    Message = 4,
+}
+
+impl Kind {
+    /// The kind of a node that belongs to no rollout: a prompt or a message.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] for any other.
+    pub fn loose(kind: u32) -> Result<Self> {
+        match kind {
+            1 => Ok(Self::Prompt),
+            4 => Ok(Self::Message),
+            _ => Err(Error::Kind { kind }),
+        }
+    }
+}
+
+/// What a node says, as its key has it: the ids of its tokens where they came with it, else its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Said {
+    /// The root says nothing.
+    Nothing,
+    /// A message.
+    Message(FragmentId),
+    /// The first run with its ids.
+    Tokens(RunId),
+}
+
+impl Said {
+    /// What a message says that comes with tokens or without.
+    pub(crate) fn new(fragment: FragmentId, run: Option<RunId>, runs: &Runs) -> Self {
+        run.map_or(Self::Message(fragment), |run| Self::Tokens(runs.first(run)))
+    }
+}
+
+/// What makes two nodes one: nodes with equal keys merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// The node before.
+    pub(crate) parent: NodeId,
+    /// What it is.
+    pub(crate) kind: Kind,
+    /// Who said it.
+    pub(crate) agent: NameId,
+    /// Model, sampling parameters and weight version.
+    pub(crate) namespace: NameId,
+    /// What was sent, where it is not the path.
+    pub(crate) context: Option<ContextId>,
+    /// What it says.
+    pub(crate) said: Said,
+}
+
+impl Key {
+    /// The key of what is no model turn.
+    pub(crate) const fn plain(parent: NodeId, kind: Kind, agent: NameId) -> Self {
+        Self { parent, kind, agent, namespace: NameId::EMPTY, context: None, said: Said::Nothing }
+    }
+
+    /// The key of a model turn.
+    pub(crate) const fn turn(parent: NodeId, call: &Call<'_>) -> Self {
+        let Call { agent, namespace, context, .. } = *call;
+        Self { parent, kind: Kind::Turn, agent, namespace, context, said: Said::Nothing }
+    }
+
+    /// The same key, saying something.
+    pub(crate) const fn saying(self, said: Said) -> Self {
+        Self { said, ..self }
+    }
+
+    /// Where an index of nodes looks for it.
+    pub(crate) fn hash(&self) -> u64 {
+        let (way, said) = match self.said {
+            Said::Nothing => (0, NONE),
+            Said::Message(fragment) => (1, fragment.get()),
+            Said::Tokens(run) => (2, run.get()),
+        };
+        let context = id::pack(self.context.map(ContextId::get));
+        hash::mix([
+            self.parent.get(),
+            self.kind as u32 | way << 8,
+            self.agent.get(),
+            self.namespace.get(),
+            context,
+            said,
+        ])
+    }
+}
+
+/// The reports, by node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reports {
+    texts: BTreeMap<u32, Box<str>>,
+}
+
+impl Reports {
+    /// Forget all of them.
+    pub(crate) fn reset(&mut self) {
+        self.texts.clear();
+    }
+
+    /// Write one in the place of the one before; an empty one is none.
+    pub(crate) fn write(&mut self, id: NodeId, text: &str) {
+        if text.is_empty() {
+            self.texts.remove(&id.get());
+        } else {
+            self.texts.insert(id.get(), text.into());
+        }
+    }
+
+    pub(crate) fn get(&self, id: NodeId) -> Option<&str> {
+        self.texts.get(&id.get()).map(AsRef::as_ref)
+    }
+
+    /// Bytes that memory is held for, without what the map needs to find them.
+    pub(crate) fn memory(&self) -> usize {
+        let entry = size_of::<(u32, Box<str>)>();
+        self.texts.values().map(|text| entry + text.len()).sum()
+    }
+
+    /// Every report is on a node that exists and is not the root, and says something.
+    pub(crate) fn check(&self, nodes: u32) -> Finding {
+        for (&id, text) in &self.texts {
+            if id == NodeId::ROOT.get() || id >= nodes {
+                return Err(format!("node {id}: has a report and can have none"));
+            }
+            if text.is_empty() {
+                return Err(format!("node {id}: has an empty report"));
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::*;
+    use crate::id::{NameId, NodeId};
     use crate::storage::tokens::TokenBuffer;
     use crate::tree::Tree;
     use crate::tree::runs::Run;
@@ -335,5 +482,20 @@ mod tests {
             tree.nodes.runs[2] = tree.runs.insert(&run).unwrap().get();
         });
         assert!(text.ends_with("node 2: is a model turn and was given its tokens later"), "{text}");
+    }
+
+    #[test]
+    fn a_report_where_none_can_be_is_found() {
+        let finding = |id: u32, text: &str| {
+            let mut tree = Tree::new();
+            tree.append(NodeId::ROOT, Kind::Prompt, b"{}", None, NameId::EMPTY).unwrap();
+            tree.report(NodeId::new(1), "as it went").unwrap();
+            assert_eq!(tree.check(), Ok(()));
+            tree.reports.texts.insert(id, text.into());
+            tree.check().unwrap_err().to_string()
+        };
+        assert!(finding(0, "x").ends_with("node 0: has a report and can have none"));
+        assert!(finding(2, "x").ends_with("node 2: has a report and can have none"));
+        assert!(finding(1, "").ends_with("node 1: has an empty report"));
     }
 }

@@ -5,7 +5,7 @@ use crate::id::{ContextId, NameId, NodeId, RolloutId, Tokens};
 use crate::reply::Uncertainty;
 use crate::storage::held;
 use crate::storage::tokens::TokenSlice;
-use crate::tree::key::Kind;
+use crate::tree::nodes::Kind;
 use crate::tree::rollouts::Usage;
 use crate::tree::termination::Termination;
 use crate::tree::{Tree, digest};

@@ -1,6 +1,6 @@
 //! The rollouts of a tree, as columns. Nodes merge, rollouts never do.
 
-use crate::error::Result;
+use crate::error::{Finding, Result};
 use crate::id::{NodeId, RolloutId};
 use crate::lanes::Lanes;
 use crate::storage::hash::fingerprint_words;
@@ -242,7 +242,7 @@ impl Rollouts {
     }
 
     /// Walk the invariants of the fork paths.
-    pub(crate) fn check_paths(&self) -> std::result::Result<(), String> {
+    pub(crate) fn check_paths(&self) -> Finding {
         self.paths.check(fingerprint_words)
     }
 }

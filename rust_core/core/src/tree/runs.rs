@@ -5,7 +5,7 @@
 
 use hashbrown::HashTable;
 
-use crate::error::Result;
+use crate::error::{Finding, Result};
 use crate::id::{self, RunId};
 use crate::storage::chunks::Span;
 use crate::storage::hash::{fingerprint_words, half};
@@ -135,7 +135,7 @@ impl Runs {
     }
 
     /// Walk the invariants of the runs.
-    pub(crate) fn check(&self) -> std::result::Result<(), String> {
+    pub(crate) fn check(&self) -> Finding {
         let mut firsts = 0;
         for (id, entry) in (0u32..).zip(&self.entries) {
             if !self.columns.holds(entry.span) {

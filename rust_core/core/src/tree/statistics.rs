@@ -8,8 +8,7 @@
 
 use crate::id::NodeId;
 use crate::tree::Tree;
-use crate::tree::key::Kind;
-use crate::tree::nodes::Nodes;
+use crate::tree::nodes::{Kind, Nodes};
 
 /// Tokens of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

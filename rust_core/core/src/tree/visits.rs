@@ -7,6 +7,7 @@
 //! A delta may come from anyone, and hold as many rollouts below as long a path as fit into it. What it would take more than
 //! [`STEPS`] for is counted afterwards in one sweep over the tree, whose sums may differ in rounding from the writer's.
 
+use crate::error::Finding;
 use crate::id::NodeId;
 use crate::storage::held;
 use crate::tree::nodes::Nodes;
@@ -131,7 +132,7 @@ impl Visits {
     }
 
     /// Count everything again, from the rollouts alone.
-    pub(crate) fn check(&self, nodes: &Nodes, rollouts: &Rollouts) -> std::result::Result<(), String> {
+    pub(crate) fn check(&self, nodes: &Nodes, rollouts: &Rollouts) -> Finding {
         let fresh = Self::counted(nodes, rollouts);
         for id in nodes.ids() {
             let at = id.index();

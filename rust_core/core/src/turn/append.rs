@@ -5,7 +5,7 @@ use crate::id::{ContextId, NameId, NodeId, RolloutId};
 use crate::reply::{Choice, Reply, Uncertainty};
 use crate::storage::tokens::TokenBuffer;
 use crate::tree::Tree;
-use crate::turn::exact;
+use crate::turn::prompt_ids;
 use crate::wire::op::Call;
 
 /// Tool calls a turn may make; no model means more.
@@ -150,7 +150,7 @@ impl Choice {
 
 /// The message of a choice for the history, or why it cannot have one.
 fn message(choice: &Choice, asked: Asked<'_>) -> std::result::Result<Vec<u8>, String> {
-    if let Some(fault) = Some(choice).filter(|_| asked.exact).and_then(exact::fault) {
+    if let Some(fault) = Some(choice).filter(|_| asked.exact).and_then(prompt_ids::fault) {
         return Err(fault);
     }
     let calls = choice.message.tool_calls.len();

@@ -1,4 +1,5 @@
-//! Drift: a prompt whose token ids were not the path's with more after them, and what was made of it.
+//! Drift: a prompt whose token ids were not the path's with more after them, and what was made of it; and with it, the ids
+//! that a model is given at a node.
 //!
 //! A server that renders a conversation anew may cut a model's own words into other tokens than the model sampled. What the
 //! model was given is then kept as the context of the turn: a part of the path's tokens, and others after it.
@@ -7,8 +8,10 @@ use crate::error::{Error, Result};
 use crate::id::{ContextId, NONE, NodeId, RunId};
 use crate::storage::tokens::TokenSlice;
 use crate::tree::Tree;
+use crate::tree::nodes::Kind;
 use crate::tree::runs::Run;
 use crate::wire::op::Op;
+use crate::wire::rules::known;
 
 /// What is made of a prompt that parts from its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,5 +134,123 @@ impl Tree {
     pub(crate) fn drifted(&self, node: NodeId) -> Option<Drift> {
         let context = self.nodes.row(node).and_then(|row| self.nodes.calls().context(row))?;
         self.contexts.drift(context)
+    }
+}
+
+/// Ids that are stored together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'t> {
+    /// The ids.
+    pub(crate) ids: &'t [u32],
+    /// Their run, if they are the whole of a model turn.
+    pub(crate) turn: Option<RunId>,
+}
+
+/// Ids in the pieces in which they are stored.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pieces<'t> {
+    pieces: Vec<Piece<'t>>,
+    len: usize,
+}
+
+impl<'t> Pieces<'t> {
+    /// How many ids.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The pieces, in order.
+    pub(crate) fn pieces(&self) -> &[Piece<'t>] {
+        &self.pieces
+    }
+
+    /// Their ids, in order.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &'t [u32]> + '_ {
+        self.pieces.iter().map(|piece| piece.ids)
+    }
+
+    fn push(&mut self, ids: &'t [u32], turn: Option<RunId>) {
+        self.pieces.push(Piece { ids, turn });
+        self.len += ids.len();
+    }
+
+    /// Drop all but the first `keep`.
+    fn truncate(&mut self, keep: usize) {
+        while self.len > keep {
+            let Some(last) = self.pieces.pop() else { return };
+            self.len -= last.ids.len();
+            if self.len < keep {
+                self.push(&last.ids[..keep - self.len], None);
+            }
+        }
+    }
+}
+
+/// What a path says, as far as its ids are known.
+pub(crate) struct Known<'t> {
+    /// The ids.
+    pub(crate) ids: Pieces<'t>,
+    /// Nodes after the last one whose ids are known.
+    pub(crate) pending: Vec<NodeId>,
+}
+
+impl Tree {
+    /// What a model is given at a node, up to the first node without ids.
+    pub(crate) fn known_ids(&self, node: NodeId) -> Result<Known<'_>> {
+        let path = self.path(node)?;
+        let mut ids = Pieces { pieces: Vec::with_capacity(path.len()), len: 0 };
+        for (place, &node) in path.iter().enumerate() {
+            let Some(run) = self.nodes.run(node) else {
+                return Ok(Known { ids, pending: path[place..].to_vec() });
+            };
+            if let Some(drift) = self.drifted(node) {
+                self.part(&mut ids, drift);
+            }
+            let turn = (self.nodes.kind(node) == Kind::Turn).then_some(run);
+            ids.push(self.runs.get(run).ids, turn);
+        }
+        Ok(Known { ids, pending: Vec::new() })
+    }
+
+    /// Put what a model was given in the place of what the path says.
+    fn part<'t>(&'t self, ids: &mut Pieces<'t>, drift: Drift) {
+        if let Some(run) = drift.run.filter(|_| drift.policy != Policy::Bridge) {
+            ids.truncate(drift.keep as usize);
+            ids.push(self.runs.get(run).ids, None);
+        }
+    }
+
+    /// What a model is given at a node, all of it; with a drift as context, what that makes of it.
+    pub(crate) fn prompt(&self, node: NodeId, context: Option<ContextId>) -> Result<Pieces<'_>> {
+        let Known { mut ids, pending } = self.known_ids(node)?;
+        if let Some(first) = pending.first() {
+            let value = format!("node {} has no token ids", first.get());
+            return Err(Error::Value { value, want: "given some before its path is a prompt of ids" });
+        }
+        if let Some(context) = context {
+            known("context", context.get(), self.contexts.count())?;
+            let Some(drift) = self.contexts.drift(context) else {
+                let value = format!("context {} is of messages", context.get());
+                return Err(Error::Value { value, want: "a drift to be a prompt of ids" });
+            };
+            self.part(&mut ids, drift);
+        }
+        Ok(ids)
+    }
+
+    /// The last ids that a model is given at a node, as many as there are up to `most`.
+    ///
+    /// # Errors
+    /// If the node does not exist, or a node on its path has no ids.
+    pub fn last_ids(&self, node: NodeId, most: usize) -> Result<Vec<u32>> {
+        let ids = self.prompt(node, None)?;
+        let mut skip = ids.len().saturating_sub(most);
+        let mut out = Vec::with_capacity(ids.len() - skip);
+        for piece in ids.iter() {
+            let start = skip.min(piece.len());
+            out.extend_from_slice(&piece[start..]);
+            skip -= start;
+        }
+        Ok(out)
     }
 }

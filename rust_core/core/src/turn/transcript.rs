@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::id::FragmentId;
 use crate::reply::escape;
 use crate::tree::Tree;
-use crate::tree::pieces::GOES_ON;
+use crate::tree::fragments::GOES_ON;
 
 /// What was said, and the frame of each member's prompt. A frame is the pieces around the places where the talk stands.
 #[derive(Clone, Debug, Default)]

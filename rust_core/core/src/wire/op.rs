@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::id::{ContextId, FragmentId, NameId, NodeId, RolloutId, RunId, Tokens};
 use crate::reply::Uncertainty;
 use crate::tree::fragments::Message;
-use crate::tree::key::Kind;
+use crate::tree::nodes::Kind;
 use crate::tree::runs::Run;
 use crate::tree::termination::Termination;
 use crate::wire::codec::{self, Reader, Reason};

@@ -4,9 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use crate::id::{FragmentId, NodeId, RolloutId, RunId};
 use crate::tree::Tree;
-use crate::tree::fragments::Message;
-use crate::tree::key::{Key, Kind, Said};
-use crate::tree::pieces::{self, Part};
+use crate::tree::fragments::{self, Message, Part};
+use crate::tree::nodes::{Key, Kind, Said};
 use crate::tree::runs::Run;
 use crate::tree::termination::Termination;
 use crate::turn::drift::Drift;
@@ -118,7 +117,7 @@ impl<'t, 'a> Overlay<'t, 'a> {
         if Drift::of(list).is_some() {
             return 0;
         }
-        let fragments = list.iter().filter_map(|&fragment| self.fragment(fragment.into())).map(pieces::part);
+        let fragments = list.iter().filter_map(|&fragment| self.fragment(fragment.into())).map(fragments::part);
         fragments.filter(|(part, _)| *part != Part::Whole).map(|(_, text)| text.len() as u64).sum()
     }
 

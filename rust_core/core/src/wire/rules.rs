@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::id::{FragmentId, NONE, NameId, NodeId, RolloutId, RunId};
+use crate::tree::fragments;
 use crate::tree::fragments::Message;
-use crate::tree::key::Kind;
-use crate::tree::pieces;
+use crate::tree::nodes::Kind;
 use crate::tree::termination::Termination;
 use crate::turn::drift::Drift;
 use crate::wire::op::{Call, Op};
@@ -151,7 +151,7 @@ fn check_call(counts: &Counts, call: &Call<'_>) -> Result<()> {
 /// The fragments of a context exist, and what is in pieces is whole.
 fn messages(view: &impl View, counts: &Counts, list: &[u32]) -> Result<()> {
     list.iter().try_for_each(|&fragment| known("fragment", fragment, counts.fragments))?;
-    pieces::check_all(list, |fragment| view.fragment(fragment.into()).unwrap_or_default())
+    fragments::check_all(list, |fragment| view.fragment(fragment.into()).unwrap_or_default())
 }
 
 /// The message exists and is whole, and so do the tokens that came with it exist. No tokens are no key, or all such messages

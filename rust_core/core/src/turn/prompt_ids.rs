@@ -1,13 +1,13 @@
-//! The ids of a prompt settled on a path: given to the nodes they belong to, or kept as a drift.
+//! Prompts as token ids: how far they go along with a path, and what becomes of the rest, given to the nodes they belong to or
+//! kept as a drift, before the turns of a reply are appended.
 
 use crate::error::{Error, Result};
 use crate::id::{ContextId, NodeId, RunId, count};
+use crate::reply::{Choice, Reply};
 use crate::storage::tokens::{TRUNCATED, TokenBuffer, TokenSlice};
 use crate::tree::Tree;
-use crate::turn::align::Alignment;
-use crate::turn::append::Asked;
-use crate::turn::drift::Policy;
-use crate::turn::ids::Known;
+use crate::turn::append::{Asked, Taken};
+use crate::turn::drift::{Known, Policy};
 use crate::wire::rules;
 
 /// What to do with a prompt that drifts.
@@ -125,3 +125,91 @@ impl Tree {
         Err(Error::Value { value, want: "the prompt of ids that was sent" })
     }
 }
+
+/// A prompt beside a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alignment {
+    /// Ids that both have in common at the beginning.
+    pub common: usize,
+    /// Ids of the path, up to the first node without.
+    pub known: usize,
+    /// The nodes from there on: what the prompt has beyond `known` is theirs, if it is in step with the path.
+    pub pending: Vec<NodeId>,
+}
+
+impl Tree {
+    /// Compare the ids of a prompt with those that a model is given at a node. Nothing is copied.
+    ///
+    /// # Errors
+    /// If the node does not exist.
+    pub fn align(&self, node: NodeId, prompt: &[u32]) -> Result<Alignment> {
+        let Known { ids, pending } = self.known_ids(node)?;
+        let mut common = 0;
+        for piece in ids.iter() {
+            let rest = &prompt[common..];
+            let same = shared(piece, rest);
+            common += same;
+            if same < piece.len() {
+                break;
+            }
+        }
+        Ok(Alignment { common, known: ids.len(), pending })
+    }
+}
+
+/// How many elements two slices have in common at the beginning.
+fn shared(one: &[u32], other: &[u32]) -> usize {
+    const BLOCK: usize = 64;
+    // Whole blocks are compared at the speed of memory, and only the one that differs is walked through.
+    let blocks = one.chunks_exact(BLOCK).zip(other.chunks_exact(BLOCK));
+    let start = BLOCK * blocks.take_while(|(a, b)| a == b).count();
+    start + one[start..].iter().zip(&other[start..]).take_while(|(a, b)| a == b).count()
+}
+
+impl Tree {
+    /// Like [`Tree::take`], for a reply to the conversation at `node` whose every token must be known.
+    ///
+    /// With a `parting` the prompt was made by the server, and its ids are settled. Without, it was sent as ids, and the
+    /// server may not say that it was given others. A choice without ids or log-probabilities makes no turn, and without
+    /// ids of the prompt none does.
+    ///
+    /// # Errors
+    /// Like [`Tree::take`] and [`Tree::settle`].
+    pub fn take_exact(
+        &mut self,
+        rollouts: &[crate::RolloutId],
+        reply: &Reply,
+        asked: Asked<'_>,
+        node: NodeId,
+        parting: Option<Parting>,
+    ) -> Result<Vec<Taken>> {
+        let mut asked = Asked { exact: true, ..asked };
+        let refused = match (reply.prompt_ids.as_ref().filter(|ids| !ids.is_empty()), parting) {
+            (None, Some(_)) => Some(UNPROMPTED.to_owned()),
+            (Some(prompt), Some(parting)) if reply.choices.iter().any(|choice| fault(choice).is_none()) => {
+                asked.context = self.settle(node, prompt, parting)?;
+                None
+            }
+            (Some(prompt), None) => self.same_prompt(node, asked, prompt).err().map(|error| error.to_string()),
+            _ => None,
+        };
+        match refused {
+            Some(fault) => Ok(vec![Taken::Fault(fault); rollouts.len().min(reply.choices.len())]),
+            None => self.take(rollouts, reply, asked),
+        }
+    }
+}
+
+/// What a choice lacks whose every token must be known.
+pub(crate) fn fault(choice: &Choice) -> Option<String> {
+    let ids = choice.tokens.as_ref().map_or(0, |tokens| tokens.ids.len());
+    if ids == 0 {
+        return Some(format!("the server gave no token ids of what it generated; {ASK}"));
+    }
+    let listed = choice.listed.as_ref().map_or(0, |listed| listed.logprobs.len());
+    let text = || format!("the server gave {ids} token ids and {listed} log-probabilities of them; {ASK}");
+    (!choice.is_aligned()).then(text)
+}
+
+const ASK: &str = "`trunkline probe` says what it can do";
+const UNPROMPTED: &str = "the server gave no token ids of its prompt; `trunkline probe` says what it can do";
